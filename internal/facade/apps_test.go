@@ -42,12 +42,12 @@ func TestFaultsOfApps(t *testing.T) {
 		after time.Duration
 	}{
 		{"quota", &apps.Refusal{App: "web", Why: apps.ByCalls, Limit: 5, Retry: 200 * time.Millisecond}, codeQuota, "calls_per_second= for it in apps.limits", 200 * time.Millisecond},
-		{"too late as it comes", &pool.ShedError{Why: pool.ShedDeadline, Needs: time.Second, Left: time.Millisecond, Retry: 10 * time.Millisecond}, codeShed, "its deadline is in 1ms, and such work takes about 1s", 10 * time.Millisecond},
-		{"too long a line", &pool.ShedError{Why: pool.ShedDeadline, Ahead: 2 * time.Second, Needs: time.Second, Left: time.Second, Retry: 2 * time.Second}, codeShed, "the wait for a session would be about 2s (pool.max)", 2 * time.Second},
-		{"too late at the head", &pool.ShedError{Why: pool.ShedDeadline, Waited: time.Second, Needs: time.Second, Left: time.Millisecond, Retry: time.Second}, codeShed, "1ms of its time are left after 1s in line", time.Second},
-		{"too old", &pool.ShedError{Why: pool.ShedAge, Waited: time.Minute, Retry: time.Second}, codeDelay, "pool.queue_age", time.Second},
-		{"too many in the line", &pool.ShedError{Why: pool.ShedDelay, Ahead: 40 * time.Millisecond, Retry: 100 * time.Millisecond}, codeDelay, "would have had to wait about 40ms for one", 100 * time.Millisecond},
-		{"too slow", &pool.ShedError{Why: pool.ShedDelay, Waited: time.Second, Retry: time.Second}, codeDelay, "pool.queue_target", time.Second},
+		{"too late as it comes", &pool.ShedError{Why: pool.ShedDeadline, Needs: time.Second, Left: time.Millisecond, Retry: 10 * time.Millisecond}, codeShedDeadline, "its deadline is in 1ms, and such work takes about 1s", 10 * time.Millisecond},
+		{"too long a line", &pool.ShedError{Why: pool.ShedDeadline, Ahead: 2 * time.Second, Needs: time.Second, Left: time.Second, Retry: 2 * time.Second}, codeShedDeadline, "the wait for a session would be about 2s (pool.max)", 2 * time.Second},
+		{"too late at the head", &pool.ShedError{Why: pool.ShedDeadline, Waited: time.Second, Needs: time.Second, Left: time.Millisecond, Retry: time.Second}, codeShedDeadline, "1ms of its time are left after 1s in line", time.Second},
+		{"too old", &pool.ShedError{Why: pool.ShedAge, Waited: time.Minute, Retry: time.Second}, codeShedDelay, "pool.queue_age", time.Second},
+		{"too many in the line", &pool.ShedError{Why: pool.ShedDelay, Ahead: 40 * time.Millisecond, Retry: 100 * time.Millisecond}, codeShedDelay, "would have had to wait about 40ms for one", 100 * time.Millisecond},
+		{"too slow", &pool.ShedError{Why: pool.ShedDelay, Waited: time.Second, Retry: time.Second}, codeShedDelay, "pool.queue_target", time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := faultOf(tc.err, deed{})

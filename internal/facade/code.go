@@ -66,9 +66,9 @@ var (
 		"No session came free before the deadline", "Nothing was sent. Give more time, or raise pool.max."}
 	codeQueueFull = &code{"QUEUE_FULL", http.StatusTooManyRequests, codes.ResourceExhausted, true,
 		"The line for a session is full", "Nothing was sent. Slow down, or raise pool.queue or pool.max."}
-	codeShed = &code{"SHED_DEADLINE", http.StatusServiceUnavailable, codes.Unavailable, true,
+	codeShedDeadline = &code{"SHED_DEADLINE", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"It could not be done before the deadline", "Nothing was sent. Try again after retry_after_ms, give it more time, or raise pool.max."}
-	codeDelay = &code{"SHED_DELAY", http.StatusServiceUnavailable, codes.Unavailable, true,
+	codeShedDelay = &code{"SHED_DELAY", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"Too many calls wait for a session", "Nothing was sent. Slow down, or raise pool.max, or the setting that the message names."}
 	codeNoNode = &code{"NO_HEALTHY_NODE", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"No node of the cluster can be used", "Nothing was sent. GET /v1/status shows what is wrong with each node."}
@@ -107,7 +107,7 @@ var (
 var ownCodes = []*code{
 	codeBadRequest, codeLimit, codeBusy, codeQuota, codeMemory, codeNoToken, codeNotYours, codeForbidden, codeMedia, codeNoRoute, codeMethod,
 	codeTableNotOpen, codeReadOnly, codeTableMismatch, codeKeyNotFound, codeKeyTooLarge, codeCondition,
-	codePoolTimeout, codeQueueFull, codeShed, codeDelay, codeNoNode, codeDraining, codeUpstreamLost, codeRefused, codeUnknown, codeDeadline, codeCancelled,
+	codePoolTimeout, codeQueueFull, codeShedDeadline, codeShedDelay, codeNoNode, codeDraining, codeUpstreamLost, codeRefused, codeUnknown, codeDeadline, codeCancelled,
 	codeStreamEnded, codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, codeInternal,
 }
 

@@ -201,18 +201,18 @@ func faultOfWord(err error) *fault {
 // faultOfShed is the answer to a call that was turned away from the line.
 func faultOfShed(e *pool.ShedError) *fault {
 	round := func(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
-	f := faultf(codeDelay, "it waited %v for a session, as long as pool.queue_age allows", round(e.Waited))
+	f := faultf(codeShedDelay, "it waited %v for a session, as long as pool.queue_age allows", round(e.Waited))
 	switch {
 	case e.Why == pool.ShedDelay && e.Ahead > 0:
 		f.message = fmt.Sprintf("many calls of the app get no session in time, and it would have had to wait about %v for one, longer than such work takes (pool.max; priority batch may wait)", round(e.Ahead))
 	case e.Why == pool.ShedDelay:
 		f.message = fmt.Sprintf("it waited %v for a session while too many calls of the app wait (pool.queue_target)", round(e.Waited))
 	case e.Why == pool.ShedDeadline && e.Waited > 0:
-		f.code, f.message = codeShed, fmt.Sprintf("%v of its time are left after %v in line for a session (pool.max), and such work takes about %v", round(e.Left), round(e.Waited), round(e.Needs))
+		f.code, f.message = codeShedDeadline, fmt.Sprintf("%v of its time are left after %v in line for a session (pool.max), and such work takes about %v", round(e.Left), round(e.Waited), round(e.Needs))
 	case e.Why == pool.ShedDeadline && e.Ahead > 0:
-		f.code, f.message = codeShed, fmt.Sprintf("its deadline is in %v, the wait for a session would be about %v (pool.max), and such work takes about %v", round(e.Left), round(e.Ahead), round(e.Needs))
+		f.code, f.message = codeShedDeadline, fmt.Sprintf("its deadline is in %v, the wait for a session would be about %v (pool.max), and such work takes about %v", round(e.Left), round(e.Ahead), round(e.Needs))
 	case e.Why == pool.ShedDeadline:
-		f.code, f.message = codeShed, fmt.Sprintf("its deadline is in %v, and such work takes about %v", round(e.Left), round(e.Needs))
+		f.code, f.message = codeShedDeadline, fmt.Sprintf("its deadline is in %v, and such work takes about %v", round(e.Left), round(e.Needs))
 	}
 	f.after, f.cause = max(e.Retry, time.Millisecond), e
 	return f

@@ -19,7 +19,7 @@ type gate struct {
 	limit int // of calls that have come
 
 	mu       sync.Mutex // guards all below
-	open     map[*visit]struct{}
+	open     map[*admittedCall]struct{}
 	coming   int // of those
 	draining bool
 	cut      bool
@@ -29,19 +29,19 @@ type gate struct {
 	refused  uint64
 }
 
-// visit is one open call.
-type visit struct {
+// admittedCall is one open call.
+type admittedCall struct {
 	cancel context.CancelCauseFunc // ends the context; nil: begun is the context
 	begun  *callctx.Context        // context of a call that began in a turn; nil: another call
 	coming bool                    // guarded by gate.mu
 }
 
 func newGate(limit int) *gate {
-	return &gate{limit: limit, open: make(map[*visit]struct{}), empty: make(chan struct{})}
+	return &gate{limit: limit, open: make(map[*admittedCall]struct{}), empty: make(chan struct{})}
 }
 
 // cut ends the context of the call.
-func (v *visit) cut() {
+func (v *admittedCall) cut() {
 	if v.cancel == nil {
 		v.begun.Cancel(errCut)
 		return
@@ -50,7 +50,7 @@ func (v *visit) cut() {
 }
 
 // over ends the context of a call that is over. That of a call that began in a turn lasts until its answer is out.
-func (v *visit) over() {
+func (v *admittedCall) over() {
 	if v.cancel != nil {
 		v.cancel(nil)
 	}
@@ -58,8 +58,8 @@ func (v *visit) over() {
 
 // enter lets a call in and returns its context. begun is the context of a call that began in a turn: then ctx itself is returned. nil: a new
 // context is made of ctx. leave must be called at its end, and of a call that is coming came when it is here.
-func (g *gate) enter(ctx context.Context, begun *callctx.Context, coming bool) (context.Context, *visit, error) {
-	v := &visit{begun: begun, coming: coming}
+func (g *gate) enter(ctx context.Context, begun *callctx.Context, coming bool) (context.Context, *admittedCall, error) {
+	v := &admittedCall{begun: begun, coming: coming}
 	if begun == nil {
 		ctx, v.cancel = context.WithCancelCause(ctx)
 	}
@@ -92,7 +92,7 @@ func (g *gate) placeLocked() error {
 }
 
 // came says that all of a call is here, or why it cannot go on.
-func (g *gate) came(v *visit) error {
+func (g *gate) came(v *admittedCall) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !v.coming {
@@ -107,7 +107,7 @@ func (g *gate) came(v *visit) error {
 	return nil
 }
 
-func (g *gate) leave(v *visit) {
+func (g *gate) leave(v *admittedCall) {
 	v.over()
 	g.mu.Lock()
 	defer g.mu.Unlock()

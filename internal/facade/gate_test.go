@@ -40,7 +40,7 @@ func TestTheGateWaitsForCallsThatComeDuringADrain(t *testing.T) {
 // Calls that are coming take no place of those that have come.
 func TestTheGateBoundsWhatHasCome(t *testing.T) {
 	g := newGate(2)
-	enter := func(coming bool) *visit {
+	enter := func(coming bool) *admittedCall {
 		t.Helper()
 		_, v, err := g.enter(t.Context(), nil, coming)
 		if err != nil {
@@ -48,7 +48,7 @@ func TestTheGateBoundsWhatHasCome(t *testing.T) {
 		}
 		return v
 	}
-	coming := []*visit{enter(true), enter(true), enter(true)}
+	coming := []*admittedCall{enter(true), enter(true), enter(true)}
 	here := enter(false)
 	for i, want := range []bool{true, false, false} {
 		if err := g.came(coming[i]); (err == nil) != want {
@@ -74,13 +74,13 @@ func TestTheGateBoundsWhatHasCome(t *testing.T) {
 func TestTheContextsOfATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, tc := range map[string]struct {
-			end         func(g *gate, v *visit)
+			end         func(g *gate, v *admittedCall)
 			begun, work error // why they ended
 		}{
-			"cut off":           {func(g *gate, _ *visit) { g.cutAll() }, errCut, errCut},
+			"cut off":           {func(g *gate, _ *admittedCall) { g.cutAll() }, errCut, errCut},
 			"over":              {(*gate).leave, nil, nil},
-			"late":              {func(*gate, *visit) { time.Sleep(2 * time.Second) }, nil, context.DeadlineExceeded},
-			"late, and cut off": {func(g *gate, _ *visit) { time.Sleep(2 * time.Second); g.cutAll() }, errCut, context.DeadlineExceeded},
+			"late":              {func(*gate, *admittedCall) { time.Sleep(2 * time.Second) }, nil, context.DeadlineExceeded},
+			"late, and cut off": {func(g *gate, _ *admittedCall) { time.Sleep(2 * time.Second); g.cutAll() }, errCut, context.DeadlineExceeded},
 		} {
 			g, begun, work := newGate(1), new(callctx.Context), new(callctx.Context)
 			ctx, v, err := g.enter(begun, begun, false)

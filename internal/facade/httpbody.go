@@ -47,7 +47,7 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string, check func(st
 	if err == nil {
 		x.read = true
 		x.here()
-		err = s.gate.came(x.call.visit)
+		err = s.gate.came(x.call.open)
 	}
 	_, refused := errors.AsType[*fault](err)
 	switch {

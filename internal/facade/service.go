@@ -276,7 +276,7 @@ type call struct {
 	large    bool             // its request is: see inLane
 	app      *apps.Stripe     // of the caller, once it has entered
 	coming   bool             // when it is let in, its body is still to come
-	visit    *visit           // nil: it was not let in
+	open     *admittedCall    // nil: it was not let in
 	begun    *callctx.Context // context of a call that is a Turn; nil: another call
 	work     *callctx.Context // the same of what it waits for, which has a deadline and ends with begun
 	entered  bool             // app counts it
@@ -314,7 +314,7 @@ func (s *Service) enter(in context.Context, c *call) (ctx context.Context, err e
 	in = s.tel.begin(in, c)
 	c.info = &c.told
 	c.info.TraceId = c.traceID
-	if ctx, c.visit, err = s.gate.enter(in, c.begun, c.coming); err != nil {
+	if ctx, c.open, err = s.gate.enter(in, c.begun, c.coming); err != nil {
 		return in, err
 	}
 	if c.app, err = s.deps.Apps.Enter(c.claim, 0); err != nil {
@@ -344,8 +344,8 @@ func (s *Service) end(ctx context.Context, c *call, err error) *fault {
 		}
 		c.share.Release()
 	}
-	if c.visit != nil {
-		s.gate.leave(c.visit)
+	if c.open != nil {
+		s.gate.leave(c.open)
 	}
 	var out *fault
 	if err != nil {
