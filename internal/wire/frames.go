@@ -90,7 +90,7 @@ type call struct {
 	app    *apps.Stripe             // it counts as one of it; nil: as nobody's
 	next   *call
 	trace  trace.TraceID // of the caller, while there is an access log
-	visit  *unary.Call   // it is served here; nil
+	served *unary.Call   // it is served here; nil
 
 	unpacking *unpacking   // its first message is large and compressed; nil
 	writer    *topicWriter // of its stream's messages to a topic; nil
@@ -167,7 +167,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		k.whenLost(c)
 	}
 	if k.local {
-		return f.visit(c, k)
+		return f.serveHere(c, k)
 	}
 	if f.server.sessions != nil {
 		return f.lend(c, k)
@@ -212,11 +212,11 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	return f.connect(c, k, owner)
 }
 
-// visit has a call of the server in this process served where it is, or says where else it goes.
-func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
+// serveHere has a call of the server in this process served where it is, or says where else it goes.
+func (f *frames) serveHere(c *h2.Call, k *call) (*h2.Conn, error) {
 	if deny := f.server.deps.Denied[string(c.Path())]; deny != nil && k.stay == nil && f.unproved(c) { // of such a request nothing is gathered, inflated or decoded
 		headers, _ := unary.Headers(c)
-		k.visit = f.port.Serve(c, nil, headers, deny)
+		k.served = f.port.Serve(c, nil, headers, deny)
 		return nil, h2.ErrMine
 	}
 	run := f.server.deps.Unary[string(c.Path())]
@@ -231,7 +231,7 @@ func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 	}
 	if begin := f.server.deps.Begin[string(c.Path())]; begin != nil {
 		if v := f.begun(c, begin); v != nil {
-			k.visit = v
+			k.served = v
 			return nil, h2.ErrMine
 		}
 	}
@@ -244,7 +244,7 @@ func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 	if err == unary.ErrElsewhere {
 		return f.comeIn(c, k)
 	}
-	k.visit = v
+	k.served = v
 	return nil, err
 }
 
@@ -411,8 +411,8 @@ const maxFree = 1024
 
 // forget gives back what a call holds besides its loan.
 func (f *frames) forget(k *call, o *h2.Outcome) {
-	if k.visit != nil {
-		k.visit.Cancel()
+	if k.served != nil {
+		k.served.Cancel()
 	}
 	if u := k.unpacking; u != nil {
 		u.over.Store(true)
@@ -431,7 +431,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 	f.endDetour(k)
 	app, asked := k.app, k.asked
 	k.foreign = false
-	k.said, k.app, k.asked, k.visit, k.unpacking, k.writer, k.stay = 0, nil, false, nil, nil, nil, nil
+	k.said, k.app, k.asked, k.served, k.unpacking, k.writer, k.stay = 0, nil, false, nil, nil, nil, nil
 	if k.traced != nil {
 		*k.traced = traced{}
 	}
@@ -462,8 +462,8 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 	asked := false // a node, by a call of the sidecar's own
 	if k.said != 0 && o.End == h2.AnsweredBy {
 		s = ydbstatus.Signs{Status: k.said, Cause: ydbstatus.CauseRequest}
-	} else if k.visit != nil && o.End == h2.AnsweredBy {
-		if signs, ok := k.visit.Note.(*ydbstatus.Signs); ok {
+	} else if k.served != nil && o.End == h2.AnsweredBy {
+		if signs, ok := k.served.Note.(*ydbstatus.Signs); ok {
 			s, asked = *signs, !signs.NotSent
 		}
 	}

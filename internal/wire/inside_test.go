@@ -33,9 +33,9 @@ const (
 	watchPath = "/grpc.health.v1.Health/Watch"
 )
 
-// visited is a server whose health is told by check, and by the server in this process
+// servedHere is a server whose health is told by check, and by the server in this process
 // when calls go there.
-type visited struct {
+type servedHere struct {
 	server *Server
 	addr   string
 	conn   *grpc.ClientConn
@@ -48,13 +48,13 @@ type visited struct {
 type check func(ctx context.Context, r *healthv1.HealthCheckRequest) (any, error)
 
 // on says what check does.
-func (s *visited) on(c check) { s.check.Store(&c) }
+func (s *servedHere) on(c check) { s.check.Store(&c) }
 
-func newVisited(t *testing.T) *visited { return newVisitedWith(t, h2.Default(), Inside{}) }
+func newServedHere(t *testing.T) *servedHere { return newServedHereWith(t, h2.Default(), Inside{}) }
 
-// newVisitedWith serves the paths of streams where they arrive.
-func newVisitedWith(t *testing.T, engine h2.Config, bounds Inside, streams ...string) *visited {
-	s := &visited{seen: make(chan metadata.MD, 1)}
+// newServedHereWith serves the paths of streams where they arrive.
+func newServedHereWith(t *testing.T, engine h2.Config, bounds Inside, streams ...string) *servedHere {
+	s := &servedHere{seen: make(chan metadata.MD, 1)}
 	seen := func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		md, _ := metadata.FromIncomingContext(stream.Context())
 		select {
@@ -106,7 +106,7 @@ const (
 )
 
 func TestUnaryCallsAreServedHere(t *testing.T) {
-	s := newVisited(t)
+	s := newServedHere(t)
 	long := strings.Repeat("x", unary.MaxRequest)
 	for _, tc := range []struct {
 		name    string
@@ -146,7 +146,7 @@ func TestUnaryCallsAreServedHere(t *testing.T) {
 
 // Nobody writes into a large request while its method has it.
 func TestLargeRequestsStayAsTheyAre(t *testing.T) {
-	s := newVisited(t)
+	s := newServedHere(t)
 	s.on(func(_ context.Context, r *healthv1.HealthCheckRequest) (any, error) {
 		first := r.Service[:1]
 		for range 3 {
@@ -183,7 +183,7 @@ func TestLargeRequestsStayAsTheyAre(t *testing.T) {
 // Calls say which connection they came over: unary ones that are served here, and streams that go to the server in this
 // process, whatever their clients say of that.
 func TestCallsKnowTheirConnection(t *testing.T) {
-	s := newVisited(t)
+	s := newServedHere(t)
 	numbers := make(chan uint64, 1)
 	s.on(func(ctx context.Context, _ *healthv1.HealthCheckRequest) (any, error) {
 		numbers <- grpc.ServerTransportStreamFromContext(ctx).(interface{ Connection() uint64 }).Connection()
@@ -211,8 +211,8 @@ func TestCallsKnowTheirConnection(t *testing.T) {
 	}
 }
 
-func TestADrainWaitsForVisits(t *testing.T) {
-	s := newVisited(t)
+func TestADrainWaitsForCallsServedHere(t *testing.T) {
+	s := newServedHere(t)
 	began, goOn := make(chan struct{}), make(chan struct{})
 	s.on(func(context.Context, *healthv1.HealthCheckRequest) (any, error) {
 		close(began)
@@ -258,7 +258,7 @@ var echoStreams = grpc.ServiceDesc{ServiceName: "test.Echo", HandlerType: (*any)
 
 // A message of a stream of requests is bounded by less than a request that is one.
 func TestMessagesOfStreamsAreBounded(t *testing.T) {
-	s := newVisitedWith(t, h2.Default(), Inside{Message: 16 << 20})
+	s := newServedHereWith(t, h2.Default(), Inside{Message: 16 << 20})
 	const most = mostPart - 5 // a tag and a length
 	for _, tc := range []struct {
 		name    string
@@ -304,7 +304,7 @@ func TestStreamsInsideAreBounded(t *testing.T) {
 
 func streamsAreBounded(t *testing.T, here ...string) {
 	const most = 4
-	s := newVisitedWith(t, h2.Default(), Inside{Streams: most}, here...)
+	s := newServedHereWith(t, h2.Default(), Inside{Streams: most}, here...)
 	other := dial(t, s.addr)
 	var ends [most]func()
 	ended := make(chan error, most)
@@ -355,7 +355,7 @@ func streamsAreBounded(t *testing.T, here ...string) {
 
 // At the bound nobody's only stream makes room for another connection's first.
 func TestOnlyStreamsInsideStay(t *testing.T) {
-	s := newVisitedWith(t, h2.Default(), Inside{Streams: 1})
+	s := newServedHereWith(t, h2.Default(), Inside{Streams: 1})
 	_, end := watch(t, s.conn, "")
 	defer end()
 	if sent := <-s.seen; sent == nil {
@@ -414,7 +414,7 @@ func TestStaysAreCounted(t *testing.T) {
 func TestBombsOfStreamsOfThePlainAPI(t *testing.T) {
 	engine := h2.Default()
 	engine.Buffered = 1 << 20
-	s := newVisitedWith(t, engine, Inside{Message: 4 << 20})
+	s := newServedHereWith(t, engine, Inside{Message: 4 << 20})
 	packed := grpc.UseCompressor(gzip.Name)
 	for _, tc := range []struct {
 		name string
@@ -439,7 +439,7 @@ func TestBombsOfStreamsOfThePlainAPI(t *testing.T) {
 			}
 		})
 	}
-	s = newVisitedWith(t, h2.Default(), Inside{Message: 1 << 20})
+	s = newServedHereWith(t, h2.Default(), Inside{Message: 1 << 20})
 	for name, size := range map[string]int{"compressed": 1 << 20, "not compressed": 1 << 20} {
 		var options []grpc.CallOption
 		code := codes.ResourceExhausted

@@ -95,7 +95,7 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 		f.server.located.Store(true)
 	}
 	path, nodes, method := string(c.Path()), f.server.deps.Nodes, k.method
-	k.visit = f.port.Serve(c, message, headers, func(ctx context.Context, decode func(any) error) (any, error) {
+	k.served = f.port.Serve(c, message, headers, func(ctx context.Context, decode func(any) error) (any, error) {
 		in := new(emptypb.Empty) // keeps what it does not know: all
 		if err := decode(in); err != nil {
 			return nil, err

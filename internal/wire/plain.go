@@ -77,7 +77,7 @@ type Parked struct {
 	head  *http.Request // its head, once that is here
 	size  int           // of the head, in bytes
 	post  bool          // the last request was a POST: an empty line may follow its body, as net/http has it
-	now   *visit        // the request under way; nil: none
+	now   *plainRequest // the request under way; nil: none
 }
 
 // Park parks a connection of HTTP/1.1 without TLS over which no request is under way, until then (zero: for ever). Nil: it cannot be parked, and no method
@@ -209,8 +209,8 @@ func (o *owner) Back(came bool) {
 	o.guest.Back(came || len(o.read) > 0, o.read)
 }
 
-// visit is a request under way.
-type visit struct {
+// plainRequest is a request under way.
+type plainRequest struct {
 	of  *Parked
 	r   *http.Request
 	ctx callctx.Context // of r
@@ -222,7 +222,7 @@ type visit struct {
 // start begins with a request, in a turn.
 func (o *owner) start(r *http.Request, body []byte) {
 	s := o.frames.server
-	v := &visit{of: (*Parked)(o)}
+	v := &plainRequest{of: (*Parked)(o)}
 	v.ctx.Values = o.guest.Context()
 	v.r = r.WithContext(&v.ctx)
 	o.now, o.post = v, r.Method == http.MethodPost
@@ -234,12 +234,12 @@ func (o *owner) start(r *http.Request, body []byte) {
 	if len(body) > 0 {
 		v.r.Body = io.NopCloser(bytes.NewReader(bytes.Clone(body)))
 	}
-	s.visits.Add(1)
+	s.plainCalls.Add(1)
 	s.unary.Do(v)
 }
 
 // begin begins the request in the turn; false: it is none for that.
-func (v *visit) begin(begin func(*callctx.Context, *http.Request, []byte, Via) PlainTurn, body []byte) bool {
+func (v *plainRequest) begin(begin func(*callctx.Context, *http.Request, []byte, Via) PlainTurn, body []byte) bool {
 	f := v.of.frames
 	v.frames, v.rest = f, v
 	v.turn.Most, v.turn.Ready = mostPlain, v.ready
@@ -247,7 +247,7 @@ func (v *visit) begin(begin func(*callctx.Context, *http.Request, []byte, Via) P
 	if v.does == nil {
 		return false
 	}
-	f.server.visits.Add(1)
+	f.server.plainCalls.Add(1)
 	v.does.Context().Watch(func() {
 		if v.turn.Stop() {
 			f.server.unary.Do(v)
@@ -258,7 +258,7 @@ func (v *visit) begin(begin func(*callctx.Context, *http.Request, []byte, Via) P
 }
 
 // ready goes on with a request that was begun in a turn.
-func (v *visit) ready(over bool) {
+func (v *plainRequest) ready(over bool) {
 	here := false
 	if over {
 		here = panics.Call("an answer to the plain API", func() error {
@@ -272,7 +272,7 @@ func (v *visit) ready(over bool) {
 		v.toGoroutine()
 		return
 	}
-	defer v.of.frames.server.visits.Done()
+	defer v.of.frames.server.plainCalls.Done()
 	v.does.Context().Unwatch()
 	last := v.of.guest.Ends()
 	var pieces [][]byte
@@ -285,15 +285,15 @@ func (v *visit) ready(over bool) {
 var errWaits = errors.New("wire: the rest of a request has to wait for something")
 
 // toGoroutine has a goroutine do the rest of a request that was begun in a turn.
-func (v *visit) toGoroutine() {
+func (v *plainRequest) toGoroutine() {
 	v.does.Context().Unwatch()
 	v.of.frames.server.unary.Do(v)
 }
 
 // Serve implements unary.Job.
-func (v *visit) Serve() {
+func (v *plainRequest) Serve() {
 	s := v.of.frames.server
-	defer s.visits.Done()
+	defer s.plainCalls.Done()
 	w := http1.NewWriter(v.of.conn)
 	w.Last, w.Close = v.of.parked.Sending, v.of.guest.Ends
 	last := true

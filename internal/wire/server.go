@@ -108,7 +108,7 @@ type Server struct {
 	unary       unary.Server
 	parked      atomic.Uint32  // connections that were, for the shard of the next
 	answering   atomic.Int64   // requests under way of those
-	visits      sync.WaitGroup // what serves these
+	plainCalls  sync.WaitGroup // what serves these
 	unpackers   unpackers
 	keeps       time.Duration // sessionsKept
 
@@ -234,7 +234,7 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	s.wg.Wait()
-	s.visits.Wait()
+	s.plainCalls.Wait()
 	s.unary.Close()
 	s.unpackers.runs.Wait()
 	if s.sessions != nil {

@@ -19,14 +19,14 @@ import (
 )
 
 // streams has run serve the calls of Check.
-func (s *visited) streams(run func(*healthv1.HealthCheckRequest, grpc.ServerStream) error) {
+func (s *served) streams(run func(*healthv1.HealthCheckRequest, grpc.ServerStream) error) {
 	s.on(func(ctx context.Context, r *healthv1.HealthCheckRequest) (any, error) {
 		return Streaming(func(stream grpc.ServerStream) error { return run(r, stream) })(ctx, func(any) error { return nil })
 	})
 }
 
 // begin begins a call, of which nothing is read but what the window has room for.
-func (s *visited) begin(t *testing.T, ctx context.Context) grpc.ClientStream {
+func (s *served) begin(t *testing.T, ctx context.Context) grpc.ClientStream {
 	t.Helper()
 	stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, checkPath)
 	if err == nil {
@@ -43,7 +43,7 @@ func text(n int) *healthv1.HealthCheckRequest { // as good a message as any
 }
 
 func TestAStreamHasWhatAStreamOfGRPCHas(t *testing.T) {
-	s := newVisited(t)
+	s := newServed(t)
 	for name, tc := range map[string]struct {
 		sizes []int
 		err   error
@@ -117,7 +117,7 @@ func TestAStreamThatIsNotRead(t *testing.T) {
 		"the caller leaves": func(caller, _ context.CancelFunc) { caller() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newVisited(t)
+			s := newServed(t)
 			ended := make(chan error, 1)
 			method, stop := context.WithCancel(t.Context())
 			defer stop()
@@ -167,7 +167,7 @@ func TestAStreamThatIsNotRead(t *testing.T) {
 
 // BenchmarkStream is a stream of 16 MB in messages of 1 MB.
 func BenchmarkStream(b *testing.B) {
-	s := newVisited(b)
+	s := newServed(b)
 	answer := text(1 << 20)
 	s.streams(func(_ *healthv1.HealthCheckRequest, stream grpc.ServerStream) error {
 		for range 16 {

@@ -36,8 +36,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const checkPath = "/grpc.health.v1.Health/Check"
 
-// visited is a shard on which check is served.
-type visited struct {
+// served is a shard on which check is served.
+type served struct {
 	server Server
 	shard  *driver.Shard
 	port   *Port
@@ -52,13 +52,13 @@ type visited struct {
 type check func(ctx context.Context, r *healthv1.HealthCheckRequest) (any, error)
 
 // on says what check does.
-func (s *visited) on(c check) { s.check.Store(&c) }
+func (s *served) on(c check) { s.check.Store(&c) }
 
-func newVisited(t testing.TB) *visited { return newVisitedWith(t, h2.Default()) }
+func newServed(t testing.TB) *served { return newServedWith(t, h2.Default()) }
 
-func newVisitedWith(t testing.TB, engine h2.Config) *visited {
+func newServedWith(t testing.TB, engine h2.Config) *served {
 	t.Helper()
-	s := &visited{}
+	s := &served{}
 	s.shard = driver.New(engine, s)
 	s.port = s.server.Port(s.shard, engine.Buffered)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -91,7 +91,7 @@ func newVisitedWith(t testing.TB, engine h2.Config) *visited {
 var elsewhere = &h2.Status{Code: int(codes.DataLoss), Message: "elsewhere"}
 
 // Route implements h2.Router.
-func (s *visited) Route(c *h2.Call) (*h2.Conn, error) {
+func (s *served) Route(c *h2.Call) (*h2.Conn, error) {
 	if begin := s.begins.Load(); begin != nil {
 		v := s.port.Begin(c, *begin, func() bool { return false })
 		c.Data = v
@@ -117,10 +117,10 @@ func (s *visited) Route(c *h2.Call) (*h2.Conn, error) {
 }
 
 // Answer implements h2.Router.
-func (s *visited) Answer(*h2.Call) {}
+func (s *served) Answer(*h2.Call) {}
 
 // Done implements h2.Router.
-func (s *visited) Done(c *h2.Call, _ *h2.Outcome) {
+func (s *served) Done(c *h2.Call, _ *h2.Outcome) {
 	if v, ok := c.Data.(*Call); ok {
 		v.Cancel()
 		s.open.Add(-1)
@@ -128,7 +128,7 @@ func (s *visited) Done(c *h2.Call, _ *h2.Outcome) {
 }
 
 func TestWhatIsTaken(t *testing.T) {
-	s := newVisited(t)
+	s := newServed(t)
 	long := strings.Repeat("x", MaxRequest)
 	for _, tc := range []struct {
 		name    string
@@ -162,8 +162,8 @@ func TestWhatIsTaken(t *testing.T) {
 	}
 }
 
-func TestAVisitHasWhatACallOfGRPCHas(t *testing.T) {
-	s := newVisited(t)
+func TestACallServedHereHasWhatACallOfGRPCHas(t *testing.T) {
+	s := newServed(t)
 	refusal, err := status.New(codes.NotFound, "es gibt keine ßache").WithDetails(durationpb.New(time.Second))
 	if err != nil {
 		t.Fatal(err)
@@ -216,14 +216,14 @@ func TestAVisitHasWhatACallOfGRPCHas(t *testing.T) {
 }
 
 // A caller that leaves, whose time is up, or who is sent away ends the call's context.
-func TestAVisitEndsWithItsCall(t *testing.T) {
-	for name, leave := range map[string]func(s *visited, cancel func()){
-		"the caller leaves":  func(_ *visited, cancel func()) { cancel() },
-		"the server is over": func(s *visited, _ func()) { go s.stop() },
+func TestACallServedHereEndsWithItsCall(t *testing.T) {
+	for name, leave := range map[string]func(s *served, cancel func()){
+		"the caller leaves":  func(_ *served, cancel func()) { cancel() },
+		"the server is over": func(s *served, _ func()) { go s.stop() },
 		"its time is up":     nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newVisited(t)
+			s := newServed(t)
 			began, ended := make(chan struct{}, 100), make(chan struct{}, 100)
 			s.on(func(ctx context.Context, _ *healthv1.HealthCheckRequest) (any, error) {
 				began <- struct{}{}
@@ -264,10 +264,10 @@ func TestAVisitEndsWithItsCall(t *testing.T) {
 }
 
 // A method that panics ends its call, and nothing else: the next ones are served, and a stop ends.
-func TestAVisitThatPanics(t *testing.T) {
+func TestACallServedHereThatPanics(t *testing.T) {
 	panics.LogTo(slog.New(slog.DiscardHandler))
 	before := panics.Stats().Count
-	s := newVisited(t)
+	s := newServed(t)
 	for range 3 {
 		s.on(func(context.Context, *healthv1.HealthCheckRequest) (any, error) { panic("broken method") })
 		if _, err := s.client.Check(t.Context(), &healthv1.HealthCheckRequest{}); status.Code(err) != codes.Internal {
@@ -293,8 +293,8 @@ func TestAVisitThatPanics(t *testing.T) {
 }
 
 // Many calls at once, with answers of all sizes: each gets its own.
-func TestManyVisits(t *testing.T) {
-	s := newVisited(t)
+func TestManyCallsServedHere(t *testing.T) {
+	s := newServed(t)
 	s.on(func(_ context.Context, r *healthv1.HealthCheckRequest) (any, error) {
 		return &healthv1.HealthCheckRequest{Service: strings.Repeat(r.Service, 1+len(r.Service)*7)}, nil // as good a message
 	})
@@ -328,7 +328,7 @@ func largeAnswers(t *testing.T, begun bool) {
 	const size, calls = 1 << 20, 12
 	engine := h2.Default()
 	engine.Buffered = 4 << 20
-	s := newVisitedWith(t, engine)
+	s := newServedWith(t, engine)
 	answer := &healthv1.HealthCheckRequest{Service: strings.Repeat("x", size)} // as good a message
 	var together sync.WaitGroup
 	together.Add(calls)
@@ -399,7 +399,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 1, 0}, "x-a-bin", "AA")
 	f.Add([]byte{0, 0, 0, 0, 9, 0x0a}, "grpc-timeout", "1S")
 	f.Add([]byte{0, 0, 0, 0, 1, 0xff}, "content-type", "application/json")
-	s := newVisited(f)
+	s := newServed(f)
 	s.on(func(ctx context.Context, r *healthv1.HealthCheckRequest) (any, error) {
 		if md, ok := metadata.FromIncomingContext(ctx); !ok || len(md.Get("grpc-timeout")) > 0 {
 			return nil, errors.New("no headers, or gRPC's own")
@@ -452,7 +452,7 @@ func FuzzRequest(f *testing.F) {
 }
 
 func BenchmarkCall(b *testing.B) {
-	s := newVisited(b)
+	s := newServed(b)
 	answer := &healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}
 	s.on(func(context.Context, *healthv1.HealthCheckRequest) (any, error) { return answer, nil })
 	b.ReportAllocs()
