@@ -89,7 +89,7 @@ func New(cfg Config, log *slog.Logger) (*Registry, error) {
 	r.addLocked(Unnamed)
 	r.addLocked(Other)
 	r.own(p)
-	r.placeListed()
+	r.registerListed()
 	return r, nil
 }
 
@@ -118,11 +118,11 @@ func (r *Registry) own(p parsed) {
 	r.known.Add(1)
 }
 
-// placeListed gives a place to each app that has limits of its own.
-func (r *Registry) placeListed() {
+// registerListed gives a number to each app that has limits of its own.
+func (r *Registry) registerListed() {
 	for _, name := range slices.Sorted(maps.Keys(r.limits)) {
 		if name != everybody && r.look(name) == nil {
-			r.placeLocked(name)
+			r.registerLocked(name)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func (r *Registry) Reconfigure(cfg Config) error {
 			a.limits.Store(r.limitsOf(a.name))
 		}
 	}
-	r.placeListed()
+	r.registerListed()
 	return nil
 }
 
@@ -325,7 +325,7 @@ func (r *Registry) named(name string) *App {
 	if a := r.look(name); a != nil {
 		return a
 	}
-	if a := r.placeLocked(name); a != nil {
+	if a := r.registerLocked(name); a != nil {
 		return a
 	}
 	return r.all[theRest]
@@ -350,15 +350,15 @@ func (r *Registry) reserved(name string) bool {
 	return listed || r.proofs.Load().owned[name]
 }
 
-// placeLocked gives a name a place; nil: there is none.
-func (r *Registry) placeLocked(name string) *App {
-	places := 0
+// registerLocked gives a name a number; nil: none is left.
+func (r *Registry) registerLocked(name string) *App {
+	numbers := 0
 	for _, a := range r.all[firstOwn:] {
 		if a != nil {
-			places++
+			numbers++
 		}
 	}
-	if places < r.cfg.Max || places < maxApps && r.reserved(name) {
+	if numbers < r.cfg.Max || numbers < maxApps && r.reserved(name) {
 		return r.addLocked(name)
 	}
 	for _, a := range r.all[firstOwn:] {
@@ -390,7 +390,7 @@ func (r *Registry) leaveLocked(a *App) bool {
 	return true
 }
 
-// addLocked gives a name the first free place.
+// addLocked gives a name the first free number.
 func (r *Registry) addLocked(name string) *App {
 	a := &App{registry: r, name: name, stripes: make([]Stripe, len(r.works)), first: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
 	for i := range a.stripes {
