@@ -136,7 +136,7 @@ func (s *Stream) AddWire(names []string, row []byte) error {
 		if err := s.find(l, names); err != nil {
 			return err
 		}
-		return l.rows.Wire(s.places, row, &s.cells)
+		return l.rows.Encoded(s.places, row, &s.cells)
 	})
 }
 

@@ -100,7 +100,7 @@ func AppendJSON(dst []byte, v *Ydb.Value, t *Ydb.Type, o JSONOptions) ([]byte, e
 	default:
 		return dst, unknownType(t)
 	}
-	return dst, wireFault(v, t)
+	return dst, badEncoding(v, t)
 }
 
 func appendItems(dst []byte, items []*Ydb.Value, t *Ydb.Type, o JSONOptions) ([]byte, error) {
@@ -144,7 +144,7 @@ func appendPairs(dst []byte, pairs []*Ydb.ValuePair, d *Ydb.DictType, o JSONOpti
 func appendVariant(dst []byte, v *Ydb.Value, t *Ydb.Type, variant *Ydb.VariantType, o JSONOptions) ([]byte, error) {
 	nested, ok := v.GetValue().(*Ydb.Value_NestedValue)
 	if !ok {
-		return dst, wireFault(v, t)
+		return dst, badEncoding(v, t)
 	}
 	name, inner, err := alternative(variant, v.GetVariantIndex())
 	if err != nil {
@@ -170,7 +170,7 @@ func appendScalar(dst []byte, v *Ydb.Value, t *Ydb.Type, id Ydb.Type_PrimitiveTy
 			return strconv.AppendBool(dst, x.BoolValue), nil
 		}
 	case int32Field, int64Field, uint32Field, uint64Field:
-		signed, unsigned, ok := wireInteger(v, field)
+		signed, unsigned, ok := protoInteger(v, field)
 		if !ok {
 			break
 		}
@@ -215,7 +215,7 @@ func appendScalar(dst []byte, v *Ydb.Value, t *Ydb.Type, id Ydb.Type_PrimitiveTy
 	default:
 		return dst, unknownType(t)
 	}
-	return dst, wireFault(v, t)
+	return dst, badEncoding(v, t)
 }
 
 // appendIntegerJSON writes what the wire has as an integer: a number, a date or a time.

@@ -94,7 +94,7 @@ func AppendKey(dst []byte, v *Ydb.Value, t *Ydb.Type) ([]byte, error) {
 	if t.GetDecimalType() != nil || t.GetTypeId() == Ydb.Type_UUID {
 		low, ok := v.GetValue().(*Ydb.Value_Low_128)
 		if !ok {
-			return dst, wireFault(v, t)
+			return dst, badEncoding(v, t)
 		}
 		return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(dst, v.GetHigh_128()), low.Low_128), nil
 	}
@@ -107,18 +107,18 @@ func AppendKey(dst []byte, v *Ydb.Value, t *Ydb.Type) ([]byte, error) {
 			return append(dst, 0), nil
 		}
 	case textField, bytesField:
-		if s, ok := wireText(v); ok {
+		if s, ok := protoText(v); ok {
 			if t.GetTypeId() == Ydb.Type_DYNUMBER {
 				s = oneSpelling(s)
 			}
 			return append(binary.AppendUvarint(dst, uint64(len(s))), s...), nil
 		}
 	default:
-		if signed, unsigned, ok := wireInteger(v, f); ok {
+		if signed, unsigned, ok := protoInteger(v, f); ok {
 			return binary.BigEndian.AppendUint64(dst, uint64(signed)|unsigned), nil // one of them is 0
 		}
 	}
-	return dst, wireFault(v, t)
+	return dst, badEncoding(v, t)
 }
 
 // oneSpelling writes equal decimal numbers alike: digits without zeros at
@@ -211,9 +211,9 @@ func Octets(v *Ydb.Value, t *Ydb.Type) (b []byte, null bool, err error) {
 		v, t = inner, o.GetItem()
 	}
 	if IsOctets(t) {
-		if b, ok := wireBytes(v); ok {
+		if b, ok := protoBytes(v); ok {
 			return b, false, nil
 		}
 	}
-	return nil, false, wireFault(v, t)
+	return nil, false, badEncoding(v, t)
 }

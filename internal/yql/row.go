@@ -169,8 +169,8 @@ func noColumn(name string) error {
 	return &Error{Msg: "the table has no column " + clip(name), NoColumn: true}
 }
 
-// Wire reads a row of the gRPC face from the octets of a sidecarv1.Row.
-func (rows *Rows) Wire(places []int, row []byte, into *Cells) error {
+// Encoded reads a row of the gRPC face from the octets of a sidecarv1.Row.
+func (rows *Rows) Encoded(places []int, row []byte, into *Cells) error {
 	into.reset(len(rows.cells))
 	n := 0
 	for len(row) > 0 {
@@ -190,7 +190,7 @@ func (rows *Rows) Wire(places []int, row []byte, into *Cells) error {
 			c := &rows.cells[places[n]]
 			start := len(into.Octets)
 			var err error
-			if into.Octets, err = appendCellWire(into.Octets, value, c); err != nil {
+			if into.Octets, err = appendCellEncoded(into.Octets, value, c); err != nil {
 				return inMember(err, c.name)
 			}
 			into.set(places[n], start)
@@ -210,10 +210,10 @@ var (
 	valueMessage = (&sidecarv1.Value{}).ProtoReflect().Descriptor()
 )
 
-// appendCellWire is appendCell for the octets of a value: those that nearly all
+// appendCellEncoded is appendCell for the octets of a value: those that nearly all
 // rows are made of are not taken apart.
-func appendCellWire(dst, value []byte, c *cellType) ([]byte, error) {
-	if out, ok := quickWire(dst, value, c); ok {
+func appendCellEncoded(dst, value []byte, c *cellType) ([]byte, error) {
+	if out, ok := quickEncoded(dst, value, c); ok {
 		return out, nil
 	}
 	if n, ok := Messages(valueMessage, value, mostInCell); !ok || n > mostInCell {
@@ -230,9 +230,9 @@ func appendCellWire(dst, value []byte, c *cellType) ([]byte, error) {
 	return appendCell(dst, &v, c)
 }
 
-// quickWire takes a value that is one member of sidecarv1.Value.kind, and fits
+// quickEncoded takes a value that is one member of sidecarv1.Value.kind, and fits
 // the column as it is; false if this is another.
-func quickWire(dst, value []byte, c *cellType) ([]byte, bool) {
+func quickEncoded(dst, value []byte, c *cellType) ([]byte, bool) {
 	number, typ, n := protowire.ConsumeTag(value)
 	if n < 0 {
 		return dst, false
@@ -571,7 +571,7 @@ func AppendSortKey(dst, value []byte, t *Ydb.Type) (_ []byte, ok bool) {
 		dst, t = append(dst, 1), o.GetItem()
 	}
 	if t.GetDecimalType() != nil {
-		low, high, ok := wire128(value)
+		low, high, ok := proto128(value)
 		if !ok {
 			return dst, false
 		}
@@ -594,7 +594,7 @@ func AppendSortKey(dst, value []byte, t *Ydb.Type) (_ []byte, ok bool) {
 	case uint64Field:
 		return binary.BigEndian.AppendUint64(dst, binary.LittleEndian.Uint64(body)), true
 	case uuidField:
-		low, high, ok := wire128(value)
+		low, high, ok := proto128(value)
 		if !ok {
 			return dst, false
 		}
@@ -612,8 +612,8 @@ func AppendSortKey(dst, value []byte, t *Ydb.Type) (_ []byte, ok bool) {
 	return append(dst, 0, 0), true
 }
 
-// wire128 reads a value of 128 bits: the fields low_128 and high_128.
-func wire128(value []byte) (low, high uint64, ok bool) {
+// proto128 reads a value of 128 bits: the fields low_128 and high_128.
+func proto128(value []byte) (low, high uint64, ok bool) {
 	for len(value) > 0 {
 		number, typ, n := protowire.ConsumeTag(value)
 		if n < 0 || typ != protowire.Fixed64Type {

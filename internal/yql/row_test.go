@@ -94,7 +94,7 @@ func checkRowValue(t *testing.T, v *sidecarv1.Value, typ *Ydb.Type) {
 	}
 	rows := NewRows([]string{"c"}, []*Ydb.Type{typ})
 	var c Cells
-	err = rows.Wire([]int{0}, octets, &c)
+	err = rows.Encoded([]int{0}, octets, &c)
 	want, wantErr := Param(v, typ)
 	if fmt.Sprint(err) != fmt.Sprint(At(wantErr, "c")) {
 		t.Fatalf("%v as %s: %v; Param says %v", v, FormatType(typ), err, wantErr)
@@ -120,7 +120,7 @@ func FuzzRowWire(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, octets []byte) {
 		var c Cells
-		err := rows.Wire([]int{0, 1, 2}, octets, &c)
+		err := rows.Encoded([]int{0, 1, 2}, octets, &c)
 		var m sidecarv1.Row
 		if proto.Unmarshal(octets, &m) != nil {
 			if err == nil {
@@ -324,7 +324,7 @@ func TestValuesWithinACellAreBounded(t *testing.T) {
 	var c Cells
 	wire := func(value []byte) error {
 		row := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), value)
-		return rows.Wire([]int{0}, row, &c)
+		return rows.Encoded([]int{0}, row, &c)
 	}
 	named := func(value []byte) error {
 		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "a")

@@ -53,7 +53,7 @@ func (rows *Rows) cell(entry []byte, into *Cells) error {
 	c := &rows.cells[i]
 	start := len(into.Octets)
 	var err error
-	if into.Octets, err = appendCellWire(into.Octets, value, c); err != nil {
+	if into.Octets, err = appendCellEncoded(into.Octets, value, c); err != nil {
 		return inMember(err, c.name)
 	}
 	into.set(i, start)

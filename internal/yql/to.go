@@ -92,7 +92,7 @@ func ToValue(v *Ydb.Value, t *Ydb.Type) (*sidecarv1.Value, error) {
 	default:
 		return nil, unknownType(t)
 	}
-	return nil, wireFault(v, t)
+	return nil, badEncoding(v, t)
 }
 
 func toDict(pairs []*Ydb.ValuePair, d *Ydb.DictType) (*sidecarv1.Value, error) {
@@ -116,7 +116,7 @@ func toDict(pairs []*Ydb.ValuePair, d *Ydb.DictType) (*sidecarv1.Value, error) {
 func toVariant(v *Ydb.Value, t *Ydb.Type, variant *Ydb.VariantType) (*sidecarv1.Value, error) {
 	nested, ok := v.GetValue().(*Ydb.Value_NestedValue)
 	if !ok {
-		return nil, wireFault(v, t)
+		return nil, badEncoding(v, t)
 	}
 	name, inner, err := alternative(variant, v.GetVariantIndex())
 	if err != nil {
@@ -140,7 +140,7 @@ func toScalar(v *Ydb.Value, t *Ydb.Type, id Ydb.Type_PrimitiveTypeId) (*sidecarv
 			return &sidecarv1.Value{Kind: &sidecarv1.Value_BoolValue{BoolValue: x.BoolValue}}, nil
 		}
 	case int32Field, int64Field, uint32Field, uint64Field:
-		signed, unsigned, ok := wireInteger(v, field)
+		signed, unsigned, ok := protoInteger(v, field)
 		switch {
 		case !ok:
 		case !isInteger(id):
@@ -159,11 +159,11 @@ func toScalar(v *Ydb.Value, t *Ydb.Type, id Ydb.Type_PrimitiveTypeId) (*sidecarv
 			return &sidecarv1.Value{Kind: &sidecarv1.Value_DoubleValue{DoubleValue: x.DoubleValue}}, nil
 		}
 	case textField:
-		if s, ok := wireText(v); ok && utf8.ValidString(s) {
+		if s, ok := protoText(v); ok && utf8.ValidString(s) {
 			return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}, nil
 		}
 	case bytesField:
-		b, ok := wireBytes(v)
+		b, ok := protoBytes(v)
 		if ok && id == Ydb.Type_YSON && utf8.Valid(b) {
 			return toText(b), nil
 		}
@@ -177,12 +177,12 @@ func toScalar(v *Ydb.Value, t *Ydb.Type, id Ydb.Type_PrimitiveTypeId) (*sidecarv
 	default:
 		return nil, unknownType(t)
 	}
-	return nil, wireFault(v, t)
+	return nil, badEncoding(v, t)
 }
 
-// wireInteger returns the integer in the field of Ydb.Value where its type has
+// protoInteger returns the integer in the field of Ydb.Value where its type has
 // it; of the two results only the one of the field's sign counts.
-func wireInteger(v *Ydb.Value, f field) (signed int64, unsigned uint64, ok bool) {
+func protoInteger(v *Ydb.Value, f field) (signed int64, unsigned uint64, ok bool) {
 	switch x := v.GetValue().(type) {
 	case *Ydb.Value_Int32Value:
 		return int64(x.Int32Value), 0, f == int32Field

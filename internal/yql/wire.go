@@ -106,9 +106,9 @@ func overStruct(v *Ydb.VariantType) bool {
 	return ok
 }
 
-// wireText returns the text of a type that is text or bytes on the wire; some
+// protoText returns the text of a type that is text or bytes on the wire; some
 // senders put the one into the other's field.
-func wireText(v *Ydb.Value) (s string, ok bool) {
+func protoText(v *Ydb.Value) (s string, ok bool) {
 	switch x := v.GetValue().(type) {
 	case *Ydb.Value_TextValue:
 		return x.TextValue, true
@@ -118,8 +118,8 @@ func wireText(v *Ydb.Value) (s string, ok bool) {
 	return "", false
 }
 
-// wireBytes is wireText for a type of bytes.
-func wireBytes(v *Ydb.Value) (b []byte, ok bool) {
+// protoBytes is protoText for a type of bytes.
+func protoBytes(v *Ydb.Value) (b []byte, ok bool) {
 	switch x := v.GetValue().(type) {
 	case *Ydb.Value_BytesValue:
 		return x.BytesValue, true
@@ -129,9 +129,9 @@ func wireBytes(v *Ydb.Value) (b []byte, ok bool) {
 	return nil, false
 }
 
-// wireFault is the error for a value that is not what its column says: the
+// badEncoding is the error for a value that is not what its column says: the
 // sender broke the protocol.
-func wireFault(v *Ydb.Value, t *Ydb.Type) error {
+func badEncoding(v *Ydb.Value, t *Ydb.Type) error {
 	return errorf("the server sent a %T as %s", v.GetValue(), article(FormatType(t)))
 }
 
