@@ -84,16 +84,16 @@ func (c *Call) Repeated(name Name) bool {
 // memo remembers the text of the last value of a header, which is mostly the same from
 // call to call: making text of Huffman codes was 6 % of a call for the path alone.
 type memo struct {
-	wire, plain []byte
-	version     uint64 // of them, from 2
+	raw, plain []byte
+	version    uint64 // of them, from 2
 }
 
 func (m *memo) text(fd *field) []byte {
 	if fd.kind == kindStatic {
 		return []byte(staticTable[fd.static].value) // "/": not gRPC's
 	}
-	if !bytes.Equal(m.wire, fd.value) {
-		m.wire, m.plain = append(m.wire[:0], fd.value...), appendText(m.plain[:0], fd.value)
+	if !bytes.Equal(m.raw, fd.value) {
+		m.raw, m.plain = append(m.raw[:0], fd.value...), appendText(m.plain[:0], fd.value)
 		m.version = max(m.version, 1) + 1
 	}
 	return m.plain[:len(m.plain):len(m.plain)]

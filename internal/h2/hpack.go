@@ -208,7 +208,7 @@ func appendString[T string | []byte](b []byte, text T) []byte {
 type entry struct {
 	field
 	nameLen uint32 // as text
-	wire    []byte // backs name and value
+	raw     []byte // backs name and value
 }
 
 // decoder is the dynamic table that a peer fills, and reads its header blocks.
@@ -293,7 +293,7 @@ const (
 // that the peer's table and ours have parted: nothing more can be read from it.
 func (d *decoder) read(p []byte, b *block, limit uint32) bool {
 	for _, e := range d.evicted {
-		if len(d.free) < maxFree && cap(e.wire) <= freeEntry {
+		if len(d.free) < maxFree && cap(e.raw) <= freeEntry {
 			d.free = append(d.free, e)
 		}
 	}
@@ -390,10 +390,10 @@ func (d *decoder) insert(f *field, nameLen uint32) {
 	} else {
 		e = new(entry)
 	}
-	e.wire = append(append(e.wire[:0], f.name...), f.value...)
+	e.raw = append(append(e.raw[:0], f.name...), f.value...)
 	e.field, e.nameLen = *f, nameLen
 	e.kind = kindIndexed
-	e.name, e.value = e.wire[:len(f.name):len(f.name)], e.wire[len(f.name):]
+	e.name, e.value = e.raw[:len(f.name):len(f.name)], e.raw[len(f.name):]
 	d.size += e.size
 	d.entries = append(d.entries, e)
 }
@@ -431,7 +431,7 @@ type encoded struct {
 	size   uint32
 	split  uint32 // length of the name
 	static uint8
-	wire   []byte
+	raw    []byte
 }
 
 // resize obeys the peer's SETTINGS_HEADER_TABLE_SIZE. More than the default is
@@ -499,7 +499,7 @@ func (e *encoder) find(f *field) uint32 {
 	i := e.index[int(f.hash)&(len(e.index)-1)]
 	for i-e.first < e.next-e.first {
 		x := &e.ring[int(i)&(len(e.ring)-1)]
-		if x.hash == f.hash && x.static == f.static && bytes.Equal(x.wire[:x.split], f.name) && bytes.Equal(x.wire[x.split:], f.value) {
+		if x.hash == f.hash && x.static == f.static && bytes.Equal(x.raw[:x.split], f.name) && bytes.Equal(x.raw[x.split:], f.value) {
 			return uint32(len(staticTable)) + e.next - 1 - i
 		}
 		i = x.older
@@ -518,7 +518,7 @@ func (e *encoder) insert(f *field) bool {
 	}
 	x := &e.ring[int(e.next)&(len(e.ring)-1)]
 	x.hash, x.size, x.static, x.split = f.hash, f.size, f.static, uint32(len(f.name))
-	x.wire = append(append(x.wire[:0], f.name...), f.value...)
+	x.raw = append(append(x.raw[:0], f.name...), f.value...)
 	e.link(x, e.next)
 	e.next++
 	e.size += f.size

@@ -54,8 +54,8 @@ func (c *Call) keepsUp() bool {
 // lags reports whether bytes have waited in the stream for longer than lagsAfter without a pause.
 func (s *stream) lags() bool { return s.waits() > 0 && s.call.f.now-s.since >= lagsAfter }
 
-// holder is a call with bytes that wait.
-type holder struct {
+// heldCall is a call with bytes that wait.
+type heldCall struct {
 	ticket  Ticket
 	held    int
 	level   int // bytes that its client's connection holds as long as this call does, in calls that keep up, or in those that do not
@@ -63,7 +63,7 @@ type holder struct {
 }
 
 // order puts those first that have to go first.
-func (h holder) order(other holder) int {
+func (h heldCall) order(other heldCall) int {
 	switch {
 	case h.keepsUp == other.keepsUp:
 		return cmp.Compare(other.level, h.level)
@@ -76,19 +76,19 @@ func (h holder) order(other holder) int {
 // isFew reports whether bytes in calls of no more than a frame count as those of a connection that holds little.
 func (f *Forwarder) isFew(c *Conn) bool { return !c.isClient || c.held <= f.config.Buffered/littleHeld }
 
-// holders returns the connection's calls of that kind with bytes that wait, in order, each call once: by its client's stream, if it has one.
-func (c *Conn) holders(few bool) []holder {
-	var all []holder
+// heldCalls returns the connection's calls of that kind with bytes that wait, in order, each call once: by its client's stream, if it has one.
+func (c *Conn) heldCalls(few bool) []heldCall {
+	var all []heldCall
 	isFew := c.f.isFew(c)
 	for _, s := range c.streams.slots {
 		if s == nil || s.isClient == (s.call.own != nil) {
 			continue
 		}
 		if n := s.call.sum; n > 0 && few == (isFew && n <= minFrameSize) {
-			all = append(all, holder{s.call.Ticket(), n, n, s.call.keepsUp()})
+			all = append(all, heldCall{s.call.Ticket(), n, n, s.call.keepsUp()})
 		}
 	}
-	slices.SortFunc(all, holder.order)
+	slices.SortFunc(all, heldCall.order)
 	if !c.isClient { // they are this process's own, and their readers have nothing to do with each other
 		return all
 	}
@@ -105,7 +105,7 @@ type group struct {
 	conn  *Conn
 	level int // that of the first one; no less than that before they are looked at
 	seen  bool
-	calls []holder
+	calls []heldCall
 }
 
 // groups is a heap of them, the highest level first.
@@ -239,7 +239,7 @@ func (f *Forwarder) thin(k *kind, most int, asking *Call) (freed int, asked bool
 			}
 		case g.seen:
 		case f.seen < perLook:
-			g.calls, g.seen = g.conn.holders(k.few), true
+			g.calls, g.seen = g.conn.heldCalls(k.few), true
 			f.seen += g.conn.streams.n
 		case all == &k.all: // those that were looked at keep up: the next turn begins with others
 			for _, g := range k.later {
@@ -251,7 +251,7 @@ func (f *Forwarder) thin(k *kind, most int, asking *Call) (freed int, asked bool
 			f.paused = true
 			return freed, asked
 		default:
-			g.calls, g.seen = g.conn.holders(k.few), true
+			g.calls, g.seen = g.conn.heldCalls(k.few), true
 			f.seen += g.conn.streams.n
 		}
 		switch {
