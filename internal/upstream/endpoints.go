@@ -34,8 +34,8 @@ func (d *Driver) ListEndpoints(ctx context.Context) (cluster.Topology, error) {
 // ListElsewhere is ListEndpoints, but asks nodes of the view before the bootstrap
 // addresses, and of those the one that answered last at the end.
 func (d *Driver) ListElsewhere(ctx context.Context) (cluster.Topology, error) {
-	bootstrap, nodes := d.places(1)
-	return d.listed(askPlaces(ctx, d, append(nodes, bootstrap...), d.listEndpoints))
+	bootstrap, nodes := d.sources(1)
+	return d.listed(askInOrder(ctx, d, append(nodes, bootstrap...), d.listEndpoints))
 }
 
 func (d *Driver) listed(t cluster.Topology, err error) (cluster.Topology, error) {
@@ -128,48 +128,48 @@ const (
 // next one is asked when one failed, or is silent for stagger; each may take
 // Config.DiscoveryTimeout. The error joins all refusals.
 func firstAnswer[T any](ctx context.Context, d *Driver, f func(ctx context.Context, c *nodeConn) (T, error)) (T, error) {
-	bootstrap, nodes := d.places(0)
-	return askPlaces(ctx, d, append(bootstrap, nodes...), f)
+	bootstrap, nodes := d.sources(0)
+	return askInOrder(ctx, d, append(bootstrap, nodes...), f)
 }
 
-// place is where a question can be asked: a node, or without one a bootstrap address.
-type place struct {
+// source is where a question can be asked: a node, or without one a bootstrap address.
+type source struct {
 	node      cluster.NodeID
 	bootstrap int
 }
 
-// places are the bootstrap addresses, from so many after the one that answered last,
+// sources are the bootstrap addresses, from so many after the one that answered last,
 // and some nodes of the view.
-func (d *Driver) places(after int) (bootstrap, nodes []place) {
+func (d *Driver) sources(after int) (bootstrap, nodes []source) {
 	d.mu.Lock()
 	first := d.lastGood + after
 	d.mu.Unlock()
 	for i := range d.endpoint.addresses {
-		bootstrap = append(bootstrap, place{bootstrap: (first + i) % len(d.endpoint.addresses)})
+		bootstrap = append(bootstrap, source{bootstrap: (first + i) % len(d.endpoint.addresses)})
 	}
 	for _, id := range d.someNodes() {
-		nodes = append(nodes, place{node: id})
+		nodes = append(nodes, source{node: id})
 	}
 	return bootstrap, nodes
 }
 
-// askPlaces asks in this order and returns the first answer.
-func askPlaces[T any](ctx context.Context, d *Driver, places []place, f func(ctx context.Context, c *nodeConn) (T, error)) (T, error) {
-	conn := func(p place) (*nodeConn, error) {
+// askInOrder asks in this order and returns the first answer.
+func askInOrder[T any](ctx context.Context, d *Driver, sources []source, f func(ctx context.Context, c *nodeConn) (T, error)) (T, error) {
+	conn := func(p source) (*nodeConn, error) {
 		if p.node == 0 {
 			return d.bootstrapConn(p.bootstrap)
 		}
 		return d.conn(p.node)
 	}
 	pause := func(i int) time.Duration {
-		if places[i].node != 0 && i > 0 && places[i-1].node == 0 {
+		if sources[i].node != 0 && i > 0 && sources[i-1].node == 0 {
 			return patience
 		}
 		return stagger
 	}
 	try := func(ctx context.Context, i int) (T, error) {
 		var none T
-		c, err := conn(places[i])
+		c, err := conn(sources[i])
 		if err != nil {
 			return none, err
 		}
@@ -182,10 +182,10 @@ func askPlaces[T any](ctx context.Context, d *Driver, places []place, f func(ctx
 		}
 		return answer, nil
 	}
-	winner, answer, err := race(ctx, len(places), pause, try, func(T) {})
-	if err == nil && places[winner].node == 0 {
+	winner, answer, err := race(ctx, len(sources), pause, try, func(T) {})
+	if err == nil && sources[winner].node == 0 {
 		d.mu.Lock()
-		d.lastGood = places[winner].bootstrap
+		d.lastGood = sources[winner].bootstrap
 		d.mu.Unlock()
 	}
 	return answer, err
