@@ -106,8 +106,8 @@ type bulkColumns struct {
 
 // group is rows that name the same columns.
 type group struct {
-	places []int  // in columns
-	list   []byte // Ydb.Value of the list of rows
+	columns []int  // indices in upsert.columns
+	list    []byte // Ydb.Value of the list of rows
 }
 
 // run encodes the rows and writes them: with the types that the request names, if those are all, else with
@@ -255,7 +255,7 @@ func (u *upsert) add(set []byte) error {
 		return err
 	}
 	g.list = protowire.AppendVarint(protowire.AppendTag(g.list, fieldItems, protowire.BytesType), uint64(size))
-	for _, i := range g.places {
+	for _, i := range g.columns {
 		g.list = protowire.AppendBytes(protowire.AppendTag(g.list, fieldItems, protowire.BytesType), u.cells.Value(i))
 	}
 	return nil
@@ -264,7 +264,7 @@ func (u *upsert) add(set []byte) error {
 // newGroup returns the group of the row in cells.
 func (u *upsert) newGroup() *group {
 	places := slices.DeleteFunc(slices.Sorted(slices.Values(u.cells.Named)), func(i int) bool { return !u.cells.Spans[i].Set() })
-	return &group{places: slices.Compact(places)}
+	return &group{columns: slices.Compact(places)}
 }
 
 // heldThrice: the rows are there as they were encoded, in the request, and on the way to the node.
@@ -316,9 +316,9 @@ const (
 
 // request is the BulkUpsertRequest of a group: List<Struct<...>>.
 func (u *upsert) request(g *group) ([]byte, error) {
-	members := make([]*Ydb.StructMember, len(g.places))
-	for i, place := range g.places {
-		members[i] = &Ydb.StructMember{Name: u.columns.names[place], Type: u.columns.types[place]}
+	members := make([]*Ydb.StructMember, len(g.columns))
+	for i, column := range g.columns {
+		members[i] = &Ydb.StructMember{Name: u.columns.names[column], Type: u.columns.types[column]}
 	}
 	row := &Ydb.Type{Type: &Ydb.Type_StructType{StructType: &Ydb.StructType{Members: members}}}
 	typ, err := proto.Marshal(&Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: row}}})

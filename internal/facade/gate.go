@@ -65,7 +65,7 @@ func (g *gate) enter(ctx context.Context, begun *callctx.Context, coming bool) (
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	err := g.placeLocked()
+	err := g.roomLocked()
 	if g.cut {
 		err = faultf(codeDraining, "this sidecar is stopping")
 	}
@@ -83,8 +83,8 @@ func (g *gate) enter(ctx context.Context, begun *callctx.Context, coming bool) (
 	return ctx, v, nil
 }
 
-// placeLocked says why one more call cannot be under way, if so.
-func (g *gate) placeLocked() error {
+// roomLocked says why one more call cannot be under way, if so.
+func (g *gate) roomLocked() error {
 	if len(g.open)-g.coming >= g.limit {
 		return faultf(codeBusy, "as many calls are open as allowed: %d (api.max_open)", g.limit)
 	}
@@ -98,7 +98,7 @@ func (g *gate) came(v *admittedCall) error {
 	if !v.coming {
 		return nil
 	}
-	if err := g.placeLocked(); err != nil {
+	if err := g.roomLocked(); err != nil {
 		g.refused++
 		return err
 	}

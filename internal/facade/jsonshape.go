@@ -45,7 +45,7 @@ func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
 		case '{', '[':
 			values++
 			seen.open(raw[i] == '{')
-			if len(seen.places) > limit {
+			if len(seen.levels) > limit {
 				return 0, overLimit("depth of the JSON", limit, limit, "api.max_depth")
 			}
 		case '}', ']':
@@ -73,7 +73,7 @@ const memberCost = 96
 type shape struct {
 	ours   bool // the outermost value is a request
 	api    API  // its bounds, if it is
-	places []place
+	levels []level
 	names  [][]byte            // of all of them, quotes included, innermost last
 	spare  map[string]struct{} // an empty one; nil: there is none
 
@@ -101,8 +101,8 @@ func (m *shape) end() {
 	}
 }
 
-// place is an object or an array that is open.
-type place struct {
+// level is an object or an array that is open.
+type level struct {
 	object bool
 	due    bool // a name comes next
 	ours   bool // the names are those of requests, not of a caller's parameters and rows
@@ -140,18 +140,18 @@ func (b bound) exceeded() error { return overLimit(b.what, b.most, b.most, b.set
 
 func (m *shape) open(object bool) {
 	ours, bound := m.ours, bound{}
-	if n := len(m.places); n > 0 {
-		ours, bound = m.places[n-1].within, m.places[n-1].next
+	if n := len(m.levels); n > 0 {
+		ours, bound = m.levels[n-1].within, m.levels[n-1].next
 	}
-	m.places = append(m.places, place{object: object, due: object, ours: ours, within: ours && !object, first: len(m.names), bound: bound})
+	m.levels = append(m.levels, level{object: object, due: object, ours: ours, within: ours && !object, first: len(m.names), bound: bound})
 }
 
 func (m *shape) close() {
-	n := len(m.places)
+	n := len(m.levels)
 	if n == 0 {
 		return
 	}
-	p := &m.places[n-1]
+	p := &m.levels[n-1]
 	if p.many != nil {
 		m.takeFor(-p.room)
 		if p.room == 2*fewMembers { // rows of a table with many columns have one after the other
@@ -159,14 +159,14 @@ func (m *shape) close() {
 			m.spare = p.many
 		}
 	}
-	m.names, m.places = m.names[:p.first], m.places[:n-1]
+	m.names, m.levels = m.names[:p.first], m.levels[:n-1]
 }
 
 func (m *shape) next() error {
-	if len(m.places) == 0 {
+	if len(m.levels) == 0 {
 		return nil
 	}
-	p := &m.places[len(m.places)-1]
+	p := &m.levels[len(m.levels)-1]
 	p.due = p.object
 	if p.entries++; p.entries >= p.bound.most && p.bound.most > 0 {
 		return p.bound.exceeded()
@@ -185,10 +185,10 @@ const (
 
 // add takes a string, which may be the name of a member.
 func (m *shape) add(name []byte) int {
-	if len(m.places) == 0 || !m.places[len(m.places)-1].due {
+	if len(m.levels) == 0 || !m.levels[len(m.levels)-1].due {
 		return nameGood // a value
 	}
-	p := &m.places[len(m.places)-1]
+	p := &m.levels[len(m.levels)-1]
 	p.due = false
 	if bytes.IndexByte(name, '\\') >= 0 {
 		var plain string
