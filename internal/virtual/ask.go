@@ -17,9 +17,9 @@ type question struct {
 	waiting          []Waiter
 }
 
-// asker is a client's connection that came with tickets which are not known. One of its questions is asked at a time, and the
+// askingConn is a client's connection that came with tickets which are not known. One of its questions is asked at a time, and the
 // connections take turns: tickets that one of them makes up do not keep those of others waiting.
-type asker struct {
+type askingConn struct {
 	client Client
 	asks   []*question // the first is under way, or next; never empty
 }
@@ -40,7 +40,7 @@ func (ts *Tenants) ask(who *Caller, client Client, w Waiter) bool {
 		a := ts.askers[client]
 		switch {
 		case a == nil:
-			a = &asker{client: client}
+			a = &askingConn{client: client}
 			ts.askers[client] = a
 			ts.line = append(ts.line, a)
 		case len(a.asks) == maxOfClient || ts.further == maxFurther:
@@ -75,7 +75,7 @@ func (ts *Tenants) askLocked() {
 }
 
 // found lets the calls go on that wait for an answer, and has the next question asked.
-func (ts *Tenants) found(a *asker, q *question) {
+func (ts *Tenants) found(a *askingConn, q *question) {
 	ts.mu.Lock()
 	waiting := q.waiting
 	delete(ts.asking, q.hash)

@@ -55,10 +55,10 @@ type Tenants struct {
 	named   map[tenantName]int      // pools with an app, by identity, also of making
 	closing int                     // pools that are closed to make room, and have not ended
 	asking  map[[sha256.Size]byte]*question
-	askers  map[Client]*asker // connections with questions
-	line    []*asker          // those that wait for one of theirs to be asked, the longest first
-	asks    int               // questions under way
-	further int               // questions behind the first of their connection
+	askers  map[Client]*askingConn // connections with questions
+	line    []*askingConn          // those that wait for one of theirs to be asked, the longest first
+	asks    int                    // questions under way
+	further int                    // questions behind the first of their connection
 	view    cluster.View
 	viewed  int  // views so far
 	quiet   bool // written with quieting held, too
@@ -74,7 +74,7 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
 		refused: cache.New[error](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
 		views:   make(chan struct{}, 1),
-		byName:  map[tenantName]*Tenant{}, making: map[tenantName][]Waiter{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*asker{},
+		byName:  map[tenantName]*Tenant{}, making: map[tenantName][]Waiter{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*askingConn{},
 	}
 	if ts.config.Log == nil {
 		ts.config.Log = slog.New(slog.DiscardHandler)
