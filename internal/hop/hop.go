@@ -5,7 +5,7 @@
 // What always holds:
 //
 //   - A call that entered a node leaves it exactly once, whatever panics meanwhile:
-//     a Place is emptied before the router is told.
+//     an Entry is emptied before the router is told.
 //   - An outcome is judged once, by internal/ydbstatus, and everybody hears the
 //     same: the router, the judge of nodes, the meter of the sessions' limit.
 //   - No call takes a lock here, and none allocates, but for one around a lost owner (Detours).
@@ -75,24 +75,24 @@ type To struct {
 	Uncounted bool           // the call lasts for as long as its client likes, mostly idle: there may be more of them than a node may have calls
 }
 
-// Place is a call's place among those that a node has open. The zero one is none.
-type Place struct {
+// Entry is what counts a call among those that a node has open. The zero one is none.
+type Entry struct {
 	Node    cluster.NodeID
 	Around  bool // it is not the owner of the session: the node forwards the call
 	counted bool
 }
 
-// Reach finds the node of a call, enters it, and has connect find a connection to it; at is the place of the call from then
-// on. Of the nodes that a call bound to none may go to, up to Picks are tried until one has room and is reached. A place that
+// Reach finds the node of a call, enters it, and has connect find a connection to it; at is the entry of the call from then
+// on. Of the nodes that a call bound to none may go to, up to Picks are tried until one has room and is reached. An entry that
 // connect cannot go on from is left, unless connect has left it. node is the one that was entered; with an error it is the one
 // that the call could not enter or reach, or the owner, and nothing is to be left.
-func Reach[C any](w *Ways, to To, at *Place, connect func() (C, error)) (conn C, node cluster.NodeID, err error) {
+func Reach[C any](w *Ways, to To, at *Entry, connect func() (C, error)) (conn C, node cluster.NodeID, err error) {
 	for try := 1; ; try++ {
 		if node, err = w.choose(to); err != nil {
 			return conn, to.Owner, err
 		}
 		if err = ErrFull; to.Uncounted || w.Router.Enter(node) {
-			*at = Place{node, to.Owner != 0 && to.Owner != node, !to.Uncounted}
+			*at = Entry{node, to.Owner != 0 && to.Owner != node, !to.Uncounted}
 			if conn, err = connect(); err != nil {
 				w.Back(at)
 			}
@@ -111,28 +111,28 @@ func (w *Ways) choose(to To) (cluster.NodeID, error) {
 	return n.ID, err
 }
 
-// Back leaves a place from which nothing was sent, for a reason that says nothing of the node.
-func (w *Ways) Back(p *Place) {
+// Back takes back an entry from which nothing was sent, for a reason that says nothing of the node.
+func (w *Ways) Back(p *Entry) {
 	if left := p.empty(); left.counted {
 		w.Router.Leave(cluster.Outcome{Node: left.Node})
 	}
 }
 
-func (p *Place) empty() (was Place) {
-	was, *p = *p, Place{}
+func (p *Entry) empty() (was Entry) {
+	was, *p = *p, Entry{}
 	return was
 }
 
-// Leave judges a call that ended with such signs, tells everybody, and leaves its place.
+// Leave judges a call that ended with such signs, tells everybody, and takes back its entry.
 // It adds the node and the verdict to d, and to s whether the node forwarded the call. meter is that of the limit of sessions that the call
 // counts for; nil: none.
-func (w *Ways) Leave(p *Place, d *Done, s *ydbstatus.Signs, meter Judge) {
+func (w *Ways) Leave(p *Entry, d *Done, s *ydbstatus.Signs, meter Judge) {
 	left := p.empty()
 	s.Forwarded = left.Around
 	w.end(left.Node, left.counted, d, s, meter)
 }
 
-// Report is Leave for a call that entered no place, such as one that opens a session.
+// Report is Leave for a call that entered no node, such as one that opens a session.
 func (w *Ways) Report(node cluster.NodeID, d *Done, s *ydbstatus.Signs) {
 	w.end(node, false, d, s, nil)
 }

@@ -98,7 +98,7 @@ func (t *Stream) open() error {
 		}
 		t.out = measured{message: &t.sent}
 		var cc grpc.ClientConnInterface = h.conn.cc
-		if s.via != nil && h.place.Node == s.Node() {
+		if s.via != nil && h.entry.Node == s.Node() {
 			cc = s.via
 		}
 		var rpc grpc.ClientStream

@@ -36,7 +36,7 @@ var (
 // trip is one call to one node, from start to end.
 type trip struct {
 	d      *Driver
-	place  hop.Place
+	entry  hop.Entry
 	conn   *nodeConn // a reference is held
 	as     holder
 	method *protocol.Method
@@ -94,21 +94,21 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 	if err != nil {
 		return nil, d.unsent(ctx, t, err)
 	}
-	place, to := hop.Place{}, hop.To{OpenTx: t.openTx}
+	entry, to := hop.Entry{}, hop.To{OpenTx: t.openTx}
 	if t.home != nil {
 		to.Owner = t.home.node.ID
 	}
-	c, node, err := hop.Reach(&d.deps.Ways, to, &place, func() (*nodeConn, error) { return d.connFor(place.Node, t.home) })
+	c, node, err := hop.Reach(&d.deps.Ways, to, &entry, func() (*nodeConn, error) { return d.connFor(entry.Node, t.home) })
 	if err != nil {
 		return nil, unrouted(t.method, node, err, t.home != nil && !hop.Busy(err))
 	}
-	if t.here && place.Around {
-		d.deps.Back(&place)
+	if t.here && entry.Around {
+		d.deps.Back(&entry)
 		c.drop()
 		return nil, errElsewhere
 	}
-	h := &trip{d: d, place: place, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
-	h.around, h.homed, h.lost = place.Around, t.home != nil, c.wire.lost.Load()
+	h := &trip{d: d, entry: entry, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
+	h.around, h.homed, h.lost = entry.Around, t.home != nil, c.wire.lost.Load()
 	parent := trace.SpanContextFromContext(ctx)
 	if parent.IsSampled() && !parent.IsRemote() {
 		h.span = tracing.NewSpanID()
@@ -257,7 +257,7 @@ func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 	if h.homed {
 		meter = h.d.meter
 	}
-	h.d.deps.Leave(&h.place, &done, &signs, meter)
+	h.d.deps.Leave(&h.entry, &done, &signs, meter)
 	if e != nil {
 		e.Op, e.Node, e.Verdict, e.Sent = h.method.Name(), done.Node, done.Verdict, done.Verdict.Unknown
 		e.unreached = signs.NotSent && done.Verdict.Blame == cluster.BlameTransport

@@ -85,7 +85,7 @@ type call struct {
 	lends  bool    // loan is in use
 	local  bool
 	asked  bool                     // app counts it as one that asks for a session, and nothing else does
-	at     hop.Place                // that it entered
+	at     hop.Entry                // that it entered
 	said   Ydb.StatusIds_StatusCode // by the sidecar; 0: nothing
 	app    *apps.Stripe             // it counts as one of it; nil: as nobody's
 	next   *call

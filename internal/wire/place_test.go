@@ -121,7 +121,7 @@ func TestANodeWithoutAConnectionYet(t *testing.T) {
 	for owner, want := range map[cluster.NodeID]int{0: hop.Picks, 1: 0} {
 		router.n = 0
 		k := new(call)
-		if _, err := f.reach(k, owner, false); !errors.Is(err, hop.ErrUnknownNode) || router.n != want || k.at != (hop.Place{}) {
+		if _, err := f.reach(k, owner, false); !errors.Is(err, hop.ErrUnknownNode) || router.n != want || k.at != (hop.Entry{}) {
 			t.Errorf("of node %d: %v after %d picks, at %+v; want %v after %d, and no place", owner, err, router.n, k.at, hop.ErrUnknownNode, want)
 		}
 	}
