@@ -12,7 +12,7 @@ const Classes = 4
 // Reason is why a call was refused.
 type Reason uint8
 
-// The reasons. The first four are limits of the app.
+// The reasons. The first four are quotas of the app.
 const (
 	ByOpen Reason = iota
 	BySessions
@@ -38,7 +38,7 @@ type App struct {
 	registry *Registry
 	name     string
 	index    uint8
-	limits   atomic.Pointer[limits] // what it points to is immutable
+	quotas   atomic.Pointer[quotas] // what it points to is immutable
 	gone     atomic.Bool            // its place is another's
 	seen     atomic.Uint32
 	stripes  []Stripe // as many as the registry has
@@ -114,15 +114,15 @@ func (a *App) Named() bool { return a.index >= firstOwn }
 func (a *App) Index() uint8 { return a.index }
 
 // Weight returns its part of the line next to that of others.
-func (a *App) Weight() uint16 { return uint16(a.limits.Load().weight) }
+func (a *App) Weight() uint16 { return uint16(a.quotas.Load().weight) }
 
 // ResourcePool returns the resource pool of the app's statements; "": the server chooses.
-func (a *App) ResourcePool() string { return a.limits.Load().poolID }
+func (a *App) ResourcePool() string { return a.quotas.Load().poolID }
 
 // System reports whether a call of the app that asks for the class system has it. One that
 // must be content with less is counted.
 func (a *App) System() bool {
-	if a.limits.Load().system {
+	if a.quotas.Load().system {
 		return true
 	}
 	a.lowered.Add(1)
@@ -157,13 +157,13 @@ func (s *Stripe) Enter() bool {
 	return true
 }
 
-// Admit checks a call that has entered against the limits of the app: calls open,
+// Admit checks a call that has entered against the quotas of the app: calls open,
 // calls and bytes a second. The error is a *Refusal.
 func (s *Stripe) Admit(class uint8) error { return s.AdmitAll(class, 1) }
 
 // AdmitAll is Admit for a call that begins as much as so many calls: all of them or none.
 func (s *Stripe) AdmitAll(class uint8, calls int) error {
-	l := s.limits.Load()
+	l := s.quotas.Load()
 	if l.calls.perSecond > 0 && int64(calls) > l.calls.burst {
 		s.refused[class][ByCalls].Add(1)
 		return &Refusal{App: s.name, Why: ByCalls, Limit: l.calls.burst, Calls: calls}
@@ -185,11 +185,11 @@ func (s *Stripe) AdmitAll(class uint8, calls int) error {
 }
 
 // Metered reports whether Leave wants to know how many bytes a call had.
-func (a *App) Metered() bool { return a.limits.Load().bytes.perSecond > 0 }
+func (a *App) Metered() bool { return a.quotas.Load().bytes.perSecond > 0 }
 
 // Leave ends a call of so many bytes, of request and answer together.
 func (s *Stripe) Leave(bytes int) {
-	if l := s.limits.Load(); l.bytes.perSecond > 0 && bytes > 0 {
+	if l := s.quotas.Load(); l.bytes.perSecond > 0 && bytes > 0 {
 		s.bytes.spend(l.bytes, s.registry.clock(), int64(bytes))
 	}
 	s.open.Add(-1)
@@ -197,7 +197,7 @@ func (s *Stripe) Leave(bytes int) {
 
 // Spend takes bytes of a call that goes on, and returns how long it should pause.
 func (a *App) Spend(bytes int) (pause time.Duration) {
-	l := a.limits.Load()
+	l := a.quotas.Load()
 	if l.bytes.perSecond == 0 {
 		return 0
 	}
@@ -223,7 +223,7 @@ func (s *Stripe) Ask(class uint8) error {
 // ask returns the limit if there are as many already; 0: the session is counted.
 func (s *Stripe) ask(class uint8) (most int64) {
 	s.class[class].sessions.Add(oneAsked)
-	if most = s.limits.Load().sessions; most > 0 && s.asked() > most {
+	if most = s.quotas.Load().sessions; most > 0 && s.asked() > most {
 		s.class[class].sessions.Add(-oneAsked)
 		return most
 	}
@@ -262,7 +262,7 @@ func (s *Stripe) Await(ctx context.Context, class uint8) error {
 	case s.first <- struct{}{}:
 		defer func() { <-s.first }()
 	case <-ctx.Done():
-		return s.refuse(class, BySessions, s.limits.Load().sessions, 0)
+		return s.refuse(class, BySessions, s.quotas.Load().sessions, 0)
 	}
 	look := time.NewTicker(retryOpen) // a limit that was raised is not told
 	defer look.Stop()

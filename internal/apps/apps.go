@@ -61,7 +61,7 @@ type Registry struct {
 
 	mu     sync.Mutex // serializes changes of byName and proofs, and guards what follows
 	cfg    Config
-	limits map[string]limits
+	quotas map[string]quotas
 	all    []*App          // by number
 	file   config.FileMark // of the token file that was read last
 }
@@ -83,7 +83,7 @@ func New(cfg Config, log *slog.Logger) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{cfg: cfg, log: log, began: time.Now(), limits: p.limits, works: make([]works, stripes())}
+	r := &Registry{cfg: cfg, log: log, began: time.Now(), quotas: p.quotas, works: make([]works, stripes())}
 	r.byName.Store(&map[string]*App{})
 	r.file = config.MarkOf(cfg.TokenFile)
 	r.addLocked(Unnamed)
@@ -118,9 +118,9 @@ func (r *Registry) own(p parsed) {
 	r.known.Add(1)
 }
 
-// registerListed gives a number to each app that has limits of its own.
+// registerListed gives a number to each app that has quotas of its own.
 func (r *Registry) registerListed() {
-	for _, name := range slices.Sorted(maps.Keys(r.limits)) {
+	for _, name := range slices.Sorted(maps.Keys(r.quotas)) {
 		if name != everybody && r.look(name) == nil {
 			r.registerLocked(name)
 		}
@@ -134,7 +134,7 @@ func (r *Registry) Config() Config {
 	return r.cfg
 }
 
-// Reconfigure puts another configuration into force: tokens, users and limits at once,
+// Reconfigure puts another configuration into force: tokens, users and quotas at once,
 // for calls that are open as well. A lower Max takes no place away. On an error, which
 // is that of Config.Validate, all stays as it was.
 func (r *Registry) Reconfigure(cfg Config) error {
@@ -145,25 +145,25 @@ func (r *Registry) Reconfigure(cfg Config) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cfg, r.file, r.limits = cfg, mark, p.limits
+	r.cfg, r.file, r.quotas = cfg, mark, p.quotas
 	r.own(p)
 	for _, a := range r.all {
 		if a != nil {
-			a.limits.Store(r.limitsOf(a.name))
+			a.quotas.Store(r.quotasOf(a.name))
 		}
 	}
 	r.registerListed()
 	return nil
 }
 
-// limitsOf returns what an app may use.
-func (r *Registry) limitsOf(name string) *limits {
+// quotasOf returns what an app may use.
+func (r *Registry) quotasOf(name string) *quotas {
 	for _, listed := range []string{name, everybody} {
-		if l, ok := r.limits[listed]; ok {
+		if l, ok := r.quotas[listed]; ok {
 			return &l
 		}
 	}
-	return &limits{weight: 1}
+	return &quotas{weight: 1}
 }
 
 // Generation changes when the answers of Of may.
@@ -342,11 +342,11 @@ func (r *Registry) Weight(name string) int {
 	return 1 // its place is another's
 }
 
-// reserved reports whether a name always has a place: it has limits of its own, or
+// reserved reports whether a name always has a place: it has quotas of its own, or
 // belongs to whoever proves it. Others may have taken all places before a
 // configuration came that names it.
 func (r *Registry) reserved(name string) bool {
-	_, listed := r.limits[name]
+	_, listed := r.quotas[name]
 	return listed || r.proofs.Load().owned[name]
 }
 
@@ -396,7 +396,7 @@ func (r *Registry) addLocked(name string) *App {
 	for i := range a.stripes {
 		a.stripes[i].App, a.stripes[i].work = a, &r.works[i]
 	}
-	a.limits.Store(r.limitsOf(name))
+	a.quotas.Store(r.quotasOf(name))
 	a.seen.Store(r.minute.Load())
 	at := slices.Index(r.all, nil)
 	if at < 0 {
@@ -473,7 +473,7 @@ func (r *Registry) reread() {
 // clock is the time since New.
 func (r *Registry) clock() time.Duration { return time.Since(r.began) }
 
-// Refusal says which of its limits an app has reached.
+// Refusal says which of its quotas an app has reached.
 type Refusal struct {
 	App   string
 	Why   Reason

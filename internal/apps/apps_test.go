@@ -383,7 +383,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add("web weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB", "1000=web", "a="+secretA)
 	f.Add("*", "4294967295=x", "#\n\na="+secretA+"\r\nb="+secretB)
 	f.Add("a bytes_per_second=1 bytes_burst=1GiB", "-1=x", "a==================")
-	f.Fuzz(func(t *testing.T, limits, user, tokens string) {
+	f.Fuzz(func(t *testing.T, quotas, user, tokens string) {
 		p := parsed{tokens: map[digest]string{}}
 		if err := p.addTokens(tokens); err != nil {
 			for _, line := range strings.Split(tokens, "\n") {
@@ -393,11 +393,11 @@ func FuzzConfig(f *testing.F) {
 				}
 			}
 		}
-		r, err := New(Config{Max: 3, Limits: []string{limits}, Users: []string{user}}, nil)
+		r, err := New(Config{Max: 3, Limits: []string{quotas}, Users: []string{user}}, nil)
 		if err != nil {
 			return
 		}
-		for _, name := range []string{"", limits, user, tokens, "a"} {
+		for _, name := range []string{"", quotas, user, tokens, "a"} {
 			for _, strict := range []bool{true, false} {
 				app, err := r.Of(Claim{Name: name, Strict: strict, Token: tokens, Local: true})
 				if err != nil {
@@ -410,7 +410,7 @@ func FuzzConfig(f *testing.F) {
 				a.Enter()
 				_ = a.Admit(normal)
 				a.Leave(1 << 40)
-				if a.Admit(normal) == nil && a.limits.Load().bytes.perSecond == 1 && a.limits.Load().bytes.burst < 1e6 {
+				if a.Admit(normal) == nil && a.quotas.Load().bytes.perSecond == 1 && a.quotas.Load().bytes.burst < 1e6 {
 					t.Error("nothing was spent")
 				}
 			}

@@ -35,8 +35,8 @@ const (
 // Named reports whether any app has sessions of its own.
 func (c Config) Named() bool { return c.Sessions == SessionsWire }
 
-// limits are what an app may use; 0 is no limit.
-type limits struct {
+// quotas are what an app may use; 0 is no limit.
+type quotas struct {
 	weight         int
 	system         bool // its calls may have the class system
 	open, sessions int64
@@ -47,7 +47,7 @@ type limits struct {
 // rate is an amount a second, and how much of it may come at once.
 type rate struct{ perSecond, burst int64 }
 
-// everybody stands for the apps that have no limits of their own.
+// everybody stands for the apps that have no quotas of their own.
 const everybody = "*"
 
 // Validate returns all faults, joined.
@@ -58,13 +58,13 @@ func (c Config) Validate() error {
 
 // parsed is a Config in a form to work with.
 type parsed struct {
-	limits map[string]limits
+	quotas map[string]quotas
 	users  map[uint32]string
 	tokens map[digest]string // names
 }
 
 func (c Config) parse() (parsed, error) {
-	p := parsed{limits: map[string]limits{}, users: map[uint32]string{}, tokens: map[digest]string{}}
+	p := parsed{quotas: map[string]quotas{}, users: map[uint32]string{}, tokens: map[digest]string{}}
 	var errs []error
 	if c.Max < 1 || c.Max > maxApps {
 		errs = append(errs, fmt.Errorf("max = %d; must be 1 to %d", c.Max, maxApps))
@@ -74,7 +74,7 @@ func (c Config) parse() (parsed, error) {
 	}
 	names := map[string]bool{}
 	for i, line := range c.Limits {
-		name, l, err := parseLimits(line)
+		name, l, err := parseQuotas(line)
 		if err == nil && names[name] {
 			err = fmt.Errorf("%s is there twice", name)
 		}
@@ -82,7 +82,7 @@ func (c Config) parse() (parsed, error) {
 			errs = append(errs, fmt.Errorf("limits[%d]: %w", i, err))
 			continue
 		}
-		names[name], p.limits[name] = true, l
+		names[name], p.quotas[name] = true, l
 	}
 	for i, entry := range c.Users {
 		uid, name, _ := strings.Cut(entry, "=")
@@ -151,8 +151,8 @@ func (p *parsed) addTokens(text string) error {
 	return nil
 }
 
-// parseLimits reads one of Config.Limits.
-func parseLimits(line string) (name string, l limits, err error) {
+// parseQuotas reads one of Config.Limits.
+func parseQuotas(line string) (name string, l quotas, err error) {
 	l.weight = 1
 	words := strings.Fields(line)
 	if len(words) == 0 || words[0] != everybody && !isName(words[0]) {

@@ -45,7 +45,7 @@ func TestReconfigure(t *testing.T) {
 	if _, err := r.Of(Claim{Token: secretOne}); !errors.Is(err, ErrToken) {
 		t.Errorf("a token that is no longer there: %v; want %v", err, ErrToken)
 	}
-	if two, err := r.Of(Claim{Token: secretTwo}); err != nil || two.Name() != "two" || two.limits.Load().open != 3 {
+	if two, err := r.Of(Claim{Token: secretTwo}); err != nil || two.Name() != "two" || two.quotas.Load().open != 3 {
 		t.Errorf("the new token: %v", err)
 	}
 	if seven, err := r.Of(Claim{Local: true, User: 7, Prove: true}); err != nil || seven.Name() != "seven" {
@@ -76,7 +76,7 @@ func TestReconfigureKeepsAllAfterAFault(t *testing.T) {
 	}
 }
 
-// Whoever has limits or a token gets a place though callers have taken all.
+// An app with quotas or a token gets a number though callers have taken all.
 func TestReconfigureFindsAPlace(t *testing.T) {
 	r, err := New(Config{Max: 2}, nil)
 	if err != nil {

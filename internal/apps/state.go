@@ -65,7 +65,7 @@ func (r *Registry) State(classes [Classes]string) []State {
 	r.each(func(a *App) {
 		for i := range weights {
 			if a.sessions(i) >= oneAsked {
-				weights[i] += a.limits.Load().weight
+				weights[i] += a.quotas.Load().weight
 			}
 		}
 	})
@@ -76,7 +76,7 @@ func (r *Registry) State(classes [Classes]string) []State {
 }
 
 func (a *App) state(classes [Classes]string, weights [Classes]int) State {
-	l := a.limits.Load()
+	l := a.quotas.Load()
 	s := State{App: a.name, Weight: l.weight, Open: a.open(), Lowered: a.lowered.Load(), Classes: []ClassState{}, Limits: Limits{
 		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst, BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst, System: l.system, PoolID: l.poolID,
 	}}
