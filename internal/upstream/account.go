@@ -12,8 +12,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
-// holder has what calls are made with; *tickets are the driver's own.
-type holder interface {
+// ticketSource supplies the ticket of a call. *tickets is that of the driver itself.
+type ticketSource interface {
 	// get returns what works now, or waits for it.
 	get(ctx context.Context) (*ticket, error)
 	// reject hears that a node refused it.

@@ -41,7 +41,7 @@ func (d *Driver) Open(ctx context.Context, node cluster.NodeID, retire func(reas
 	return d.openAs(ctx, d.tickets, node, retire)
 }
 
-func (d *Driver) openAs(ctx context.Context, owner holder, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
+func (d *Driver) openAs(ctx context.Context, owner ticketSource, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
 	s, err := d.open(ctx, owner, node, retire)
 	if err != nil {
 		return nil, fmt.Errorf("open a session on node %d: %w", node, err)
@@ -49,7 +49,7 @@ func (d *Driver) openAs(ctx context.Context, owner holder, node cluster.NodeID, 
 	return s, nil
 }
 
-func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, retire func(string)) (*Session, error) {
+func (d *Driver) open(ctx context.Context, owner ticketSource, node cluster.NodeID, retire func(string)) (*Session, error) {
 	c, err := d.conn(node)
 	if err != nil {
 		return nil, unrouted(methodCreate, node, err, false)
@@ -79,7 +79,7 @@ func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, re
 
 // create makes a session. balanced announces that the cluster may place the session
 // and ask for its end.
-func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced bool) (*Session, error) {
+func (d *Driver) create(ctx context.Context, owner ticketSource, c *nodeConn, balanced bool) (*Session, error) {
 	start := time.Now()
 	k, err := owner.get(ctx)
 	if err != nil {
@@ -136,7 +136,7 @@ type made struct {
 // askSession asks a node for a session. When ctx ends first, which is the error then, the
 // answer is still awaited, in the background and not for long: a session that
 // nobody knows of would stay on the node until its idle timeout.
-func (d *Driver) askSession(ctx context.Context, owner holder, c *nodeConn, headers metadata.MD) (*made, error) {
+func (d *Driver) askSession(ctx context.Context, owner ticketSource, c *nodeConn, headers metadata.MD) (*made, error) {
 	handed, left := make(chan *made), make(chan struct{})
 	defer close(left)
 	began := d.background(c, func() {
@@ -427,7 +427,7 @@ func (s *Session) tell(o cluster.Outcome) {
 }
 
 // creates is the method that makes sessions of an owner.
-func creates(owner holder) *protocol.Method {
+func creates(owner ticketSource) *protocol.Method {
 	if owner.table() {
 		return methodCreateTable
 	}
@@ -435,7 +435,7 @@ func creates(owner holder) *protocol.Method {
 }
 
 // openFailed judges a failure to create or attach a session and reports it.
-func (d *Driver) openFailed(ctx context.Context, owner holder, c *nodeConn, m *protocol.Method, start time.Time, sent bool, err error) error {
+func (d *Driver) openFailed(ctx context.Context, owner ticketSource, c *nodeConn, m *protocol.Method, start time.Time, sent bool, err error) error {
 	signs, e := failure(ctx, err, true)
 	signs.Kind = cluster.CallOpen
 	signs.NotSent = signs.NotSent || (signs.Status == 0 && !sent)

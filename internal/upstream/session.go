@@ -30,8 +30,8 @@ var (
 // it, one call at a time; only Close, ID, Node and the watcher may run beside. While it recovers, the pool asks AtRest instead.
 type Session struct {
 	d     *Driver
-	owner holder    // it was opened with, and is deleted with
-	conn  *nodeConn // of the node that owns it; a reference is held until Close
+	owner ticketSource // it was opened with, and is deleted with
+	conn  *nodeConn    // of the node that owns it; a reference is held until Close
 	id    string
 	ended chan struct{} // closed when no watcher runs
 
@@ -63,7 +63,7 @@ type Session struct {
 	via        grpc.ClientConnInterface // that carries the next call, which is not waited for; nil: the driver's own connection
 }
 
-func newSession(d *Driver, owner holder, c *nodeConn, id string) *Session {
+func newSession(d *Driver, owner ticketSource, c *nodeConn, id string) *Session {
 	s := &Session{d: d, owner: owner, conn: c, id: id, ended: make(chan struct{})}
 	close(s.ended) // until there is a watcher
 	return s

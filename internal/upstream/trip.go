@@ -38,7 +38,7 @@ type trip struct {
 	d      *Driver
 	entry  hop.Entry
 	conn   *nodeConn // a reference is held
-	as     holder
+	as     ticketSource
 	method *protocol.Method
 	weight
 	around bool        // not on the owner of the session: the node forwards the call
@@ -76,7 +76,7 @@ type target struct {
 	openTx bool      // the session has a transaction open
 	id     string    // of the session
 	tries  *tries
-	as     holder       // nil: the driver's own
+	as     ticketSource // nil: the driver's own
 	app    *apps.Stripe // nil: nobody's
 	here   bool         // it goes to the session's node now, or not at all
 }
