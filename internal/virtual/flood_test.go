@@ -75,7 +75,7 @@ func TestWhoHasMostSessionsMakesRoom(t *testing.T) {
 			const most = 1000
 			vs, own := New(Config{Sessions: most}), new(Tenant)
 			own.lent.Store(true)
-			caller := func(n byte) *Caller { return &Caller{Hash: [32]byte{n}, Share: new(Share)} }
+			caller := func(n byte) *Caller { return &Caller{Hash: [32]byte{n}, ConnSessions: new(ConnSessions)} }
 			create := func(who *Caller) *Session {
 				v := vs.Create(vs.Stripe(int(who.Hash[0])), who, nil, false)
 				if v != nil {
@@ -87,7 +87,7 @@ func TestWhoHasMostSessionsMakesRoom(t *testing.T) {
 			first := create(alice)
 			for create(mallory) != nil {
 			}
-			if n := mallory.Share.has(); n != most-1 {
+			if n := mallory.ConnSessions.has(); n != most-1 {
 				t.Fatalf("one connection made %d", n)
 			}
 			for i := range most / 4 {
@@ -103,11 +103,11 @@ func TestWhoHasMostSessionsMakesRoom(t *testing.T) {
 			}
 			for create(bob) != nil {
 			}
-			if a, b, m := alice.Share.has(), bob.Share.has(), mallory.Share.has(); a != 1 || b < m-1 || b > m || a+b+m != most {
+			if a, b, m := alice.ConnSessions.has(), bob.ConnSessions.has(), mallory.ConnSessions.has(); a != 1 || b < m-1 || b > m || a+b+m != most {
 				t.Errorf("%d, %d and %d sessions", a, b, m)
 			}
 			vs.Close()
-			if n := alice.Share.has() + bob.Share.has() + mallory.Share.has(); n != 0 || vs.n.Load() != 0 {
+			if n := alice.ConnSessions.has() + bob.ConnSessions.has() + mallory.ConnSessions.has(); n != 0 || vs.n.Load() != 0 {
 				t.Errorf("%d are counted after the end, %d are there", n, vs.n.Load())
 			}
 		})
@@ -120,7 +120,7 @@ func TestSessionsThatAreLeftMakeRoom(t *testing.T) {
 		const most = 50
 		vs, own := New(Config{Sessions: most}), new(Tenant)
 		own.lent.Store(true)
-		create := func() *Session { return vs.Create(vs.Stripe(0), &Caller{Share: new(Share)}, nil, false) }
+		create := func() *Session { return vs.Create(vs.Stripe(0), &Caller{ConnSessions: new(ConnSessions)}, nil, false) }
 		for v := create(); v != nil; v = create() {
 			if _, err := vs.Enter(v.id, &Caller{}, own, nil, false, nil); err != nil {
 				t.Fatal(err)

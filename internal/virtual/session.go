@@ -21,16 +21,16 @@ func at(since time.Duration) moment { return moment(since / time.Second) }
 
 func (m moment) since() time.Duration { return time.Duration(m) * time.Second }
 
-// Share counts the sessions that were created over one connection and have not ended. Its methods are for nil, too.
-type Share struct{ n atomic.Int64 }
+// ConnSessions counts the sessions that were created over one connection and have not ended. Its methods are for nil, too.
+type ConnSessions struct{ n atomic.Int64 }
 
-func (h *Share) add(n int64) {
+func (h *ConnSessions) add(n int64) {
 	if h != nil {
 		h.n.Add(n)
 	}
 }
 
-func (h *Share) has() int64 {
+func (h *ConnSessions) has() int64 {
 	if h == nil {
 		return 0
 	}
@@ -72,7 +72,7 @@ type Session struct {
 	stem   Client            // that the stream came over
 	open   *[maxOpen]uint64  // nil: none has been open yet
 	maker  [sha256.Size]byte // Caller.Hash of who created it
-	share  *Share            // over whose connection it was created. Constant
+	conn   *ConnSessions     // over whose connection it was created. Constant
 	last   time.Duration     // since Sessions.began: when it was made; then when its last call ended with a transaction open, noted from EndUnused on
 	app    *apps.App         // whose name its server sessions bear; nil: none. Constant
 }

@@ -93,10 +93,10 @@ const (
 
 // Caller is what calls come with. It belongs to one goroutine at a time; what is exported is constant.
 type Caller struct {
-	Ticket   string            // "": none
-	Database string            // in the spelling of TenantsConfig.Database
-	Hash     [sha256.Size]byte // of both
-	Share    *Share            // of the connection, whatever ticket its calls come with; nil: its sessions are not counted
+	Ticket       string            // "": none
+	Database     string            // in the spelling of TenantsConfig.Database
+	Hash         [sha256.Size]byte // of both
+	ConnSessions *ConnSessions     // of the connection, whatever ticket its calls come with; nil: its sessions are not counted
 
 	tenants [2]*Tenant // by service, the table service behind; nil: not looked for yet
 	unnamed [2]uint64  // the same: what Tenants.names said when its app got no pool of its own; 0: it has what it is to have

@@ -86,7 +86,7 @@ func (vs *Sessions) Create(s *Stripe, who *Caller, app *apps.App, always bool) *
 	for {
 		n := vs.n.Load()
 		if n >= vs.max {
-			if vs.makeRoom(int(s.number), who.Share) {
+			if vs.makeRoom(int(s.number), who.ConnSessions) {
 				continue
 			}
 			s.mu.Lock()
@@ -98,8 +98,8 @@ func (vs *Sessions) Create(s *Stripe, who *Caller, app *apps.App, always bool) *
 			break
 		}
 	}
-	v := &Session{id: newID(s.number), state: resting, always: always, maker: who.Hash, share: who.Share, app: app, last: time.Since(vs.began)}
-	v.share.add(1)
+	v := &Session{id: newID(s.number), state: resting, always: always, maker: who.Hash, conn: who.ConnSessions, app: app, last: time.Since(vs.began)}
+	v.conn.add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count.Created++
@@ -115,17 +115,17 @@ const young = 100 * time.Millisecond
 // left is how long a session without a stream is not used before it makes room for another one.
 const left = time.Minute
 
-// makeRoom ends a session for a new one of the connection that has share: the oldest of a stripe that was never used or attached to; else one of the
+// makeRoom ends a session for a new one of the connection that conn counts: the oldest of a stripe that was never used or attached to; else one of the
 // connection with most sessions, if it has more than that will have; else the one of a stripe that nobody attached to and
 // that was not used for longest. Whoever creates sessions, and many of them, is to keep nobody out.
-func (vs *Sessions) makeRoom(first int, share *Share) bool {
+func (vs *Sessions) makeRoom(first int, conn *ConnSessions) bool {
 	now := time.Since(vs.began)
 	return vs.endFirst(first, func(s *Stripe) *Session {
 		if v := s.resting.unused.next; v != &s.resting.unused && now-v.last >= young {
 			return v
 		}
 		return nil
-	}) || vs.displace(share) || vs.endFirst(first, func(s *Stripe) *Session {
+	}) || vs.displace(conn) || vs.endFirst(first, func(s *Stripe) *Session {
 		if v := s.resting.idle.next; v != &s.resting.idle && v.state == resting && now-v.used.since() >= left {
 			return v
 		}
@@ -153,14 +153,14 @@ const samples = 16
 
 // displace ends a session of the connection that has most, of those of some sessions at random, if it has more than the one that has share
 // will have.
-func (vs *Sessions) displace(share *Share) bool {
+func (vs *Sessions) displace(conn *ConnSessions) bool {
 	var victim *Session
-	most := share.has() + 1
+	most := conn.has() + 1
 	for _, s := range vs.stripes {
 		s.mu.Lock()
 		for range samples {
-			if v := s.byID.any(); v != nil && v.state == resting && v.share.has() > most {
-				victim, most = v, v.share.has()
+			if v := s.byID.any(); v != nil && v.state == resting && v.conn.has() > most {
+				victim, most = v, v.conn.has()
 			}
 		}
 		s.mu.Unlock()
@@ -305,7 +305,7 @@ func (vs *Sessions) endLocked(s *Stripe, v *Session) (r Return) {
 	s.byID.remove(v)
 	delete(vs.stay[s.number], v)
 	vs.n.Add(-1)
-	v.share.add(-1)
+	v.conn.add(-1)
 	if v.tenant != nil {
 		v.tenant.sessions.Add(-1)
 	}

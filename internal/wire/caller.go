@@ -113,8 +113,8 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 		return nil, refused
 	}
 	who.Caller = virtual.NewCaller(database, ticket)
-	if who.Share = new(virtual.Share); ok {
-		who.Share = last.Share
+	if who.ConnSessions = new(virtual.ConnSessions); ok {
+		who.ConnSessions = last.ConnSessions
 	}
 	conn.Tag = who
 	return who, nil
