@@ -6,20 +6,20 @@ import "github.com/ydb-sidecar/sidecar/internal/cluster"
 
 // Method is one RPC of YDB. A row of the table, which nothing changes.
 type Method struct {
-	Path    string           // "/service/method"
-	Row     int              // its number in the table, from 0
-	Kind    cluster.CallKind // what its failure says of a node
-	Session []int            // numbers of the fields that lead to the session's id in the first message; none: it is bound to no session
-	Style   Style            // of its answers
-	Role    Role             // with sessions
-	Many    bool             // the request is any number of messages, else one
-	Endless bool             // a call lasts for as long as its client likes: its time says nothing
-	Rows    bool             // the answer is rows in as many messages as it takes, of which any may carry a status
-	Waits   bool             // see cluster.Outcome
-	Work    uint64           // a number for its kind of work, the same in every process
-	Request *Fields          // what a scan of a request looks for
-	Answer  *Fields          // of an answer
-	Places  *Places          // where its answers name nodes; nil: they name none
+	Path      string           // "/service/method"
+	Row       int              // its number in the table, from 0
+	Kind      cluster.CallKind // what its failure says of a node
+	Session   []int            // numbers of the fields that lead to the session's id in the first message; none: it is bound to no session
+	Style     Style            // of its answers
+	Role      Role             // with sessions
+	Many      bool             // the request is any number of messages, else one
+	Endless   bool             // a call lasts for as long as its client likes: its time says nothing
+	Rows      bool             // the answer is rows in as many messages as it takes, of which any may carry a status
+	Waits     bool             // see cluster.Outcome
+	Work      uint64           // a number for its kind of work, the same in every process
+	Request   *Fields          // what a scan of a request looks for
+	Answer    *Fields          // of an answer
+	Locations *Locations       // where its answers name nodes; nil: they name none
 }
 
 // Role is what a method does with sessions.

@@ -38,7 +38,7 @@ func TestStepsOfMessages(t *testing.T) {
 	}
 	check("topics", 12, func(text []byte) { topicScanned(text, len(text)+1) })
 	check("topics in pieces", 12, func(text []byte) { topicScanned(text, 7) })
-	check("places", 35, func(text []byte) {
+	check("locations", 35, func(text []byte) {
 		for _, m := range All() {
 			if m.Places != nil {
 				m.Places.Rename(text, 5)

@@ -22,17 +22,17 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
-// Places of partitions. A client that writes to a topic directly asks on which node a partition is,
+// Locations of partitions. A client that writes to a topic directly asks on which node a partition is,
 // looks for that node among the endpoints of discovery, and begins a stream there with the generation
 // that it was told. A node refuses the stream if the partition is on another one.
 //
 // Discovery names the sidecar alone. So an answer that goes through it names the sidecar as the node,
 // and the upper half of the generation is the node. The client sends the generation back: the sidecar
-// sends the stream to that node with the lower half. It remembers no places, only that clients ask for
+// sends the stream to that node with the lower half. It remembers no locations, only that clients ask for
 // them: until then no stream waits for its first message. A stream that comes before is refused by the
-// node, and its client asks for the place again.
+// node, and its client asks for the location again.
 //
-// The place of a table's partition is a hint: any node serves its calls. An SDK looks for a session on that
+// The location of a table's partition is a hint: any node serves its calls. An SDK looks for a session on that
 // node, and would open a new one each time that it has none. So where sessions are virtual, which are on the
 // sidecar, the answer names the sidecar.
 
@@ -54,15 +54,15 @@ func firstMessage(c *h2.Call) ([]byte, error) {
 	return message, nil
 }
 
-// locate answers a call that asks for places: a goroutine asks a node. who is nil where sessions are
+// locate answers a call that asks for locations: a goroutine asks a node. who is nil where sessions are
 // the clients' own. ok is false for any other call.
 func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
-	if k.method == nil || k.method.Places == nil || who == nil && !k.method.Places.Pins {
+	if k.method == nil || k.method.Locations == nil || who == nil && !k.method.Locations.Pins {
 		return nil, false
 	}
-	places := k.method.Places
+	locations := k.method.Locations
 	message, err := firstMessage(c)
-	if err != nil || !places.Asked(message) {
+	if err != nil || !locations.Asked(message) {
 		return err, err != nil
 	}
 	headers, ok := unary.Headers(c)
@@ -91,7 +91,7 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 	if err != nil {
 		return k.refuse(refusalOf(err, 0)), true
 	}
-	if places.Pins {
+	if locations.Pins {
 		f.server.located.Store(true)
 	}
 	path, nodes, method := string(c.Path()), f.server.deps.Nodes, k.method
@@ -121,7 +121,7 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 			issues := []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: r.text}}
 			return &Ydb_Topic.DescribeTopicResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: r.status, Issues: issues}}, nil
 		case err == nil && out.GetOperation().GetResult() != nil:
-			out.Operation.Result.Value = places.Rename(out.Operation.Result.Value, virtual.NodeID)
+			out.Operation.Result.Value = locations.Rename(out.Operation.Result.Value, virtual.NodeID)
 		}
 		return out, err
 	})

@@ -84,9 +84,9 @@ var (
 		table + "ExecuteDataQuery": "operationMeta2", table + "BeginTransaction": "operationMeta1", table + "PrepareDataQuery": "operationQueryID",
 	}
 	// None.
-	places = said{
-		topic + "DescribeTopic": "placesOfTopic", topic + "DescribePartition": "placesOfPartition", topic + "DescribeConsumer": "placesOfConsumer",
-		table + "DescribeTable": "placesOfTable",
+	locations = said{
+		topic + "DescribeTopic": "locationsOfTopic", topic + "DescribePartition": "locationsOfPartition", topic + "DescribeConsumer": "locationsOfConsumer",
+		table + "DescribeTable": "locationsOfTable",
 	}
 	endless = said{
 		query + "AttachSession": "true", coordination + "Session": "true", topic + "StreamRead": "true", topic + "StreamWrite": "true",
@@ -138,7 +138,7 @@ func main() {
 		}
 		lines, known[name] = append(lines, line(name, nil, m.style, m.many)), true
 	}
-	for _, column := range []said{kinds, roles, requests, answers, places, endless, rows, waits} {
+	for _, column := range []said{kinds, roles, requests, answers, locations, endless, rows, waits} {
 		for name := range column {
 			if !known[name] {
 				log.Fatalf("there is no method %s", name)
@@ -177,7 +177,7 @@ func line(name protoreflect.FullName, session []int, style string, many bool) st
 		role = "RoleUse"
 	}
 	for _, column := range []struct{ name, value string }{
-		{"Style", style}, {"Role", role}, {"Places", places[name]}, {"Endless", endless[name]}, {"Rows", rows[name]}, {"Waits", waits[name]},
+		{"Style", style}, {"Role", role}, {"Locations", locations[name]}, {"Endless", endless[name]}, {"Rows", rows[name]}, {"Waits", waits[name]},
 		{"Request", cmp.Or(requests[name], "sessionFirst")}, {"Answer", cmp.Or(answers[name], statuses[style])},
 	} {
 		if column.value != "" {

@@ -6,23 +6,23 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Places are where answers of a method name nodes on which partitions are.
-type Places struct {
-	asks   protowire.Number                     // the request's field that asks for them
-	path   [2]protowire.Number                  // of the result's fields that lead to them
-	rename func(place []byte, as uint64) []byte // has one of them name a node
-	Pins   bool                                 // streams may be bound to them; else they are hints for calls on sessions
+// Locations are where answers of a method name nodes on which partitions are.
+type Locations struct {
+	asks   protowire.Number                        // the request's field that asks for them
+	path   [2]protowire.Number                     // of the result's fields that lead to them
+	rename func(location []byte, as uint64) []byte // has one of them name a node
+	Pins   bool                                    // streams may be bound to them; else they are hints for calls on sessions
 }
 
 var (
-	placesOfTopic     = &Places{4, [2]protowire.Number{3, 6}, renamePlace, true}
-	placesOfPartition = &Places{5, [2]protowire.Number{1, 6}, renamePlace, true}
-	placesOfConsumer  = &Places{5, [2]protowire.Number{3, 7}, renamePlace, true}
-	placesOfTable     = &Places{9, [2]protowire.Number{6, 1}, renameLeader, false}
+	locationsOfTopic     = &Locations{4, [2]protowire.Number{3, 6}, renameLocation, true}
+	locationsOfPartition = &Locations{5, [2]protowire.Number{1, 6}, renameLocation, true}
+	locationsOfConsumer  = &Locations{5, [2]protowire.Number{3, 7}, renameLocation, true}
+	locationsOfTable     = &Locations{9, [2]protowire.Number{6, 1}, renameLeader, false}
 )
 
-// Asked reports whether a request asks for places.
-func (p *Places) Asked(request []byte) (asked bool) {
+// Asked reports whether a request asks for locations.
+func (p *Locations) Asked(request []byte) (asked bool) {
 	EachField(request, func(number protowire.Number, value []byte) {
 		if number == p.asks {
 			v, _ := protowire.ConsumeVarint(value)
@@ -32,18 +32,18 @@ func (p *Places) Asked(request []byte) (asked bool) {
 	return asked
 }
 
-// Rename has all places of a result name one node, and the generations of topics' partitions name in their upper
+// Rename has all locations of a result name one node, and the generations of topics' partitions name in their upper
 // half the node that was there: see Pin. What cannot be read stays as it is.
-func (p *Places) Rename(result []byte, as uint64) []byte {
+func (p *Locations) Rename(result []byte, as uint64) []byte {
 	return MapField(result, p.path[0], func(outer []byte) []byte {
-		return MapField(outer, p.path[1], func(place []byte) []byte { return p.rename(place, as) })
+		return MapField(outer, p.path[1], func(location []byte) []byte { return p.rename(location, as) })
 	})
 }
 
-// The fields of a place, and of a partition with a generation in the first message of a stream.
+// The fields of a location, and of a partition with a generation in the first message of a stream.
 const (
-	placeNode       = 1
-	placeGeneration = 2
+	locationNode       = 1
+	locationGeneration = 2
 
 	leaderNode = 3 // of the statistics of a table's partition
 
@@ -52,21 +52,21 @@ const (
 	expectGeneration = 2 // of that
 )
 
-func renamePlace(place []byte, as uint64) []byte {
+func renameLocation(location []byte, as uint64) []byte {
 	node, generation := uint64(0), uint64(0)
-	EachField(place, func(number protowire.Number, value []byte) {
+	EachField(location, func(number protowire.Number, value []byte) {
 		switch number {
-		case placeNode:
+		case locationNode:
 			node, _ = protowire.ConsumeVarint(value)
-		case placeGeneration:
+		case locationGeneration:
 			generation, _ = protowire.ConsumeVarint(value)
 		}
 	})
 	if node == 0 || node >= 1<<31 || generation == 0 || generation >= 1<<32 {
-		return place
+		return location
 	}
-	place = protowire.AppendVarint(protowire.AppendTag(nil, placeNode, protowire.VarintType), as)
-	return protowire.AppendVarint(protowire.AppendTag(place, placeGeneration, protowire.VarintType), node<<32|generation)
+	location = protowire.AppendVarint(protowire.AppendTag(nil, locationNode, protowire.VarintType), as)
+	return protowire.AppendVarint(protowire.AppendTag(location, locationGeneration, protowire.VarintType), node<<32|generation)
 }
 
 // renameLeader names the node of a table's partition, if one is named: a field that comes

@@ -39,7 +39,7 @@ func TestPlacesOfPartitions(t *testing.T) {
 			&Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, TableStats: &Ydb_Table.TableStats{Partitions: 2, PartitionStats: []*Ydb_Table.PartitionStats{{RowsEstimate: 7, LeaderNodeId: sidecar, StoreSize: 5}, {RowsEstimate: 8}}}}},
 		"no node": {TopicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}},
 	} {
-		renamed := Named(c.method).Places.Rename(bytesOf(t, c.was), sidecar)
+		renamed := Named(c.method).Locations.Rename(bytesOf(t, c.was), sidecar)
 		got := c.want.ProtoReflect().New().Interface()
 		if err := proto.Unmarshal(renamed, got); err != nil || !proto.Equal(got, c.want) {
 			t.Errorf("%s: %v, %v; want %v", name, got, err, c.want)
@@ -56,14 +56,14 @@ func TestPlacesOfPartitions(t *testing.T) {
 	}
 }
 
-func FuzzPlaces(f *testing.F) {
+func FuzzLocations(f *testing.F) {
 	f.Add([]byte{0x1a, 4, 0x32, 2, 8, 1}, uint32(5))
 	f.Add([]byte{0x0a, 3, 0x3a, 1, 0xff}, uint32(1<<31-1))
 	f.Fuzz(func(t *testing.T, message []byte, node uint32) {
 		for _, m := range All() {
-			if m.Places != nil {
-				m.Places.Rename(message, 5)
-				m.Places.Asked(message)
+			if m.Locations != nil {
+				m.Locations.Rename(message, 5)
+				m.Locations.Asked(message)
 			}
 		}
 		Pin(message)
@@ -73,9 +73,9 @@ func FuzzPlaces(f *testing.F) {
 		if node == 0 || node >= 1<<31 {
 			return
 		}
-		place := protowire.AppendVarint(protowire.AppendTag(nil, placeNode, protowire.VarintType), uint64(node))
-		place = renamePlace(protowire.AppendVarint(protowire.AppendTag(place, placeGeneration, protowire.VarintType), 9), 5)
-		if _, got := own(place); got != node { // the generation has the same number in both
+		location := protowire.AppendVarint(protowire.AppendTag(nil, locationNode, protowire.VarintType), uint64(node))
+		location = renameLocation(protowire.AppendVarint(protowire.AppendTag(location, locationGeneration, protowire.VarintType), 9), 5)
+		if _, got := own(location); got != node { // the generation has the same number in both
 			t.Errorf("node %d became %d", node, got)
 		}
 	})
