@@ -369,7 +369,7 @@ func (s *servers) answering() int {
 // openTx returns the number of transactions that virtual sessions have open.
 func (s *servers) openTx() (n int) {
 	if s.wire != nil {
-		for _, h := range s.wire.Holders() {
+		for _, h := range s.wire.SessionUses() {
 			n += h.Transactions
 		}
 	}

@@ -58,7 +58,7 @@ func (a *App) sessionLines(least time.Duration) []sessionLine {
 	held := map[*pool.Session]pool.Hold{}
 	busy := map[*pool.Session]bool{}
 	if a.wire != nil {
-		for _, h := range a.wire.Holders() {
+		for _, h := range a.wire.SessionUses() {
 			held[h.Session] = pool.Hold{App: h.App, Since: h.Since, Transaction: h.Transactions > 0}
 			busy[h.Session] = h.Busy
 		}

@@ -96,8 +96,8 @@ func (vs *Sessions) KeepAll(t *Tenant) bool {
 	return !st.Pause && room > 0 && (mine >= min(st.Limit, st.Max, room) || identity >= st.Max || all >= vs.servers)
 }
 
-// Holder is a session that keeps a server session between its calls.
-type Holder struct {
+// SessionUse is a session that keeps a server session between its calls.
+type SessionUse struct {
 	Session      *pool.Session
 	App          string
 	Since        time.Time
@@ -105,13 +105,13 @@ type Holder struct {
 	Transactions int  // open
 }
 
-// Holders lists those of the sidecar's own pool and of callers' pools.
-func (vs *Sessions) Holders() []Holder {
-	var all []Holder
+// SessionUses lists those of the sidecar's own pool and of callers' pools.
+func (vs *Sessions) SessionUses() []SessionUse {
+	var all []SessionUse
 	for _, s := range vs.stripes {
 		s.mu.Lock()
 		for v := range s.bound {
-			h := Holder{Session: v.lease, Since: vs.began.Add(v.since.since()), Busy: v.state.busy(), Transactions: int(v.n)}
+			h := SessionUse{Session: v.lease, Since: vs.began.Add(v.since.since()), Busy: v.state.busy(), Transactions: int(v.n)}
 			if app, ok := v.lease.Holder.(*apps.Stripe); ok {
 				h.App = app.Name()
 			}

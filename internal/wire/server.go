@@ -374,10 +374,10 @@ func (s *Server) Starved() uint64 {
 	return s.sessions.Starved.Load()
 }
 
-// Holders lists the virtual sessions that keep a server session between their calls.
-func (s *Server) Holders() []virtual.Holder {
+// SessionUses lists the virtual sessions that keep a server session between their calls.
+func (s *Server) SessionUses() []virtual.SessionUse {
 	if s.sessions == nil {
 		return nil
 	}
-	return s.sessions.Holders()
+	return s.sessions.SessionUses()
 }

@@ -31,7 +31,7 @@ func TestSessionFromAnotherShard(t *testing.T) {
 	other.must(success, "select", nil)
 	tx := s.must(success, "select", beginTx)
 	other.must(success, "select", inTx(tx, false))
-	if got := h.server.State().Virtual; got.Bound != 1 || len(h.server.Holders()) != 1 {
+	if got := h.server.State().Virtual; got.Bound != 1 || len(h.server.SessionUses()) != 1 {
 		t.Errorf("%+v; want 1 bound", got)
 	}
 	s.must(success, "select", inTx(tx, true))
