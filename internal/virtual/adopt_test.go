@@ -12,7 +12,7 @@ import (
 // A session whose pool is closed, and whose server session its node wants closed, is adopted only by a call of the app that
 // the session is for.
 func TestAnotherAppAdoptsNoSession(t *testing.T) {
-	who, old, next := new(Caller), new(Tenant), new(Tenant)
+	who, old, next := new(Credentials), new(Tenant), new(Tenant)
 	one, other := new(apps.App), new(apps.App)
 	vs := New(Config{Sessions: 1})
 	v := vs.Create(vs.stripes[0], who, one, true)

@@ -25,14 +25,14 @@ type askingConn struct {
 }
 
 // Ask has somebody find out whose ticket it is; false: nobody will, and nobody is told.
-func (ts *Tenants) Ask(who *Caller, client Client, w Waiter) bool {
+func (ts *Tenants) Ask(who *Credentials, client Client, w Waiter) bool {
 	_, refused := ts.refused.Get(string(who.Hash[:]))
 	return !refused && ts.ask(who, client, w)
 }
 
 // ask has somebody find out whose ticket it is, once for all who wait; false: too
 // many tickets of the connection are being asked about.
-func (ts *Tenants) ask(who *Caller, client Client, w Waiter) bool {
+func (ts *Tenants) ask(who *Credentials, client Client, w Waiter) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	q := ts.asking[who.Hash]

@@ -10,9 +10,9 @@ import (
 func TestSessionsThatNobodyUsesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 50
-		vs, own, who, mallory := New(Config{Sessions: most}), new(Tenant), &Caller{}, &Caller{Hash: [32]byte{1}}
+		vs, own, who, mallory := New(Config{Sessions: most}), new(Tenant), &Credentials{}, &Credentials{Hash: [32]byte{1}}
 		own.lent.Store(true)
-		create := func(who *Caller, stripe int) *Session { return vs.Create(vs.Stripe(stripe), who, nil, false) }
+		create := func(who *Credentials, stripe int) *Session { return vs.Create(vs.Stripe(stripe), who, nil, false) }
 		used, attached := create(who, 0), create(who, 1)
 		if _, err := vs.Enter(used.id, who, own, nil, false, nil); err != nil {
 			t.Fatal(err)
@@ -58,13 +58,13 @@ func TestSessionsThatNobodyUsesMakeRoom(t *testing.T) {
 
 // One connection that takes all sessions, used or attached to, makes room for others until they have as many. It displaces nobody.
 func TestWhoHasMostSessionsMakesRoom(t *testing.T) {
-	for name, keep := range map[string]func(*testing.T, *Sessions, *Session, *Caller, *Tenant){
-		"attached": func(t *testing.T, vs *Sessions, v *Session, _ *Caller, _ *Tenant) {
+	for name, keep := range map[string]func(*testing.T, *Sessions, *Session, *Credentials, *Tenant){
+		"attached": func(t *testing.T, vs *Sessions, v *Session, _ *Credentials, _ *Tenant) {
 			if _, err := vs.Attach(v, new(attachment), nil); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"used": func(t *testing.T, vs *Sessions, v *Session, who *Caller, own *Tenant) {
+		"used": func(t *testing.T, vs *Sessions, v *Session, who *Credentials, own *Tenant) {
 			if _, err := vs.Enter(v.id, who, own, nil, false, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -75,8 +75,8 @@ func TestWhoHasMostSessionsMakesRoom(t *testing.T) {
 			const most = 1000
 			vs, own := New(Config{Sessions: most}), new(Tenant)
 			own.lent.Store(true)
-			caller := func(n byte) *Caller { return &Caller{Hash: [32]byte{n}, ConnSessions: new(ConnSessions)} }
-			create := func(who *Caller) *Session {
+			caller := func(n byte) *Credentials { return &Credentials{Hash: [32]byte{n}, ConnSessions: new(ConnSessions)} }
+			create := func(who *Credentials) *Session {
 				v := vs.Create(vs.Stripe(int(who.Hash[0])), who, nil, false)
 				if v != nil {
 					keep(t, vs, v, who, own)
@@ -120,9 +120,11 @@ func TestSessionsThatAreLeftMakeRoom(t *testing.T) {
 		const most = 50
 		vs, own := New(Config{Sessions: most}), new(Tenant)
 		own.lent.Store(true)
-		create := func() *Session { return vs.Create(vs.Stripe(0), &Caller{ConnSessions: new(ConnSessions)}, nil, false) }
+		create := func() *Session {
+			return vs.Create(vs.Stripe(0), &Credentials{ConnSessions: new(ConnSessions)}, nil, false)
+		}
 		for v := create(); v != nil; v = create() {
-			if _, err := vs.Enter(v.id, &Caller{}, own, nil, false, nil); err != nil {
+			if _, err := vs.Enter(v.id, &Credentials{}, own, nil, false, nil); err != nil {
 				t.Fatal(err)
 			}
 			vs.Settle(vs.Stripe(0), &Loan{Tenant: own, Session: v}, new(Outcome))

@@ -71,7 +71,7 @@ type Session struct {
 	stream Stream            // nil: nobody attached to it
 	stem   Client            // that the stream came over
 	open   *[maxOpen]uint64  // nil: none has been open yet
-	maker  [sha256.Size]byte // Caller.Hash of who created it
+	maker  [sha256.Size]byte // Credentials.Hash of who created it
 	conn   *ConnSessions     // over whose connection it was created. Constant
 	last   time.Duration     // since Sessions.began: when it was made; then when its last call ended with a transaction open, noted from EndUnused on
 	app    *apps.App         // whose name its server sessions bear; nil: none. Constant
@@ -140,7 +140,7 @@ func (v *Session) stale() bool { return v.lease != nil && !v.dirty() && !v.lease
 
 // isOf reports whether a session is the caller's: who created it, or the same identity
 // with another ticket. t is the caller's tenant; nil: nobody knows it yet.
-func (v *Session) isOf(who *Caller, t *Tenant) bool {
+func (v *Session) isOf(who *Credentials, t *Tenant) bool {
 	return v.maker == who.Hash || v.tenant != nil && v.tenant.is(t)
 }
 

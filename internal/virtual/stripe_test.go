@@ -27,7 +27,7 @@ func TestLines(t *testing.T) {
 // An id says which stripe has its session, and ids that are equal but for that are two.
 func TestStripesOfIDs(t *testing.T) {
 	vs := New(Config{Sessions: 10_000})
-	who := &Caller{}
+	who := &Credentials{}
 	for i, s := range vs.stripes {
 		for range 100 {
 			if v := vs.Create(s, who, nil, false); int(v.id.stripe()) != i || vs.Of(v.id) != s {
@@ -54,7 +54,7 @@ func TestStripesOfIDs(t *testing.T) {
 // Never are there more sessions than allowed, in whatever stripes they are made, and none less.
 func TestLimitOverStripes(t *testing.T) {
 	const most, makers, rounds = 50, 2 * stripeCount, 300
-	vs, own, who := New(Config{Sessions: most}), new(Tenant), new(Caller)
+	vs, own, who := New(Config{Sessions: most}), new(Tenant), new(Credentials)
 	own.lent.Store(true)
 	var there, refused atomic.Int64
 	var wg sync.WaitGroup
@@ -102,7 +102,7 @@ func TestLimitOverStripes(t *testing.T) {
 
 // A panic under the lock of a stripe leaves it free.
 func TestAPanicUnderALockFreesIt(t *testing.T) {
-	who, own := new(Caller), new(Tenant)
+	who, own := new(Credentials), new(Tenant)
 	for name, do := range map[string]func(vs *Sessions, v *Session){
 		"Enter": func(vs *Sessions, v *Session) { v.state = gone; vs.Enter(v.id, who, own, nil, false, nil) },
 		"Settle": func(vs *Sessions, v *Session) { // there is no call
@@ -132,7 +132,7 @@ func TestAPanicUnderALockFreesIt(t *testing.T) {
 
 // A server session with more transactions than can be noted is in doubt.
 func TestMoreTransactionsThanAreNoted(t *testing.T) {
-	vs, own, who := New(Config{Sessions: 1}), new(Tenant), new(Caller)
+	vs, own, who := New(Config{Sessions: 1}), new(Tenant), new(Credentials)
 	v := vs.Create(vs.Stripe(0), who, nil, false)
 	lease := new(pool.Session)
 	for tx := range uint64(maxOpen + 1) {

@@ -91,8 +91,8 @@ const (
 	anonymous = "anonymous"
 )
 
-// Caller is what calls come with. It belongs to one goroutine at a time; what is exported is constant.
-type Caller struct {
+// Credentials are what calls come with. It belongs to one goroutine at a time; what is exported is constant.
+type Credentials struct {
 	Ticket       string            // "": none
 	Database     string            // in the spelling of TenantsConfig.Database
 	Hash         [sha256.Size]byte // of both
@@ -102,9 +102,9 @@ type Caller struct {
 	unnamed [2]uint64  // the same: what Tenants.names said when its app got no pool of its own; 0: it has what it is to have
 }
 
-// NewCaller returns one.
-func NewCaller(database, ticket string) Caller {
-	return Caller{Ticket: ticket, Database: database, Hash: sha256.Sum256([]byte(database + "\x00" + ticket))}
+// NewCredentials returns those of a ticket and database.
+func NewCredentials(database, ticket string) Credentials {
+	return Credentials{Ticket: ticket, Database: database, Hash: sha256.Sum256([]byte(database + "\x00" + ticket))}
 }
 
 const (

@@ -115,7 +115,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 			return tenant
 		}
 		honest := get("honest")
-		vs, who := New(Config{Sessions: 10}), &Caller{}
+		vs, who := New(Config{Sessions: 10}), &Credentials{}
 		v := vs.Create(vs.Stripe(0), who, nil, false)
 		call := func(tenant *Tenant) {
 			t.Helper()
@@ -276,11 +276,11 @@ func TestAllOctetsOfATicketsHashCount(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					ctx, cancel := context.WithCancel(t.Context())
 					ts := NewTenants(ctx, TenantsConfig{Accounts: &named{users: users}, Database: "/local"})
-					one, other := NewCaller("/local", "one"), NewCaller("/local", "other")
+					one, other := NewCredentials("/local", "one"), NewCredentials("/local", "other")
 					other.Hash = one.Hash
 					other.Hash[i] ^= 1
 					var said []string
-					for _, who := range []*Caller{&one, &other} {
+					for _, who := range []*Credentials{&one, &other} {
 						_, err := ts.Of(who, false, nil, nil, woken{new(atomic.Int64)})
 						if err != ErrAsked {
 							t.Errorf("octet %d: %v of a ticket that is new", i, err)
@@ -324,7 +324,7 @@ func TestNewTicketsTakeTurns(t *testing.T) {
 		ts := NewTenants(ctx, TenantsConfig{Accounts: o, Database: "/local"})
 		var wakes atomic.Int64
 		ask := func(client any, ticket string) error {
-			who := NewCaller("/local", ticket)
+			who := NewCredentials("/local", ticket)
 			_, err := ts.Of(&who, false, nil, client, woken{&wakes})
 			return err
 		}

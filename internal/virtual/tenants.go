@@ -36,7 +36,7 @@ type TenantsConfig struct {
 type Tenants struct {
 	config TenantsConfig
 
-	users   *cache.Cache[string] // by Caller.Hash
+	users   *cache.Cache[string] // by Credentials.Hash
 	refused *cache.Cache[error]  // the same: to whom the cluster said no just now
 
 	ctx     context.Context // ends with the server
@@ -89,7 +89,7 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 }
 
 // Known returns the tenant of a caller if it was looked for before and is still good; else nil.
-func (ts *Tenants) Known(who *Caller, table bool) *Tenant {
+func (ts *Tenants) Known(who *Credentials, table bool) *Tenant {
 	i := ts.service(table)
 	if t := who.tenants[i]; t != nil && !t.gone.Load() && (who.unnamed[i] == 0 || who.unnamed[i] == ts.names()) {
 		return t
@@ -106,7 +106,7 @@ func (ts *Tenants) service(table bool) int {
 
 // Of returns the tenant of a caller for an app, which may be nil. client is the connection that the call came over. The
 // error is one of those above.
-func (ts *Tenants) Of(who *Caller, table bool, app *apps.App, client Client, w Waiter) (*Tenant, error) {
+func (ts *Tenants) Of(who *Credentials, table bool, app *apps.App, client Client, w Waiter) (*Tenant, error) {
 	user, known := ts.UserOf(who)
 	if !known {
 		if err, ok := ts.refused.Get(string(who.Hash[:])); ok {
@@ -130,7 +130,7 @@ func (ts *Tenants) Of(who *Caller, table bool, app *apps.App, client Client, w W
 }
 
 // UserOf is the identity of a caller, if it is known.
-func (ts *Tenants) UserOf(who *Caller) (user string, known bool) {
+func (ts *Tenants) UserOf(who *Credentials) (user string, known bool) {
 	if ts.config.Own != nil {
 		return ownUser, true
 	}

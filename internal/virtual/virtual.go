@@ -82,7 +82,7 @@ func (vs *Sessions) InTx() int { return int(vs.inTx.Load()) }
 
 // Create makes a session in a stripe, for an app, which may be nil; nil: there are as many as allowed, and none makes room (see
 // makeRoom). always: it keeps its server session to its end.
-func (vs *Sessions) Create(s *Stripe, who *Caller, app *apps.App, always bool) *Session {
+func (vs *Sessions) Create(s *Stripe, who *Credentials, app *apps.App, always bool) *Session {
 	for {
 		n := vs.n.Load()
 		if n >= vs.max {
@@ -180,7 +180,7 @@ func (vs *Sessions) displace(conn *ConnSessions) bool {
 
 // See finds the caller's session. Another caller's is as one that is not there. sure is
 // false if that depends on the caller's tenant, which nobody knows yet.
-func (vs *Sessions) See(id ID, who *Caller, t *Tenant) (v *Session, sure bool) {
+func (vs *Sessions) See(id ID, who *Credentials, t *Tenant) (v *Session, sure bool) {
 	s := vs.Of(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +202,7 @@ type Entered struct {
 // Enter begins a call of the tenant t, which is the caller's for an app; nil: for none. The call goes
 // on with the session's own tenant, which is of the same identity. inTx: it names a transaction.
 // The error is ErrNoSession, ErrOtherApp (with the session), ErrBusy, ErrLost or ErrNoTx.
-func (vs *Sessions) Enter(id ID, who *Caller, t *Tenant, app *apps.App, inTx bool, client Client) (e Entered, err error) {
+func (vs *Sessions) Enter(id ID, who *Credentials, t *Tenant, app *apps.App, inTx bool, client Client) (e Entered, err error) {
 	s := vs.Of(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,7 +329,7 @@ func (vs *Sessions) countTxLocked(v *Session) {
 
 // BoundTo returns the id of the server session that stays with the caller's session; "": none does.
 // user is the caller's identity, as UserOf has it; "": nobody knows it yet.
-func (vs *Sessions) BoundTo(id ID, who *Caller, user string) string {
+func (vs *Sessions) BoundTo(id ID, who *Credentials, user string) string {
 	s := vs.Of(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()

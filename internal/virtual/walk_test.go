@@ -68,8 +68,8 @@ type walk struct {
 	vs       *Sessions
 	tenant   *Tenant
 	stranger *Tenant
-	who      *Caller
-	other    *Caller
+	who      *Credentials
+	other    *Credentials
 	clients  [3]*connection
 	all      []*seen
 	over     []*seen // but a call is under way
@@ -122,7 +122,7 @@ func newWalk(t *testing.T, bytes []byte) *walk {
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
 	w.vs = New(Config{Sessions: 6, ServerSessions: 3})
 	w.tenant, w.stranger = &Tenant{Pool: w.pool, name: tenantName{user: "one"}}, &Tenant{Pool: w.pool, name: tenantName{user: "two"}}
-	w.who, w.other = ptr(NewCaller("/local", "a")), ptr(NewCaller("/local", "b"))
+	w.who, w.other = ptr(NewCredentials("/local", "a")), ptr(NewCredentials("/local", "b"))
 	for i := range w.clients {
 		w.clients[i] = &connection{i}
 	}

@@ -139,8 +139,8 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 	vs := virtual.New(virtual.Config{Sessions: config.Sessions, ServerSessions: config.ServerSessions})
 	ts := virtual.NewTenants(b.Context(), virtual.TenantsConfig{Own: p, Database: "/local"})
 	s := &Server{sessions: vs, tenants: ts, deps: Deps{Pool: p}}
-	who := &caller{Caller: virtual.NewCaller("/local", "")}
-	own, err := ts.Of(&who.Caller, false, nil, nil, nil)
+	who := &caller{Credentials: virtual.NewCredentials("/local", "")}
+	own, err := ts.Of(&who.Credentials, false, nil, nil, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 	return func(number int) func() {
 		f := &frames{stripe: vs.Stripe(number), server: s}
 		f.loans.init()
-		v := vs.Create(f.stripe, &who.Caller, nil, false)
+		v := vs.Create(f.stripe, &who.Credentials, nil, false)
 		client := new(h2.Conn)
 		if _, err := vs.Attach(v, mailbox{frames: f}, client); err != nil {
 			b.Fatal("not attached")
@@ -184,7 +184,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 				b.Error("not a virtual session")
 			}
 			l := k.lend()
-			e, refused := vs.Enter(id, &who.Caller, own, nil, f.seen.HasTx, client)
+			e, refused := vs.Enter(id, &who.Credentials, own, nil, f.seen.HasTx, client)
 			if refused != nil {
 				b.Error(refused)
 			}

@@ -17,8 +17,8 @@ import (
 // caller is what the calls of a connection come with. It belongs to the connection's shard.
 type caller struct {
 	named
-	virtual.Caller        // whose ticket and database are constant
-	asked          string // database, as the client names it
+	virtual.Credentials        // whose ticket and database are constant
+	asked               string // database, as the client names it
 
 	ticketVersion, databaseVersion uint64 // of the headers, see same
 }
@@ -112,7 +112,7 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 	if who.named, refused = f.introduce(c); refused != nil {
 		return nil, refused
 	}
-	who.Caller = virtual.NewCaller(database, ticket)
+	who.Credentials = virtual.NewCredentials(database, ticket)
 	if who.ConnSessions = new(virtual.ConnSessions); ok {
 		who.ConnSessions = last.ConnSessions
 	}
@@ -124,10 +124,10 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 // h2.ErrPark, and the call goes on afterwards.
 func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*virtual.Tenant, error) {
 	ts, table := f.server.tenants, k.method.Style == protocol.StyleOperation
-	if t := ts.Known(&who.Caller, table); t != nil {
+	if t := ts.Known(&who.Credentials, table); t != nil {
 		return t, nil
 	}
-	t, err := ts.Of(&who.Caller, table, f.server.appOf(who), c.Client(), mailbox{f, c.Ticket()})
+	t, err := ts.Of(&who.Credentials, table, f.server.appOf(who), c.Client(), mailbox{f, c.Ticket()})
 	return t, k.noTenant(err)
 }
 

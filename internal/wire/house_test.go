@@ -52,7 +52,7 @@ func (h *house) ownerOf(s *session) cluster.NodeID {
 	if h.server.own {
 		ticket = ""
 	}
-	who := virtual.NewCaller("/local", ticket)
+	who := virtual.NewCredentials("/local", ticket)
 	bound := h.server.sessions.BoundTo(id, &who, "")
 	if bound == "" {
 		h.Fatal("nothing is bound")

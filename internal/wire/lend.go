@@ -268,12 +268,12 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		e, err := f.server.sessions.Enter(id, &who.Caller, t, f.server.appOf(who), inTx, c.Client())
+		e, err := f.server.sessions.Enter(id, &who.Credentials, t, f.server.appOf(who), inTx, c.Client())
 		if err == virtual.ErrOtherApp { // the session bears the name that it was created with
 			if t, err = f.server.tenants.ForApp(t, e.App(), mailbox{f, c.Ticket()}); err != nil {
 				return nil, k.noTenant(err)
 			}
-			e, err = f.server.sessions.Enter(id, &who.Caller, t, e.App(), inTx, c.Client())
+			e, err = f.server.sessions.Enter(id, &who.Credentials, t, e.App(), inTx, c.Client())
 		}
 		if err != nil {
 			return nil, k.refuse(refusalOf(err, 0))
@@ -322,13 +322,13 @@ func (f *frames) withoutSession(c *h2.Call, k *call, at sessionAt) (*h2.Conn, er
 // care answers a call about a virtual session itself.
 func (f *frames) care(c *h2.Call, k *call, who *caller, id virtual.ID) error {
 	vs := f.server.sessions
-	v, sure := vs.See(id, &who.Caller, nil)
+	v, sure := vs.See(id, &who.Credentials, nil)
 	if !sure {
 		t, err := f.tenantOf(c, k, who)
 		if err != nil {
 			return err
 		}
-		v, _ = vs.See(id, &who.Caller, t)
+		v, _ = vs.See(id, &who.Credentials, t)
 	}
 	switch {
 	case k.method.Role == protocol.RoleDelete:
@@ -369,7 +369,7 @@ func (f *frames) create(c *h2.Call, k *call, always bool) error {
 		return k.refuse(*refused)
 	}
 	isTable := k.method.Style == protocol.StyleOperation
-	v := f.server.sessions.Create(f.stripe, &who.Caller, f.server.appOf(who), always)
+	v := f.server.sessions.Create(f.stripe, &who.Credentials, f.server.appOf(who), always)
 	if v == nil {
 		return k.refuse(errFullHouse)
 	}

@@ -139,7 +139,7 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 		}
 		l.Lease = new(pool.Session)
 		out := new(frames).outcome(l, &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}, ydbstatus.Verdict{})
-		vs, own, who := virtual.New(virtual.Config{Sessions: 1}), new(virtual.Tenant), new(virtual.Caller)
+		vs, own, who := virtual.New(virtual.Config{Sessions: 1}), new(virtual.Tenant), new(virtual.Credentials)
 		v := vs.Create(vs.Stripe(0), who, nil, false)
 		settle := func(v *virtual.Session, request virtual.Request, out virtual.Outcome) virtual.Fate {
 			loan := virtual.Loan{Tenant: own, Session: v, Lease: new(pool.Session), Request: request}
@@ -250,7 +250,7 @@ func TestNextStatementGoesWhereTheLastWent(t *testing.T) {
 	s.must(success, "SELECT 1", nil)
 	h.resting()
 	id, _ := virtual.Parse([]byte(s.id))
-	who := virtual.NewCaller("/local", "")
+	who := virtual.NewCredentials("/local", "")
 	if v, _ := h.server.sessions.See(id, &who, nil); v == nil || v.Near() == (pool.Place{}) {
 		t.Error("it does not know where that was")
 	}

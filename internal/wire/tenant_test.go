@@ -138,7 +138,7 @@ func (h *house) pools() map[string]virtual.PoolState {
 // tenant is that of a ticket which is known.
 func (h *house) tenant(ticket string) *virtual.Tenant {
 	h.Helper()
-	who := virtual.NewCaller("/local", ticket)
+	who := virtual.NewCredentials("/local", ticket)
 	t, err := h.server.tenants.Of(&who, false, nil, nil, nil)
 	if err != nil {
 		h.Fatal(err)

@@ -45,7 +45,7 @@ type messages struct {
 func (f *frames) writeTopic(c *h2.Call, who *caller) error {
 	w := &topicWriter{messages: messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.h2.Message}, who: who}
 	w.topic = w
-	if !w.known() && f.server.sessions.InTx() > 0 && f.server.tenants.Ask(&who.Caller, c.Client(), mailbox{f, c.Ticket()}) {
+	if !w.known() && f.server.sessions.InTx() > 0 && f.server.tenants.Ask(&who.Credentials, c.Client(), mailbox{f, c.Ticket()}) {
 		return h2.ErrPark
 	}
 	c.Rewrite(w)
@@ -55,7 +55,7 @@ func (f *frames) writeTopic(c *h2.Call, who *caller) error {
 
 func (w *topicWriter) known() bool {
 	if w.user == "" {
-		w.user, _ = w.frames.server.tenants.UserOf(&w.who.Caller)
+		w.user, _ = w.frames.server.tenants.UserOf(&w.who.Credentials)
 	}
 	return w.user != ""
 }
@@ -82,7 +82,7 @@ func (w *topicWriter) edit(edits []h2.Edit, s *protocol.TopicScan) []h2.Edit {
 		return edits
 	}
 	w.known()
-	server := w.frames.server.sessions.BoundTo(id, &w.who.Caller, w.user)
+	server := w.frames.server.sessions.BoundTo(id, &w.who.Credentials, w.user)
 	if server == "" {
 		return edits
 	}
