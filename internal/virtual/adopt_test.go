@@ -20,14 +20,14 @@ func TestAnotherAppAdoptsNoSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	vs.Settle(vs.stripes[0], &Loan{Tenant: old, Session: v}, new(Outcome))
-	v.lease = new(pool.Session)
-	new(pool.Pool).Kill(v.lease, "its node wants it closed")
+	v.server = new(pool.Session)
+	new(pool.Pool).Kill(v.server, "its node wants it closed")
 	v.state = bound
 	old.gone.Store(true)
 	if e, err := vs.Enter(v.id, who, next, other, false, nil); err != ErrOtherApp || e.Session != v {
 		t.Errorf("%v, tenant %p; want %v", err, v.tenant, ErrOtherApp)
 	}
-	if e, err := vs.Enter(v.id, who, next, one, false, nil); err != nil || e.Tenant != next || e.Stale.Lease == nil {
+	if e, err := vs.Enter(v.id, who, next, one, false, nil); err != nil || e.Tenant != next || e.Stale.Server == nil {
 		t.Errorf("%v, tenant %p; want %p", err, e.Tenant, next)
 	}
 }

@@ -79,7 +79,7 @@ func (s *Stripe) moveLocked(v *Session, e event) {
 	case holds:
 		s.bound[v] = struct{}{}
 	default:
-		v.lease = nil
+		v.server = nil
 		delete(s.bound, v)
 	}
 }

@@ -52,7 +52,7 @@ type Session struct {
 	// Guarded by its stripe's mu, as all that is not constant. What each call needs comes first:
 	// with many sessions it is not in the processor's cache.
 	tenant    *Tenant       // nil: nobody has asked yet whose it is
-	lease     *pool.Session // that stays with it: state.holds
+	server    *pool.Session // that stays with it: state.holds
 	client    Client        // of the last call
 	state     state
 	always    bool       // its server session stays with it to the end: mode session
@@ -67,7 +67,7 @@ type Session struct {
 	prev   *Session // in the list of those that nobody attached to
 	next   *Session
 	used   moment            // Stripe.now at its last use
-	since  moment            // when lease began to stay with it
+	since  moment            // when server began to stay with it
 	stream Stream            // nil: nobody attached to it
 	stem   Client            // that the stream came over
 	open   *[maxOpen]uint64  // nil: none has been open yet
@@ -122,7 +122,7 @@ func (v *Session) dirty() bool { return v.n > 0 || v.temporary }
 func (v *Session) clean() { v.n, v.temporary, v.closing = 0, false, false }
 
 // fateOfLease is what becomes of the server session when its session does not need it.
-func (v *Session) fateOfLease() Fate {
+func (v *Session) fateOfServer() Fate {
 	if v.dirty() || v.closing {
 		return Discarded
 	}
@@ -132,11 +132,11 @@ func (v *Session) fateOfLease() Fate {
 // adopts reports whether the session becomes that of the tenant t which its next call comes with: it has had none, or one of the
 // same user whose pool is closed, or has the sessions of the other service.
 func (v *Session) adopts(t *Tenant) bool {
-	return v.tenant == nil || v.lease == nil && v.tenant.isUser(t) && (v.tenant.gone.Load() || v.tenant.name.table != t.name.table)
+	return v.tenant == nil || v.server == nil && v.tenant.isUser(t) && (v.tenant.gone.Load() || v.tenant.name.table != t.name.table)
 }
 
 // stale reports whether the session's server session is to be given back before another call: nothing is on it, and its node wants it closed.
-func (v *Session) stale() bool { return v.lease != nil && !v.dirty() && !v.lease.Valid() }
+func (v *Session) stale() bool { return v.server != nil && !v.dirty() && !v.server.Valid() }
 
 // isOf reports whether a session is the caller's: who created it, or the same identity
 // with another ticket. t is the caller's tenant; nil: nobody knows it yet.

@@ -39,10 +39,10 @@ type ServerSession interface {
 type Loan struct {
 	Tenant  *Tenant       // whose pool; nil: none is needed
 	Session *Session      // nil: the call names none, and has a server session for itself
-	Lease   *pool.Session // the call goes out on it; nil: none yet
+	Server  *pool.Session // the call goes out on it; nil: none yet
 	Request Request
-	Bound   bool   // Lease is Session's already
-	Closing bool   // the node wants Lease closed
+	Bound   bool   // Server is Session's already
+	Closing bool   // the node wants Server closed
 	Told    uint64 // the transaction that Sessions.Tell noted; 0: none
 }
 
@@ -78,26 +78,26 @@ const (
 // Return is a server session that goes back to its pool. Whoever has it must call Give, once.
 type Return struct {
 	Tenant *Tenant
-	Lease  *pool.Session
+	Server *pool.Session
 	Fate   Fate
 }
 
 // Give gives it back. Somebody who waits for it may be told at once.
 func (r Return) Give() {
-	if r.Lease == nil || r.Fate == Kept {
+	if r.Server == nil || r.Fate == Kept {
 		return
 	}
-	if app, ok := r.Lease.Holder.(*apps.Stripe); ok {
-		r.Lease.Holder = nil
+	if app, ok := r.Server.Holder.(*apps.Stripe); ok {
+		r.Server.Holder = nil
 		app.Done(uint8(Class))
 	}
 	switch r.Fate {
 	case Released:
-		r.Tenant.Pool.Release(r.Lease)
+		r.Tenant.Pool.Release(r.Server)
 	case Recovered:
-		r.Tenant.Pool.Recover(r.Lease)
+		r.Tenant.Pool.Recover(r.Server)
 	default:
-		r.Tenant.Pool.Discard(r.Lease)
+		r.Tenant.Pool.Discard(r.Server)
 	}
 }
 
@@ -109,8 +109,8 @@ func giveAll(all []Return) {
 
 // take takes the server session, and the session, from a loan.
 func (l *Loan) take(fate Fate) Return {
-	r := Return{l.Tenant, l.Lease, fate}
-	l.Session, l.Lease = nil, nil
+	r := Return{l.Tenant, l.Server, fate}
+	l.Session, l.Server = nil, nil
 	return r
 }
 
@@ -124,8 +124,8 @@ func (vs *Sessions) Tell(l *Loan, tx uint64) {
 	if l.Told = tx; v.state.over() {
 		return
 	}
-	if v.lease == nil {
-		v.lease, v.since = l.Lease, at(time.Since(vs.began))
+	if v.server == nil {
+		v.server, v.since = l.Server, at(time.Since(vs.began))
 		s.moveLocked(v, tell)
 	}
 	v.remember(tx) // of one too many Settle learns, too
@@ -136,16 +136,16 @@ func (vs *Sessions) Tell(l *Loan, tx uint64) {
 // without a session counts in own, its shard's stripe. watch is the connection that the call came over, if ClientGone
 // must be called once that has ended; else nil.
 func (vs *Sessions) Settle(own *Stripe, l *Loan, o *Outcome) (back Return, watch Client) {
-	ran := l.Lease != nil && o.Ran
+	ran := l.Server != nil && o.Ran
 	clean := !ran || o.Clean
 	if ran && o.Gone {
-		l.Lease.Resource().(ServerSession).Forget()
+		l.Server.Resource().(ServerSession).Forget()
 	}
 	if ran && o.Status == Ydb.StatusIds_INTERNAL_ERROR {
-		l.Lease.Resource().(ServerSession).Fail()
+		l.Server.Resource().(ServerSession).Fail()
 	}
 	recovers := ran && !clean && !o.Gone && l.recoverable(o)
-	borrowed := l.Lease != nil && !l.Bound
+	borrowed := l.Server != nil && !l.Bound
 	if borrowed && !l.Tenant.lent.Load() { // other shards read it for each of their calls
 		l.Tenant.lent.Store(true)
 	}
@@ -193,10 +193,10 @@ func (l *Loan) recoverable(o *Outcome) bool {
 // in doubt; recovers: nothing will be in doubt once the node is done with it.
 func (vs *Sessions) settleLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recovers bool) (fate Fate) {
 	v := l.Session
-	if l.Lease == nil {
+	if l.Server == nil {
 		s.moveLocked(v, free)
 	} else {
-		v.near = l.Lease.Place()
+		v.near = l.Server.Place()
 		fate = vs.fateLocked(s, l, o, ran, clean, recovers)
 		vs.countTxLocked(v)
 	}
@@ -235,15 +235,15 @@ func (vs *Sessions) fateLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recov
 	v.lost = v.lost && !ran
 	goes := v.n == 0 && v.stream != nil && vs.leave.Load()
 	if v.state.over() || goes || v.n == 0 && !v.temporary && (!v.always || v.closing) {
-		fate := v.fateOfLease()
+		fate := v.fateOfServer()
 		s.moveLocked(v, free)
 		if v.clean(); goes {
 			vs.endLocked(s, v)
 		}
 		return fate
 	}
-	if v.lease == nil {
-		v.lease, v.since = l.Lease, at(time.Since(vs.began))
+	if v.server == nil {
+		v.server, v.since = l.Server, at(time.Since(vs.began))
 	}
 	s.moveLocked(v, keep)
 	return Kept
@@ -300,8 +300,8 @@ func (vs *Sessions) Lose(l *Loan) (r Return, lost bool) {
 	if s.count.InDoubt++; lost {
 		s.count.Lost++
 	}
-	r = Return{l.Tenant, l.Lease, Discarded}
-	l.Lease, l.Bound = nil, false
+	r = Return{l.Tenant, l.Server, Discarded}
+	l.Server, l.Bound = nil, false
 	return r, lost
 }
 
@@ -311,7 +311,7 @@ func (vs *Sessions) Abandon(own *Stripe, l *Loan) Return {
 	if l.Session != nil {
 		vs.abandon(l.Session)
 	}
-	if l.Lease != nil {
+	if l.Server != nil {
 		own.mu.Lock()
 		own.count.InDoubt++
 		own.mu.Unlock()
@@ -332,7 +332,7 @@ func (vs *Sessions) abandon(v *Session) {
 	case v.state == bound:
 		s.moveLocked(v, drop)
 	}
-	v.lease = nil
+	v.server = nil
 	v.clean()
 	vs.countTxLocked(v)
 	if !v.state.over() {

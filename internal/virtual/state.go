@@ -111,8 +111,8 @@ func (vs *Sessions) SessionUses() []SessionUse {
 	for _, s := range vs.stripes {
 		s.mu.Lock()
 		for v := range s.bound {
-			h := SessionUse{Session: v.lease, Since: vs.began.Add(v.since.since()), Busy: v.state.busy(), Transactions: int(v.n)}
-			if app, ok := v.lease.Holder.(*apps.Stripe); ok {
+			h := SessionUse{Session: v.server, Since: vs.began.Add(v.since.since()), Busy: v.state.busy(), Transactions: int(v.n)}
+			if app, ok := v.server.Holder.(*apps.Stripe); ok {
 				h.App = app.Name()
 			}
 			all = append(all, h)

@@ -195,7 +195,7 @@ func (vs *Sessions) See(id ID, who *Credentials, t *Tenant) (v *Session, sure bo
 type Entered struct {
 	*Session
 	Tenant *Tenant       // of the session
-	Lease  *pool.Session // that stays with the session; nil: none
+	Server *pool.Session // that stays with the session; nil: none
 	Stale  Return        // a server session that did, and is needed no more: the node wants it closed
 }
 
@@ -215,13 +215,13 @@ func (vs *Sessions) Enter(id ID, who *Credentials, t *Tenant, app *apps.App, inT
 		return e, ErrOtherApp
 	case v.state.busy():
 		return e, ErrBusy
-	case inTx && v.lease == nil && v.lost:
+	case inTx && v.server == nil && v.lost:
 		return e, ErrLost
-	case inTx && v.lease == nil:
+	case inTx && v.server == nil:
 		return e, ErrNoTx
 	}
 	if v.stale() {
-		e.Stale = Return{v.tenant, v.lease, Released}
+		e.Stale = Return{v.tenant, v.server, Released}
 		s.moveLocked(v, drop)
 	}
 	if v.adopts(t) && v.tenant != t {
@@ -235,7 +235,7 @@ func (vs *Sessions) Enter(id ID, who *Credentials, t *Tenant, app *apps.App, inT
 			s.restLocked(v)
 		}
 	}
-	e.Session, e.Tenant, e.Lease = v, v.tenant, v.lease
+	e.Session, e.Tenant, e.Server = v, v.tenant, v.server
 	v.client = client
 	s.moveLocked(v, enter) // last: after a panic nobody would end the call
 	return e, nil
@@ -299,7 +299,7 @@ func (vs *Sessions) Detached(v *Session, number uint8) Return {
 // endLocked ends one of s that has not ended. A call that is under way sees to the server session.
 func (vs *Sessions) endLocked(s *Stripe, v *Session) (r Return) {
 	if v.state == bound {
-		r = Return{v.tenant, v.lease, v.fateOfLease()}
+		r = Return{v.tenant, v.server, v.fateOfServer()}
 	}
 	s.moveLocked(v, end)
 	s.byID.remove(v)
@@ -334,13 +334,13 @@ func (vs *Sessions) BoundTo(id ID, who *Credentials, user string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.byID.get(id)
-	if v == nil || v.lease == nil {
+	if v == nil || v.server == nil {
 		return ""
 	}
 	if name := v.tenant.name; v.maker != who.Hash && (name.user != user || name.database != who.Database) {
 		return ""
 	}
-	return v.lease.Name()
+	return v.server.Name()
 }
 
 // lifetime is how long a session lasts that nobody attached to or uses, and up to two sweeps longer.
@@ -392,7 +392,7 @@ func (vs *Sessions) ClientGone(client Client) {
 		for v := range s.bound {
 			if v.client == client && v.stream == nil && v.state == bound {
 				delete(vs.stay[s.number], v)
-				all = append(all, Return{v.tenant, v.lease, v.fateOfLease()})
+				all = append(all, Return{v.tenant, v.server, v.fateOfServer()})
 				s.moveLocked(v, drop)
 				if v.lost = v.dirty(); v.lost {
 					s.count.Lost++
@@ -501,7 +501,7 @@ func (vs *Sessions) endThose(s *Stripe, goes func(*Session) bool) (back []Return
 		}
 	}
 	for _, v := range all {
-		if r := vs.endLocked(s, v); r.Lease != nil {
+		if r := vs.endLocked(s, v); r.Server != nil {
 			back = append(back, r)
 		}
 	}

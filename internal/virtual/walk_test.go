@@ -178,7 +178,7 @@ func (w *walk) advance() {
 	case n < 76:
 		w.alone()
 	case n < 78:
-		if v := w.pick(calls); v != nil && v.call.Lease != nil && !v.ended {
+		if v := w.pick(calls); v != nil && v.call.Server != nil && !v.ended {
 			w.lose(v)
 		}
 	case n < 80:
@@ -323,27 +323,27 @@ func (w *walk) enter() {
 		return
 	}
 	stale := v.has != nil && !v.has.Valid() && len(v.open) == 0 && !v.table
-	if stale != (e.Stale.Lease != nil) {
-		w.Errorf("gives a stale server session back: %v; want %v", e.Stale.Lease != nil, stale)
+	if stale != (e.Stale.Server != nil) {
+		w.Errorf("gives a stale server session back: %v; want %v", e.Stale.Server != nil, stale)
 	}
 	if stale {
-		if v.has = nil; e.Lease != nil {
+		if v.has = nil; e.Server != nil {
 			w.Error("goes on with the one that is closed")
 		}
 		v.closing = false
 		w.back(v, e.Stale)
 	}
-	if e.Lease != v.has || e.Session != v.Session || e.Tenant != w.tenant {
+	if e.Server != v.has || e.Session != v.Session || e.Tenant != w.tenant {
 		w.Errorf("entered %+v; want %p", e, v.has)
 	}
 	v.client, v.owned = client, true
-	v.call = &Loan{Tenant: w.tenant, Session: v.Session, Lease: e.Lease, Bound: e.Lease != nil}
+	v.call = &Loan{Tenant: w.tenant, Session: v.Session, Server: e.Server, Bound: e.Server != nil}
 	w.borrow(v)
 }
 
 // borrow takes a server session for a call that has none, if the pool has one.
 func (w *walk) borrow(v *seen) {
-	if v.call.Lease != nil || w.below(8) == 0 {
+	if v.call.Server != nil || w.below(8) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.Context(), time.Millisecond)
@@ -352,7 +352,7 @@ func (w *walk) borrow(v *seen) {
 	if err != nil {
 		return
 	}
-	v.call.Lease = g.Session
+	v.call.Server = g.Session
 	if s := g.Session.Resource().(*onNode); s.dirty() {
 		w.Errorf("session %d gets %s, on which there is %+v", v.number, s.name, s)
 	}
@@ -384,7 +384,7 @@ func (w *walk) back(v *seen, r Return) {
 		if s.dirty() || v.closing {
 			want = Discarded
 		}
-		if r.Lease != v.has || r.Fate != want {
+		if r.Server != v.has || r.Fate != want {
 			w.Errorf("at the end of session %d: %+v; want %s, %d", v.number, r, s.name, want)
 		}
 		v.has = nil
@@ -392,8 +392,8 @@ func (w *walk) back(v *seen, r Return) {
 	if v.ended && v.attached != nil {
 		w.streamEnds(v)
 	}
-	if r.Lease != nil && r.Fate == Released && r.Lease.Resource().(*onNode).dirty() {
-		w.Errorf("%+v goes back", r.Lease.Resource())
+	if r.Server != nil && r.Fate == Released && r.Server.Resource().(*onNode).dirty() {
+		w.Errorf("%+v goes back", r.Server.Resource())
 	}
 	r.Give()
 }
@@ -406,7 +406,7 @@ func (w *walk) lose(v *seen) {
 	want := len(v.open) > 0 || v.table
 	w.tell("session %d loses its server session: %v", v.number, want)
 	r, lost := w.vs.Lose(v.call)
-	if lost != want || r.Lease != v.has || r.Fate != Discarded || v.call.Lease != nil || v.call.Bound {
+	if lost != want || r.Server != v.has || r.Fate != Discarded || v.call.Server != nil || v.call.Bound {
 		w.Errorf("%+v, %v; want that %v", r, lost, want)
 	}
 	if v.lost = want; want {
@@ -424,9 +424,9 @@ func (w *walk) abandon(v *seen) {
 	if len(v.open) > 0 || v.table {
 		w.lost++
 	}
-	lease := v.call.Lease
+	lease := v.call.Server
 	r := w.vs.Abandon(w.vs.Stripe(v.stripe), v.call)
-	if r.Lease != lease || r.Fate != Discarded {
+	if r.Server != lease || r.Fate != Discarded {
 		w.Errorf("%+v", r)
 	}
 	v.call, v.has, v.open, v.table, v.told = nil, nil, nil, false, 0

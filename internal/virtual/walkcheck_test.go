@@ -20,7 +20,7 @@ func (w *walk) check() {
 	for _, v := range append(slices.Clone(w.all), w.over...) {
 		lease := v.has
 		if v.call != nil {
-			lease = v.call.Lease
+			lease = v.call.Server
 		}
 		if lease != nil {
 			if held++; of[lease] != nil {
@@ -88,7 +88,7 @@ func (w *walk) checkOne(v *seen) {
 	case v.has != nil:
 		want = bound
 	}
-	if s != w.vs.stripes[v.stripe] || s.byID.get(v.id) != v.Session || v.Session.state != want || v.lease != v.has || int(v.n) != len(v.open) || v.temporary != v.table {
+	if s != w.vs.stripes[v.stripe] || s.byID.get(v.id) != v.Session || v.Session.state != want || v.server != v.has || int(v.n) != len(v.open) || v.temporary != v.table {
 		w.Errorf("session %d is %v with %d transactions, temporary %v; want %v, %d, %v", v.number, v.Session.state, v.n, v.temporary, want, len(v.open), v.table)
 	}
 	if v.Session.closing != v.closing {
@@ -114,7 +114,7 @@ func (w *walk) lists() {
 			w.Errorf("stripe %d: %d unattached, %d attached, of %d", i, n, s.attached, s.byID.n)
 		}
 		for v := range s.bound {
-			if v.lease == nil || s.byID.get(v.id) != v {
+			if v.server == nil || s.byID.get(v.id) != v {
 				w.Errorf("stripe %d: %v is in the list of those that have a server session", i, v.state)
 			}
 		}

@@ -53,18 +53,18 @@ func (w *walk) settle(v *seen, how int) {
 
 // hear has the first part of an answer name a transaction that the call has begun.
 func (w *walk) hear() {
-	v := w.pick(func(v *seen) bool { return v.call != nil && v.call.Lease != nil && v.told == 0 })
+	v := w.pick(func(v *seen) bool { return v.call != nil && v.call.Server != nil && v.told == 0 })
 	if v == nil {
 		return
 	}
 	w.tx++
 	v.told = w.tx
 	w.tell("the call on session %d has begun transaction %d", v.number, v.told)
-	v.call.Lease.Resource().(*onNode).open[v.told] = true
+	v.call.Server.Resource().(*onNode).open[v.told] = true
 	if w.vs.Tell(v.call, v.told); v.ended {
 		return
 	}
-	if v.has = v.call.Lease; len(v.open) < maxOpen {
+	if v.has = v.call.Server; len(v.open) < maxOpen {
 		v.open = append(v.open, v.told)
 	}
 }
@@ -73,12 +73,12 @@ func (w *walk) hear() {
 func (w *walk) alone() {
 	v := &seen{call: &Loan{Tenant: w.tenant}}
 	w.borrow(v)
-	l, lease := v.call, v.call.Lease
+	l, lease := v.call, v.call.Server
 	o, doubt := w.runs(l, 0, max(fine, w.below(2*outcomes)-outcomes), 0)
 	w.tell("a call without a session ends: %+v, %+v, closing %v", l.Request, o, l.Closing)
 	closing := l.Closing
 	r, watch := w.vs.Settle(w.vs.Stripe(0), l, o)
-	if r.Lease != lease || watch != nil || lease != nil && r.Fate == Kept {
+	if r.Server != lease || watch != nil || lease != nil && r.Fate == Kept {
 		w.Errorf("%+v, %v", r, watch)
 	}
 	if lease == nil {
@@ -137,11 +137,11 @@ func (w *walk) runs(l *Loan, tx uint64, how int, told uint64) (o *Outcome, doubt
 	case tables:
 		q.Temporary = true
 	}
-	l.Closing = l.Lease != nil && w.below(20) == 0
-	if l.Lease == nil || how == notRun {
+	l.Closing = l.Server != nil && w.below(20) == 0
+	if l.Server == nil || how == notRun {
 		return o, false
 	}
-	s := l.Lease.Resource().(*onNode)
+	s := l.Server.Resource().(*onNode)
 	does := how == fine || how == fineUnsaid || how >= broken && w.below(2) == 0
 	if does {
 		switch kind {
@@ -209,15 +209,15 @@ func tx0(q *Request) uint64 {
 // settled compares what became of the server session with what the node says of it. doubt: nobody can know
 // whether something is on it.
 func (w *walk) settled(v *seen, o *Outcome, doubt bool) {
-	l, lease := v.call, v.call.Lease
+	l, lease := v.call, v.call.Server
 	q, had, closing := l.Request, len(v.open) > 0 || v.table, v.closing || l.Closing
 	r, watch := w.vs.Settle(w.vs.Stripe(v.stripe), l, o)
 	v.call = nil
-	if l.Lease != nil || l.Session != nil {
+	if l.Server != nil || l.Session != nil {
 		w.Errorf("the loan keeps %+v", l)
 	}
 	if lease == nil {
-		if r.Lease != nil || watch != nil {
+		if r.Server != nil || watch != nil {
 			w.Errorf("%+v, %v; nothing was lent", r, watch)
 		}
 	} else {
@@ -243,7 +243,7 @@ func (w *walk) settled(v *seen, o *Outcome, doubt bool) {
 		case closing:
 			want = Discarded
 		}
-		if r.Fate != want || r.Lease != lease {
+		if r.Fate != want || r.Server != lease {
 			w.Errorf("%v: the server session's fate is %d; want %d, in doubt %v, %+v", s.name, r.Fate, want, doubt, s)
 		}
 		stays := want == Kept

@@ -189,7 +189,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 				b.Error(refused)
 			}
 			l.Tenant, l.Session = own, e.Session
-			if l.Lease, ok = p.Try(pool.Ask{Class: pool.Normal}); !ok {
+			if l.Server, ok = p.Try(pool.Ask{Class: pool.Normal}); !ok {
 				b.Error("no session")
 			}
 			l.named = true

@@ -18,14 +18,14 @@ import (
 // borrow sends a call to the owner of its server session, once it has one.
 func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byte, scanned bool, at sessionAt, query preparedAt) (*h2.Conn, error) {
 	for try := 1; ; try++ {
-		if l.Lease == nil {
+		if l.Server == nil {
 			if err := f.acquire(c, k, who, l); err != nil {
 				return nil, err
 			}
 		}
-		conn, err := f.reach(k, l.Lease.Node(), l.Bound)
+		conn, err := f.reach(k, l.Server.Node(), l.Bound)
 		if err == nil {
-			f.rename(c, k.method.Session, message, at, l.Lease.Name(), k.resourcePool(message[:at.from]), query)
+			f.rename(c, k.method.Session, message, at, l.Server.Name(), k.resourcePool(message[:at.from]), query)
 			c.Remove(headerAccept)   // answers are looked at
 			c.Remove(headerEncoding) // the request is not compressed any more, and some servers compress if clients do
 			l.named = at.to > 0
@@ -58,11 +58,11 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 			}
 			// Nothing lived on it: another one does as well.
 		default:
-			back := virtual.Return{Tenant: l.Tenant, Lease: l.Lease, Fate: virtual.Discarded}
+			back := virtual.Return{Tenant: l.Tenant, Server: l.Server, Fate: virtual.Discarded}
 			if full {
 				back.Fate = virtual.Released
 			}
-			l.Lease = nil
+			l.Server = nil
 			f.giveBack(back)
 		}
 		if try == hop.Picks {
@@ -107,7 +107,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	k.asked = true
 	s, ok := p.Try(by)
 	if ok {
-		k.asked, l.Lease = false, s
+		k.asked, l.Server = false, s
 		answered(k.app, pool.Grant{Session: s}, nil)
 		return nil
 	}
@@ -124,7 +124,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 		}
 		return h2.ErrPark
 	}
-	l.place, l.Lease = nil, g.Session
+	l.place, l.Server = nil, g.Session
 	f.freeWaiting(w)
 	if answered(k.app, g, err); err != nil {
 		return k.refuse(refusalOf(l.Tenant.Refusal(err), 0))
@@ -154,7 +154,7 @@ func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
 	case l.attach:
 		l.Session = nil
 		f.giveBack(f.server.sessions.Detached(v, l.stream))
-	case l.Lease != nil || v != nil:
+	case l.Server != nil || v != nil:
 		out := f.outcome(l, o, verdict)
 		back, watch := f.server.sessions.Settle(f.stripe, &l.Loan, &out)
 		if client, ok := watch.(*h2.Conn); ok && client.Ended == nil {

@@ -387,7 +387,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	var verdict ydbstatus.Verdict
 	if !k.local {
 		s := signsOf(k.method, o)
-		if k.lends && k.Lease != nil && o.End == h2.Answered {
+		if k.lends && k.Server != nil && o.End == h2.Answered {
 			k.correct(&s)
 		}
 		verdict = f.tell(k, o, s)
@@ -495,7 +495,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 		}
 		about(&s, k.method)
 		var meter hop.Judge
-		if k.lends && k.Lease != nil {
+		if k.lends && k.Server != nil {
 			meter = k.Tenant.Meter
 		}
 		if f.server.deps.Leave(&k.at, &d, &s, meter); mayLeave(k.method, o, s) {

@@ -118,7 +118,7 @@ func (l *loan) scanAll() {
 
 // hear keeps the hints about the pool's sessions here.
 func (l *loan) hear(c *h2.Call) {
-	if l.Lease == nil || c.Header(headerHints) == nil {
+	if l.Server == nil || c.Header(headerHints) == nil {
 		return
 	}
 	c.Values(headerHints, func(hints []byte) { l.Closing = l.Closing || protocol.SaysClose(hints) })
@@ -231,7 +231,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 			return nil, err
 		}
 		l := k.lend()
-		if l.implicit = true; l.Lease == nil { // else it is from the pool of the tenant that the call waited at
+		if l.implicit = true; l.Server == nil { // else it is from the pool of the tenant that the call waited at
 			l.Tenant = t
 		}
 		return f.borrow(c, k, who, l, message, scanned, at, preparedAt{})
@@ -278,7 +278,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if err != nil {
 			return nil, k.refuse(refusalOf(err, 0))
 		}
-		l.Tenant, l.Session, l.Lease, l.Bound = e.Tenant, e.Session, e.Lease, e.Lease != nil
+		l.Tenant, l.Session, l.Server, l.Bound = e.Tenant, e.Session, e.Server, e.Server != nil
 		f.giveBack(e.Stale)
 	}
 	query, enough, known := f.prepare(l, message, whole)
@@ -484,7 +484,7 @@ func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id
 func (f *frames) outcome(l *loan, o *h2.Outcome, verdict ydbstatus.Verdict) virtual.Outcome {
 	a := &l.answer
 	out := virtual.Outcome{Role: l.method.Role, Status: a.Status, HasMeta: a.HasMeta, MetaTx: a.MetaTx}
-	if l.Lease == nil || o.NotRun() || o.Partial { // a node runs nothing of a request that is not whole
+	if l.Server == nil || o.NotRun() || o.Partial { // a node runs nothing of a request that is not whole
 		return out
 	}
 	out.Ran, out.Gone = true, verdict.SessionGone

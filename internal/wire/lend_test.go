@@ -69,7 +69,7 @@ func TestSecondMessageIsRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 				o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
-				l.Lease = new(pool.Session)
+				l.Server = new(pool.Session)
 				if !new(frames).outcome(l, o, ydbstatus.Verdict{}).Clean {
 					t.Errorf("scanned %v, in pieces of %d: in doubt", scanned, piece)
 				}
@@ -137,19 +137,19 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		l.Lease = new(pool.Session)
+		l.Server = new(pool.Session)
 		out := new(frames).outcome(l, &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}, ydbstatus.Verdict{})
 		vs, own, who := virtual.New(virtual.Config{Sessions: 1}), new(virtual.Tenant), new(virtual.Credentials)
 		v := vs.Create(vs.Stripe(0), who, nil, false)
 		settle := func(v *virtual.Session, request virtual.Request, out virtual.Outcome) virtual.Fate {
-			loan := virtual.Loan{Tenant: own, Session: v, Lease: new(pool.Session), Request: request}
+			loan := virtual.Loan{Tenant: own, Session: v, Server: new(pool.Session), Request: request}
 			if v != nil {
 				e, err := vs.Enter(v.ID(), who, own, nil, false, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if e.Lease != nil {
-					loan.Lease, loan.Bound = e.Lease, true
+				if e.Server != nil {
+					loan.Server, loan.Bound = e.Server, true
 				}
 			}
 			back, _ := vs.Settle(vs.Stripe(0), &loan, &out)

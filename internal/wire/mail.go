@@ -191,7 +191,7 @@ func (f *frames) shut() {
 func (m mail) giveBack() {
 	if p := m.told; p != nil {
 		p.app.Cancel(class)
-		virtual.Return{Tenant: p.tenant, Lease: p.grant.Session, Fate: virtual.Released}.Give()
+		virtual.Return{Tenant: p.tenant, Server: p.grant.Session, Fate: virtual.Released}.Give()
 	}
 }
 
@@ -217,13 +217,13 @@ func (f *frames) readAll(all []mail) {
 		case p == nil:
 			f.shard.Later(m.ticket, m.status)
 		case p.loan == nil: // its call is over
-			back := virtual.Return{Tenant: p.tenant, Lease: p.grant.Session, Fate: virtual.Released}
+			back := virtual.Return{Tenant: p.tenant, Server: p.grant.Session, Fate: virtual.Released}
 			p.app.Cancel(class)
 			f.freeWaiting(p)
 			f.giveBack(back)
 		default:
 			answered(p.app, p.grant, p.err)
-			p.loan.Lease, p.loan.err, p.loan.place = p.grant.Session, p.err, nil
+			p.loan.Server, p.loan.err, p.loan.place = p.grant.Session, p.err, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
 		}
@@ -271,7 +271,7 @@ func (f *frames) looked(p *waiting, turn uint64, kept bool) {
 
 // giveBack gives a server session back. Whoever waits for it may be of this shard.
 func (f *frames) giveBack(r virtual.Return) {
-	if r.Lease == nil || r.Fate == virtual.Kept {
+	if r.Server == nil || r.Fate == virtual.Kept {
 		return
 	}
 	if f.inLine.next == &f.inLine { // nobody of this shard waits
