@@ -102,7 +102,7 @@ type core struct {
 	driver    *upstream.Driver
 	discovery *discovery.Discovery
 	ways      hop.Ways // Refresh is nil if health.shutdown is off
-	attention *attention
+	attention *discovery.Attention
 	pool      *pool.Pool
 	apps      *apps.Registry
 	budget    *pool.Budget     // of the pools of callers
@@ -299,7 +299,7 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	if c.Routing.Zone == routing.ZoneNearest {
 		k.discovery.MeasureNearest()
 	}
-	k.attention = newAttention(k.discovery.Refresh)
+	k.attention = discovery.NewAttention(k.discovery.Refresh)
 	k.pool, k.budget = pool.New(c.Pool, k.driver, log), pool.NewBudget(c.Wire.ServerSessions)
 	if ownNamed(&c) {
 		k.own = pool.NewBudget(math.MaxInt32) // its group is the limit
@@ -387,7 +387,7 @@ func (k *core) join(c connections) {
 	k.discovery.Subscribe(k.router.SetTopology)
 	k.judge.Subscribe(k.router.SetVerdicts)
 	k.judge.Subscribe(k.discovery.SetVerdicts)
-	k.judge.Subscribe(k.attention.set)
+	k.judge.Subscribe(k.attention.Set)
 	k.judge.OnPanic(k.discovery.Refresh)
 	// The driver first: the pool opens sessions on a new node at once.
 	k.router.Subscribe(c.SetView)
@@ -466,7 +466,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"credentials", a.core.driver.Run},
 		{"health", a.core.judge.Run},
 		{"discovery", a.core.discovery.Run},
-		{"attention", a.core.attention.run},
+		{"attention", a.core.attention.Run},
 		{"pool", a.core.pool.Run},
 		{"budget", a.core.budget.Run},
 		{"budget of apps", a.runOwn},

@@ -186,7 +186,7 @@ func (x *exam) reach(ctx context.Context, k *core, address string) bool {
 func (x *exam) talk(ctx context.Context, k *core, mode string) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	for _, run := range []func(context.Context) error{k.driver.Run, k.judge.Run, k.discovery.Run, k.attention.run, k.pool.Run, k.apps.Run} {
+	for _, run := range []func(context.Context) error{k.driver.Run, k.judge.Run, k.discovery.Run, k.attention.Run, k.pool.Run, k.apps.Run} {
 		wg.Go(func() { _ = panics.Call("a part of doctor", func() error { return run(ctx) }) }) // it is logged, and the step that needs it fails
 	}
 	defer func() {

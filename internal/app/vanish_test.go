@@ -92,12 +92,12 @@ func (f *fleet) run(t *testing.T, c pool.Config) (k *core, stop func()) {
 	log := slog.New(slog.DiscardHandler)
 	k = &core{router: routing.New(routing.Default()), judge: pessimize.New(pessimize.Default(), f, log)}
 	k.discovery = discovery.New(discovery.Default(), f, log)
-	k.attention = newAttention(k.discovery.Refresh)
+	k.attention = discovery.NewAttention(k.discovery.Refresh)
 	k.pool = pool.New(c, f, log)
 	k.join(f)
 	ctx, cancel := context.WithCancel(t.Context())
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context) error{k.judge.Run, k.discovery.Run, k.attention.run, k.pool.Run} {
+	for _, run := range []func(context.Context) error{k.judge.Run, k.discovery.Run, k.attention.Run, k.pool.Run} {
 		parts.Go(func() {
 			if err := run(ctx); err != nil {
 				t.Error(err)

@@ -8,6 +8,7 @@
 // do not ask in step; subscribers hear each answer in order, from the goroutine
 // of Run; nodes that vanish in numbers stay in the topology for a grace: see guard;
 // an address that several nodes share is one node with one id: see keys.
+// Attention calls Refresh more often while nodes are ejected or gone.
 package discovery
 
 import (

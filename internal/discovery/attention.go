@@ -1,4 +1,4 @@
-package app
+package discovery
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// The pauses between the questions of attention: the first, which doubles, and
+// The pauses between the questions of an Attention: the first, which doubles, and
 // the longest. So a node that was away for a time is back in use after about
 // twice that time at most.
 const (
@@ -16,20 +16,21 @@ const (
 	attentionMost  = 30 * time.Second
 )
 
-// attention has discovery ask more often than its interval while nodes are
+// Attention has discovery ask more often than its interval while nodes are
 // ejected or gone: one that was restarted is listed again long before the next
 // regular question.
-type attention struct {
+type Attention struct {
 	refresh func()
 	changed chan int // capacity 1: how many nodes are bad, the newest count
 }
 
-func newAttention(refresh func()) *attention {
-	return &attention{refresh: refresh, changed: make(chan int, 1)}
+// NewAttention returns one that asks through refresh.
+func NewAttention(refresh func()) *Attention {
+	return &Attention{refresh: refresh, changed: make(chan int, 1)}
 }
 
-// set takes new verdicts. It is called by one goroutine at a time.
-func (a *attention) set(verdicts cluster.Verdicts) {
+// Set takes new verdicts. It is called by one goroutine at a time.
+func (a *Attention) Set(verdicts cluster.Verdicts) {
 	bad := 0
 	for _, v := range verdicts {
 		if v.Leaving || v.Health == cluster.Ejected || v.Health == cluster.Probing {
@@ -43,9 +44,9 @@ func (a *attention) set(verdicts cluster.Verdicts) {
 	a.changed <- bad
 }
 
-// run asks at once whenever there are more bad nodes than before, and then
+// Run asks at once whenever there are more bad nodes than before, and then
 // again and again while there are any. It returns nil.
-func (a *attention) run(ctx context.Context) error {
+func (a *Attention) Run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	defer timer.Stop()
@@ -59,7 +60,7 @@ func (a *attention) run(ctx context.Context) error {
 			case now > bad:
 				a.refresh()
 				pause = attentionFirst
-				timer.Reset(spread(pause))
+				timer.Reset(jittered(pause))
 			case now == 0:
 				timer.Stop()
 			}
@@ -67,10 +68,10 @@ func (a *attention) run(ctx context.Context) error {
 		case <-timer.C:
 			a.refresh()
 			pause = min(2*pause, attentionMost)
-			timer.Reset(spread(pause))
+			timer.Reset(jittered(pause))
 		}
 	}
 }
 
-// spread keeps many sidecars from asking together.
-func spread(d time.Duration) time.Duration { return d + rand.N(d/5) }
+// jittered lengthens a pause by up to a fifth, which keeps many sidecars from asking together.
+func jittered(d time.Duration) time.Duration { return d + rand.N(d/5) }

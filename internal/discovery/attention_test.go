@@ -1,4 +1,4 @@
-package app
+package discovery
 
 import (
 	"context"
@@ -12,15 +12,15 @@ import (
 func TestAttention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		a := newAttention(func() { asked++ })
+		a := NewAttention(func() { asked++ })
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- a.run(ctx) }()
+		go func() { done <- a.Run(ctx) }()
 		// after has the verdicts come, waits, and checks how often discovery was asked.
 		after := func(what string, v cluster.Verdicts, wait time.Duration, least, most int) {
 			t.Helper()
 			asked = 0
-			a.set(v)
+			a.Set(v)
 			time.Sleep(wait)
 			synctest.Wait()
 			if asked < least || asked > most {
@@ -38,7 +38,7 @@ func TestAttention(t *testing.T) {
 		after("both are back", cluster.Verdicts{1: {}, 2: {}}, time.Hour, 0, 0)
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("run = %v", err)
+			t.Errorf("Run = %v", err)
 		}
 	})
 }
