@@ -93,18 +93,31 @@ type Law struct {
 	whole   int     // limit with carry, as a number of sessions
 	changes [Reasons]uint64
 
+	measured
+	learned
+	marks
+}
+
+// measured is what the present window has shown.
+type measured struct {
 	window  Sample
 	peak    int
 	limited bool
 	lately  bool          // limited in the window before
 	began   time.Duration // of the window
+}
 
+// learned is what past windows and marks have shown.
+type learned struct {
 	latency float64 // mean of the last window with calls, as a logarithm; 0: unknown
 	base    float64 // the same, of the marks; 0: unknown
 	weight  float64 // calls that base rests on
 	used    float64 // peak of the windows, falling slowly
 	rising  bool    // latency has not been seen to rise since the start, or since the limit was far above what was used
+}
 
+// marks are the moments in which all sidecars hold back.
+type marks struct {
 	mark   time.Duration // when the last mark began
 	hush   time.Duration // how long it lasts
 	depth  float64       // what is held of the limit meanwhile
@@ -122,7 +135,7 @@ func New(config Config) *Law {
 
 // Init makes l what New returns, for laws that lie in an array.
 func (l *Law) Init(config Config) {
-	*l = Law{config: config, rising: true, folded: true, mark: -config.Period}
+	*l = Law{config: config, learned: learned{rising: true}, marks: marks{folded: true, mark: -config.Period}}
 	l.limit = l.start()
 	l.whole = int(l.limit)
 }

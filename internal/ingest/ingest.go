@@ -145,9 +145,12 @@ func (e *Engine) Open(ctx context.Context, o Options) (*Stream, error) {
 	}
 	s := &Stream{
 		engine: e, ctx: ctx, options: o, opened: time.Now(),
-		next: o.Offset, told: o.Offset, floor: math.MaxUint64, flying: make(map[uint64]struct{}),
-		room: make(chan struct{}, 1), wake: make(chan struct{}, 1), news: make(chan struct{}, 1),
-		landed: make(chan struct{}), over: make(chan struct{}), seen: make(chan struct{}),
+		signals: signals{
+			room: make(chan struct{}, 1), wake: make(chan struct{}, 1), news: make(chan struct{}, 1),
+			landed: make(chan struct{}), over: make(chan struct{}),
+		},
+		sending: sending{flying: make(map[uint64]struct{})},
+		counted: counted{next: o.Offset, told: o.Offset, floor: math.MaxUint64, seen: make(chan struct{})},
 	}
 	before, err := e.enter(s)
 	if err != nil {

@@ -32,17 +32,29 @@ type Stream struct {
 	options Options
 	opened  time.Time
 
-	// of who adds rows
-	cells  yql.Cells
-	key    []byte
-	names  []string // of the rows of the message before
-	places []int    // the same as places in the layout's rows, of placed
-	placed *layout
+	adding
+	signals
 
 	layout     atomic.Pointer[layout]
 	describing sync.Mutex // guards asking for the form of the table, and asked
 	asked      time.Time
 
+	mu sync.Mutex // guards all below
+	sending
+	counted
+}
+
+// adding belongs to the goroutine that adds rows.
+type adding struct {
+	cells  yql.Cells
+	key    []byte
+	names  []string // of the rows of the message before
+	places []int    // the same as places in the layout's rows, of placed
+	placed *layout
+}
+
+// signals tell the goroutines of a stream that they may go on.
+type signals struct {
 	room chan struct{} // says that who adds rows may look again
 	wake chan struct{} // says that run may look again
 	news chan struct{} // says that Next may look again
@@ -50,21 +62,27 @@ type Stream struct {
 	landed chan struct{}  // closed when nothing is under way and nothing will be
 	over   chan struct{}  // closed when no write of the stream can come to light any more
 	trails sync.WaitGroup // batches, until their keys are free
+}
 
-	mu      sync.Mutex // guards all below
+// sending is what is gathered and under way. Stream.mu guards it.
+type sending struct {
 	gather  *gather
 	since   time.Time           // when gather had to begin to wait
 	quiet   time.Time           // when the stream had nothing left to do; zero: it has
 	flying  map[uint64]struct{} // hashes of keys that must not be written now
 	batches []*batch            // under way
 	blocked bool                // every gathered key is among flying
-	next    uint64              // offset of the next row
-	floor   uint64              // offset that stays undone, because its batch failed; math.MaxUint64: none
-	told    uint64              // what Next said last
+	stop    error               // no more rows are taken; io.EOF: there are no more
+	failed  error               // nothing more is sent
+}
+
+// counted is what Next tells. Stream.mu guards it.
+type counted struct {
+	next    uint64 // offset of the next row
+	floor   uint64 // offset that stays undone, because its batch failed; math.MaxUint64: none
+	told    uint64 // what Next said last
 	refused []Refusal
 	seen    chan struct{} // closed when refusals were read, or nobody needs to wait for that any more
-	stop    error         // no more rows are taken; io.EOF: there are no more
-	failed  error         // nothing more is sent
 	rows    uint64
 	refusal uint64 // rows
 }

@@ -75,16 +75,26 @@ type Guard struct {
 	collect func()       // the same
 	yield   func()       // the same: gives memory back to the system
 
+	shown
+
+	mu    sync.Mutex    // guards all below
+	eased chan struct{} // closed when it opens again; replaced when it closes
+	watch []func(tight bool)
+	since time.Time
+	said
+}
+
+// shown is what State shows, beside since when.
+type shown struct {
 	tight   atomic.Bool
 	refused atomic.Uint64
 	slowed  atomic.Uint64
 	used    atomic.Uint64
 	closed  atomic.Uint64 // times
+}
 
-	mu     sync.Mutex    // guards all below
-	eased  chan struct{} // closed when it opens again; replaced when it closes
-	watch  []func(tight bool)
-	since  time.Time
+// said is what the log was told of closings. Guard.mu guards it.
+type said struct {
 	logged time.Time
 	unsaid uint64 // closings since then
 }

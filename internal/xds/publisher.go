@@ -75,18 +75,27 @@ type Publisher struct {
 
 	view    atomic.Pointer[cluster.View]
 	changed chan struct{} // capacity 1: there is another view, or addresses were found
+	lookups
+	served
+
+	streams streams
+	said    published
+}
+
+// lookups find the addresses of names.
+type lookups struct {
 	names   *names
 	looking sync.WaitGroup
 	busy    atomic.Bool // a goroutine looks names up
+}
 
+// served is what streams are answered from.
+type served struct {
 	snapshots cachev3.SnapshotCache
 	linear    map[Flavor]*cachev3.LinearCache
 	plan      *plan                               // the last one; of Run alone
 	current   map[Flavor]map[string]proto.Message // by type and name; of Run alone
 	versions  map[Flavor]map[string]uint64        // by type, of snapshots; of Run alone
-
-	streams streams
-	said    published
 }
 
 // published is what was published last.
@@ -102,8 +111,10 @@ type published struct {
 func New(config Config, deps Deps) *Publisher {
 	p := &Publisher{
 		config: config, deps: deps, log: deps.Log, changed: make(chan struct{}, 1), boot: rand.Text()[:13] + "-",
-		linear:  map[Flavor]*cachev3.LinearCache{},
-		current: map[Flavor]map[string]proto.Message{}, versions: map[Flavor]map[string]uint64{},
+		served: served{
+			linear:  map[Flavor]*cachev3.LinearCache{},
+			current: map[Flavor]map[string]proto.Message{}, versions: map[Flavor]map[string]uint64{},
+		},
 	}
 	if deps.Lookup == nil {
 		deps.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
