@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/adaptive"
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -35,7 +36,7 @@ func (a accounts) WhoAmI(ctx context.Context, database, ticket string) (user str
 	user, err := account.WhoAmI(ctx)
 	e, ok := errors.AsType[*upstream.Error](err)
 	for range whoElse { // another node knows as well
-		if !ok || e.Verdict.Retry != ydbstatus.RetryAlways || !pause(ctx, whoPause) {
+		if !ok || e.Verdict.Retry != ydbstatus.RetryAlways || !awake.Sleep(ctx, whoPause) {
 			break
 		}
 		user, err = account.WhoAmI(ctx)
@@ -59,18 +60,6 @@ const (
 	whoElse  = 2
 	whoPause = 20 * time.Millisecond
 )
-
-// pause waits; false if ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
 
 func (a accounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
 	a.births.Lock()

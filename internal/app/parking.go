@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
 )
@@ -243,13 +244,5 @@ func (s *guests) closeParked() {
 func within(ctx context.Context, is func() bool) {
 	ctx, cancel := context.WithTimeout(ctx, quiet)
 	defer cancel()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	for !is() {
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+	awake.Until(ctx, is)
 }

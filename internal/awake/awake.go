@@ -4,6 +4,9 @@
 // system's clocks go on. Measured by them, every part of the process has hung when it runs
 // again. A Clock counts only time in which the process could run. Run is its only goroutine
 // and its only writer; any goroutine may call Now, which takes no lock.
+//
+// Sleep and Until wait by the system's clock, and end with their context: they are the one
+// place for a pause, and for looking at what has no event.
 package awake
 
 import (

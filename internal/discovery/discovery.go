@@ -311,18 +311,6 @@ func (d *Discovery) wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// sleep waits for pause; false if ctx ended.
-func sleep(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 var errNoNodes = errors.New("the answer names no node")
 
 // ask asks once and keeps the answer.

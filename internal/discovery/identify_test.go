@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
@@ -35,7 +36,7 @@ func (h *hosts) identify(ctx context.Context, address, _ string) (cluster.NodeID
 	h.most = max(h.most, h.now)
 	took := h.took
 	h.mu.Unlock()
-	sleep(ctx, took)
+	awake.Sleep(ctx, took)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.now--

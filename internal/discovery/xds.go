@@ -32,6 +32,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/config"
@@ -300,7 +301,7 @@ func (x *XDS) run(ctx context.Context, changed func()) error {
 		if answered {
 			pause = x.retry[0]
 		}
-		if !sleep(ctx, pause+rand.N(pause/2+1)) {
+		if !awake.Sleep(ctx, pause+rand.N(pause/2+1)) {
 			return nil
 		}
 		pause = min(2*pause, x.retry[1])
@@ -374,7 +375,7 @@ func (x *XDS) stream(ctx context.Context, client discoveryv3.AggregatedDiscovery
 			request.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: reason}
 			x.log.WarnContext(ctx, "refused what the control plane sent; keeping what there was", "version", r.GetVersionInfo(), "err", reason)
 			x.trouble(fmt.Errorf("version %q of %q was refused: %s", r.GetVersionInfo(), x.config.Cluster, reason))
-			if !sleep(ctx, pause) {
+			if !awake.Sleep(ctx, pause) {
 				return answered, ctx.Err()
 			}
 			pause = min(2*pause, x.retry[1])

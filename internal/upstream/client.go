@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -179,7 +180,7 @@ func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() 
 			}
 			c.d.tel.retries.Add(ctx, 1, retrySent)
 		}
-		if pause > 0 && !sleep(ctx, pause) {
+		if pause > 0 && !awake.Sleep(ctx, pause) {
 			return err
 		}
 		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.Unknown {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
@@ -474,7 +475,7 @@ func (d *Driver) deleteOrphan(s *Session) {
 		if err == nil {
 			return
 		}
-		if e, ok := errors.AsType[*Error](err); !ok || e.Code != codes.Unavailable || !sleep(ctx, cleanupPause) {
+		if e, ok := errors.AsType[*Error](err); !ok || e.Code != codes.Unavailable || !awake.Sleep(ctx, cleanupPause) {
 			d.log.Debug("cannot delete a session that failed to open", "node", s.conn.node.ID, "err", err)
 			return
 		}

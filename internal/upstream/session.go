@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
@@ -201,7 +202,7 @@ func (s *Session) again(ctx context.Context, r *hop.Reroutes, err error, spoiled
 	if !ok || !e.unreached || s.tx == "" || s.via != nil { // or it is a shard's turn, which must not wait
 		return false
 	}
-	if pause, ok := r.Next(); !ok || !sleep(ctx, pause) {
+	if pause, ok := r.Next(); !ok || !awake.Sleep(ctx, pause) {
 		return false
 	}
 	s.spoiled = spoiled

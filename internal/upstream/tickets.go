@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
 
@@ -186,7 +187,7 @@ func (t *tickets) run(ctx context.Context) {
 			}
 			wait = pause
 			pause = min(2*pause, fetchPauseMax)
-			if !sleep(ctx, wait) {
+			if !awake.Sleep(ctx, wait) {
 				return
 			}
 			continue
@@ -226,16 +227,4 @@ func (t *tickets) renew(ctx context.Context) error {
 	close(t.changed)
 	t.changed = make(chan struct{})
 	return err
-}
-
-// sleep waits for d; false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -104,22 +104,6 @@ func (p *Parked) Stop() (read []byte, ok bool) {
 // Answering is how many requests of connections that are parked are under way.
 func (s *Server) Answering() int { return int(s.answering.Load()) }
 
-// lookForAnswers is from one look for such requests to the next.
-const lookForAnswers = 5 * time.Millisecond
-
-// answered returns when there are none, or Stop is called.
-func (s *Server) answered() {
-	look := time.NewTicker(lookForAnswers)
-	defer look.Stop()
-	for s.Answering() > 0 {
-		select {
-		case <-look.C:
-		case <-s.ctx.Done():
-			return
-		}
-	}
-}
-
 // owner is for driver.Owner.
 type owner Parked
 

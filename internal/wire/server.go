@@ -18,6 +18,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/client"
@@ -299,7 +300,7 @@ func (s *Server) GracefulStop() {
 	}
 	drains.Wait()
 	s.keepSessions()
-	s.answered()
+	awake.Until(s.ctx, func() bool { return s.Answering() == 0 })
 	s.Stop()
 }
 
