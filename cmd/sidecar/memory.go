@@ -1,15 +1,14 @@
 package main
 
 import (
-	"math"
 	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
 const (
@@ -37,7 +36,7 @@ func tuneMemory(environ []string) {
 	if isSet(environ, "GOMEMLIMIT") {
 		return
 	}
-	if limit, ok := cgroupLimit(os.DirFS("/").(rootFS)); ok {
+	if limit, ok := memguard.OfContainer(os.DirFS("/")); ok {
 		debug.SetMemoryLimit(int64(float64(limit) * memoryShare))
 	}
 }
@@ -73,52 +72,4 @@ func keepPace() {
 
 func isSet(environ []string, name string) bool {
 	return slices.ContainsFunc(environ, func(variable string) bool { return strings.HasPrefix(variable, name+"=") })
-}
-
-// rootFS is the file system from its root, names without the leading slash.
-type rootFS interface {
-	ReadFile(name string) ([]byte, error)
-}
-
-// cgroupLimit returns the lowest memory limit in bytes of this process's
-// control group and those above it.
-func cgroupLimit(fs rootFS) (limit int64, ok bool) {
-	const root = "sys/fs/cgroup"
-	lowest := int64(math.MaxInt64)
-	take := func(file string) {
-		text, err := fs.ReadFile(file)
-		if err != nil {
-			return // no such controller, or not in a group
-		}
-		// "max" is no limit; version 1 writes a number near 2^63 for that.
-		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-		if err == nil && n > 0 && n < 1<<60 {
-			lowest = min(lowest, n)
-		}
-	}
-	groups, err := fs.ReadFile("proc/self/cgroup")
-	if err != nil {
-		return 0, false
-	}
-	for line := range strings.Lines(string(groups)) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		controllers, path, found := strings.Cut(rest, ":")
-		if !found {
-			continue
-		}
-		dir, file := root, "memory.max"
-		if controllers != "" {
-			if !strings.Contains(","+controllers+",", ",memory,") {
-				continue
-			}
-			dir, file = root+"/memory", "memory.limit_in_bytes"
-		}
-		for at := filepath.Clean("/" + path); ; at = filepath.Dir(at) {
-			take(filepath.Join(dir, at, file))
-			if at == "/" {
-				break
-			}
-		}
-	}
-	return lowest, lowest != math.MaxInt64
 }

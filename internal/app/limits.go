@@ -75,10 +75,10 @@ func streamsInside(allowed int, memory int64, shards int) int {
 }
 
 // headersFor is how many bytes may wait for the rest of their headers, or of their handshake of TLS, on the connections of one listener: a sixteenth of
-// the memory limit. Without one, which is a memory of 0, it is 64 MiB.
+// the memory limit. Without one, which is a memory of 0, it is 64 MiB: as for a quarter of what is assumed elsewhere.
 func headersFor(memory int64) int64 {
 	if memory <= 0 {
-		memory = 1 << 30
+		memory = memguard.Assumed / 4
 	}
 	return memory / 16
 }
@@ -92,7 +92,7 @@ const (
 // refused, and half of the memory limit has room for so many.
 func secondsFor(memory int64) int {
 	if memory <= 0 {
-		memory = 4 << 30
+		memory = memguard.Assumed
 	}
 	return max(leastSeconds, int(memory/2/(httpStreams*perOpen)))
 }
@@ -140,18 +140,15 @@ func memoryLimit() int64 {
 // containerMemory is what this process's cgroup (version 2, seen from inside a
 // container) may use and what of that is free, in bytes; not ok: there is no limit.
 func containerMemory() (free, limit uint64, ok bool) {
-	read := func(name string) (uint64, bool) {
-		text, err := os.ReadFile("/sys/fs/cgroup/" + name)
-		if err != nil {
-			return 0, false
-		}
-		n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-		return n, err == nil // "max" is none
-	}
-	limit, ok = read("memory.max")
-	used, known := read("memory.current")
-	if !ok || !known {
+	most, ok := memguard.OfContainer(os.DirFS("/"))
+	text, err := os.ReadFile("/sys/fs/cgroup/memory.current")
+	if !ok || err != nil {
 		return 0, 0, false
 	}
+	used, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0, 0, false
+	}
+	limit = uint64(most)
 	return limit - min(used, limit), limit, true
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// noLimit is what the memory limit counts as where there is none, in bytes.
-const noLimit = 4 << 30
+// Assumed is what the memory limit of a process counts as where there is none, in bytes.
+const Assumed = 4 << 30
 
 // patience is how long a request may take to come until it has to make room for others, unless its connection has most of those
 // that come.
@@ -75,7 +75,7 @@ type Group = atomic.Int64
 func NewBudget(c Config) *Budget {
 	limit, ok := Limit()
 	if !ok {
-		limit = noLimit
+		limit = Assumed
 	}
 	return OfBytes(limit / 100 * int64(c.Requests))
 }
