@@ -19,7 +19,7 @@ func TestAnotherAppAdoptsNoSession(t *testing.T) {
 	if _, err := vs.Enter(v.id, who, old, one, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	vs.Settle(vs.stripes[0], &Loan{Tenant: old, Session: v}, new(Outcome))
+	vs.Settle(vs.stripes[0], &Use{Tenant: old, Session: v}, new(Outcome))
 	v.server = new(pool.Session)
 	new(pool.Pool).Kill(v.server, "its node wants it closed")
 	v.state = bound

@@ -17,7 +17,7 @@ func TestSessionsThatNobodyUsesMakeRoom(t *testing.T) {
 		if _, err := vs.Enter(used.id, who, own, nil, false, nil); err != nil {
 			t.Fatal(err)
 		}
-		vs.Settle(vs.Stripe(0), &Loan{Tenant: own, Session: used}, new(Outcome))
+		vs.Settle(vs.Stripe(0), &Use{Tenant: own, Session: used}, new(Outcome))
 		if _, err := vs.Attach(attached, new(attachment), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestWhoHasMostSessionsMakesRoom(t *testing.T) {
 			if _, err := vs.Enter(v.id, who, own, nil, false, nil); err != nil {
 				t.Fatal(err)
 			}
-			vs.Settle(vs.Of(v.id), &Loan{Tenant: own, Session: v}, new(Outcome))
+			vs.Settle(vs.Of(v.id), &Use{Tenant: own, Session: v}, new(Outcome))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestSessionsThatAreLeftMakeRoom(t *testing.T) {
 			if _, err := vs.Enter(v.id, &Credentials{}, own, nil, false, nil); err != nil {
 				t.Fatal(err)
 			}
-			vs.Settle(vs.Stripe(0), &Loan{Tenant: own, Session: v}, new(Outcome))
+			vs.Settle(vs.Stripe(0), &Use{Tenant: own, Session: v}, new(Outcome))
 		}
 		time.Sleep(left - time.Second)
 		if create() != nil {

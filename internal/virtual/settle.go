@@ -13,7 +13,7 @@ import (
 // Class is that of all calls of SDKs, which know of no classes.
 const Class = pool.Normal
 
-// Pool lends the sessions of the nodes; *pool.Pool satisfies it. Their resources must be
+// Pool has the sessions of the nodes; *pool.Pool satisfies it. Their resources must be
 // ServerSessions.
 type Pool interface {
 	Try(pool.Ask) (*pool.Session, bool)
@@ -35,8 +35,8 @@ type ServerSession interface {
 	Fail()
 }
 
-// Loan is what a call has of a session, from Enter to Settle.
-type Loan struct {
+// Use is what a call has of a session, from Enter to Settle.
+type Use struct {
 	Tenant  *Tenant       // whose pool; nil: none is needed
 	Session *Session      // nil: the call names none, and has a server session for itself
 	Server  *pool.Session // the call goes out on it; nil: none yet
@@ -107,8 +107,8 @@ func giveAll(all []Return) {
 	}
 }
 
-// take takes the server session, and the session, from a loan.
-func (l *Loan) take(fate Fate) Return {
+// take takes the server session, and the session, from a use.
+func (l *Use) take(fate Fate) Return {
 	r := Return{l.Tenant, l.Server, fate}
 	l.Session, l.Server = nil, nil
 	return r
@@ -116,7 +116,7 @@ func (l *Loan) take(fate Fate) Return {
 
 // Tell notes a transaction that the call has opened, as the first part of its answer says: the client is about to be told of
 // it, and may name it elsewhere before the call is over. It is for calls on a session, and nothing more than once for each.
-func (vs *Sessions) Tell(l *Loan, tx uint64) {
+func (vs *Sessions) Tell(l *Use, tx uint64) {
 	v := l.Session
 	s := vs.Of(v.id)
 	s.mu.Lock()
@@ -132,10 +132,10 @@ func (vs *Sessions) Tell(l *Loan, tx uint64) {
 	vs.countTxLocked(v)
 }
 
-// Settle decides what becomes of the server session of a call that is over, and takes it from the loan. A call
+// Settle decides what becomes of the server session of a call that is over, and takes it from the use. A call
 // without a session counts in own, its shard's stripe. watch is the connection that the call came over, if ClientGone
 // must be called once that has ended; else nil.
-func (vs *Sessions) Settle(own *Stripe, l *Loan, o *Outcome) (back Return, watch Client) {
+func (vs *Sessions) Settle(own *Stripe, l *Use, o *Outcome) (back Return, watch Client) {
 	ran := l.Server != nil && o.Ran
 	clean := !ran || o.Clean
 	if ran && o.Gone {
@@ -177,13 +177,13 @@ func (vs *Sessions) Settle(own *Stripe, l *Loan, o *Outcome) (back Return, watch
 }
 
 // leavesOpen reports whether a call without a session may have left something on its server session.
-func (l *Loan) leavesOpen(o *Outcome) bool {
+func (l *Use) leavesOpen(o *Outcome) bool {
 	q := &l.Request
 	return q.Temporary || o.MetaTx != 0 || q.Begin && !q.Commit || o.Role == protocol.RoleBegin || q.Commit && o.Status == Ydb.StatusIds_SUCCESS && !o.HasMeta
 }
 
 // recoverable reports whether a call that was given up leaves nothing on its server session once the node is done with it.
-func (l *Loan) recoverable(o *Outcome) bool {
+func (l *Use) recoverable(o *Outcome) bool {
 	q := &l.Request
 	return o.GivenUp && !l.Closing && (o.Role == protocol.RoleUse || o.Role == protocol.RoleImplicit) &&
 		!q.HasTx && q.Begin == q.Commit && !q.Temporary && o.MetaTx == 0
@@ -191,7 +191,7 @@ func (l *Loan) recoverable(o *Outcome) bool {
 
 // settleLocked is Settle for a call on a session of s. ran: a node may have run it; clean: nothing of it is
 // in doubt; recovers: nothing will be in doubt once the node is done with it.
-func (vs *Sessions) settleLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recovers bool) (fate Fate) {
+func (vs *Sessions) settleLocked(s *Stripe, l *Use, o *Outcome, ran, clean, recovers bool) (fate Fate) {
 	v := l.Session
 	if l.Server == nil {
 		s.moveLocked(v, free)
@@ -211,7 +211,7 @@ func (vs *Sessions) settleLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, rec
 }
 
 // fateLocked is settleLocked for a call that had a server session.
-func (vs *Sessions) fateLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recovers bool) Fate {
+func (vs *Sessions) fateLocked(s *Stripe, l *Use, o *Outcome, ran, clean, recovers bool) Fate {
 	v := l.Session
 	had := v.dirty()
 	if ran && clean {
@@ -276,8 +276,8 @@ func (v *Session) account(q *Request, o *Outcome, told uint64) bool {
 	return !q.HasTx && !begins && told == 0 // what failed may have left it open
 }
 
-// Loses reports whether something would be lost with the loan's server session.
-func (vs *Sessions) Loses(l *Loan) bool {
+// Loses reports whether something would be lost with the server session of the use.
+func (vs *Sessions) Loses(l *Use) bool {
 	s := vs.Of(l.Session.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +286,7 @@ func (vs *Sessions) Loses(l *Loan) bool {
 
 // Lose takes a server session that its call lost from its session, which goes on without it.
 // lost: something was lost with it.
-func (vs *Sessions) Lose(l *Loan) (r Return, lost bool) {
+func (vs *Sessions) Lose(l *Use) (r Return, lost bool) {
 	v := l.Session
 	s := vs.Of(v.id)
 	s.mu.Lock()
@@ -307,7 +307,7 @@ func (vs *Sessions) Lose(l *Loan) (r Return, lost bool) {
 
 // Abandon ends the session of a call whose end panicked: nobody knows the state of its server session, nor what of
 // the end was done. A call without a session counts in own, its shard's stripe.
-func (vs *Sessions) Abandon(own *Stripe, l *Loan) Return {
+func (vs *Sessions) Abandon(own *Stripe, l *Use) Return {
 	if l.Session != nil {
 		vs.abandon(l.Session)
 	}

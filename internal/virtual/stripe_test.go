@@ -70,7 +70,7 @@ func TestLimitOverStripes(t *testing.T) {
 				} else if _, no := vs.Enter(v.id, who, own, nil, false, nil); no != nil {
 					t.Error(no)
 				} else {
-					vs.Settle(s, &Loan{Tenant: own, Session: v}, new(Outcome))
+					vs.Settle(s, &Use{Tenant: own, Session: v}, new(Outcome))
 				}
 				if len(mine) > 0 && (len(mine) > 5 || round%3 == 2) {
 					there.Add(-1)
@@ -106,7 +106,7 @@ func TestAPanicUnderALockFreesIt(t *testing.T) {
 	for name, do := range map[string]func(vs *Sessions, v *Session){
 		"Enter": func(vs *Sessions, v *Session) { v.state = gone; vs.Enter(v.id, who, own, nil, false, nil) },
 		"Settle": func(vs *Sessions, v *Session) { // there is no call
-			vs.Settle(vs.stripes[0], &Loan{Session: v, Server: new(pool.Session), Tenant: own}, new(Outcome))
+			vs.Settle(vs.stripes[0], &Use{Session: v, Server: new(pool.Session), Tenant: own}, new(Outcome))
 		},
 		"endAll": func(vs *Sessions, _ *Session) { vs.endAll(func(*Session) bool { panic("broken") }) },
 		"Expire": func(vs *Sessions, v *Session) {
@@ -140,7 +140,7 @@ func TestMoreTransactionsThanAreNoted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, _ := vs.Settle(vs.Stripe(0), &Loan{Tenant: own, Session: v, Server: lease, Bound: e.Server != nil, Request: Request{Begin: true}},
+		r, _ := vs.Settle(vs.Stripe(0), &Use{Tenant: own, Session: v, Server: lease, Bound: e.Server != nil, Request: Request{Begin: true}},
 			&Outcome{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: tx + 1, Ran: true, Clean: true})
 		if want := tx < maxOpen; (r.Fate == Kept) != want || (vs.InTx() == 1) != want {
 			t.Errorf("transaction %d: fate %d, %d sessions with transactions", tx+1, r.Fate, vs.InTx())

@@ -123,7 +123,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 			if err != nil || e.Tenant != tenant {
 				t.Fatalf("%v: not on the caller's own pool", err)
 			}
-			vs.Settle(vs.Stripe(0), &Loan{Tenant: tenant, Session: v}, new(Outcome))
+			vs.Settle(vs.Stripe(0), &Use{Tenant: tenant, Session: v}, new(Outcome))
 		}
 		call(honest)
 		idle := get("idle")

@@ -104,7 +104,7 @@ type seen struct {
 	attached *attachment
 	streams  []uint8 // by their numbers; the last one is attached
 	stem     *connection
-	call     *Loan // under way; nil: none
+	call     *Use // under way; nil: none
 	ended    bool
 	owned    bool      // the sessions know whose it is
 	used     time.Time // with a transaction, at last
@@ -337,7 +337,7 @@ func (w *walk) enter() {
 		w.Errorf("entered %+v; want %p", e, v.has)
 	}
 	v.client, v.owned = client, true
-	v.call = &Loan{Tenant: w.tenant, Session: v.Session, Server: e.Server, Bound: e.Server != nil}
+	v.call = &Use{Tenant: w.tenant, Session: v.Session, Server: e.Server, Bound: e.Server != nil}
 	w.borrow(v)
 }
 

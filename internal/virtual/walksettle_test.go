@@ -71,7 +71,7 @@ func (w *walk) hear() {
 
 // alone has a call without a session.
 func (w *walk) alone() {
-	v := &seen{call: &Loan{Tenant: w.tenant}}
+	v := &seen{call: &Use{Tenant: w.tenant}}
 	w.borrow(v)
 	l, lease := v.call, v.call.Server
 	o, doubt := w.runs(l, 0, max(fine, w.below(2*outcomes)-outcomes), 0)
@@ -97,7 +97,7 @@ func (w *walk) alone() {
 }
 
 // runs has a node do what a call asked for, or not. told: the transaction that the answer has named already. doubt: nobody can know whether something is on the server session.
-func (w *walk) runs(l *Loan, tx uint64, how int, told uint64) (o *Outcome, doubt bool) {
+func (w *walk) runs(l *Use, tx uint64, how int, told uint64) (o *Outcome, doubt bool) {
 	kind := w.below(kinds)
 	if tx != 0 && w.below(3) == 0 {
 		kind = begins // there is a limit
@@ -214,7 +214,7 @@ func (w *walk) settled(v *seen, o *Outcome, doubt bool) {
 	r, watch := w.vs.Settle(w.vs.Stripe(v.stripe), l, o)
 	v.call = nil
 	if l.Server != nil || l.Session != nil {
-		w.Errorf("the loan keeps %+v", l)
+		w.Errorf("the use keeps %+v", l)
 	}
 	if lease == nil {
 		if r.Server != nil || watch != nil {

@@ -199,7 +199,7 @@ func answered(app *apps.Stripe, g pool.Grant, err error) {
 
 // remember keeps how long the call had a server session that it did not find bound.
 func (k *call) remember(o *h2.Outcome) {
-	l := &k.loan
+	l := &k.use
 	if l.Server != nil && !l.Bound && o.Forwarded != 0 && (o.End == h2.Answered || o.End == h2.Expired) {
 		k.errand().Took(o.Ended - o.Forwarded)
 	}

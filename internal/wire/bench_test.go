@@ -167,7 +167,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 	method := protocol.Named(protocol.QueryService + "ExecuteQuery")
 	return func(number int) func() {
 		f := &frames{stripe: vs.Stripe(number), server: s}
-		f.loans.init()
+		f.uses.init()
 		v := vs.Create(f.stripe, &who.Credentials, nil, false)
 		client := new(h2.Conn)
 		if _, err := vs.Attach(v, mailbox{frames: f}, client); err != nil {
@@ -176,7 +176,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 		message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(v.ID().Append(nil)), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
 		request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
 		o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
-		k := &call{loan: loan{method: method}}
+		k := &call{use: use{method: method}}
 		return func() {
 			at, _, _ := f.findSession(method, message, true)
 			id, ok := virtual.Parse(at.id)

@@ -16,7 +16,7 @@ import (
 )
 
 // borrow sends a call to the owner of its server session, once it has one.
-func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byte, scanned bool, at sessionAt, query preparedAt) (*h2.Conn, error) {
+func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *use, message []byte, scanned bool, at sessionAt, query preparedAt) (*h2.Conn, error) {
 	for try := 1; ; try++ {
 		if l.Server == nil {
 			if err := f.acquire(c, k, who, l); err != nil {
@@ -52,7 +52,7 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 		case l.Bound && f.reroute(c, l, err):
 			return nil, h2.ErrPark
 		case l.Bound:
-			back, lost := f.server.sessions.Lose(&l.Loan)
+			back, lost := f.server.sessions.Lose(&l.Use)
 			if f.giveBack(back); lost {
 				return nil, k.refuse(errLost)
 			}
@@ -76,8 +76,8 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 }
 
 // reroute has a call routed again after a while that found no connection to go over, if something would be lost without that.
-func (f *frames) reroute(c *h2.Call, l *loan, err error) bool {
-	if _, unreached := err.(*h2.Status); !unreached || !f.server.sessions.Loses(&l.Loan) {
+func (f *frames) reroute(c *h2.Call, l *use, err error) bool {
+	if _, unreached := err.(*h2.Status); !unreached || !f.server.sessions.Loses(&l.Use) {
 		return false
 	}
 	pause, ok := l.reroutes.Next()
@@ -89,7 +89,7 @@ func (f *frames) reroute(c *h2.Call, l *loan, err error) bool {
 }
 
 // acquire takes a session from the pool, or a place in its line: h2.ErrPark.
-func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
+func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *use) error {
 	if l.waited && l.err != nil {
 		err := l.Tenant.Refusal(l.err)
 		l.err = nil
@@ -134,19 +134,19 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 
 // Late implements h2.Latecomer.
 func (f *frames) Late(c *h2.Call) error {
-	if k, ok := c.Data.(*call); ok && k.lends && k.place != nil {
+	if k, ok := c.Data.(*call); ok && k.uses && k.place != nil {
 		return k.refuse(refusalOf(errWaited, 0))
 	}
 	return &h2.Status{Code: int(codes.DeadlineExceeded), Message: "the call's time is up"}
 }
 
-// repay is Done for a call of a client that has a loan.
+// repay is Done for a call of a client that uses a session.
 func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
-	l := &k.loan
+	l := &k.use
 	if k.app != nil {
 		k.remember(o)
 	}
-	k.lends = false
+	k.uses = false
 	if l.waited {
 		f.leaveLine(k)
 	}
@@ -156,7 +156,7 @@ func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
 		f.giveBack(f.server.sessions.Detached(v, l.stream))
 	case l.Server != nil || v != nil:
 		out := f.outcome(l, o, verdict)
-		back, watch := f.server.sessions.Settle(f.stripe, &l.Loan, &out)
+		back, watch := f.server.sessions.Settle(f.stripe, &l.Use, &out)
 		if client, ok := watch.(*h2.Conn); ok && client.Ended == nil {
 			client.Ended = func() {
 				if !f.old[client] { // else it was told to go, and comes again
@@ -176,7 +176,7 @@ func (f *frames) leaveLine(k *call) {
 	if w == nil {
 		return
 	}
-	k.place, w.loan = nil, nil
+	k.place, w.use = nil, nil
 	if !w.tenant.Pool.Cancel(w.waiter) {
 		return // it is told now
 	}
@@ -190,12 +190,12 @@ func (f *frames) leaveLine(k *call) {
 
 // discard is for a call whose Done panicked: it ends the virtual session and closes the server
 // session, of which the state is unknown.
-func (f *frames) discard(l *loan) {
+func (f *frames) discard(l *use) {
 	if v := l.Session; l.attach {
 		if l.Session = nil; v != nil {
 			f.giveBack(f.server.sessions.Detached(v, l.stream))
 		}
 		return
 	}
-	f.giveBack(f.server.sessions.Abandon(f.stripe, &l.Loan))
+	f.giveBack(f.server.sessions.Abandon(f.stripe, &l.Use))
 }

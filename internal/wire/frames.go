@@ -62,7 +62,7 @@ type frames struct {
 	detours   hop.Detours
 	stays     stays
 	old       map[*h2.Conn]bool // clients that are told to go because their connections are; see leave
-	loans
+	uses
 }
 
 // link is what a shard has for one node.
@@ -80,9 +80,9 @@ type tag struct {
 
 // call is what is remembered of a call between Route and Done.
 type call struct {
-	loan           // but for method: of one that concerns a virtual session
+	use            // only method is set, unless the call concerns a virtual session
 	traced *traced // kept from call to call; nil: spans are not exported
-	lends  bool    // loan is in use
+	uses   bool    // use is that of this call; else it waits for the next one
 	local  bool
 	asked  bool                     // app counts it as one that asks for a session, and nothing else does
 	at     hop.Entry                // that it entered
@@ -100,7 +100,7 @@ type call struct {
 
 func newFrames(s *Server, number int) *frames {
 	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, series: s.instruments.series(), meter: meterOf(s.deps.History)}
-	f.loans.init()
+	f.uses.init()
 	f.stays.of = map[*h2.Conn]*stayer{}
 	if s.sessions != nil {
 		f.stripe = s.sessions.Stripe(number)
@@ -367,7 +367,7 @@ func (f *frames) Answer(c *h2.Call) {
 	if k.app != nil {
 		k.consume(c)
 	}
-	if k.lends {
+	if k.uses {
 		k.hear(c)
 	}
 }
@@ -387,7 +387,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	var verdict ydbstatus.Verdict
 	if !k.local {
 		s := signsOf(k.method, o)
-		if k.lends && k.Server != nil && o.End == h2.Answered {
+		if k.uses && k.Server != nil && o.End == h2.Answered {
 			k.correct(&s)
 		}
 		verdict = f.tell(k, o, s)
@@ -395,7 +395,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 			f.server.deps.Lane.Small()
 		}
 	}
-	if k.lends {
+	if k.uses {
 		f.repay(k, o, verdict)
 	}
 	f.forget(k, o)
@@ -409,7 +409,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 // maxFree bounds the calls kept for use again, as package h2 does.
 const maxFree = 1024
 
-// forget gives back what a call holds besides its loan.
+// forget gives back what a call holds besides its use of a session.
 func (f *frames) forget(k *call, o *h2.Outcome) {
 	if k.served != nil {
 		k.served.Cancel()
@@ -450,7 +450,7 @@ func (f *frames) abandon(k *call, o *h2.Outcome) {
 	for _, step := range [...]func(){
 		func() { f.server.deps.Back(&k.at) },
 		func() { f.leaveLine(k) },
-		func() { f.discard(&k.loan) },
+		func() { f.discard(&k.use) },
 		func() { f.forget(k, o) },
 	} {
 		_ = panics.Call("the end of a call that panicked", func() error { step(); return nil })
@@ -495,7 +495,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 		}
 		about(&s, k.method)
 		var meter hop.Judge
-		if k.lends && k.Server != nil {
+		if k.uses && k.Server != nil {
 			meter = k.Tenant.Meter
 		}
 		if f.server.deps.Leave(&k.at, &d, &s, meter); mayLeave(k.method, o, s) {
@@ -536,7 +536,7 @@ func (f *frames) spans(k *call, d *hop.Done) {
 	if l := f.nodes[d.Node]; l != nil {
 		at = &l.node
 	}
-	k.traced.spans(f.server.deps.Tracer, d, at, k.lends)
+	k.traced.spans(f.server.deps.Tracer, d, at, k.uses)
 }
 
 // silence tells the judge, once for each connection, that a node answers no more.

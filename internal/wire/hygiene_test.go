@@ -64,11 +64,11 @@ func TestASessionGrantedAtTheEndGoesBack(t *testing.T) {
 	if err := app.Stripe(0).Ask(uint8(class)); err != nil {
 		t.Fatal(err)
 	}
-	w := f.newWaiting(&loan{Loan: virtual.Loan{Tenant: own}}, nil, app.Stripe(0), h2.Ticket{})
+	w := f.newWaiting(&use{Use: virtual.Use{Tenant: own}}, nil, app.Stripe(0), h2.Ticket{})
 	if g, err := h.pool.Wait(w.waiter, pool.Ask{}); err != nil || g.Session != nil {
 		t.Fatal(g, err)
 	}
-	w.loan = nil // its call is over
+	w.use = nil // its call is over
 	h.server.Stop()
 	h.pool.Release(g.Session)
 	if st := h.pool.Stats(); st.Leased != 0 {

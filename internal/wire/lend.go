@@ -32,14 +32,14 @@ func patience(left time.Duration, limited bool) time.Duration {
 	return keptWait
 }
 
-// loan is what is remembered of a call that concerns a virtual session, or a session of
+// use is what is remembered of a call that concerns a virtual session, or a session of
 // the pool. It is the call's Observer.
 //
 // What each call needs of it is two lines of the cache: it is written where the request comes and
 // read where the answer does, which is often another processor.
-type loan struct {
+type use struct {
 	method *protocol.Method
-	virtual.Loan
+	virtual.Use
 	scan *protocol.Scan // of the request; nil: there was no use for it yet
 	skip uint32         // octets of the request that were looked at before
 
@@ -65,9 +65,9 @@ func requestOf(r *protocol.Found) virtual.Request {
 	return virtual.Request{HasTx: r.HasTx, Begin: r.Begin, Commit: r.Commit, Temporary: r.Temporary, Tx: r.Tx}
 }
 
-// Observe implements h2.Observer, for a call that has a loan.
+// Observe implements h2.Observer, for a call that uses a session.
 func (k *call) Observe(client bool, p []byte) error {
-	l := &k.loan
+	l := &k.use
 	if !client {
 		if l.detour != nil {
 			l.detour.heard(false)
@@ -78,7 +78,7 @@ func (k *call) Observe(client bool, p []byte) error {
 			return k.refuse(errForeign)
 		}
 		if tx := l.answer.Opened(); tx != 0 && tx != l.Request.Tx && l.Told == 0 && l.Session != nil {
-			k.frames.server.sessions.Tell(&l.Loan, tx)
+			k.frames.server.sessions.Tell(&l.Use, tx)
 		}
 		return nil
 	}
@@ -108,7 +108,7 @@ func (k *call) Observe(client bool, p []byte) error {
 }
 
 // scanAll has the whole request scanned as it passes: its first message was not when the call was placed.
-func (l *loan) scanAll() {
+func (l *use) scanAll() {
 	if l.scan == nil {
 		l.scan = new(protocol.Scan)
 	}
@@ -117,7 +117,7 @@ func (l *loan) scanAll() {
 }
 
 // hear keeps the hints about the pool's sessions here.
-func (l *loan) hear(c *h2.Call) {
+func (l *use) hear(c *h2.Call) {
 	if l.Server == nil || c.Header(headerHints) == nil {
 		return
 	}
@@ -125,15 +125,15 @@ func (l *loan) hear(c *h2.Call) {
 	c.Remove(headerHints)
 }
 
-// lend takes the call's loan into use.
-func (k *call) lend() *loan {
-	k.lends = true
-	return &k.loan
+// lend takes the use of the call into service.
+func (k *call) lend() *use {
+	k.uses = true
+	return &k.use
 }
 
-// forget makes a loan fit for the next call.
-func (l *loan) forget() {
-	l.Loan, l.skip, l.reroutes = virtual.Loan{}, 0, 0
+// forget makes a use fit for the next call.
+func (l *use) forget() {
+	l.Use, l.skip, l.reroutes = virtual.Use{}, 0, 0
 	l.attach, l.named, l.implicit, l.scanning = false, false, false, false
 	if l.prepares {
 		l.text, l.queryID, l.prepares = "", l.queryID[:0], false
@@ -236,7 +236,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		}
 		return f.borrow(c, k, who, l, message, scanned, at, preparedAt{})
 	}
-	if k.lends && k.implicit { // it was not there at first
+	if k.uses && k.implicit { // it was not there at first
 		return nil, k.refuse(errForm)
 	}
 	id, ok := virtual.Parse(at.id)
@@ -481,7 +481,7 @@ func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id
 }
 
 // outcome is what a call that is over left behind. A prepared query that it made is kept.
-func (f *frames) outcome(l *loan, o *h2.Outcome, verdict ydbstatus.Verdict) virtual.Outcome {
+func (f *frames) outcome(l *use, o *h2.Outcome, verdict ydbstatus.Verdict) virtual.Outcome {
 	a := &l.answer
 	out := virtual.Outcome{Role: l.method.Role, Status: a.Status, HasMeta: a.HasMeta, MetaTx: a.MetaTx}
 	if l.Server == nil || o.NotRun() || o.Partial { // a node runs nothing of a request that is not whole
@@ -512,7 +512,7 @@ func endsTx(m *protocol.Method, status Ydb.StatusIds_StatusCode, head []byte) (e
 }
 
 // correct puts the status of the whole answer in the place of that of its beginning: a statement may fail after its first part.
-func (l *loan) correct(s *ydbstatus.Signs) {
+func (l *use) correct(s *ydbstatus.Signs) {
 	if a := &l.answer; a.Messages > 0 && a.Status != s.Status {
 		s.Status, s.Congestion, s.Subject = a.Status, cluster.CongestedNothing, ""
 		byCode(s)

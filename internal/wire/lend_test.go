@@ -142,17 +142,17 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 		vs, own, who := virtual.New(virtual.Config{Sessions: 1}), new(virtual.Tenant), new(virtual.Credentials)
 		v := vs.Create(vs.Stripe(0), who, nil, false)
 		settle := func(v *virtual.Session, request virtual.Request, out virtual.Outcome) virtual.Fate {
-			loan := virtual.Loan{Tenant: own, Session: v, Server: new(pool.Session), Request: request}
+			use := virtual.Use{Tenant: own, Session: v, Server: new(pool.Session), Request: request}
 			if v != nil {
 				e, err := vs.Enter(v.ID(), who, own, nil, false, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if e.Server != nil {
-					loan.Server, loan.Bound = e.Server, true
+					use.Server, use.Bound = e.Server, true
 				}
 			}
-			back, _ := vs.Settle(vs.Stripe(0), &loan, &out)
+			back, _ := vs.Settle(vs.Stripe(0), &use, &out)
 			return back.Fate
 		}
 		if c.before {

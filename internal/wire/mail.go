@@ -23,7 +23,7 @@ type waiting struct {
 	grant  pool.Grant
 	err    error
 	ticket h2.Ticket
-	loan   *loan    // nil: the call is over
+	use    *use     // nil: the call is over
 	prev   *waiting // in the list of those of the shard that wait
 	next   *waiting
 
@@ -47,8 +47,8 @@ type mail struct {
 	woken *turned // a call of the plain API that was parked
 }
 
-// loans is the part of a shard's router that deals with sessions of the pool.
-type loans struct {
+// uses is the part of a shard's router that deals with sessions of the pool.
+type uses struct {
 	freePlace *waiting
 	inflater  inflater
 	inflated  inflatedNow
@@ -67,13 +67,13 @@ type loans struct {
 	over   bool // nobody reads them any more
 }
 
-func (q *loans) init() {
+func (q *uses) init() {
 	q.wake = make(chan struct{}, 1)
 	q.inLine.prev, q.inLine.next = &q.inLine, &q.inLine
 }
 
 // post is for any goroutine; it does not block.
-func (q *loans) post(m mail) {
+func (q *uses) post(m mail) {
 	q.mu.Lock()
 	if q.over {
 		q.mu.Unlock()
@@ -89,7 +89,7 @@ func (q *loans) post(m mail) {
 }
 
 // ring has deliver take a turn. It does not block.
-func (q *loans) ring() {
+func (q *uses) ring() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -216,14 +216,14 @@ func (f *frames) readAll(all []mail) {
 			f.looked(m.looked, m.turn, m.kept)
 		case p == nil:
 			f.shard.Later(m.ticket, m.status)
-		case p.loan == nil: // its call is over
+		case p.use == nil: // its call is over
 			back := virtual.Return{Tenant: p.tenant, Server: p.grant.Session, Fate: virtual.Released}
 			p.app.Cancel(class)
 			f.freeWaiting(p)
 			f.giveBack(back)
 		default:
 			answered(p.app, p.grant, p.err)
-			p.loan.Server, p.loan.err, p.loan.place = p.grant.Session, p.err, nil
+			p.use.Server, p.use.err, p.use.place = p.grant.Session, p.err, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
 		}
@@ -236,7 +236,7 @@ func (f *frames) turnAway(t *virtual.Tenant, ticket string) {
 		next := p.next
 		if p.tenant == t && p.who.Ticket == ticket && t.Pool.Cancel(p.waiter) { // else it is told now
 			p.app.Lost(class, apps.ByOthers)
-			p.loan.err, p.loan.place = virtual.ErrUnauthorized, nil
+			p.use.err, p.use.place = virtual.ErrUnauthorized, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
 		}
@@ -257,13 +257,13 @@ func (f *frames) lookAt(p *waiting) {
 // looked ends a wait that is in vain.
 func (f *frames) looked(p *waiting, turn uint64, kept bool) {
 	switch {
-	case p.turn != turn || p.loan == nil: // its call is over
+	case p.turn != turn || p.use == nil: // its call is over
 	case !kept:
 		f.lookAt(p)
 	case p.tenant.Pool.Cancel(p.waiter): // else it is told now
 		f.server.sessions.Starved.Add(1)
 		p.app.Lost(class, apps.ByTimeout)
-		p.loan.err, p.loan.place = errKept, nil
+		p.use.err, p.use.place = errKept, nil
 		f.shard.Later(p.ticket, nil)
 		f.freeWaiting(p)
 	}
@@ -287,7 +287,7 @@ func (f *frames) giveBack(r virtual.Return) {
 	r.Give()
 }
 
-func (f *frames) newWaiting(l *loan, who *caller, app *apps.Stripe, t h2.Ticket) *waiting {
+func (f *frames) newWaiting(l *use, who *caller, app *apps.Stripe, t h2.Ticket) *waiting {
 	p := f.freePlace
 	if p == nil {
 		p = new(waiting)
@@ -298,7 +298,7 @@ func (f *frames) newWaiting(l *loan, who *caller, app *apps.Stripe, t h2.Ticket)
 	} else {
 		f.freePlace = p.next
 	}
-	p.loan, p.tenant, p.who, p.app, p.ticket = l, l.Tenant, who, app, t
+	p.use, p.tenant, p.who, p.app, p.ticket = l, l.Tenant, who, app, t
 	p.prev, p.next = f.inLine.prev, &f.inLine
 	p.prev.next, p.next.prev = p, p
 	return p
@@ -310,6 +310,6 @@ func (f *frames) freeWaiting(p *waiting) {
 		p.look = nil
 	}
 	p.prev.next, p.next.prev = p.next, p.prev
-	p.grant, p.err, p.loan, p.tenant, p.who, p.app, p.ticket, p.prev = pool.Grant{}, nil, nil, nil, nil, nil, h2.Ticket{}, nil
+	p.grant, p.err, p.use, p.tenant, p.who, p.app, p.ticket, p.prev = pool.Grant{}, nil, nil, nil, nil, nil, h2.Ticket{}, nil
 	p.next, f.freePlace = f.freePlace, p
 }

@@ -71,7 +71,7 @@ var (
 
 // prepare looks for a prepared query in a call. enough is false if more of the message is
 // needed to tell; known is false if the query that it names is forgotten.
-func (f *frames) prepare(l *loan, message []byte, whole bool) (query preparedAt, enough, known bool) {
+func (f *frames) prepare(l *use, message []byte, whole bool) (query preparedAt, enough, known bool) {
 	switch l.method {
 	case prepareQuery:
 		if !whole && len(message) < maxText {

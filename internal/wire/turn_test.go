@@ -37,7 +37,7 @@ func (f *frames) turnEnds() (panicked bool) {
 // Calls that were parked go on in order at the ends of turns, some in each.
 func TestParkedCallsGoOn(t *testing.T) {
 	f := new(frames)
-	f.loans.init()
+	f.uses.init()
 	var all []*parkedCall
 	for range mostWoken + 10 {
 		p := f.parkedCall()
@@ -77,7 +77,7 @@ func TestParkedCallsGoOn(t *testing.T) {
 // Of a parked call exactly one goroutine does the rest, also after a panic. A call whose caller has left is not sent.
 func TestParkedCallsThatAreNotSent(t *testing.T) {
 	f := new(frames)
-	f.loans.init()
+	f.uses.init()
 	left, broken, whole := f.parkedCall(), f.parkedCall(), f.parkedCall()
 	for _, p := range []*parkedCall{left, broken, whole} {
 		p.Wake()
@@ -106,7 +106,7 @@ func TestParkedCallsThatAreNotSent(t *testing.T) {
 // Mail that is read when the end of the turn may be over has another turn come.
 func TestParkedCallsWhoseMailIsReadLate(t *testing.T) {
 	f := new(frames)
-	f.loans.init()
+	f.uses.init()
 	p := f.parkedCall()
 	f.inTurn.Store(true)
 	p.Wake()
