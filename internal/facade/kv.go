@@ -247,7 +247,7 @@ type kvRow struct {
 
 // octets are the value's bytes; null says that it is NULL.
 func (r kvRow) octets() (b []byte, null bool, err error) {
-	b, null, ok := yql.OctetsOf(r.value.octets, r.value.typ)
+	b, null, ok := yql.RawOf(r.value.octets, r.value.typ)
 	if ok {
 		return b, null, nil
 	}
@@ -448,7 +448,7 @@ func (s *Service) kvPut(t *kvTable, key *upstream.Params, value []byte, cond con
 		return nil, overLimit("bytes of the value", len(value), limit, setting)
 	}
 	params := key.Clone()
-	if err := params.AddOctets("$value", t.Value.Type, value); err != nil {
+	if err := params.AddRaw("$value", t.Value.Type, value); err != nil {
 		return nil, yql.At(err, "value")
 	}
 	switch t.Value.Type.GetTypeId() {

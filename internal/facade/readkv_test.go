@@ -90,7 +90,7 @@ func TestAnswersOfRowsAreEncoded(t *testing.T) {
 	table := newKVTable(openTable(t, "x=x key=a:Utf8 value=v:String version=r:Int64 media=a/b"), "/local/x")
 	optional := &Ydb.Type{Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: table.Value.Type}}}
 	octets := func(b string) []byte {
-		v, err := yql.AppendOctets(nil, []byte(b), table.Value.Type)
+		v, err := yql.AppendRaw(nil, []byte(b), table.Value.Type)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -58,7 +58,7 @@ func TestAnswersThatLeaveNothingToWaitFor(t *testing.T) {
 			}
 		})
 	}
-	// Bytes that are unusual, or wrong, are left to who may take its time.
+	// Bytes that are unusual, or wrong, are read outside the turn.
 	for name, message := range map[string][]byte{
 		"a transaction said twice": {0x08, 0x80, 0xb5, 0x18, 0x32, 0x03, 0x0a, 0x01, 'a', 0x32, 0x00},
 		"an unknown field":         {0x08, 0x80, 0xb5, 0x18, 0x32, 0x02, 0x10, 0x01},

@@ -118,12 +118,12 @@ func (p *Params) AddScalar(name string, value []byte, declared *Ydb.Type) bool {
 	return ok
 }
 
-// AddOctets adds one by the bytes of its text, or string of bytes: see yql.AppendOctets.
-func (p *Params) AddOctets(name string, t *Ydb.Type, b []byte) error {
+// AddRaw adds one by the bytes of its text, or string of bytes: see yql.AppendRaw.
+func (p *Params) AddRaw(name string, t *Ydb.Type, b []byte) error {
 	p.begin()
 	start := len(p.encoded)
 	p.encoded = slices.Grow(p.encoded, len(b)+len(p.prefix))
-	encoded, err := yql.AppendOctets(p.encoded, b, t)
+	encoded, err := yql.AppendRaw(p.encoded, b, t)
 	if err == nil {
 		p.encoded = encoded
 		p.end(name, t, start)

@@ -155,9 +155,9 @@ func IsOctets(t *Ydb.Type) bool {
 	return false
 }
 
-// AppendOctets appends the bytes of a value of a type for which IsOctets is true, given the bytes that it is to have. Text must be
+// AppendRaw appends the bytes of a value of a type for which IsOctets is true, given the bytes that it is to have. Text must be
 // valid UTF-8.
-func AppendOctets(dst, b []byte, t *Ydb.Type) ([]byte, error) {
+func AppendRaw(dst, b []byte, t *Ydb.Type) ([]byte, error) {
 	switch t.GetTypeId() {
 	case Ydb.Type_STRING, Ydb.Type_YSON:
 		return appendBytes(dst, b), nil
@@ -168,8 +168,8 @@ func AppendOctets(dst, b []byte, t *Ydb.Type) ([]byte, error) {
 	return appendText(dst, b), nil
 }
 
-// OctetsOf is Octets of the bytes of a Ydb.Value. ok is false if they are not in the usual form, which Octets knows.
-func OctetsOf(value []byte, t *Ydb.Type) (b []byte, null, ok bool) {
+// RawOf returns the text or bytes in an encoded Ydb.Value. ok is false if its form is unusual: then decode it.
+func RawOf(value []byte, t *Ydb.Type) (b []byte, null, ok bool) {
 	if o := t.GetOptionalType(); o != nil {
 		if len(value) == 2 && value[0] == tagNull && value[1] == 0 {
 			return nil, true, true
@@ -200,7 +200,7 @@ func RowItems(row []byte, items [][]byte) ([][]byte, error) {
 	}
 }
 
-// Octets is AppendOctets's inverse. t may be an Optional; null says that the
+// Octets is AppendRaw's inverse. t may be an Optional; null says that the
 // value is its null. The bytes may be the value's own.
 func Octets(v *Ydb.Value, t *Ydb.Type) (b []byte, null bool, err error) {
 	if o := t.GetOptionalType(); o != nil {

@@ -121,7 +121,7 @@ func TestAppendKeyTellsKeysApart(t *testing.T) {
 func TestOctets(t *testing.T) {
 	for _, name := range []string{"String", "Utf8", "Json", "JsonDocument", "Yson"} {
 		typ := keyType(t, name)
-		octets, err := AppendOctets(nil, []byte("\u00fc"), typ)
+		octets, err := AppendRaw(nil, []byte("\u00fc"), typ)
 		if err != nil || !IsOctets(typ) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -133,11 +133,11 @@ func TestOctets(t *testing.T) {
 			if b, null, err := Octets(v, o); string(b) != "\u00fc" || null || err != nil {
 				t.Errorf("%s: %q, null %v, %v", FormatType(o), b, null, err)
 			}
-			if b, null, ok := OctetsOf(octets, o); string(b) != "\u00fc" || null || !ok {
+			if b, null, ok := RawOf(octets, o); string(b) != "\u00fc" || null || !ok {
 				t.Errorf("%s of its bytes: %q, null %v, %v", FormatType(o), b, null, ok)
 			}
 		}
-		_, err = AppendOctets(nil, []byte("\xff"), typ)
+		_, err = AppendRaw(nil, []byte("\xff"), typ)
 		if bin := name == "String" || name == "Yson"; (err == nil) != bin {
 			t.Errorf("%s of bytes that are no text: %v", name, err)
 		}
@@ -154,8 +154,8 @@ func TestOctets(t *testing.T) {
 	}
 }
 
-// FuzzOctetsOf: the bytes of a value are what its message says, or are left to it.
-func FuzzOctetsOf(f *testing.F) {
+// FuzzRawOf: the bytes of a value are what its message says, or are left to it.
+func FuzzRawOf(f *testing.F) {
 	for _, b := range [][]byte{nil, {tagNull, 0}, {tagText, 1, 'a'}, {tagBytes, 0}, {tagText, 1, 0xff}, {tagBytes, 1, 'a', tagNull, 0}, {tagText, 2, 'a'}, {tagItem, 0}} {
 		for i := range 4 {
 			f.Add(b, i)
@@ -164,7 +164,7 @@ func FuzzOctetsOf(f *testing.F) {
 	types := []*Ydb.Type{typeString, typeUtf8, optional(typeString), optional(optional(typeUtf8)), typeInt64}
 	f.Fuzz(func(t *testing.T, value []byte, i int) {
 		typ := types[uint(i)%uint(len(types))]
-		got, null, ok := OctetsOf(value, typ)
+		got, null, ok := RawOf(value, typ)
 		if !ok {
 			return
 		}
