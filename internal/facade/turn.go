@@ -60,8 +60,8 @@ var jobs = map[string]struct {
 }{
 	sidecarv1.Sidecar_Execute_FullMethodName:   {"Execute", func() answering { return new(executingGRPC) }},
 	sidecarv1.Sidecar_Begin_FullMethodName:     {"Begin", func() answering { return new(beginningGRPC) }},
-	sidecarv1.Sidecar_Commit_FullMethodName:    {"Commit", func() answering { return new(committingGRPC) }},
-	sidecarv1.Sidecar_Rollback_FullMethodName:  {"Rollback", func() answering { return new(rollingBackGRPC) }},
+	sidecarv1.Sidecar_Commit_FullMethodName:    {"Commit", newCommitting},
+	sidecarv1.Sidecar_Rollback_FullMethodName:  {"Rollback", newRollingBack},
 	sidecarv1.KeyValue_Get_FullMethodName:      {callKVGet, func() answering { return new(kvGetting) }},
 	sidecarv1.KeyValue_BatchGet_FullMethodName: {callKVBatchGet, func() answering { return new(kvBatchGetting) }},
 	sidecarv1.KeyValue_Put_FullMethodName:      {callKVPut, func() answering { return new(kvPutting) }},

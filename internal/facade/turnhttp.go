@@ -11,7 +11,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/http1"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
-	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // HTTPTurn is a Turn of a request of HTTP.
@@ -68,9 +67,9 @@ func turnOf(r *http.Request) (*HTTPTurn, *route) {
 			switch {
 			case !setPathValue(r, "id", id):
 			case end == "commit":
-				return turnFor("Commit", new(committingHTTP))
+				return turnFor("Commit", &endingHTTP{})
 			case end == "rollback":
-				return turnFor("Rollback", new(rollingBackHTTP))
+				return turnFor("Rollback", &endingHTTP{txEnding{back: true}})
 			}
 			return nil, nil
 		}
@@ -245,42 +244,23 @@ func (j *beginningHTTP) rest(t *HTTPTurn) error {
 	return t.x.replyMessage(res)
 }
 
-// committingHTTP is a call of Commit over HTTP.
-type committingHTTP struct{ committing }
+// endingHTTP is a call of Commit, or of Rollback, over HTTP.
+type endingHTTP struct{ txEnding }
 
-func (j *committingHTTP) begin(t *Turn) (bool, error) {
+func (j *endingHTTP) begin(t *Turn) (bool, error) {
 	var body jsonEndTx
 	if err := t.web.read(&body); err != nil {
 		return false, err
 	}
 	j.id, j.timeout = t.web.x.r.PathValue("id"), body.Timeout
-	return j.committing.begin(t)
+	return j.txEnding.begin(t)
 }
 
-func (j *committingHTTP) rest(t *HTTPTurn) error {
+func (j *endingHTTP) rest(t *HTTPTurn) error {
 	if err := j.run(&t.Turn); err != nil {
 		return err
 	}
-	return t.x.replyMessage(&sidecarv1.CommitResponse{Info: t.c.info})
-}
-
-// rollingBackHTTP is a call of Rollback over HTTP.
-type rollingBackHTTP struct{ rollingBack }
-
-func (j *rollingBackHTTP) begin(t *Turn) (bool, error) {
-	var body jsonEndTx
-	if err := t.web.read(&body); err != nil {
-		return false, err
-	}
-	j.id, j.timeout = t.web.x.r.PathValue("id"), body.Timeout
-	return j.rollingBack.begin(t)
-}
-
-func (j *rollingBackHTTP) rest(t *HTTPTurn) error {
-	if err := j.run(&t.Turn); err != nil {
-		return err
-	}
-	return t.x.replyMessage(&sidecarv1.RollbackResponse{Info: t.c.info})
+	return t.x.replyMessage(j.response(&t.Turn))
 }
 
 // kvGettingHTTP reads one value over HTTP.

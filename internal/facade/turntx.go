@@ -56,37 +56,23 @@ func (j *beginning) run(t *Turn) (*sidecarv1.BeginResponse, error) {
 	return &sidecarv1.BeginResponse{Tx: tx, Info: t.c.info}, err
 }
 
-// committing is a call of Commit.
-type committing struct{ id, timeout string }
-
-func (j *committing) begin(t *Turn) (ready bool, err error) {
-	if err := t.prepare(j.timeout, ""); err != nil || !t.takeStep(j.id, commitStep) {
-		return false, err
-	}
-	t.call.Effects = t.tx.Value().effects()
-	return true, nil
-}
-
-func (j *committing) first(ctx context.Context, _ *Turn, session *upstream.Session) error {
-	return session.Commit(ctx)
-}
-
-func (j *committing) run(t *Turn) error {
-	if t.tx == nil {
-		return t.s.commitWaiting(t.ctx, &t.c, t.call, j.id)
-	}
-	return t.s.commit(t.ctx, &t.c, t.call, t.tx)
-}
-
-// rollingBack is a call of Rollback.
-type rollingBack struct {
+// txEnding is a call of Commit, or of Rollback.
+type txEnding struct {
 	id, timeout string
-	ctx         context.Context // of the rollback; it does not end when the caller leaves
+	back        bool            // it is a rollback
+	ctx         context.Context // of a rollback; it does not end when the caller leaves
 }
 
-func (j *rollingBack) begin(t *Turn) (ready bool, err error) {
+func (j *txEnding) begin(t *Turn) (ready bool, err error) {
 	if err := t.prepare(j.timeout, ""); err != nil {
 		return false, err
+	}
+	if !j.back {
+		if !t.takeStep(j.id, commitStep) {
+			return false, nil
+		}
+		t.call.Effects = t.tx.Value().effects()
+		return true, nil
 	}
 	if t.tx = t.s.leases.Now(j.id, rollbackStep); t.tx == nil {
 		return false, nil
@@ -96,17 +82,33 @@ func (j *rollingBack) begin(t *Turn) (ready bool, err error) {
 	return true, nil
 }
 
-func (j *rollingBack) first(_ context.Context, _ *Turn, session *upstream.Session) error {
-	return session.Rollback(j.ctx)
+func (j *txEnding) first(ctx context.Context, _ *Turn, session *upstream.Session) error {
+	if j.back {
+		return session.Rollback(j.ctx)
+	}
+	return session.Commit(ctx)
 }
 
-func (j *rollingBack) run(t *Turn) error {
-	if t.tx == nil {
+func (j *txEnding) run(t *Turn) error {
+	switch {
+	case t.tx == nil && j.back:
 		return t.s.rollBackWaiting(t.ctx, &t.c, j.id)
+	case t.tx == nil:
+		return t.s.commitWaiting(t.ctx, &t.c, t.call, j.id)
+	case j.back:
+		t.tx.Value().ahead = t.call.Ahead
+		t.tx.End(lease.Abandoned, &stored{})
+		return nil
+	default:
+		return t.s.commit(t.ctx, &t.c, t.call, t.tx)
 	}
-	t.tx.Value().ahead = t.call.Ahead
-	t.tx.End(lease.Abandoned, &stored{})
-	return nil
+}
+
+func (j *txEnding) response(t *Turn) proto.Message {
+	if j.back {
+		return &sidecarv1.RollbackResponse{Info: t.c.info}
+	}
+	return &sidecarv1.CommitResponse{Info: t.c.info}
 }
 
 // beginningGRPC is a call of Begin over gRPC.
@@ -132,44 +134,39 @@ func (j *beginningGRPC) rest(t *Turn, b []byte) ([]byte, error) {
 	return messageField(b, info, func(b []byte) []byte { return appendInfo(b, res.Info) }), nil
 }
 
-// committingGRPC is a call of Commit over gRPC.
-type committingGRPC struct{ committing }
+// endRequest is a request of Commit, or of Rollback.
+type endRequest[T any] interface {
+	*T
+	proto.Message
+	GetId() string
+	GetTimeout() string
+}
 
-func (j *committingGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool) {
+// endingGRPC is a call of Commit, or of Rollback, over gRPC.
+type endingGRPC[T any, R endRequest[T]] struct{ txEnding }
+
+func (j *endingGRPC[T, R]) read(t *Turn, request []byte) (m proto.Message, ok bool) {
 	if !readTexts(request, &j.id, &j.timeout) {
-		req := new(sidecarv1.CommitRequest)
+		req := R(new(T))
 		if proto.Unmarshal(request, req) != nil {
 			return nil, false
 		}
-		m, j.id, j.timeout = req, req.Id, req.Timeout
+		m, j.id, j.timeout = req, req.GetId(), req.GetTimeout()
 	}
 	return m, t.s.peerOf(j.id) == nil
 }
 
-func (j *committingGRPC) rest(t *Turn, b []byte) ([]byte, error) {
+func (j *endingGRPC[T, R]) rest(t *Turn, b []byte) ([]byte, error) {
 	if err := j.run(t); err != nil {
 		return nil, err
 	}
 	return appendInfoAlone(b, t.c.info), nil
 }
 
-// rollingBackGRPC is a call of Rollback over gRPC.
-type rollingBackGRPC struct{ rollingBack }
-
-func (j *rollingBackGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool) {
-	if !readTexts(request, &j.id, &j.timeout) {
-		req := new(sidecarv1.RollbackRequest)
-		if proto.Unmarshal(request, req) != nil {
-			return nil, false
-		}
-		m, j.id, j.timeout = req, req.Id, req.Timeout
-	}
-	return m, t.s.peerOf(j.id) == nil
+func newCommitting() answering {
+	return new(endingGRPC[sidecarv1.CommitRequest, *sidecarv1.CommitRequest])
 }
 
-func (j *rollingBackGRPC) rest(t *Turn, b []byte) ([]byte, error) {
-	if err := j.run(t); err != nil {
-		return nil, err
-	}
-	return appendInfoAlone(b, t.c.info), nil
+func newRollingBack() answering {
+	return &endingGRPC[sidecarv1.RollbackRequest, *sidecarv1.RollbackRequest]{txEnding: txEnding{back: true}}
 }
