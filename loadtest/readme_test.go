@@ -10,32 +10,15 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 var update = flag.Bool("update", false, "write README's table of what the sidecar costs")
 
 // README's first table is that of the committed runs.
 func TestReadmeHasTheFiguresOfTheRuns(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begin, end = "<!-- overhead -->\n", "<!-- /overhead -->"
-	before, rest, ok := strings.Cut(string(readme), begin)
-	table, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("README has no %s%s", begin, end)
-	}
 	want := costTable(t, readRuns(t, "../docs/benchmarks/overhead/runs.txt"))
-	if table == want {
-		return
-	}
-	if !*update {
-		t.Fatalf("README's table is not that of docs/benchmarks/overhead: go test ./loadtest -run TestReadme -update. It has\n%s\nwant\n%s", table, want)
-	}
-	if err := os.WriteFile("../README.md", []byte(before+begin+want+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	doctable.Part(t, *update, "../README.md", "<!-- overhead -->\n", "<!-- /overhead -->", want)
 }
 
 // runs is a file in the format of Go's benchmarks: its settings, and the figures

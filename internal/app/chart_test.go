@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/internal/config"
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 // TestChartSchema holds the settings in the schema of the chart's values to those
@@ -17,22 +18,7 @@ import (
 func TestChartSchema(t *testing.T) {
 	const path = "../../deploy/helm/ydb-sidecar/values.schema.json"
 	const begin = "\n    \"generated\": {\"$comment\": \"From here on: go test ./internal/app -run TestChartSchema -update\"},\n"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, _, ok := strings.Cut(string(text), begin)
-	if !ok {
-		t.Fatalf("%s has no place for the settings", path)
-	}
-	want := head + begin + settingsSchema(t) + "  }\n}\n"
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Errorf("%s is out of date; run go test ./internal/app -run TestChartSchema -update", path)
-	}
+	doctable.Part(t, *update, path, begin, "", settingsSchema(t)+"  }\n}\n")
 }
 
 // settingsSchema is the definitions of the settings, of those that are secrets, and

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/internal/config"
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 var update = flag.Bool("update", false, "write the table of settings into README.md")
@@ -120,23 +121,7 @@ func TestLayers(t *testing.T) {
 func TestReadmeSettings(t *testing.T) {
 	const path, end = "../../README.md", "<!-- /settings -->"
 	begin := "<!-- settings: written by `go test ./internal/app -run TestReadmeSettings -update` -->\n"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(text), begin)
-	_, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the settings", path)
-	}
-	want := head + begin + settingsTable(t) + end + tail
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Errorf("%s is out of date; run go test ./internal/app -run TestReadmeSettings -update", path)
-	}
+	doctable.Part(t, *update, path, begin, end, settingsTable(t))
 }
 
 func settingsTable(t *testing.T) string {

@@ -14,13 +14,12 @@ import (
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 // TestReference holds docs/reference.md to the tables of the code, and both to a
@@ -31,18 +30,7 @@ func TestReference(t *testing.T) {
 	s := everything(t)
 	instruments := s.telemetry.Instruments()
 	want := reference(t, instruments)
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := gocmp.Diff(strings.Split(want, "\n"), strings.Split(string(got), "\n")); diff != "" {
-		t.Errorf("%s is out of date (-code +page); run go test ./internal/app -run TestReference -update:\n%s", path, diff)
-	}
+	doctable.Whole(t, *update, path, want)
 	s.eventually("calls are measured", func() bool {
 		_, text := s.get("/metrics")
 		return strings.Contains(text, "http_server_request_duration_seconds_count")
@@ -52,7 +40,7 @@ func TestReference(t *testing.T) {
 		t.Error(fault)
 	}
 	for path := range s.endpoints() {
-		if !strings.Contains(string(got), "`"+path+"`") {
+		if !strings.Contains(want, "`"+path+"`") {
 			t.Errorf("the admin address serves %s, which the page does not have", path)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 // failure is a way in which a call to the cluster fails.
@@ -108,7 +109,7 @@ func TestDocsHaveTheAnswers(t *testing.T) {
 		b.WriteString("\n")
 	}
 	const begin, end = "<!-- answers: compared with the code by `go test ./internal/facade -run TestDocs`, written with -update -->\n", "<!-- /answers -->"
-	compareTable(t, begin, end, b.String())
+	doctable.Part(t, *update, docs, begin, end, b.String())
 }
 
 func checkAnswer(t *testing.T, failure failure, stake string, err error, d deed, f *fault) {

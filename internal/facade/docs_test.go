@@ -9,8 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 var update = flag.Bool("update", false, "write the generated part of docs/api.md")
@@ -38,30 +39,7 @@ func codeTable() string {
 }
 
 func TestDocsHaveTheCodes(t *testing.T) {
-	compareTable(t, "with -update -->\n", "<!-- /codes -->", codeTable())
-}
-
-// compareTable compares a table of the code with what the page has between two marks, or writes it there.
-func compareTable(t *testing.T, begin, end, table string) {
-	t.Helper()
-	raw, err := os.ReadFile(docs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(raw), begin)
-	old, tail, found := strings.Cut(rest, end)
-	if !ok || !found {
-		t.Fatalf("%s has no marks for the table", docs)
-	}
-	if *update {
-		if err := os.WriteFile(docs, []byte(head+begin+table+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(table, old); diff != "" {
-		t.Errorf("%s (-code +page); write it with -update:\n%s", docs, diff)
-	}
+	doctable.Part(t, *update, docs, "with -update -->\n", "<!-- /codes -->", codeTable())
 }
 
 // TestDocsNameTheSettings: whoever meets a limit finds it on the page.

@@ -3,11 +3,11 @@ package pessimize
 import (
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 var update = flag.Bool("update", false, "write the tables into docs/health.md")
@@ -35,26 +35,8 @@ func TestEdges(t *testing.T) {
 
 func TestDocumentedTable(t *testing.T) {
 	const path, end = "../../docs/health.md", "<!-- end -->"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := string(text)
 	for file, table := range map[string]string{"table.go": markdown(), "doubt.go": doubtMarkdown()} {
-		begin := "<!-- table: internal/pessimize/" + file + " -->\n"
-		head, rest, ok := strings.Cut(want, begin)
-		_, tail, ok2 := strings.Cut(rest, end)
-		if !ok || !ok2 {
-			t.Fatalf("%s has no table between %q and %q", path, begin, end)
-		}
-		want = head + begin + table + end + tail
-	}
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Errorf("%s is out of date; run go test ./internal/pessimize -run DocumentedTable -update", path)
+		doctable.Part(t, *update, path, "<!-- table: internal/pessimize/"+file+" -->\n", end, table)
 	}
 }
 

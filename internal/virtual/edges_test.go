@@ -3,9 +3,10 @@ package virtual
 import (
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 var update = flag.Bool("update", false, "write the table of edges into decision 9")
@@ -40,23 +41,7 @@ func TestEdges(t *testing.T) {
 
 func TestDocumentedEdges(t *testing.T) {
 	const path, begin, end = "../../docs/decisions/0009-virtual-sessions.md", "<!-- table: internal/virtual/edges.go -->\n", "<!-- end -->"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(text), begin)
-	_, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no table between %q and %q", path, begin, end)
-	}
-	want := head + begin + markdown() + end + tail
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Errorf("%s is out of date; run go test ./internal/virtual -run DocumentedEdges -update", path)
-	}
+	doctable.Part(t, *update, path, begin, end, markdown())
 }
 
 func markdown() string {

@@ -6,12 +6,10 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -19,6 +17,7 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -102,18 +101,7 @@ func TestGolden(t *testing.T) {
 			for _, f := range flavors {
 				got := dump(t, p, f)
 				path := filepath.Join("testdata", name+"."+string(f)+".json")
-				if *update {
-					if err := os.WriteFile(path, got, 0o644); err != nil {
-						t.Fatal(err)
-					}
-				}
-				want, err := os.ReadFile(path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if diff := cmp.Diff(string(want), string(got)); diff != "" {
-					t.Errorf("%s (-file +code; run with -update if it is right):\n%s", path, diff)
-				}
+				doctable.Whole(t, *update, path, string(got))
 				acceptable(t, p, f)
 			}
 		})

@@ -3,16 +3,15 @@ package ydbstatus
 import (
 	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 var update = flag.Bool("update", false, "write docs/statuses.md anew")
@@ -20,19 +19,7 @@ var update = flag.Bool("update", false, "write docs/statuses.md anew")
 const page = "../../docs/statuses.md"
 
 func TestDocsAreTheTable(t *testing.T) {
-	want := render()
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("%s is not what the table says; run go test ./internal/ydbstatus -update\n%s", page, diff)
-	}
+	doctable.Whole(t, *update, page, render())
 }
 
 // render writes the page. What each kind of call makes of a line comes from

@@ -2,9 +2,10 @@ package engine
 
 import (
 	"flag"
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 var update = flag.Bool("update", false, "write docs/devcluster-yql.md")
@@ -74,13 +75,5 @@ func TestDocument(t *testing.T) {
 			b.WriteString("| " + c.name + " | " + code(example) + " | " + result + " |\n")
 		}
 	}
-	if *update {
-		if err := os.WriteFile(docPath, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(docPath)
-	if err != nil || string(have) != b.String() {
-		t.Errorf("docs/devcluster-yql.md differs from the constructs that are tested (%v); run this test with -update", err)
-	}
+	doctable.Whole(t, *update, docPath, b.String())
 }
