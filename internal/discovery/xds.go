@@ -175,7 +175,12 @@ type XDS struct {
 	firstly sync.Once
 	first   chan struct{} // closed when the first answer came, or did not
 
-	mu       sync.Mutex // guards all below
+	mu sync.Mutex // guards all below
+	assigned
+}
+
+// assigned is what the control plane answered.
+type assigned struct {
 	nodes    []cluster.Node
 	accepted string // version of nodes; "": none
 	fresh    bool   // they, or an id, changed since ListEndpoints

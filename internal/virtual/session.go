@@ -46,6 +46,7 @@ const maxOpen = 10
 
 // Session is a session as a client sees it. Between calls it has no server session, but
 // while a transaction is open or something else lives on the server session.
+// Wide: there are many of them, and the order of the fields decides what a call reads from memory.
 type Session struct {
 	id ID
 

@@ -39,31 +39,51 @@ type Tenants struct {
 	users   *cache.Cache[string] // by Credentials.Hash
 	refused *cache.Cache[error]  // the same: to whom the cluster said no just now
 
-	ctx     context.Context // ends with the server
-	runs    sync.WaitGroup
-	unnamed atomic.Uint64 // callers whose app got no pool of its own
-	freed   atomic.Uint64 // pools with an app that are gone: others may have one
-	evicted atomic.Uint64 // pools closed because others needed the room
+	ctx  context.Context // ends with the server
+	runs sync.WaitGroup
+	poolCounts
 
 	quieting sync.Mutex    // held while pools are told of Quiet, which takes its time; before mu
 	views    chan struct{} // capacity 1: there is a view that pools are yet to be told of
 	telling  sync.Once     // starts who tells them
 
-	mu      sync.Mutex // guards all below; no pool is called under it, and none is made
+	mu sync.Mutex // guards all below; no pool is called under it, and none is made
+	tenantPools
+	questions
+	news
+	closed bool
+}
+
+// poolCounts count callers and pools over the life of the process.
+type poolCounts struct {
+	unnamed atomic.Uint64 // callers whose app got no pool of its own
+	freed   atomic.Uint64 // pools with an app that are gone: others may have one
+	evicted atomic.Uint64 // pools closed because others needed the room
+}
+
+// tenantPools are the pools that there are. Tenants.mu guards them.
+type tenantPools struct {
 	byName  map[tenantName]*Tenant
 	making  map[tenantName][]Waiter // of tenants whose pools are being made, and the calls that wait for them
 	named   map[tenantName]int      // pools with an app, by identity, also of making
 	closing int                     // pools that are closed to make room, and have not ended
+	warned  bool                    // that there are more apps than may have a pool
+}
+
+// questions ask the cluster which user credentials belong to. Tenants.mu guards them.
+type questions struct {
 	asking  map[[sha256.Size]byte]*question
 	askers  map[Client]*askingConn // connections with questions
 	line    []*askingConn          // those that wait for one of theirs to be asked, the longest first
 	asks    int                    // questions under way
 	further int                    // questions behind the first of their connection
-	view    cluster.View
-	viewed  int  // views so far
-	quiet   bool // written with quieting held, too
-	closed  bool
-	warned  bool // that there are more apps than may have a pool
+}
+
+// news is what pools are to be told. Tenants.mu guards it.
+type news struct {
+	view   cluster.View
+	viewed int  // views so far
+	quiet  bool // written with quieting held, too
 }
 
 // NewTenants returns none but that of TenantsConfig.Own. What it starts ends with ctx, and Wait waits for it.
@@ -74,7 +94,10 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
 		refused: cache.New[error](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
 		views:   make(chan struct{}, 1),
-		byName:  map[tenantName]*Tenant{}, making: map[tenantName][]Waiter{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*askingConn{},
+		tenantPools: tenantPools{
+			byName: map[tenantName]*Tenant{}, making: map[tenantName][]Waiter{}, named: map[tenantName]int{},
+		},
+		questions: questions{asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*askingConn{}},
 	}
 	if ts.config.Log == nil {
 		ts.config.Log = slog.New(slog.DiscardHandler)
