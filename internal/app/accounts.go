@@ -61,7 +61,7 @@ const (
 	whoPause = 20 * time.Millisecond
 )
 
-func (a accounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
+func (a accounts) Pool(c virtual.PoolConfig) virtual.OwnedPool {
 	a.births.Lock()
 	defer a.births.Unlock()
 	own := c.Own && a.own != nil
@@ -103,7 +103,7 @@ func tenantPool(c pool.Config) pool.Config {
 // opener opens sessions for a tenant.
 type opener struct {
 	account *upstream.Account
-	tenant  virtual.TenantConfig
+	tenant  virtual.PoolConfig
 }
 
 // Open satisfies pool.Opener.

@@ -222,7 +222,7 @@ func TestResizeBoundsOwnPoolsThatComeLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	for own, want := range map[bool]int{true: 20, false: 40} {
-		p := made.Pool(virtual.TenantConfig{Database: "/local", Own: own, Weight: func() int { return 1 }})
+		p := made.Pool(virtual.PoolConfig{Database: "/local", Own: own, Weight: func() int { return 1 }})
 		law := s.core.limits.StateOf(p.(throttled).own)
 		if st := p.Stats(); st.Max != want || st.Limit != want || law.Limit != float64(want) {
 			t.Errorf("own %t: max %d, limit %d, that of the law %v; want %d", own, st.Max, st.Limit, law.Limit, want)
@@ -246,7 +246,7 @@ func TestPoolsMadeDuringAReload(t *testing.T) {
 			_, err := s.Reload("a test", false)
 			done <- err
 		}()
-		var all []virtual.TenantPool
+		var all []virtual.OwnedPool
 		for reloading := true; reloading; {
 			select {
 			case err := <-done:
@@ -255,7 +255,7 @@ func TestPoolsMadeDuringAReload(t *testing.T) {
 				}
 				reloading = false
 			default:
-				all = append(all, made.Pool(virtual.TenantConfig{Database: "/local", Weight: func() int { return 1 }}))
+				all = append(all, made.Pool(virtual.PoolConfig{Database: "/local", Weight: func() int { return 1 }}))
 			}
 		}
 		stale := 0

@@ -12,23 +12,23 @@ import (
 // A session whose pool is closed, and whose server session its node wants closed, is adopted only by a call of the app that
 // the session is for.
 func TestAnotherAppAdoptsNoSession(t *testing.T) {
-	who, old, next := new(Credentials), new(Tenant), new(Tenant)
+	who, old, next := new(Credentials), new(IdentityPool), new(IdentityPool)
 	one, other := new(apps.App), new(apps.App)
 	vs := New(Config{Sessions: 1})
 	v := vs.Create(vs.stripes[0], who, one, true)
 	if _, err := vs.Enter(v.id, who, old, one, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	vs.Settle(vs.stripes[0], &Use{Tenant: old, Session: v}, new(Outcome))
+	vs.Settle(vs.stripes[0], &Use{Identity: old, Session: v}, new(Outcome))
 	v.server = new(pool.Session)
 	new(pool.Pool).Kill(v.server, "its node wants it closed")
 	v.state = bound
 	old.gone.Store(true)
 	if e, err := vs.Enter(v.id, who, next, other, false, nil); err != ErrOtherApp || e.Session != v {
-		t.Errorf("%v, tenant %p; want %v", err, v.tenant, ErrOtherApp)
+		t.Errorf("%v, tenant %p; want %v", err, v.identity, ErrOtherApp)
 	}
-	if e, err := vs.Enter(v.id, who, next, one, false, nil); err != nil || e.Tenant != next || e.Stale.Server == nil {
-		t.Errorf("%v, tenant %p; want %p", err, e.Tenant, next)
+	if e, err := vs.Enter(v.id, who, next, one, false, nil); err != nil || e.Identity != next || e.Stale.Server == nil {
+		t.Errorf("%v, tenant %p; want %p", err, e.Identity, next)
 	}
 }
 
@@ -36,11 +36,11 @@ func TestAnotherAppAdoptsNoSession(t *testing.T) {
 func TestPoolsOfNewcomersAreNotClosed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &looking{look: func() {}}
-	ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
-	tenant := ts.obtain(tenantName{database: "/local", user: anonymous})
-	p.look = func() { tenant.lent.Store(true) }
-	ts.Sweep(time.Now().Add(2 * tenantIdle))
-	if tenant.gone.Load() {
+	ts := NewIdentityPools(ctx, PoolsConfig{Accounts: p, Database: "/local"})
+	identity := ts.obtain(poolKey{database: "/local", user: anonymous})
+	p.look = func() { identity.lent.Store(true) }
+	ts.Sweep(time.Now().Add(2 * poolIdle))
+	if identity.gone.Load() {
 		t.Error("it was closed")
 	}
 	cancel()

@@ -25,14 +25,14 @@ type askingConn struct {
 }
 
 // Ask has somebody find out whose ticket it is; false: nobody will, and nobody is told.
-func (ts *Tenants) Ask(who *Credentials, client Client, w Waiter) bool {
+func (ts *IdentityPools) Ask(who *Credentials, client Client, w Waiter) bool {
 	_, refused := ts.refused.Get(string(who.Hash[:]))
 	return !refused && ts.ask(who, client, w)
 }
 
 // ask has somebody find out whose ticket it is, once for all who wait; false: too
 // many tickets of the connection are being asked about.
-func (ts *Tenants) ask(who *Credentials, client Client, w Waiter) bool {
+func (ts *IdentityPools) ask(who *Credentials, client Client, w Waiter) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	q := ts.asking[who.Hash]
@@ -61,7 +61,7 @@ func (ts *Tenants) ask(who *Credentials, client Client, w Waiter) bool {
 }
 
 // askLocked asks as many questions as may be under way.
-func (ts *Tenants) askLocked() {
+func (ts *IdentityPools) askLocked() {
 	for ts.asks < maxAsks && len(ts.line) > 0 {
 		a := ts.line[0]
 		ts.line[0], ts.line = nil, ts.line[1:]
@@ -75,7 +75,7 @@ func (ts *Tenants) askLocked() {
 }
 
 // found lets the calls go on that wait for an answer, and has the next question asked.
-func (ts *Tenants) found(a *askingConn, q *question) {
+func (ts *IdentityPools) found(a *askingConn, q *question) {
 	ts.mu.Lock()
 	waiting := q.waiting
 	delete(ts.asking, q.hash)
@@ -94,7 +94,7 @@ func (ts *Tenants) found(a *askingConn, q *question) {
 }
 
 // find asks the cluster.
-func (ts *Tenants) find(q *question) {
+func (ts *IdentityPools) find(q *question) {
 	ctx, cancel := context.WithTimeout(ts.ctx, askTimeout)
 	defer cancel()
 	key := string(q.hash[:])

@@ -10,14 +10,14 @@ import (
 func TestSessionsThatNobodyUsesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 50
-		vs, own, who, mallory := New(Config{Sessions: most}), new(Tenant), &Credentials{}, &Credentials{Hash: [32]byte{1}}
+		vs, own, who, mallory := New(Config{Sessions: most}), new(IdentityPool), &Credentials{}, &Credentials{Hash: [32]byte{1}}
 		own.lent.Store(true)
 		create := func(who *Credentials, stripe int) *Session { return vs.Create(vs.Stripe(stripe), who, nil, false) }
 		used, attached := create(who, 0), create(who, 1)
 		if _, err := vs.Enter(used.id, who, own, nil, false, nil); err != nil {
 			t.Fatal(err)
 		}
-		vs.Settle(vs.Stripe(0), &Use{Tenant: own, Session: used}, new(Outcome))
+		vs.Settle(vs.Stripe(0), &Use{Identity: own, Session: used}, new(Outcome))
 		if _, err := vs.Attach(attached, new(attachment), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -58,22 +58,22 @@ func TestSessionsThatNobodyUsesMakeRoom(t *testing.T) {
 
 // One connection that takes all sessions, used or attached to, makes room for others until they have as many. It displaces nobody.
 func TestWhoHasMostSessionsMakesRoom(t *testing.T) {
-	for name, keep := range map[string]func(*testing.T, *Sessions, *Session, *Credentials, *Tenant){
-		"attached": func(t *testing.T, vs *Sessions, v *Session, _ *Credentials, _ *Tenant) {
+	for name, keep := range map[string]func(*testing.T, *Sessions, *Session, *Credentials, *IdentityPool){
+		"attached": func(t *testing.T, vs *Sessions, v *Session, _ *Credentials, _ *IdentityPool) {
 			if _, err := vs.Attach(v, new(attachment), nil); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"used": func(t *testing.T, vs *Sessions, v *Session, who *Credentials, own *Tenant) {
+		"used": func(t *testing.T, vs *Sessions, v *Session, who *Credentials, own *IdentityPool) {
 			if _, err := vs.Enter(v.id, who, own, nil, false, nil); err != nil {
 				t.Fatal(err)
 			}
-			vs.Settle(vs.Of(v.id), &Use{Tenant: own, Session: v}, new(Outcome))
+			vs.Settle(vs.Of(v.id), &Use{Identity: own, Session: v}, new(Outcome))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const most = 1000
-			vs, own := New(Config{Sessions: most}), new(Tenant)
+			vs, own := New(Config{Sessions: most}), new(IdentityPool)
 			own.lent.Store(true)
 			caller := func(n byte) *Credentials { return &Credentials{Hash: [32]byte{n}, ConnSessions: new(ConnSessions)} }
 			create := func(who *Credentials) *Session {
@@ -118,7 +118,7 @@ func TestWhoHasMostSessionsMakesRoom(t *testing.T) {
 func TestSessionsThatAreLeftMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 50
-		vs, own := New(Config{Sessions: most}), new(Tenant)
+		vs, own := New(Config{Sessions: most}), new(IdentityPool)
 		own.lent.Store(true)
 		create := func() *Session {
 			return vs.Create(vs.Stripe(0), &Credentials{ConnSessions: new(ConnSessions)}, nil, false)
@@ -127,7 +127,7 @@ func TestSessionsThatAreLeftMakeRoom(t *testing.T) {
 			if _, err := vs.Enter(v.id, &Credentials{}, own, nil, false, nil); err != nil {
 				t.Fatal(err)
 			}
-			vs.Settle(vs.Stripe(0), &Use{Tenant: own, Session: v}, new(Outcome))
+			vs.Settle(vs.Stripe(0), &Use{Identity: own, Session: v}, new(Outcome))
 		}
 		time.Sleep(left - time.Second)
 		if create() != nil {

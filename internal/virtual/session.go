@@ -52,7 +52,7 @@ type Session struct {
 
 	// Guarded by its stripe's mu, as all that is not constant. What each call needs comes first:
 	// with many sessions it is not in the processor's cache.
-	tenant    *Tenant       // nil: nobody has asked yet whose it is
+	identity  *IdentityPool // nil: nobody has asked yet whose it is
 	server    *pool.Session // that stays with it: state.holds
 	client    Client        // of the last call
 	state     state
@@ -130,19 +130,19 @@ func (v *Session) fateOfServer() Fate {
 	return Released
 }
 
-// adopts reports whether the session becomes that of the tenant t which its next call comes with: it has had none, or one of the
-// same user whose pool is closed, or has the sessions of the other service.
-func (v *Session) adopts(t *Tenant) bool {
-	return v.tenant == nil || v.server == nil && v.tenant.isUser(t) && (v.tenant.gone.Load() || v.tenant.name.table != t.name.table)
+// adopts reports whether the session changes to t, the pool of its next call. It does if it has no pool yet. It also
+// does if it has no server session and t is of the same user, but the old pool is closed or is of the other service.
+func (v *Session) adopts(t *IdentityPool) bool {
+	return v.identity == nil || v.server == nil && v.identity.isUser(t) && (v.identity.gone.Load() || v.identity.name.table != t.name.table)
 }
 
 // stale reports whether the session's server session is to be given back before another call: nothing is on it, and its node wants it closed.
 func (v *Session) stale() bool { return v.server != nil && !v.dirty() && !v.server.Valid() }
 
 // isOf reports whether a session is the caller's: who created it, or the same identity
-// with another ticket. t is the caller's tenant; nil: nobody knows it yet.
-func (v *Session) isOf(who *Credentials, t *Tenant) bool {
-	return v.maker == who.Hash || v.tenant != nil && v.tenant.is(t)
+// with another ticket. t is the caller's identity; nil: nobody knows it yet.
+func (v *Session) isOf(who *Credentials, t *IdentityPool) bool {
+	return v.maker == who.Hash || v.identity != nil && v.identity.is(t)
 }
 
 // stripeCount is a power of two. Shards beyond it share stripes.
@@ -209,7 +209,7 @@ func (s *Stripe) restLocked(v *Session) {
 	v.stirLocked()
 	v.used = at(s.now)
 	ring := &s.resting.idle
-	if v.tenant == nil {
+	if v.identity == nil {
 		ring = &s.resting.unused
 	}
 	v.prev, v.next = ring.prev, ring

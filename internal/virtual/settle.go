@@ -37,13 +37,13 @@ type ServerSession interface {
 
 // Use is what a call has of a session, from Enter to Settle.
 type Use struct {
-	Tenant  *Tenant       // whose pool; nil: none is needed
-	Session *Session      // nil: the call names none, and has a server session for itself
-	Server  *pool.Session // the call goes out on it; nil: none yet
-	Request Request
-	Bound   bool   // Server is Session's already
-	Closing bool   // the node wants Server closed
-	Told    uint64 // the transaction that Sessions.Tell noted; 0: none
+	Identity *IdentityPool // whose pool; nil: none is needed
+	Session  *Session      // nil: the call names none, and has a server session for itself
+	Server   *pool.Session // the call goes out on it; nil: none yet
+	Request  Request
+	Bound    bool   // Server is Session's already
+	Closing  bool   // the node wants Server closed
+	Told     uint64 // the transaction that Sessions.Tell noted; 0: none
 }
 
 // Request is what settles the fate of a call's server session, of what the call asked for.
@@ -77,9 +77,9 @@ const (
 
 // Return is a server session that goes back to its pool. Whoever has it must call Give, once.
 type Return struct {
-	Tenant *Tenant
-	Server *pool.Session
-	Fate   Fate
+	Identity *IdentityPool
+	Server   *pool.Session
+	Fate     Fate
 }
 
 // Give gives it back. Somebody who waits for it may be told at once.
@@ -93,11 +93,11 @@ func (r Return) Give() {
 	}
 	switch r.Fate {
 	case Released:
-		r.Tenant.Pool.Release(r.Server)
+		r.Identity.Pool.Release(r.Server)
 	case Recovered:
-		r.Tenant.Pool.Recover(r.Server)
+		r.Identity.Pool.Recover(r.Server)
 	default:
-		r.Tenant.Pool.Discard(r.Server)
+		r.Identity.Pool.Discard(r.Server)
 	}
 }
 
@@ -109,7 +109,7 @@ func giveAll(all []Return) {
 
 // take takes the server session, and the session, from a use.
 func (l *Use) take(fate Fate) Return {
-	r := Return{l.Tenant, l.Server, fate}
+	r := Return{l.Identity, l.Server, fate}
 	l.Session, l.Server = nil, nil
 	return r
 }
@@ -146,8 +146,8 @@ func (vs *Sessions) Settle(own *Stripe, l *Use, o *Outcome) (back Return, watch 
 	}
 	recovers := ran && !clean && !o.Gone && l.recoverable(o)
 	borrowed := l.Server != nil && !l.Bound
-	if borrowed && !l.Tenant.lent.Load() { // other shards read it for each of their calls
-		l.Tenant.lent.Store(true)
+	if borrowed && !l.Identity.lent.Load() { // other shards read it for each of their calls
+		l.Identity.lent.Store(true)
 	}
 	v, s := l.Session, own
 	if v != nil {
@@ -300,7 +300,7 @@ func (vs *Sessions) Lose(l *Use) (r Return, lost bool) {
 	if s.count.InDoubt++; lost {
 		s.count.Lost++
 	}
-	r = Return{l.Tenant, l.Server, Discarded}
+	r = Return{l.Identity, l.Server, Discarded}
 	l.Server, l.Bound = nil, false
 	return r, lost
 }

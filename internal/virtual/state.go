@@ -28,7 +28,7 @@ type State struct {
 }
 
 // State returns what there is now.
-func (vs *Sessions) State(ts *Tenants) *State {
+func (vs *Sessions) State(ts *IdentityPools) *State {
 	st := &State{Pools: ts.State(), Unnamed: ts.unnamed.Load(), Evicted: ts.evicted.Load()}
 	var c counts
 	for _, s := range vs.stripes {
@@ -52,28 +52,28 @@ func (vs *Sessions) State(ts *Tenants) *State {
 type keeps struct {
 	mu  sync.Mutex // guards all below; before that of a stripe
 	at  time.Time
-	by  map[*Tenant]int
-	ids map[tenantName]int // by identity
+	by  map[*IdentityPool]int
+	ids map[poolKey]int // by identity
 	all int
 }
 
 // keptFor is how long a count serves.
 const keptFor = 100 * time.Millisecond
 
-// of is how many those of a tenant keep, those of its identity, and all.
-func (k *keeps) of(vs *Sessions, t *Tenant) (mine, identity, all int) {
+// of returns how many server sessions are kept by sessions of the pool t, of its identity, and in all.
+func (k *keeps) of(vs *Sessions, t *IdentityPool) (mine, identity, all int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if time.Since(k.at) < keptFor {
 		return k.by[t], k.ids[t.name.identity()], k.all
 	}
-	k.at, k.by, k.ids, k.all = time.Now(), map[*Tenant]int{}, map[tenantName]int{}, 0
+	k.at, k.by, k.ids, k.all = time.Now(), map[*IdentityPool]int{}, map[poolKey]int{}, 0
 	for _, s := range vs.stripes {
 		s.mu.Lock()
 		for v := range s.bound {
 			if v.always || v.temporary {
-				k.by[v.tenant]++
-				k.ids[v.tenant.name.identity()]++
+				k.by[v.identity]++
+				k.ids[v.identity.name.identity()]++
 				k.all++
 			}
 		}
@@ -82,9 +82,9 @@ func (k *keeps) of(vs *Sessions, t *Tenant) (mine, identity, all int) {
 	return k.by[t], k.ids[t.name.identity()], k.all
 }
 
-// KeepAll reports whether sessions keep, to their ends, every server session that a tenant's pool may have. The
+// KeepAll reports whether sessions keep, to their ends, every server session that an identity's pool may have. The
 // pools of an identity's apps have st.Max together.
-func (vs *Sessions) KeepAll(t *Tenant) bool {
+func (vs *Sessions) KeepAll(t *IdentityPool) bool {
 	mine, identity, all := vs.keeps.of(vs, t)
 	if identity == 0 {
 		return false

@@ -54,7 +54,7 @@ func TestStripesOfIDs(t *testing.T) {
 // Never are there more sessions than allowed, in whatever stripes they are made, and none less.
 func TestLimitOverStripes(t *testing.T) {
 	const most, makers, rounds = 50, 2 * stripeCount, 300
-	vs, own, who := New(Config{Sessions: most}), new(Tenant), new(Credentials)
+	vs, own, who := New(Config{Sessions: most}), new(IdentityPool), new(Credentials)
 	own.lent.Store(true)
 	var there, refused atomic.Int64
 	var wg sync.WaitGroup
@@ -70,7 +70,7 @@ func TestLimitOverStripes(t *testing.T) {
 				} else if _, no := vs.Enter(v.id, who, own, nil, false, nil); no != nil {
 					t.Error(no)
 				} else {
-					vs.Settle(s, &Use{Tenant: own, Session: v}, new(Outcome))
+					vs.Settle(s, &Use{Identity: own, Session: v}, new(Outcome))
 				}
 				if len(mine) > 0 && (len(mine) > 5 || round%3 == 2) {
 					there.Add(-1)
@@ -78,13 +78,13 @@ func TestLimitOverStripes(t *testing.T) {
 					mine = mine[1:]
 				}
 				if round%50 == 0 {
-					vs.State(new(Tenants))
+					vs.State(new(IdentityPools))
 				}
 			}
 		})
 	}
 	wg.Wait()
-	st := vs.State(new(Tenants))
+	st := vs.State(new(IdentityPools))
 	if st.Sessions != int(there.Load()) || vs.n.Load() != there.Load() || own.sessions.Load() != there.Load() || st.Refused != uint64(refused.Load()) || st.Created+st.Refused != makers*rounds {
 		t.Errorf("%d sessions, %d refused; counted %+v, %d, %d", there.Load(), refused.Load(), st, vs.n.Load(), own.sessions.Load())
 	}
@@ -95,18 +95,18 @@ func TestLimitOverStripes(t *testing.T) {
 		t.Errorf("%d sessions when one was refused; want %d", there.Load(), most)
 	}
 	vs.Close()
-	if st := vs.State(new(Tenants)); st.Sessions != 0 || vs.n.Load() != 0 || own.sessions.Load() != 0 {
+	if st := vs.State(new(IdentityPools)); st.Sessions != 0 || vs.n.Load() != 0 || own.sessions.Load() != 0 {
 		t.Errorf("all have ended: %+v, %d, %d of the tenant", st, vs.n.Load(), own.sessions.Load())
 	}
 }
 
 // A panic under the lock of a stripe leaves it free.
 func TestAPanicUnderALockFreesIt(t *testing.T) {
-	who, own := new(Credentials), new(Tenant)
+	who, own := new(Credentials), new(IdentityPool)
 	for name, do := range map[string]func(vs *Sessions, v *Session){
 		"Enter": func(vs *Sessions, v *Session) { v.state = gone; vs.Enter(v.id, who, own, nil, false, nil) },
 		"Settle": func(vs *Sessions, v *Session) { // there is no call
-			vs.Settle(vs.stripes[0], &Use{Session: v, Server: new(pool.Session), Tenant: own}, new(Outcome))
+			vs.Settle(vs.stripes[0], &Use{Session: v, Server: new(pool.Session), Identity: own}, new(Outcome))
 		},
 		"endAll": func(vs *Sessions, _ *Session) { vs.endAll(func(*Session) bool { panic("broken") }) },
 		"Expire": func(vs *Sessions, v *Session) {
@@ -132,7 +132,7 @@ func TestAPanicUnderALockFreesIt(t *testing.T) {
 
 // A server session with more transactions than can be noted is in doubt.
 func TestMoreTransactionsThanAreNoted(t *testing.T) {
-	vs, own, who := New(Config{Sessions: 1}), new(Tenant), new(Credentials)
+	vs, own, who := New(Config{Sessions: 1}), new(IdentityPool), new(Credentials)
 	v := vs.Create(vs.Stripe(0), who, nil, false)
 	lease := new(pool.Session)
 	for tx := range uint64(maxOpen + 1) {
@@ -140,7 +140,7 @@ func TestMoreTransactionsThanAreNoted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, _ := vs.Settle(vs.Stripe(0), &Use{Tenant: own, Session: v, Server: lease, Bound: e.Server != nil, Request: Request{Begin: true}},
+		r, _ := vs.Settle(vs.Stripe(0), &Use{Identity: own, Session: v, Server: lease, Bound: e.Server != nil, Request: Request{Begin: true}},
 			&Outcome{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: tx + 1, Ran: true, Clean: true})
 		if want := tx < maxOpen; (r.Fate == Kept) != want || (vs.InTx() == 1) != want {
 			t.Errorf("transaction %d: fate %d, %d sessions with transactions", tx+1, r.Fate, vs.InTx())

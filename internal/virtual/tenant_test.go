@@ -20,7 +20,7 @@ import (
 
 // still is a pool that does nothing.
 type still struct {
-	TenantPool
+	OwnedPool
 	leased bool
 	closed bool
 }
@@ -31,10 +31,10 @@ func (p *still) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
-func (p *still) Stats() (st pool.Stats)       { return st }
-func (p *still) Busy() bool                   { return p.leased }
-func (p *still) Close(context.Context) error  { p.closed = true; return nil }
-func (p *still) Pool(TenantConfig) TenantPool { return p }
+func (p *still) Stats() (st pool.Stats)      { return st }
+func (p *still) Busy() bool                  { return p.leased }
+func (p *still) Close(context.Context) error { p.closed = true; return nil }
+func (p *still) Pool(PoolConfig) OwnedPool   { return p }
 func (p *still) WhoAmI(context.Context, string, string) (string, Ydb.StatusIds_StatusCode) {
 	return "", Ydb.StatusIds_SUCCESS
 }
@@ -45,7 +45,7 @@ type signal chan struct{}
 func (s signal) Wake() { close(s) }
 
 // obtain is get, and waits while the pool is made. nil: there are too many.
-func (ts *Tenants) obtain(name tenantName) *Tenant {
+func (ts *IdentityPools) obtain(name poolKey) *IdentityPool {
 	for {
 		w := make(signal)
 		t, err := ts.get(name, true, w)
@@ -60,15 +60,15 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := new(still)
-		ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
-		name := tenantName{database: "/local", user: anonymous}
+		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: p, Database: "/local"})
+		name := poolKey{database: "/local", user: anonymous}
 		one := ts.obtain(name)
 		if ts.obtain(name) != one {
 			t.Error("not the same pool")
 		}
 		look := func() {
 			t.Helper()
-			time.Sleep(tenantIdle - 5*time.Second)
+			time.Sleep(poolIdle - 5*time.Second)
 			ts.Sweep(time.Now())
 			if one.gone.Load() {
 				t.Fatal("closed too early")
@@ -89,7 +89,7 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 		one.lent.Store(true)
 		look()
 		cancel() // pools end with the server
-		time.Sleep(tenantIdle)
+		time.Sleep(poolIdle)
 		ts.Sweep(time.Now())
 		synctest.Wait()
 		if !p.closed || ts.obtain(name) == one {
@@ -102,28 +102,28 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 func TestIdentitiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		ts := NewTenants(ctx, TenantsConfig{Accounts: new(brief), Database: "/local"})
-		get := func(user string) *Tenant {
+		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: new(brief), Database: "/local"})
+		get := func(user string) *IdentityPool {
 			t.Helper()
-			tenant := ts.obtain(tenantName{database: "/local", user: user})
-			if tenant == nil {
+			identity := ts.obtain(poolKey{database: "/local", user: user})
+			if identity == nil {
 				t.Fatalf("%s got no pool", user)
 			}
 			if n := len(ts.byName); n > MaxPools {
 				t.Fatalf("%d pools", n)
 			}
-			return tenant
+			return identity
 		}
 		honest := get("honest")
 		vs, who := New(Config{Sessions: 10}), &Credentials{}
 		v := vs.Create(vs.Stripe(0), who, nil, false)
-		call := func(tenant *Tenant) {
+		call := func(identity *IdentityPool) {
 			t.Helper()
-			e, err := vs.Enter(v.id, who, tenant, nil, false, nil)
-			if err != nil || e.Tenant != tenant {
+			e, err := vs.Enter(v.id, who, identity, nil, false, nil)
+			if err != nil || e.Identity != identity {
 				t.Fatalf("%v: not on the caller's own pool", err)
 			}
-			vs.Settle(vs.Stripe(0), &Use{Tenant: tenant, Session: v}, new(Outcome))
+			vs.Settle(vs.Stripe(0), &Use{Identity: identity, Session: v}, new(Outcome))
 		}
 		call(honest)
 		idle := get("idle")
@@ -138,7 +138,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 		if honest.gone.Load() {
 			t.Error("a pool that is used made room for ones that are not")
 		}
-		if !idle.gone.Load() || idle.Refusal(pool.ErrClosed) != ErrTenants || honest.Refusal(pool.ErrClosed) != pool.ErrClosed {
+		if !idle.gone.Load() || idle.Refusal(pool.ErrClosed) != ErrPools || honest.Refusal(pool.ErrClosed) != pool.ErrClosed {
 			t.Error("the pool that nobody used is open, or its callers are told of a stop")
 		}
 		for i := range MaxPools + 10 {
@@ -162,10 +162,10 @@ func TestIdentitiesAreBounded(t *testing.T) {
 // While pools take their time to close, their number is bounded, too.
 func TestClosingPoolsAreBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	ts := NewTenants(ctx, TenantsConfig{Accounts: new(lasting), Database: "/local"})
+	ts := NewIdentityPools(ctx, PoolsConfig{Accounts: new(lasting), Database: "/local"})
 	made := 0
 	for range 3 * MaxPools {
-		if ts.obtain(tenantName{database: "/local", user: fmt.Sprint(made)}) == nil {
+		if ts.obtain(poolKey{database: "/local", user: fmt.Sprint(made)}) == nil {
 			break
 		}
 		made++
@@ -181,11 +181,11 @@ func TestClosingPoolsAreBounded(t *testing.T) {
 func TestPoolsGoByTheNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		ts := NewTenants(ctx, TenantsConfig{Accounts: new(brief), Database: "/local", Pools: func(nodes int) int { return 20 / (1 + nodes) }})
+		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: new(brief), Database: "/local", Pools: func(nodes int) int { return 20 / (1 + nodes) }})
 		for i, step := range []struct{ nodes, comes, want int }{{0, 30, 20}, {1, 5, 15}, {1, 30, 10}, {3, 3, 7}, {0, 30, 20}} {
 			ts.SetView(cluster.View{Nodes: make([]cluster.ViewNode, step.nodes)})
 			for k := range step.comes {
-				if ts.obtain(tenantName{database: "/local", user: fmt.Sprint(i, k)}) == nil {
+				if ts.obtain(poolKey{database: "/local", user: fmt.Sprint(i, k)}) == nil {
 					t.Fatalf("step %d: identity %d got no pool", i, k)
 				}
 				synctest.Wait() // for what makes room to be closed
@@ -205,7 +205,7 @@ type brief struct {
 	over chan struct{}
 }
 
-func (p *brief) Pool(TenantConfig) TenantPool { return &brief{over: make(chan struct{})} }
+func (p *brief) Pool(PoolConfig) OwnedPool { return &brief{over: make(chan struct{})} }
 func (p *brief) Run(ctx context.Context) error {
 	select {
 	case <-p.over:
@@ -218,7 +218,7 @@ func (p *brief) Close(context.Context) error { close(p.over); return nil }
 // lasting is a pool that is closed only with its server.
 type lasting struct{ still }
 
-func (p *lasting) Pool(TenantConfig) TenantPool { return p }
+func (p *lasting) Pool(PoolConfig) OwnedPool { return p }
 func (p *lasting) Close(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
@@ -275,7 +275,7 @@ func TestAllOctetsOfATicketsHashCount(t *testing.T) {
 			for i := range sha256.Size {
 				synctest.Test(t, func(t *testing.T) {
 					ctx, cancel := context.WithCancel(t.Context())
-					ts := NewTenants(ctx, TenantsConfig{Accounts: &named{users: users}, Database: "/local"})
+					ts := NewIdentityPools(ctx, PoolsConfig{Accounts: &named{users: users}, Database: "/local"})
 					one, other := NewCredentials("/local", "one"), NewCredentials("/local", "other")
 					other.Hash = one.Hash
 					other.Hash[i] ^= 1
@@ -285,16 +285,16 @@ func TestAllOctetsOfATicketsHashCount(t *testing.T) {
 						if err != ErrAsked {
 							t.Errorf("octet %d: %v of a ticket that is new", i, err)
 						}
-						var tenant *Tenant
+						var identity *IdentityPool
 						for range 2 { // it is asked whose the ticket is, and its pool is made
 							synctest.Wait()
-							if tenant, err = ts.Of(who, false, nil, nil, woken{new(atomic.Int64)}); err != ErrAsked {
+							if identity, err = ts.Of(who, false, nil, nil, woken{new(atomic.Int64)}); err != ErrAsked {
 								break
 							}
 						}
 						switch {
 						case err == nil:
-							said = append(said, tenant.name.user)
+							said = append(said, identity.name.user)
 						case err == ErrUnauthorized && users[who.Ticket] == "":
 							said = append(said, err.Error())
 						default:
@@ -321,7 +321,7 @@ func TestNewTicketsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		o := &oracle{answers: make(chan struct{})}
-		ts := NewTenants(ctx, TenantsConfig{Accounts: o, Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: o, Database: "/local"})
 		var wakes atomic.Int64
 		ask := func(client any, ticket string) error {
 			who := NewCredentials("/local", ticket)
@@ -388,7 +388,7 @@ func TestPoolsAreCalledWithoutTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := &looking{}
-		ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: p, Database: "/local"})
 		looks := 0
 		p.look = func() {
 			looks++
@@ -398,7 +398,7 @@ func TestPoolsAreCalledWithoutTheLock(t *testing.T) {
 			}
 			ts.mu.Unlock()
 		}
-		ts.obtain(tenantName{database: "/local", user: anonymous})
+		ts.obtain(poolKey{database: "/local", user: anonymous})
 		ts.SetView(cluster.View{})
 		synctest.Wait()
 		ts.Quiet(true)
@@ -418,13 +418,13 @@ func TestANewPoolMissesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a := &hearing{proceed: make(chan struct{})}
 		a.slow.Store(true)
-		ts := NewTenants(ctx, TenantsConfig{Accounts: a, Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: a, Database: "/local"})
 		view := func(id cluster.NodeID) {
 			ts.SetView(cluster.View{Nodes: []cluster.ViewNode{{Node: cluster.Node{ID: id}}}})
 			synctest.Wait()
 		}
 		view(1)
-		if _, err := ts.get(tenantName{database: "/local", user: "new"}, true, woken{new(atomic.Int64)}); err != ErrAsked {
+		if _, err := ts.get(poolKey{database: "/local", user: "new"}, true, woken{new(atomic.Int64)}); err != ErrAsked {
 			t.Fatal(err)
 		}
 		synctest.Wait() // the pool is busy with the first view
@@ -446,16 +446,16 @@ func TestNobodyWaitsForPoolsThatHearOfNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a := &hearing{proceed: make(chan struct{})}
-		ts := NewTenants(ctx, TenantsConfig{Accounts: a, Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: a, Database: "/local"})
 		for i := range 10 {
-			ts.obtain(tenantName{database: "/local", user: fmt.Sprint(i)})
+			ts.obtain(poolKey{database: "/local", user: fmt.Sprint(i)})
 		}
 		a.slow.Store(true)
 		for i := range cluster.NodeID(5) {
 			ts.SetView(cluster.View{Nodes: []cluster.ViewNode{{Node: cluster.Node{ID: i + 1}}}})
 			synctest.Wait() // the first of them is at the first pool
 		}
-		ts.obtain(tenantName{database: "/local", user: "late"})
+		ts.obtain(poolKey{database: "/local", user: "late"})
 		close(a.proceed)
 		synctest.Wait()
 		whole := 0
@@ -480,17 +480,17 @@ func TestAPoolThatIsMadeHoldsUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a := &slowBirths{proceed: make(chan struct{})}
-		ts := NewTenants(ctx, TenantsConfig{Accounts: a, Database: "/local"})
-		slow, other := tenantName{database: "/local", user: "slow"}, tenantName{database: "/local", user: "other"}
+		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: a, Database: "/local"})
+		slow, other := poolKey{database: "/local", user: "slow"}, poolKey{database: "/local", user: "other"}
 		var wakes atomic.Int64
-		must := func(name tenantName, want error) *Tenant {
+		must := func(name poolKey, want error) *IdentityPool {
 			t.Helper()
-			tenant, err := ts.get(name, true, woken{&wakes})
+			identity, err := ts.get(name, true, woken{&wakes})
 			synctest.Wait()
-			if err != want || (tenant == nil) != (want != nil) {
-				t.Fatalf("%v, %v; want %v", tenant, err, want)
+			if err != want || (identity == nil) != (want != nil) {
+				t.Fatalf("%v, %v; want %v", identity, err, want)
 			}
-			return tenant
+			return identity
 		}
 		for range 3 {
 			must(slow, ErrAsked)
@@ -515,14 +515,14 @@ func TestAPoolThatIsMadeHoldsUpNobodyElse(t *testing.T) {
 			t.Errorf("%d calls are told; %d pools were begun, %d are there, %d are being made", wakes.Load(), a.begun, len(ts.State()), len(ts.making))
 		}
 		// One that is made while all are closed is closed as well.
-		late := tenantName{database: "/local", user: "slow", table: true}
+		late := poolKey{database: "/local", user: "slow", table: true}
 		must(late, ErrAsked)
 		if err := ts.Close(ctx); err != nil {
 			t.Error(err)
 		}
 		a.proceed <- struct{}{}
 		synctest.Wait()
-		must(late, ErrTenants)
+		must(late, ErrPools)
 		cancel()
 		ts.Wait()
 		if !a.last.closed || wakes.Load() != 4 || len(ts.making) != 0 {
@@ -539,7 +539,7 @@ type slowBirths struct {
 	last    *closes
 }
 
-func (a *slowBirths) Pool(c TenantConfig) TenantPool {
+func (a *slowBirths) Pool(c PoolConfig) OwnedPool {
 	p := &closes{end: make(chan struct{})}
 	if strings.Contains(c.Identity, "slow") {
 		a.begun++
@@ -577,7 +577,7 @@ type listens struct {
 	quiet  bool
 }
 
-func (h *hearing) Pool(TenantConfig) TenantPool {
+func (h *hearing) Pool(PoolConfig) OwnedPool {
 	p := &listens{of: h, number: len(h.all)}
 	h.all = append(h.all, p)
 	return p
@@ -603,8 +603,8 @@ type looking struct {
 	look func()
 }
 
-func (p *looking) Pool(TenantConfig) TenantPool { return p }
-func (p *looking) SetView(cluster.View)         { p.look() }
-func (p *looking) Quiet(bool)                   { p.look() }
-func (p *looking) Stats() pool.Stats            { p.look(); return p.still.Stats() }
-func (p *looking) Busy() bool                   { p.look(); return p.still.Busy() }
+func (p *looking) Pool(PoolConfig) OwnedPool { return p }
+func (p *looking) SetView(cluster.View)      { p.look() }
+func (p *looking) Quiet(bool)                { p.look() }
+func (p *looking) Stats() pool.Stats         { p.look(); return p.still.Stats() }
+func (p *looking) Busy() bool                { p.look(); return p.still.Busy() }

@@ -8,25 +8,25 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
-// tenantName tells tenants apart.
-type tenantName struct {
+// poolKey tells identity pools apart.
+type poolKey struct {
 	database string
 	user     string // see identity
 	table    bool   // sessions of the table service, where they are not those of the query service
 	app      string // that the sessions bear the name of; "": none
 }
 
-// identity is the name of the tenant whose sessions bear no name.
-func (n tenantName) identity() tenantName {
+// identity is the key of the identity's pool without an app.
+func (n poolKey) identity() poolKey {
 	n.app = ""
 	return n
 }
 
 // String is the same for all apps of an identity, and for no other identity.
-func (n tenantName) String() string { return fmt.Sprintf("%q %q %v", n.database, n.user, n.table) }
+func (n poolKey) String() string { return fmt.Sprintf("%q %q %v", n.database, n.user, n.table) }
 
 // names changes when an app may get a pool of its own that got none: one is gone, or more are allowed. It is not 0.
-func (ts *Tenants) names() uint64 {
+func (ts *IdentityPools) names() uint64 {
 	if ts.config.Names == nil {
 		return 1
 	}
@@ -35,9 +35,9 @@ func (ts *Tenants) names() uint64 {
 
 const namesBits = 16 // pool.max is less
 
-// makePool makes the pool of a new tenant, and lets the calls go on that wait for it. No shard waits: pools that get another
+// makePool makes a new identity pool, and lets the calls go on that wait for it. No shard waits: pools that get another
 // configuration keep a new one waiting until all have it.
-func (ts *Tenants) makePool(t *Tenant) {
+func (ts *IdentityPools) makePool(t *IdentityPool) {
 	name, born := t.name, false
 	var waiting []Waiter
 	madeLocked := func() { // it counts once
@@ -55,7 +55,7 @@ func (ts *Tenants) makePool(t *Tenant) {
 			w.Wake()
 		}
 	}()
-	config := TenantConfig{
+	config := PoolConfig{
 		Database: name.database, Table: name.table, Refused: func(ticket string) { ts.config.Refused(t, ticket) },
 		Identity: name.String(), Own: ts.config.Own != nil && name.identity() == ts.own(), Application: name.app,
 		Weight: func() int { return ts.config.Weight(name.app) },
@@ -92,20 +92,20 @@ func (ts *Tenants) makePool(t *Tenant) {
 	}
 }
 
-// own is the name of the tenant of TenantsConfig.Own.
-func (ts *Tenants) own() tenantName {
-	return tenantName{database: ts.config.Database, user: ownUser}
+// own is the key of PoolsConfig.Own.
+func (ts *IdentityPools) own() poolKey {
+	return poolKey{database: ts.config.Database, user: ownUser}
 }
 
-// ForApp returns the tenant of the same identity for an app, which may be nil. The errors are those of Of.
-func (ts *Tenants) ForApp(t *Tenant, app *apps.App, w Waiter) (*Tenant, error) {
+// ForApp returns the pool of the same identity for an app, which may be nil. The errors are those of Of.
+func (ts *IdentityPools) ForApp(t *IdentityPool, app *apps.App, w Waiter) (*IdentityPool, error) {
 	name := t.name
 	name.app = appName(app)
 	return ts.get(name, true, w)
 }
 
 // mostLocked is how many pools there may be. Half as many leave no room for further ones with an app.
-func (ts *Tenants) mostLocked() int {
+func (ts *IdentityPools) mostLocked() int {
 	if ts.config.Pools == nil {
 		return MaxPools
 	}
@@ -114,7 +114,7 @@ func (ts *Tenants) mostLocked() int {
 
 // roomLocked makes room for one more pool. Once the nodes are more than before there may be too many pools: each new one has two
 // closed, until there are not. False: there is no room.
-func (ts *Tenants) roomLocked() bool {
+func (ts *IdentityPools) roomLocked() bool {
 	most := ts.mostLocked()
 	for range 2 {
 		if len(ts.byName)+len(ts.making) >= most && !ts.makeRoomLocked(most) {
@@ -127,11 +127,11 @@ func (ts *Tenants) roomLocked() bool {
 // makeRoomLocked closes the pool that has lent nothing for longest: where the cluster names no users, every ticket that a client
 // makes up is an identity, and those of others are to find room. Calls that have sessions of the pool keep them to
 // their end. False: as many such pools are being closed as there may be open.
-func (ts *Tenants) makeRoomLocked(most int) bool {
+func (ts *IdentityPools) makeRoomLocked(most int) bool {
 	if ts.closing >= most {
 		return false
 	}
-	var oldest *Tenant
+	var oldest *IdentityPool
 	now := time.Now()
 	for _, t := range ts.byName {
 		switch {
@@ -160,13 +160,13 @@ func (ts *Tenants) makeRoomLocked(most int) bool {
 	return true
 }
 
-// made returns the tenants whose pools were made here, after a change under the lock. Pools are called without it: shards
+// made returns the pools that were made here, after a change under the lock. Pools are called without it: shards
 // take it at the first call of a connection, and what pools do takes time in proportion to their nodes.
-func (ts *Tenants) made(change func()) []*Tenant {
+func (ts *IdentityPools) made(change func()) []*IdentityPool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	change()
-	all := make([]*Tenant, 0, len(ts.byName))
+	all := make([]*IdentityPool, 0, len(ts.byName))
 	for _, t := range ts.byName {
 		if t.mine != nil {
 			all = append(all, t)

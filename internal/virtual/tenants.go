@@ -19,22 +19,22 @@ import (
 // Waiter is a call that waits to know whose it is, or for its pool. Wake is called once, from any goroutine, and must not block.
 type Waiter interface{ Wake() }
 
-// TenantsConfig is what tenants are made of.
-type TenantsConfig struct {
+// PoolsConfig is what identity pools are made of.
+type PoolsConfig struct {
 	Accounts Accounts
-	Own      Pool                           // everybody works with the sidecar's credentials, on this pool; nil: with their own
-	Database string                         // of Own
-	Tables   bool                           // the table service has sessions of its own
-	Names    func() int                     // the most apps of an identity that have pools of their own; below 65,536; nil: none has
-	Weight   func(app string) int           // of an app's pool next to the others of its identity
-	Pools    func(nodes int) int            // the most pools at a time, by the nodes that each of them knows; nil: MaxPools
-	Refused  func(t *Tenant, ticket string) // hears that a node opens no session for that ticket of the tenant's
+	Own      Pool                                 // everybody works with the sidecar's credentials, on this pool; nil: with their own
+	Database string                               // of Own
+	Tables   bool                                 // the table service has sessions of its own
+	Names    func() int                           // the most apps of an identity that have pools of their own; below 65,536; nil: none has
+	Weight   func(app string) int                 // of an app's pool next to the others of its identity
+	Pools    func(nodes int) int                  // the most pools at a time, by the nodes that each of them knows; nil: MaxPools
+	Refused  func(t *IdentityPool, ticket string) // hears that a node opens no session for that ticket of the identity's
 	Log      *slog.Logger
 }
 
-// Tenants are the callers' identities, and their pools.
-type Tenants struct {
-	config TenantsConfig
+// IdentityPools are the callers' identities, and their pools.
+type IdentityPools struct {
+	config PoolsConfig
 
 	users   *cache.Cache[string] // by Credentials.Hash
 	refused *cache.Cache[error]  // the same: to whom the cluster said no just now
@@ -48,7 +48,7 @@ type Tenants struct {
 	telling  sync.Once     // starts who tells them
 
 	mu sync.Mutex // guards all below; no pool is called under it, and none is made
-	tenantPools
+	identityPools
 	questions
 	news
 	closed bool
@@ -61,16 +61,16 @@ type poolCounts struct {
 	evicted atomic.Uint64 // pools closed because others needed the room
 }
 
-// tenantPools are the pools that there are. Tenants.mu guards them.
-type tenantPools struct {
-	byName  map[tenantName]*Tenant
-	making  map[tenantName][]Waiter // of tenants whose pools are being made, and the calls that wait for them
-	named   map[tenantName]int      // pools with an app, by identity, also of making
+// identityPools are the pools that there are. IdentityPools.mu guards them.
+type identityPools struct {
+	byName  map[poolKey]*IdentityPool
+	making  map[poolKey][]Waiter // of identities whose pools are being made, and the calls that wait for them
+	named   map[poolKey]int      // pools with an app, by identity, also of making
 	closing int                     // pools that are closed to make room, and have not ended
 	warned  bool                    // that there are more apps than may have a pool
 }
 
-// questions ask the cluster which user credentials belong to. Tenants.mu guards them.
+// questions ask the cluster which user credentials belong to. IdentityPools.mu guards them.
 type questions struct {
 	asking  map[[sha256.Size]byte]*question
 	askers  map[Client]*askingConn // connections with questions
@@ -86,16 +86,16 @@ type news struct {
 	quiet  bool // written with quieting held, too
 }
 
-// NewTenants returns none but that of TenantsConfig.Own. What it starts ends with ctx, and Wait waits for it.
-func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
-	ts := &Tenants{
+// NewIdentityPools returns none but that of PoolsConfig.Own. What it starts ends with ctx, and Wait waits for it.
+func NewIdentityPools(ctx context.Context, config PoolsConfig) *IdentityPools {
+	ts := &IdentityPools{
 		config:  config,
 		ctx:     ctx,
 		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
 		refused: cache.New[error](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
 		views:   make(chan struct{}, 1),
-		tenantPools: tenantPools{
-			byName: map[tenantName]*Tenant{}, making: map[tenantName][]Waiter{}, named: map[tenantName]int{},
+		identityPools: identityPools{
+			byName: map[poolKey]*IdentityPool{}, making: map[poolKey][]Waiter{}, named: map[poolKey]int{},
 		},
 		questions: questions{asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*askingConn{}},
 	}
@@ -104,32 +104,32 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 	}
 	if config.Own != nil {
 		name := ts.own()
-		t := &Tenant{name: name, Pool: config.Own}
+		t := &IdentityPool{name: name, Pool: config.Own}
 		t.Meter, _ = config.Own.(Meter)
 		ts.byName[name] = t
 	}
 	return ts
 }
 
-// Known returns the tenant of a caller if it was looked for before and is still good; else nil.
-func (ts *Tenants) Known(who *Credentials, table bool) *Tenant {
+// Known returns the pool of a caller if it was looked for before and is still good; else nil.
+func (ts *IdentityPools) Known(who *Credentials, table bool) *IdentityPool {
 	i := ts.service(table)
-	if t := who.tenants[i]; t != nil && !t.gone.Load() && (who.unnamed[i] == 0 || who.unnamed[i] == ts.names()) {
+	if t := who.pools[i]; t != nil && !t.gone.Load() && (who.unnamed[i] == 0 || who.unnamed[i] == ts.names()) {
 		return t
 	}
 	return nil
 }
 
-func (ts *Tenants) service(table bool) int {
+func (ts *IdentityPools) service(table bool) int {
 	if table && ts.config.Tables {
 		return 1
 	}
 	return 0
 }
 
-// Of returns the tenant of a caller for an app, which may be nil. client is the connection that the call came over. The
+// Of returns the pool of a caller for an app, which may be nil. client is the connection that the call came over. The
 // error is one of those above.
-func (ts *Tenants) Of(who *Credentials, table bool, app *apps.App, client Client, w Waiter) (*Tenant, error) {
+func (ts *IdentityPools) Of(who *Credentials, table bool, app *apps.App, client Client, w Waiter) (*IdentityPool, error) {
 	user, known := ts.UserOf(who)
 	if !known {
 		if err, ok := ts.refused.Get(string(who.Hash[:])); ok {
@@ -141,19 +141,19 @@ func (ts *Tenants) Of(who *Credentials, table bool, app *apps.App, client Client
 		return nil, ErrAsked
 	}
 	i := ts.service(table)
-	names, name := ts.names(), tenantName{who.Database, user, i == 1, appName(app)}
+	names, name := ts.names(), poolKey{who.Database, user, i == 1, appName(app)}
 	t, err := ts.get(name, who.unnamed[i] == 0, w)
 	if err != nil {
 		return nil, err
 	}
-	if who.tenants[i], who.unnamed[i] = t, 0; t.name != name {
+	if who.pools[i], who.unnamed[i] = t, 0; t.name != name {
 		who.unnamed[i] = names
 	}
 	return t, nil
 }
 
 // UserOf is the identity of a caller, if it is known.
-func (ts *Tenants) UserOf(who *Credentials) (user string, known bool) {
+func (ts *IdentityPools) UserOf(who *Credentials) (user string, known bool) {
 	if ts.config.Own != nil {
 		return ownUser, true
 	}
@@ -171,10 +171,10 @@ func appName(app *apps.App) string {
 	return app.Name()
 }
 
-// get returns the tenant of that name, or that of the same identity without an app if there are as many with one as may be.
-// Its pool is made when it is first needed, off the shard's turn: until it is there the error is ErrAsked. It is ErrTenants if
-// there are too many. count says that the caller counts if its app has none.
-func (ts *Tenants) get(name tenantName, count bool, w Waiter) (*Tenant, error) {
+// get returns the pool with that name. If no further app of the identity may have a pool, it returns the identity's pool
+// without an app. The first caller has the pool made, outside of the shard's turn; until it is there, the error is
+// ErrAsked. ErrPools: there are too many pools. count: count the caller if its app has no pool of its own.
+func (ts *IdentityPools) get(name poolKey, count bool, w Waiter) (*IdentityPool, error) {
 	t, warn, err := ts.seek(name, w)
 	if warn { // without the lock: whoever reads the log may be slow
 		ts.config.Log.Warn("more apps than may have sessions of their own; further ones share sessions that bear no name", "setting", "apps.sessions", "app", name.app)
@@ -186,7 +186,7 @@ func (ts *Tenants) get(name tenantName, count bool, w Waiter) (*Tenant, error) {
 }
 
 // seek is get. warn: it is the first time that an app gets no sessions of its own.
-func (ts *Tenants) seek(name tenantName, w Waiter) (_ *Tenant, warn bool, err error) {
+func (ts *IdentityPools) seek(name poolKey, w Waiter) (_ *IdentityPool, warn bool, err error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if t, err := ts.thereLocked(name, w); t != nil || err != nil {
@@ -200,9 +200,9 @@ func (ts *Tenants) seek(name tenantName, w Waiter) (_ *Tenant, warn bool, err er
 		}
 	}
 	if ts.closed || !ts.roomLocked() {
-		return nil, warn, ErrTenants
+		return nil, warn, ErrPools
 	}
-	t := &Tenant{name: name, ended: make(chan struct{})}
+	t := &IdentityPool{name: name, ended: make(chan struct{})}
 	t.ticket.Store(new(string))
 	ts.making[name] = []Waiter{w}
 	if name.app != "" {
@@ -212,8 +212,8 @@ func (ts *Tenants) seek(name tenantName, w Waiter) (_ *Tenant, warn bool, err er
 	return nil, warn, ErrAsked
 }
 
-// thereLocked returns the tenant of a name, nil if there is none. ErrAsked: its pool is being made, and w is told.
-func (ts *Tenants) thereLocked(name tenantName, w Waiter) (*Tenant, error) {
+// thereLocked returns the pool of a name, nil if there is none. ErrAsked: its pool is being made, and w is told.
+func (ts *IdentityPools) thereLocked(name poolKey, w Waiter) (*IdentityPool, error) {
 	waiting, making := ts.making[name]
 	switch {
 	case !making:
@@ -227,7 +227,7 @@ func (ts *Tenants) thereLocked(name tenantName, w Waiter) (*Tenant, error) {
 
 // SetView has the pools told of the nodes, and waits for none of them: there may be many, and who calls it has to go on
 // judging nodes. A pool hears views in order, and may miss those that are not the newest any more.
-func (ts *Tenants) SetView(v cluster.View) {
+func (ts *IdentityPools) SetView(v cluster.View) {
 	ts.mu.Lock()
 	ts.view = v // a pool that is made later has it
 	ts.viewed++
@@ -237,15 +237,15 @@ func (ts *Tenants) SetView(v cluster.View) {
 }
 
 // tell has tellViews go round the pools.
-func (ts *Tenants) tell() {
+func (ts *IdentityPools) tell() {
 	select {
 	case ts.views <- struct{}{}:
 	default: // another round is due in any case
 	}
 }
 
-// tellViews tells the pools of views until the context of NewTenants ends.
-func (ts *Tenants) tellViews() {
+// tellViews tells the pools of views until the context of NewIdentityPools ends.
+func (ts *IdentityPools) tellViews() {
 	for {
 		select {
 		case <-ts.views:
@@ -263,14 +263,14 @@ func (ts *Tenants) tellViews() {
 }
 
 // newest is the newest view, and its number.
-func (ts *Tenants) newest() (cluster.View, int) {
+func (ts *IdentityPools) newest() (cluster.View, int) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	return ts.view, ts.viewed
 }
 
 // Quiet has the pools do only what somebody waits for, or all again.
-func (ts *Tenants) Quiet(on bool) {
+func (ts *IdentityPools) Quiet(on bool) {
 	ts.quieting.Lock()
 	defer ts.quieting.Unlock()
 	for _, t := range ts.made(func() { ts.quiet = on }) {
@@ -279,14 +279,14 @@ func (ts *Tenants) Quiet(on bool) {
 }
 
 // Sweep closes pools that nobody has used for a while.
-func (ts *Tenants) Sweep(now time.Time) {
+func (ts *IdentityPools) Sweep(now time.Time) {
 	for _, t := range ts.idle(now) {
 		ts.runs.Go(func() { t.close(ts.ctx) })
 	}
 }
 
-// idle takes out the tenants whose pools nobody has used for a while.
-func (ts *Tenants) idle(now time.Time) (idle []*Tenant) {
+// idle takes out the pools that nobody has used for a while.
+func (ts *IdentityPools) idle(now time.Time) (idle []*IdentityPool) {
 	all := ts.made(func() {})
 	used := make([]bool, len(all))
 	for i, t := range all {
@@ -300,7 +300,7 @@ func (ts *Tenants) idle(now time.Time) (idle []*Tenant) {
 		if used[i] || t.lent.Load() || t.sessions.Load() > 0 {
 			t.used = now
 		}
-		if now.Sub(t.used) >= tenantIdle && !t.gone.Load() {
+		if now.Sub(t.used) >= poolIdle && !t.gone.Load() {
 			ts.removeLocked(t)
 			idle = append(idle, t)
 		}
@@ -308,15 +308,15 @@ func (ts *Tenants) idle(now time.Time) (idle []*Tenant) {
 	return idle
 }
 
-// removeLocked takes out a tenant, whose pool is to be closed.
-func (ts *Tenants) removeLocked(t *Tenant) {
+// removeLocked takes out a pool, which is to be closed.
+func (ts *IdentityPools) removeLocked(t *IdentityPool) {
 	delete(ts.byName, t.name)
 	ts.unnameLocked(t.name)
 	t.gone.Store(true)
 }
 
 // unnameLocked counts the end of a pool, which may have an app.
-func (ts *Tenants) unnameLocked(name tenantName) {
+func (ts *IdentityPools) unnameLocked(name poolKey) {
 	if id := name.identity(); name.app != "" {
 		if ts.named[id]--; ts.named[id] == 0 {
 			delete(ts.named, id)
@@ -327,11 +327,11 @@ func (ts *Tenants) unnameLocked(name tenantName) {
 
 // Close closes every pool, all at once: their sessions are deleted. The error says what could not be
 // deleted within ctx.
-func (ts *Tenants) Close(ctx context.Context) error {
+func (ts *IdentityPools) Close(ctx context.Context) error {
 	ts.mu.Lock()
 	ts.closed = true
 	all := ts.byName
-	ts.byName = map[tenantName]*Tenant{}
+	ts.byName = map[poolKey]*IdentityPool{}
 	ts.mu.Unlock()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -370,11 +370,11 @@ type PoolState struct {
 	Limit      int    `json:"limit"`   // of sessions in use now; pool.max without pool.adaptive
 }
 
-// Wait waits for what was started. The context of NewTenants must have ended.
-func (ts *Tenants) Wait() { ts.runs.Wait() }
+// Wait waits for what was started. The context of NewIdentityPools must have ended.
+func (ts *IdentityPools) Wait() { ts.runs.Wait() }
 
 // State lists the pools that were made here.
-func (ts *Tenants) State() []PoolState {
+func (ts *IdentityPools) State() []PoolState {
 	all := ts.made(func() {})
 	out := make([]PoolState, 0, len(all))
 	for _, t := range all {

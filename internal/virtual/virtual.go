@@ -1,9 +1,9 @@
 // Package virtual owns the sessions of SDKs: sessions that clients hold for as long as they like, and that
 // have one of a node's (a server session, of a pool) only while a call is under way, or something lives on it.
-// It owns their clients' identities, too (Tenants): whose a session is, and from which pool it gets server sessions.
+// It owns their clients' identities, too (IdentityPools): whose a session is, and from which pool it gets server sessions.
 //
 // It knows no connection and no call. Its user tells it what happens, in this order: Enter begins a call on a session
-// and says which server session the call goes out on, if one stayed with it; else the user gets one of the tenant's pool.
+// and says which server session the call goes out on, if one stayed with it; else the user gets one of the identity's pool.
 // Settle ends the call, by what it left behind (Outcome), and says what becomes of the server session. What a
 // session is in is one of few states; edges.go has them and every way between them, and decision 9 explains them.
 //
@@ -26,7 +26,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
-// What Enter and the like answer. ErrOtherApp is for no client: enter again with the tenant for the session's App.
+// What Enter and the like answer. ErrOtherApp is for no client: enter again with the pool for the session's App.
 var (
 	ErrNoSession = errors.New("the session has ended, or never was")
 	ErrOtherApp  = errors.New("the session is of another app")
@@ -39,7 +39,7 @@ var (
 // Config says how many sessions there may be.
 type Config struct {
 	Sessions       int // at a time
-	ServerSessions int // of the pools of all tenants
+	ServerSessions int // of the pools of all identities
 }
 
 // Sessions are all sessions of a server, in stripes by what their ids say.
@@ -115,9 +115,12 @@ const young = 100 * time.Millisecond
 // left is how long a session without a stream is not used before it makes room for another one.
 const left = time.Minute
 
-// makeRoom ends a session for a new one of the connection that conn counts: the oldest of a stripe that was never used or attached to; else one of the
-// connection with most sessions, if it has more than that will have; else the one of a stripe that nobody attached to and
-// that was not used for longest. Whoever creates sessions, and many of them, is to keep nobody out.
+// makeRoom ends one session so that the connection that conn counts can have a new one. It takes the first that it finds:
+//   - the oldest session of a stripe that was never used or attached to, if it is older than young;
+//   - a session of the connection with the most sessions, if that has more than this one would have;
+//   - the longest unused session without a stream, if it was not used for left.
+//
+// So a client that creates many sessions keeps no other client out.
 func (vs *Sessions) makeRoom(first int, conn *ConnSessions) bool {
 	now := time.Since(vs.began)
 	return vs.endFirst(first, func(s *Stripe) *Session {
@@ -179,8 +182,8 @@ func (vs *Sessions) displace(conn *ConnSessions) bool {
 }
 
 // See finds the caller's session. Another caller's is as one that is not there. sure is
-// false if that depends on the caller's tenant, which nobody knows yet.
-func (vs *Sessions) See(id ID, who *Credentials, t *Tenant) (v *Session, sure bool) {
+// false if that depends on the caller's identity, which nobody knows yet.
+func (vs *Sessions) See(id ID, who *Credentials, t *IdentityPool) (v *Session, sure bool) {
 	s := vs.Of(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,29 +191,29 @@ func (vs *Sessions) See(id ID, who *Credentials, t *Tenant) (v *Session, sure bo
 	if v == nil || v.isOf(who, t) {
 		return v, true
 	}
-	return nil, t != nil || v.tenant == nil
+	return nil, t != nil || v.identity == nil
 }
 
 // Entered is a call on a session.
 type Entered struct {
 	*Session
-	Tenant *Tenant       // of the session
-	Server *pool.Session // that stays with the session; nil: none
-	Stale  Return        // a server session that did, and is needed no more: the node wants it closed
+	Identity *IdentityPool // of the session
+	Server   *pool.Session // that stays with the session; nil: none
+	Stale    Return        // a server session that did, and is needed no more: the node wants it closed
 }
 
-// Enter begins a call of the tenant t, which is the caller's for an app; nil: for none. The call goes
-// on with the session's own tenant, which is of the same identity. inTx: it names a transaction.
+// Enter begins a call of the identity pool t, which is the caller's for an app; nil: for none. The call goes
+// on with the session's own pool, which is of the same identity. inTx: it names a transaction.
 // The error is ErrNoSession, ErrOtherApp (with the session), ErrBusy, ErrLost or ErrNoTx.
-func (vs *Sessions) Enter(id ID, who *Credentials, t *Tenant, app *apps.App, inTx bool, client Client) (e Entered, err error) {
+func (vs *Sessions) Enter(id ID, who *Credentials, t *IdentityPool, app *apps.App, inTx bool, client Client) (e Entered, err error) {
 	s := vs.Of(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.byID.get(id)
 	switch {
-	case v == nil || v.tenant == nil && v.maker != who.Hash || v.tenant != nil && !v.tenant.is(t) && !v.adopts(t):
+	case v == nil || v.identity == nil && v.maker != who.Hash || v.identity != nil && !v.identity.is(t) && !v.adopts(t):
 		return e, ErrNoSession
-	case (v.adopts(t) || v.stale() && v.tenant.gone.Load()) && v.app != app:
+	case (v.adopts(t) || v.stale() && v.identity.gone.Load()) && v.app != app:
 		e.Session = v
 		return e, ErrOtherApp
 	case v.state.busy():
@@ -221,21 +224,21 @@ func (vs *Sessions) Enter(id ID, who *Credentials, t *Tenant, app *apps.App, inT
 		return e, ErrNoTx
 	}
 	if v.stale() {
-		e.Stale = Return{v.tenant, v.server, Released}
+		e.Stale = Return{v.identity, v.server, Released}
 		s.moveLocked(v, drop)
 	}
-	if v.adopts(t) && v.tenant != t {
-		if v.tenant != nil {
-			v.tenant.sessions.Add(-1)
+	if v.adopts(t) && v.identity != t {
+		if v.identity != nil {
+			v.identity.sessions.Add(-1)
 		}
-		v.tenant = t
+		v.identity = t
 		t.sessions.Add(1)
 		if v.next != nil { // it is no longer unused
 			v.stirLocked()
 			s.restLocked(v)
 		}
 	}
-	e.Session, e.Tenant, e.Server = v, v.tenant, v.server
+	e.Session, e.Identity, e.Server = v, v.identity, v.server
 	v.client = client
 	s.moveLocked(v, enter) // last: after a panic nobody would end the call
 	return e, nil
@@ -299,15 +302,15 @@ func (vs *Sessions) Detached(v *Session, number uint8) Return {
 // endLocked ends one of s that has not ended. A call that is under way sees to the server session.
 func (vs *Sessions) endLocked(s *Stripe, v *Session) (r Return) {
 	if v.state == bound {
-		r = Return{v.tenant, v.server, v.fateOfServer()}
+		r = Return{v.identity, v.server, v.fateOfServer()}
 	}
 	s.moveLocked(v, end)
 	s.byID.remove(v)
 	delete(vs.stay[s.number], v)
 	vs.n.Add(-1)
 	v.conn.add(-1)
-	if v.tenant != nil {
-		v.tenant.sessions.Add(-1)
+	if v.identity != nil {
+		v.identity.sessions.Add(-1)
 	}
 	v.stirLocked()
 	s.detachLocked(v)
@@ -337,7 +340,7 @@ func (vs *Sessions) BoundTo(id ID, who *Credentials, user string) string {
 	if v == nil || v.server == nil {
 		return ""
 	}
-	if name := v.tenant.name; v.maker != who.Hash && (name.user != user || name.database != who.Database) {
+	if name := v.identity.name; v.maker != who.Hash && (name.user != user || name.database != who.Database) {
 		return ""
 	}
 	return v.server.Name()
@@ -392,7 +395,7 @@ func (vs *Sessions) ClientGone(client Client) {
 		for v := range s.bound {
 			if v.client == client && v.stream == nil && v.state == bound {
 				delete(vs.stay[s.number], v)
-				all = append(all, Return{v.tenant, v.server, v.fateOfServer()})
+				all = append(all, Return{v.identity, v.server, v.fateOfServer()})
 				s.moveLocked(v, drop)
 				if v.lost = v.dirty(); v.lost {
 					s.count.Lost++
@@ -457,9 +460,9 @@ func (vs *Sessions) rollBack(now time.Time) {
 	giveAll(all)
 }
 
-// Kept names the connections that a transaction or call needs which was under way at Ask: that
-// of the session's stream and that of its last call. What begins later keeps none, so that a
-// client that is never idle is told to go, too. keep is called under a lock.
+// Kept calls keep for each connection that work needs which was under way at Ask: the connection of the session's
+// stream and that of its last call. Work that began later keeps no connection, so that clients that are never idle leave,
+// too. keep runs under a lock.
 func (vs *Sessions) Kept(keep func(Client)) {
 	for i, s := range vs.stripes {
 		s.mu.Lock()
@@ -509,7 +512,7 @@ func (vs *Sessions) endThose(s *Stripe, goes func(*Session) bool) (back []Return
 }
 
 // Run ends sessions that nobody uses, and closes pools that nobody uses, until ctx ends.
-func (vs *Sessions) Run(ctx context.Context, ts *Tenants) {
+func (vs *Sessions) Run(ctx context.Context, ts *IdentityPools) {
 	tick := time.NewTicker(sweeps)
 	defer tick.Stop()
 	look := time.NewTicker(looks)

@@ -66,8 +66,8 @@ type walk struct {
 	bytes    []byte // that say what happens
 	pool     *pool.Pool
 	vs       *Sessions
-	tenant   *Tenant
-	stranger *Tenant
+	identity *IdentityPool
+	stranger *IdentityPool
 	who      *Credentials
 	other    *Credentials
 	clients  [3]*connection
@@ -121,7 +121,7 @@ func newWalk(t *testing.T, bytes []byte) *walk {
 	router.Subscribe(w.pool.SetView)
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
 	w.vs = New(Config{Sessions: 6, ServerSessions: 3})
-	w.tenant, w.stranger = &Tenant{Pool: w.pool, name: tenantName{user: "one"}}, &Tenant{Pool: w.pool, name: tenantName{user: "two"}}
+	w.identity, w.stranger = &IdentityPool{Pool: w.pool, name: poolKey{user: "one"}}, &IdentityPool{Pool: w.pool, name: poolKey{user: "two"}}
 	w.who, w.other = ptr(NewCredentials("/local", "a")), ptr(NewCredentials("/local", "b"))
 	for i := range w.clients {
 		w.clients[i] = &connection{i}
@@ -259,7 +259,7 @@ func (w *walk) create() {
 func (w *walk) madeRoom() {
 	var gone []*seen
 	for _, v := range w.all {
-		if found, _ := w.vs.See(v.ID(), w.who, w.tenant); found == nil {
+		if found, _ := w.vs.See(v.ID(), w.who, w.identity); found == nil {
 			gone = append(gone, v)
 		}
 	}
@@ -314,7 +314,7 @@ func (w *walk) enter() {
 	case inTx && v.has == nil:
 		want = ErrNoTx
 	}
-	e, err := w.vs.Enter(v.ID(), w.who, w.tenant, nil, inTx, client)
+	e, err := w.vs.Enter(v.ID(), w.who, w.identity, nil, inTx, client)
 	w.tell("a call on session %d, in a transaction %v: %v", v.number, inTx, err)
 	if err != want {
 		w.Errorf("%v; want %v", err, want)
@@ -333,11 +333,11 @@ func (w *walk) enter() {
 		v.closing = false
 		w.back(v, e.Stale)
 	}
-	if e.Server != v.has || e.Session != v.Session || e.Tenant != w.tenant {
+	if e.Server != v.has || e.Session != v.Session || e.Identity != w.identity {
 		w.Errorf("entered %+v; want %p", e, v.has)
 	}
 	v.client, v.owned = client, true
-	v.call = &Use{Tenant: w.tenant, Session: v.Session, Server: e.Server, Bound: e.Server != nil}
+	v.call = &Use{Identity: w.identity, Session: v.Session, Server: e.Server, Bound: e.Server != nil}
 	w.borrow(v)
 }
 

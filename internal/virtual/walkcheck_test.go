@@ -14,7 +14,7 @@ import (
 // check compares everything with the model.
 func (w *walk) check() {
 	synctest.Wait()
-	st := w.vs.State(new(Tenants))
+	st := w.vs.State(new(IdentityPools))
 	var attached, bound, inTx, held, owned int
 	of := map[*pool.Session]*seen{}
 	for _, v := range append(slices.Clone(w.all), w.over...) {
@@ -55,7 +55,7 @@ func (w *walk) check() {
 	if ps := w.pool.Stats(); ps.Leased-ps.Recovering != held {
 		w.Errorf("%d server sessions are leased, of them %d recovering; want %d", ps.Leased, ps.Recovering, held)
 	}
-	if n := int(w.tenant.sessions.Load()); n != owned || int(w.vs.n.Load()) != len(w.all) {
+	if n := int(w.identity.sessions.Load()); n != owned || int(w.vs.n.Load()) != len(w.all) {
 		w.Errorf("%d of the tenant, %d counted; want %d, %d", n, w.vs.n.Load(), owned, len(w.all))
 	}
 	if st.Sessions != len(w.all) || st.Attached != attached || st.Bound != bound || w.vs.InTx() != inTx || st.Lost != w.lost {
@@ -105,7 +105,7 @@ func (w *walk) lists() {
 		n := 0
 		for _, ring := range []*Session{&s.resting.idle, &s.resting.unused} {
 			for v := ring.next; v != ring; v = v.next {
-				if n++; v.next.prev != v || s.byID.get(v.id) != v || (v.tenant == nil) != (ring == &s.resting.unused) {
+				if n++; v.next.prev != v || s.byID.get(v.id) != v || (v.identity == nil) != (ring == &s.resting.unused) {
 					w.Errorf("stripe %d: a broken ring", i)
 				}
 			}

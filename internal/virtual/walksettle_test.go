@@ -71,7 +71,7 @@ func (w *walk) hear() {
 
 // alone has a call without a session.
 func (w *walk) alone() {
-	v := &seen{call: &Use{Tenant: w.tenant}}
+	v := &seen{call: &Use{Identity: w.identity}}
 	w.borrow(v)
 	l, lease := v.call, v.call.Server
 	o, doubt := w.runs(l, 0, max(fine, w.below(2*outcomes)-outcomes), 0)

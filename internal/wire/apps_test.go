@@ -402,7 +402,7 @@ func TestNamesThatComeFree(t *testing.T) {
 	now := time.Now()
 	h.eventually("the pool of the first app is swept away", func() string { // the end of its call may have to come
 		now = now.Add(time.Hour)
-		h.server.tenants.Sweep(now)
+		h.server.identities.Sweep(now)
 		if slices.Contains(named(), "one") {
 			return "it is there"
 		}

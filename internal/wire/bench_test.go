@@ -137,8 +137,8 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 	config := Default()
 	config.Mode, config.Auth = ModeTransaction, AuthOwn
 	vs := virtual.New(virtual.Config{Sessions: config.Sessions, ServerSessions: config.ServerSessions})
-	ts := virtual.NewTenants(b.Context(), virtual.TenantsConfig{Own: p, Database: "/local"})
-	s := &Server{sessions: vs, tenants: ts, deps: Deps{Pool: p}}
+	ts := virtual.NewIdentityPools(b.Context(), virtual.PoolsConfig{Own: p, Database: "/local"})
+	s := &Server{sessions: vs, identities: ts, deps: Deps{Pool: p}}
 	who := &caller{Credentials: virtual.NewCredentials("/local", "")}
 	own, err := ts.Of(&who.Credentials, false, nil, nil, nil)
 	if err != nil {
@@ -188,7 +188,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 			if refused != nil {
 				b.Error(refused)
 			}
-			l.Tenant, l.Session = own, e.Session
+			l.Identity, l.Session = own, e.Session
 			if l.Server, ok = p.Try(pool.Ask{Class: pool.Normal}); !ok {
 				b.Error("no session")
 			}

@@ -58,7 +58,7 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *use, message []byte
 			}
 			// Nothing lived on it: another one does as well.
 		default:
-			back := virtual.Return{Tenant: l.Tenant, Server: l.Server, Fate: virtual.Discarded}
+			back := virtual.Return{Identity: l.Identity, Server: l.Server, Fate: virtual.Discarded}
 			if full {
 				back.Fate = virtual.Released
 			}
@@ -91,7 +91,7 @@ func (f *frames) reroute(c *h2.Call, l *use, err error) bool {
 // acquire takes a session from the pool, or a place in its line: h2.ErrPark.
 func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *use) error {
 	if l.waited && l.err != nil {
-		err := l.Tenant.Refusal(l.err)
+		err := l.Identity.Refusal(l.err)
 		l.err = nil
 		return k.refuse(refusalOf(err, 0))
 	}
@@ -99,7 +99,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *use) error {
 		return k.refuse(refusalOf(err, 0))
 	}
 	left, _ := c.Left()
-	p, by := l.Tenant.Pool, k.errand().Ask(left)
+	p, by := l.Identity.Pool, k.errand().Ask(left)
 	by.From = c.Client().Number()
 	if l.Session != nil {
 		by.Near = l.Session.Near()
@@ -112,7 +112,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *use) error {
 		return nil
 	}
 	k.errand().Complete(&by)
-	l.Tenant.OpensWith(&who.Ticket)
+	l.Identity.OpensWith(&who.Ticket)
 	w := f.newWaiting(l, who, k.app, c.Ticket())
 	k.asked, l.place, l.waited = false, w, true
 	g, err := p.Wait(w.waiter, by)
@@ -127,7 +127,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *use) error {
 	l.place, l.Server = nil, g.Session
 	f.freeWaiting(w)
 	if answered(k.app, g, err); err != nil {
-		return k.refuse(refusalOf(l.Tenant.Refusal(err), 0))
+		return k.refuse(refusalOf(l.Identity.Refusal(err), 0))
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (f *frames) leaveLine(k *call) {
 		return
 	}
 	k.place, w.use = nil, nil
-	if !w.tenant.Pool.Cancel(w.waiter) {
+	if !w.identity.Pool.Cancel(w.waiter) {
 		return // it is told now
 	}
 	if k.said == Ydb.StatusIds_OVERLOADED {

@@ -72,16 +72,16 @@ func (d served) path(name string) (path string, ok bool) {
 	return path, slices.Contains(d, path)
 }
 
-// newTenants returns the identities of a server's callers.
-func (s *Server) newTenants(ctx context.Context, config Config) *virtual.Tenants {
-	c := virtual.TenantsConfig{
+// newIdentities returns the identities of a server's callers.
+func (s *Server) newIdentities(ctx context.Context, config Config) *virtual.IdentityPools {
+	c := virtual.PoolsConfig{
 		Accounts: s.deps.Accounts, Database: s.databases[0], Tables: config.TableSessions == TableSessionsOwn,
 		Names: s.deps.Names, Weight: s.deps.Apps.Weight, Pools: s.deps.Pools, Refused: s.refused, Log: s.log,
 	}
 	if s.own {
 		c.Own = s.deps.Pool // the plain API's
 	}
-	return virtual.NewTenants(ctx, c)
+	return virtual.NewIdentityPools(ctx, c)
 }
 
 // callerOf returns what a call comes with. The connection keeps it: usually there is
@@ -120,19 +120,19 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 	return who, nil
 }
 
-// tenantOf returns the tenant of a call. While it is not known, or has no pool yet, the error is
+// identityOf returns the identity of a call. While it is not known, or has no pool yet, the error is
 // h2.ErrPark, and the call goes on afterwards.
-func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*virtual.Tenant, error) {
-	ts, table := f.server.tenants, k.method.Style == protocol.StyleOperation
+func (f *frames) identityOf(c *h2.Call, k *call, who *caller) (*virtual.IdentityPool, error) {
+	ts, table := f.server.identities, k.method.Style == protocol.StyleOperation
 	if t := ts.Known(&who.Credentials, table); t != nil {
 		return t, nil
 	}
 	t, err := ts.Of(&who.Credentials, table, f.server.appOf(who), c.Client(), mailbox{f, c.Ticket()})
-	return t, k.noTenant(err)
+	return t, k.noIdentity(err)
 }
 
-// noTenant is what a call is told that has no tenant for that reason; nil: it has one.
-func (k *call) noTenant(err error) error {
+// noIdentity is what a call is told that has no identity for that reason; nil: it has one.
+func (k *call) noIdentity(err error) error {
 	switch err {
 	case nil:
 		return nil
@@ -151,8 +151,8 @@ func (s *Server) appOf(who *caller) *apps.App {
 }
 
 // refused ends the wait of those calls for a session of t that came with a ticket for which
-// a node opens none: see virtual.TenantsConfig.
-func (s *Server) refused(t *virtual.Tenant, ticket string) {
+// a node opens none: see virtual.PoolsConfig.
+func (s *Server) refused(t *virtual.IdentityPool, ticket string) {
 	for _, f := range s.shards {
 		f.post(mail{refused: t, ofTicket: ticket})
 	}

@@ -496,7 +496,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 		about(&s, k.method)
 		var meter hop.Judge
 		if k.uses && k.Server != nil {
-			meter = k.Tenant.Meter
+			meter = k.Identity.Meter
 		}
 		if f.server.deps.Leave(&k.at, &d, &s, meter); mayLeave(k.method, o, s) {
 			f.server.deps.Look()

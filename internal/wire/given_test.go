@@ -54,7 +54,7 @@ func TestGivenUp(t *testing.T) {
 		k.method = protocol.Named(protocol.QueryService + c.method)
 		l := k.lend()
 		s := scanned(k.method.Request, bytesOf(t, c.request))
-		l.Use = virtual.Use{Tenant: new(virtual.Tenant), Server: new(pool.Session), Request: requestOf(&s.Found), Closing: c.closing}
+		l.Use = virtual.Use{Identity: new(virtual.IdentityPool), Server: new(pool.Session), Request: requestOf(&s.Found), Closing: c.closing}
 		l.answer.Status = c.status
 		c.end.Began, c.end.Forwarded, c.end.Node = time.Second, time.Second, new(h2.Conn)
 		out := new(frames).outcome(l, &c.end, ydbstatus.Verdict{DropSession: true})

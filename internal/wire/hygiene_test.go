@@ -56,7 +56,7 @@ func TestASessionGrantedAtTheEndGoesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, own := h.server.shards[0], &virtual.Tenant{Pool: h.pool}
+	f, own := h.server.shards[0], &virtual.IdentityPool{Pool: h.pool}
 	app, err := h.server.deps.Apps.Of(apps.Claim{})
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestASessionGrantedAtTheEndGoesBack(t *testing.T) {
 	if err := app.Stripe(0).Ask(uint8(class)); err != nil {
 		t.Fatal(err)
 	}
-	w := f.newWaiting(&use{Use: virtual.Use{Tenant: own}}, nil, app.Stripe(0), h2.Ticket{})
+	w := f.newWaiting(&use{Use: virtual.Use{Identity: own}}, nil, app.Stripe(0), h2.Ticket{})
 	if g, err := h.pool.Wait(w.waiter, pool.Ask{}); err != nil || g.Session != nil {
 		t.Fatal(g, err)
 	}

@@ -150,8 +150,8 @@ func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 		return k.refuse(errEncoding)
 	}
 	if who != nil && k.unpacking == nil { // nothing is gathered or inflated before it is known whose it is
-		if _, known := f.server.tenants.UserOf(&who.Credentials); !known { // else it may need no pool
-			if _, err := f.tenantOf(c, k, who); err != nil {
+		if _, known := f.server.identities.UserOf(&who.Credentials); !known { // else it may need no pool
+			if _, err := f.identityOf(c, k, who); err != nil {
 				return err
 			}
 		}

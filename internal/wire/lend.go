@@ -226,13 +226,13 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if whole && !scanned && k.scans() {
 			return nil, k.refuse(errForm)
 		}
-		t, err := f.tenantOf(c, k, who)
+		t, err := f.identityOf(c, k, who)
 		if err != nil {
 			return nil, err
 		}
 		l := k.lend()
-		if l.implicit = true; l.Server == nil { // else it is from the pool of the tenant that the call waited at
-			l.Tenant = t
+		if l.implicit = true; l.Server == nil { // else it is from the pool of the identity that the call waited at
+			l.Identity = t
 		}
 		return f.borrow(c, k, who, l, message, scanned, at, preparedAt{})
 	}
@@ -264,21 +264,21 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	}
 	l := k.lend()
 	if l.Session == nil {
-		t, err := f.tenantOf(c, k, who)
+		t, err := f.identityOf(c, k, who)
 		if err != nil {
 			return nil, err
 		}
 		e, err := f.server.sessions.Enter(id, &who.Credentials, t, f.server.appOf(who), inTx, c.Client())
 		if err == virtual.ErrOtherApp { // the session bears the name that it was created with
-			if t, err = f.server.tenants.ForApp(t, e.App(), mailbox{f, c.Ticket()}); err != nil {
-				return nil, k.noTenant(err)
+			if t, err = f.server.identities.ForApp(t, e.App(), mailbox{f, c.Ticket()}); err != nil {
+				return nil, k.noIdentity(err)
 			}
 			e, err = f.server.sessions.Enter(id, &who.Credentials, t, e.App(), inTx, c.Client())
 		}
 		if err != nil {
 			return nil, k.refuse(refusalOf(err, 0))
 		}
-		l.Tenant, l.Session, l.Server, l.Bound = e.Tenant, e.Session, e.Server, e.Server != nil
+		l.Identity, l.Session, l.Server, l.Bound = e.Identity, e.Session, e.Server, e.Server != nil
 		f.giveBack(e.Stale)
 	}
 	query, enough, known := f.prepare(l, message, whole)
@@ -324,7 +324,7 @@ func (f *frames) care(c *h2.Call, k *call, who *caller, id virtual.ID) error {
 	vs := f.server.sessions
 	v, sure := vs.See(id, &who.Credentials, nil)
 	if !sure {
-		t, err := f.tenantOf(c, k, who)
+		t, err := f.identityOf(c, k, who)
 		if err != nil {
 			return err
 		}

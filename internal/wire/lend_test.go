@@ -139,10 +139,10 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 		}
 		l.Server = new(pool.Session)
 		out := new(frames).outcome(l, &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}, ydbstatus.Verdict{})
-		vs, own, who := virtual.New(virtual.Config{Sessions: 1}), new(virtual.Tenant), new(virtual.Credentials)
+		vs, own, who := virtual.New(virtual.Config{Sessions: 1}), new(virtual.IdentityPool), new(virtual.Credentials)
 		v := vs.Create(vs.Stripe(0), who, nil, false)
 		settle := func(v *virtual.Session, request virtual.Request, out virtual.Outcome) virtual.Fate {
-			use := virtual.Use{Tenant: own, Session: v, Server: new(pool.Session), Request: request}
+			use := virtual.Use{Identity: own, Session: v, Server: new(pool.Session), Request: request}
 			if v != nil {
 				e, err := vs.Enter(v.ID(), who, own, nil, false, nil)
 				if err != nil {
@@ -345,7 +345,7 @@ func TestCallsAreToldThatAllSessionsAreKept(t *testing.T) {
 // While the pool may open more, or others have a session of it, a wait is not in vain.
 func TestWaitsThatAreNotInVain(t *testing.T) {
 	h := newHouse(t, func(c *Config, p *pool.Config) { c.Mode, p.Max = ModeSession, 2 })
-	own := h.tenant("")
+	own := h.identity("")
 	keeps := func(what string, want bool) {
 		t.Helper()
 		h.eventually(what, func() string { // a count serves for a moment

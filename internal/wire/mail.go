@@ -16,16 +16,16 @@ import (
 
 // waiting is a place in the pool's line.
 type waiting struct {
-	waiter *pool.Waiter
-	tenant *virtual.Tenant
-	who    *caller
-	app    *apps.Stripe
-	grant  pool.Grant
-	err    error
-	ticket h2.Ticket
-	use    *use     // nil: the call is over
-	prev   *waiting // in the list of those of the shard that wait
-	next   *waiting
+	waiter   *pool.Waiter
+	identity *virtual.IdentityPool
+	who      *caller
+	app      *apps.Stripe
+	grant    pool.Grant
+	err      error
+	ticket   h2.Ticket
+	use      *use     // nil: the call is over
+	prev     *waiting // in the list of those of the shard that wait
+	next     *waiting
 
 	turn uint64        // the use of this place; a place is used again
 	look *time.Timer   // asks whether the wait is in vain; nil: nothing does
@@ -41,7 +41,7 @@ type mail struct {
 	ticket h2.Ticket  // goes on
 	status *h2.Status // if not nil: ends that call
 
-	refused  *virtual.Tenant // the cluster opens no session for this ticket of its:
+	refused  *virtual.IdentityPool // the cluster opens no session for this ticket of its:
 	ofTicket string
 
 	woken *turned // a call of the plain API that was parked
@@ -191,7 +191,7 @@ func (f *frames) shut() {
 func (m mail) giveBack() {
 	if p := m.told; p != nil {
 		p.app.Cancel(class)
-		virtual.Return{Tenant: p.tenant, Server: p.grant.Session, Fate: virtual.Released}.Give()
+		virtual.Return{Identity: p.identity, Server: p.grant.Session, Fate: virtual.Released}.Give()
 	}
 }
 
@@ -217,7 +217,7 @@ func (f *frames) readAll(all []mail) {
 		case p == nil:
 			f.shard.Later(m.ticket, m.status)
 		case p.use == nil: // its call is over
-			back := virtual.Return{Tenant: p.tenant, Server: p.grant.Session, Fate: virtual.Released}
+			back := virtual.Return{Identity: p.identity, Server: p.grant.Session, Fate: virtual.Released}
 			p.app.Cancel(class)
 			f.freeWaiting(p)
 			f.giveBack(back)
@@ -230,11 +230,11 @@ func (f *frames) readAll(all []mail) {
 	}
 }
 
-// turnAway ends the wait of a tenant's calls that came with a ticket.
-func (f *frames) turnAway(t *virtual.Tenant, ticket string) {
+// turnAway ends the wait of an identity's calls that came with a ticket.
+func (f *frames) turnAway(t *virtual.IdentityPool, ticket string) {
 	for p := f.inLine.next; p != &f.inLine; {
 		next := p.next
-		if p.tenant == t && p.who.Ticket == ticket && t.Pool.Cancel(p.waiter) { // else it is told now
+		if p.identity == t && p.who.Ticket == ticket && t.Pool.Cancel(p.waiter) { // else it is told now
 			p.app.Lost(class, apps.ByOthers)
 			p.use.err, p.use.place = virtual.ErrUnauthorized, nil
 			f.shard.Later(p.ticket, nil)
@@ -246,7 +246,7 @@ func (f *frames) turnAway(t *virtual.Tenant, ticket string) {
 
 // lookAt has somebody look after a while whether a wait is in vain.
 func (f *frames) lookAt(p *waiting) {
-	t, turn := p.tenant, p.turn
+	t, turn := p.identity, p.turn
 	p.look = time.AfterFunc(p.each, func() {
 		kept := false
 		_ = panics.Call("a look at who keeps sessions", func() error { kept = f.server.sessions.KeepAll(t); return nil }) // then the call waits on
@@ -260,7 +260,7 @@ func (f *frames) looked(p *waiting, turn uint64, kept bool) {
 	case p.turn != turn || p.use == nil: // its call is over
 	case !kept:
 		f.lookAt(p)
-	case p.tenant.Pool.Cancel(p.waiter): // else it is told now
+	case p.identity.Pool.Cancel(p.waiter): // else it is told now
 		f.server.sessions.Starved.Add(1)
 		p.app.Lost(class, apps.ByTimeout)
 		p.use.err, p.use.place = errKept, nil
@@ -298,7 +298,7 @@ func (f *frames) newWaiting(l *use, who *caller, app *apps.Stripe, t h2.Ticket) 
 	} else {
 		f.freePlace = p.next
 	}
-	p.use, p.tenant, p.who, p.app, p.ticket = l, l.Tenant, who, app, t
+	p.use, p.identity, p.who, p.app, p.ticket = l, l.Identity, who, app, t
 	p.prev, p.next = f.inLine.prev, &f.inLine
 	p.prev.next, p.next.prev = p, p
 	return p
@@ -310,6 +310,6 @@ func (f *frames) freeWaiting(p *waiting) {
 		p.look = nil
 	}
 	p.prev.next, p.next.prev = p.next, p.prev
-	p.grant, p.err, p.use, p.tenant, p.who, p.app, p.ticket, p.prev = pool.Grant{}, nil, nil, nil, nil, nil, h2.Ticket{}, nil
+	p.grant, p.err, p.use, p.identity, p.who, p.app, p.ticket, p.prev = pool.Grant{}, nil, nil, nil, nil, nil, h2.Ticket{}, nil
 	p.next, f.freePlace = f.freePlace, p
 }

@@ -123,7 +123,7 @@ func (a brokenAccounts) WhoAmI(ctx context.Context, database, ticket string) (st
 	return a.accounts.WhoAmI(ctx, database, ticket)
 }
 
-func (a brokenAccounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
+func (a brokenAccounts) Pool(c virtual.PoolConfig) virtual.OwnedPool {
 	a.at("Accounts.Pool")
 	return brokenPool{a.accounts.Pool(c).(*pool.Pool), a.broken}
 }
@@ -195,10 +195,10 @@ func TestAPanicOutsideLeavesNothingLocked(t *testing.T) {
 				g := h.comes("c", "c/1")
 				_, _, _ = g.run(ctx, g.session().id, "select", nil)
 			case "sweep":
-				_ = panics.Call("a sweep", func() error { h.server.tenants.Sweep(time.Now()); return nil })
+				_ = panics.Call("a sweep", func() error { h.server.identities.Sweep(time.Now()); return nil })
 				if h.broken.place.Load() != nil { // nobody has a pool yet
 					a.must(success, "select", nil)
-					_ = panics.Call("a sweep", func() error { h.server.tenants.Sweep(time.Now()); return nil })
+					_ = panics.Call("a sweep", func() error { h.server.identities.Sweep(time.Now()); return nil })
 				}
 			case "late":
 				hung, end := context.WithCancel(ctx)

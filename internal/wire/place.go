@@ -87,7 +87,7 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 		return errNoTx
 	case virtual.ErrLost:
 		return errLost
-	case virtual.ErrTenants, virtual.ErrAsks:
+	case virtual.ErrPools, virtual.ErrAsks:
 		return overloaded(err.Error())
 	case virtual.ErrUnauthorized:
 		return refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: " + err.Error()}

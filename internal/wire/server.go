@@ -90,12 +90,12 @@ type Server struct {
 	h2          h2.Config
 	instruments *instruments
 	local       *driver.Local
-	inside      methods           // of the server in this process
-	sessions    *virtual.Sessions // nil: sessions are the clients' own
-	tenants     *virtual.Tenants  // the same
-	always      bool              // sessions are made to keep their server sessions: mode session
-	own         bool              // everybody works with the sidecar's credentials
-	strict      bool              // nobody else does: see proved
+	inside      methods                // of the server in this process
+	sessions    *virtual.Sessions      // nil: sessions are the clients' own
+	identities  *virtual.IdentityPools // the same
+	always      bool                   // sessions are made to keep their server sessions: mode session
+	own         bool                   // everybody works with the sidecar's credentials
+	strict      bool                   // nobody else does: see proved
 	databases   served
 	texts       texts // of prepared queries
 	apps        map[string]string
@@ -157,7 +157,7 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.unpackers.in(s.ctx, s.deps.Lane)
 	if s.sessions != nil {
-		s.tenants = s.newTenants(s.ctx, config)
+		s.identities = s.newIdentities(s.ctx, config)
 	}
 	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, listen: deps.Listen, apps: s.deps.Apps, databases: s.databases}).register(inside)
 	for i := range path.Shards {
@@ -213,8 +213,8 @@ var listEndpointsMethod = protocol.Named("/Ydb.Discovery.V1.DiscoveryService/Lis
 
 // SetView tells the nodes.
 func (s *Server) SetView(v cluster.View) {
-	if s.tenants != nil {
-		s.tenants.SetView(v)
+	if s.identities != nil {
+		s.identities.SetView(v)
 	}
 	for _, f := range s.shards {
 		f.shard.Do(func(*h2.Forwarder) { f.setView(v) })
@@ -231,7 +231,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	if s.sessions != nil {
 		s.wg.Go(func() {
-			panics.Keep(s.ctx, "the care of virtual sessions", func() { s.sessions.Run(s.ctx, s.tenants) })
+			panics.Keep(s.ctx, "the care of virtual sessions", func() { s.sessions.Run(s.ctx, s.identities) })
 		})
 	}
 	s.wg.Wait()
@@ -243,7 +243,7 @@ func (s *Server) Run(ctx context.Context) error {
 		for _, f := range s.shards {
 			f.shut() // what was granted to calls that are over, or is just now
 		}
-		s.tenants.Wait()
+		s.identities.Wait()
 	}
 	close(s.done)
 	return s.local.Close()
@@ -347,18 +347,18 @@ func (s *Server) EndUnused(after time.Duration) {
 
 // Quiet has the pools of callers do only what somebody waits for, or all again.
 func (s *Server) Quiet(on bool) {
-	if s.tenants != nil {
-		s.tenants.Quiet(on)
+	if s.identities != nil {
+		s.identities.Quiet(on)
 	}
 }
 
 // ClosePools deletes the sessions of the callers' pools, once the server has ended. The
 // error says what could not be deleted within ctx.
 func (s *Server) ClosePools(ctx context.Context) error {
-	if s.tenants == nil {
+	if s.identities == nil {
 		return nil
 	}
-	return s.tenants.Close(ctx)
+	return s.identities.Close(ctx)
 }
 
 // Stop ends every call and connection.

@@ -70,7 +70,7 @@ func (s *Server) Stats() State {
 func (s *Server) stats(ctx context.Context) State {
 	out := State{Ends: map[string]uint64{}, Abuses: map[string]uint64{}, Connections: []Connection{}}
 	if s.sessions != nil {
-		out.Virtual = s.sessions.State(s.tenants)
+		out.Virtual = s.sessions.State(s.identities)
 	}
 	for _, shard := range s.all() {
 		st, ok := shard.TryStats(ctx)

@@ -57,7 +57,7 @@ func (a accounts) WhoAmI(_ context.Context, _, ticket string) (string, Ydb.Statu
 	}
 }
 
-func (a accounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
+func (a accounts) Pool(c virtual.PoolConfig) virtual.OwnedPool {
 	a.mu.Lock()
 	births := a.births
 	a.mu.Unlock()
@@ -67,19 +67,19 @@ func (a accounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
 	return pool.New(a.config, as{a.backend, c}, nil)
 }
 
-// as opens sessions for a tenant.
+// as opens sessions for an identity.
 type as struct {
 	*backend
-	tenant virtual.TenantConfig
+	identity virtual.PoolConfig
 }
 
 func (o as) Open(ctx context.Context, node cluster.NodeID, retire func(string)) (pool.Resource, error) {
 	ticket := ""
-	if o.tenant.Ticket != nil {
-		ticket = o.tenant.Ticket()
+	if o.identity.Ticket != nil {
+		ticket = o.identity.Ticket()
 	}
 	if strings.HasPrefix(ticket, "late/") {
-		o.tenant.Refused(ticket)
+		o.identity.Refused(ticket)
 		return nil, status.Error(codes.Unauthenticated, "late")
 	}
 	r, err := o.backend.Open(ctx, node, retire)
@@ -88,7 +88,7 @@ func (o as) Open(ctx context.Context, node cluster.NodeID, retire func(string)) 
 		defer o.mu.Unlock()
 		s := r.(*server)
 		s.user = userOf(ticket)
-		s.table = o.tenant.Table
+		s.table = o.identity.Table
 	}
 	return r, err
 }
@@ -135,11 +135,11 @@ func (h *house) pools() map[string]virtual.PoolState {
 	return all
 }
 
-// tenant is that of a ticket which is known.
-func (h *house) tenant(ticket string) *virtual.Tenant {
+// identity is that of a ticket which is known.
+func (h *house) identity(ticket string) *virtual.IdentityPool {
 	h.Helper()
 	who := virtual.NewCredentials("/local", ticket)
-	t, err := h.server.tenants.Of(&who, false, nil, nil, nil)
+	t, err := h.server.identities.Of(&who, false, nil, nil, nil)
 	if err != nil {
 		h.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func TestRefusedTicketEndsTheWaitOfItsCallsAlone(t *testing.T) {
 	wg.Go(func() { b.must(Ydb.StatusIds_UNAUTHORIZED, "select", nil) })
 	c := h.comes("c", "alice/3").session()
 	wg.Go(func() { c.must(success, "select", nil) })
-	alice := h.tenant("alice/1")
+	alice := h.identity("alice/1")
 	h.eventually("both wait", func() string {
 		if n := h.pools()["user alice/local"].Waiting; n != 2 {
 			return fmt.Sprint(n)

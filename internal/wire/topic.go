@@ -45,7 +45,7 @@ type messages struct {
 func (f *frames) writeTopic(c *h2.Call, who *caller) error {
 	w := &topicWriter{messages: messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.h2.Message}, who: who}
 	w.topic = w
-	if !w.known() && f.server.sessions.InTx() > 0 && f.server.tenants.Ask(&who.Credentials, c.Client(), mailbox{f, c.Ticket()}) {
+	if !w.known() && f.server.sessions.InTx() > 0 && f.server.identities.Ask(&who.Credentials, c.Client(), mailbox{f, c.Ticket()}) {
 		return h2.ErrPark
 	}
 	c.Rewrite(w)
@@ -55,7 +55,7 @@ func (f *frames) writeTopic(c *h2.Call, who *caller) error {
 
 func (w *topicWriter) known() bool {
 	if w.user == "" {
-		w.user, _ = w.frames.server.tenants.UserOf(&w.who.Credentials)
+		w.user, _ = w.frames.server.identities.UserOf(&w.who.Credentials)
 	}
 	return w.user != ""
 }
