@@ -90,7 +90,7 @@ type guest struct {
 	// Of the goroutine that reads headers.
 	preface int // bytes of HTTP/2's that have come; -1: it is something else
 	head    int // bytes of headers
-	share   memguard.Share
+	share   memguard.Reservation
 	shared  bool // share has begun
 
 	patience time.Duration // the first bytes may take at least so long; 0: what the server says

@@ -114,7 +114,7 @@ func claimBy(app, application string, authorization []string) apps.Claim {
 // depart ends a call of its app. One that failed before it began anything costs no bytes,
 // or an app that retries would never be out of debt.
 func (c *call) depart(failed bool) {
-	begun := c.admitted || c.handed || c.lease != nil
+	begun := c.admitted || c.handed || c.txTrace != nil
 	if failed && !begun {
 		c.bytes.Store(0)
 	}

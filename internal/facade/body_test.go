@@ -19,7 +19,7 @@ import (
 // arriving is a body that comes, of a service with nothing but a budget.
 func arriving(budget *memguard.Budget, length int) (*Service, *exchange) {
 	x := &exchange{r: &http.Request{ContentLength: int64(length)}, call: &call{}, ctx: context.Background()}
-	x.call.share.Begin(budget, new(memguard.Group), 0)
+	x.call.reserved.Begin(budget, new(memguard.Group), 0)
 	return &Service{bodies: pace{rate: bodyRate, burst: 1 << 30}}, x
 }
 
@@ -40,7 +40,7 @@ func TestBodiesAreGathered(t *testing.T) {
 			if held := int(budget.State().Held); held < len(got) || held > len(got)+pieceSize {
 				t.Errorf("%d of %d bytes: %d are counted", size, length, held)
 			}
-			x.call.share.Release()
+			x.call.reserved.Release()
 		}
 	}
 	s, x := arriving(memguard.OfBytes(6*pieceSize), len(text)) // an app has half of it, and while the pieces are joined both count

@@ -48,7 +48,7 @@ func (s *Service) bulkUpsert(ctx context.Context, c *call, in bulkRequest) (uint
 	}
 	given, takes, err := parseTypes(in.types, s.cfg.API.MaxParams, "api.max_params")
 	if err == nil {
-		err = tooMuch(c.share.Take(takes))
+		err = tooMuch(c.reserved.Take(takes))
 	}
 	if err != nil {
 		return 0, err
@@ -192,7 +192,7 @@ const (
 )
 
 func (u *upsert) encodeNow(ctx context.Context, place *lane.Place) error {
-	u.c.share.Take(-u.held) // it has room for less
+	u.c.reserved.Take(-u.held) // it has room for less
 	u.groups, u.bySet, u.read, u.held = nil, map[string]*group{}, 0, 0
 	set := make([]byte, (len(u.columns.names)+7)/8)
 	seen := 0
@@ -279,7 +279,7 @@ func (u *upsert) grow(g *group, n int) error {
 		return nil
 	}
 	more := max(n, cap(g.list)/2, firstRows)
-	if err := tooMuch(u.c.share.Take(heldThrice * more)); err != nil {
+	if err := tooMuch(u.c.reserved.Take(heldThrice * more)); err != nil {
 		return err
 	}
 	u.held += heldThrice * more

@@ -121,7 +121,7 @@ func (s *Service) explain(ctx context.Context, c *call, in explainRequest) (expl
 	}
 	types, takes, err := parseTypes(in.types, s.cfg.API.MaxParams, "api.max_params")
 	if err == nil {
-		err = tooMuch(c.share.Take(takes))
+		err = tooMuch(c.reserved.Take(takes))
 	}
 	if err != nil {
 		return explained{}, err

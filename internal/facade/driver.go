@@ -20,8 +20,8 @@ type Driver interface {
 	// Do lends f a session until it returns, and calls it again on another one
 	// when the verdict on its error allows that.
 	Do(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error)
-	// Lease is Do for f that begins a transaction: the session stays leased.
-	Lease(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (Leased, upstream.Report, error)
+	// BeginTx is Do for f that begins a transaction: the session stays in use.
+	BeginTx(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (TxSession, upstream.Report, error)
 	// Any lends f a connection to any good node, with the retries of Do.
 	Any(ctx context.Context, call upstream.Call, f func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error)
 }
@@ -43,8 +43,8 @@ type Session interface {
 	Rollback(ctx context.Context) error // nil if no transaction is open any more
 }
 
-// Leased is a session that was lent for the length of a transaction.
-type Leased interface {
+// TxSession is a session that is in use for the length of a transaction.
+type TxSession interface {
 	Node() cluster.NodeID
 	Hash() string // a short name of the session
 	// Run lets f use the session once; nothing is retried.
@@ -70,26 +70,26 @@ func (d driver) Do(ctx context.Context, call upstream.Call, f func(context.Conte
 	return d.client.Do(ctx, call, lend(f))
 }
 
-func (d driver) Lease(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (Leased, upstream.Report, error) {
-	l, report, err := d.client.Lease(ctx, call, lend(f))
+func (d driver) BeginTx(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (TxSession, upstream.Report, error) {
+	l, report, err := d.client.BeginTx(ctx, call, lend(f))
 	if err != nil {
 		return nil, report, err
 	}
-	return leased{l}, report, nil
+	return txSession{l}, report, nil
 }
 
 func (d driver) Any(ctx context.Context, call upstream.Call, f func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error) {
 	return d.client.Any(ctx, call, f)
 }
 
-type leased struct{ *upstream.Leased }
+type txSession struct{ *upstream.TxSession }
 
-func (l leased) Node() cluster.NodeID { return l.Session().Node() }
+func (l txSession) Node() cluster.NodeID { return l.Session().Node() }
 
-func (l leased) Hash() string { return l.Session().Hash() }
+func (l txSession) Hash() string { return l.Session().Hash() }
 
-func (l leased) Run(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error) {
-	return l.Leased.Run(ctx, call, lend(f))
+func (l txSession) Run(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error) {
+	return l.TxSession.Run(ctx, call, lend(f))
 }
 
 type session struct{ *upstream.Session }

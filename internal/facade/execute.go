@@ -79,7 +79,7 @@ func (s *Service) compose(ctx context.Context, c *call, in executeRequest) (st *
 	}
 	err = s.inLane(ctx, c.large, func() (err error) {
 		if st, err = s.prepare(in.spec, in.alone()); err == nil {
-			err = tooMuch(c.share.Take(st.typed))
+			err = tooMuch(c.reserved.Take(st.typed))
 		}
 		return err
 	})

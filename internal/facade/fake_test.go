@@ -169,7 +169,7 @@ func (f *fake) Do(ctx context.Context, call upstream.Call, do func(context.Conte
 	}
 }
 
-func (f *fake) Lease(ctx context.Context, call upstream.Call, do func(context.Context, Session) error) (Leased, upstream.Report, error) {
+func (f *fake) BeginTx(ctx context.Context, call upstream.Call, do func(context.Context, Session) error) (TxSession, upstream.Report, error) {
 	r := upstream.Report{Node: 1, Attempts: 1, Units: f.units, Priced: f.priced}
 	if err := f.begin(call); err != nil {
 		return nil, r, err

@@ -191,7 +191,7 @@ func (s *Service) weighRead(c *call, headers, size int, early *received, values 
 		return err
 	}
 	if early == nil {
-		if err := tooMuch(c.share.Take(decodedTwice*size + valueCost*values())); err != nil {
+		if err := tooMuch(c.reserved.Take(decodedTwice*size + valueCost*values())); err != nil {
 			return err
 		}
 	} else if early.refused != nil {

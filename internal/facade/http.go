@@ -294,7 +294,7 @@ func (s *Service) admit(x *exchange, rt *route) error {
 	if size > s.cfg.API.MaxHeaders {
 		return overLimit("bytes of headers", size, s.cfg.API.MaxHeaders, "api.max_headers")
 	}
-	if why := x.call.share.Take(openCall + size + headerCost*headers); why != "" && !rt.ofTx() {
+	if why := x.call.reserved.Take(openCall + size + headerCost*headers); why != "" && !rt.ofTx() {
 		return tooMuch(why)
 	}
 	if r.ContentLength == 0 {

@@ -36,8 +36,8 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string, check func(st
 	done := x.receive(ctx)
 	b, err := s.readAll(x, io.LimitReader(x.r.Body, int64(limit)+1), func() { slow(errSlow) }, check)
 	done()
-	if !x.call.share.Came() {
-		err = tooMuch(x.call.share.Take(1))
+	if !x.call.reserved.Came() {
+		err = tooMuch(x.call.reserved.Take(1))
 	}
 	if err == nil && x.r.ContentLength < 0 {
 		if err := s.roomFor(len(b)); err != nil {
@@ -134,7 +134,7 @@ func (s *Service) readAll(x *exchange, r io.Reader, end func(), check func(start
 		}
 	}()
 	if x.call.route == nil || !x.call.route.ofTx() { // what ends a transaction makes no room for others
-		x.call.share.Coming(end)
+		x.call.reserved.Coming(end)
 	}
 	for {
 		if len(b) == cap(b) {
@@ -149,7 +149,7 @@ func (s *Service) readAll(x *exchange, r io.Reader, end func(), check func(start
 					return nil, err
 				}
 			}
-			if err := tooMuch(x.call.share.Take(size)); err != nil {
+			if err := tooMuch(x.call.reserved.Take(size)); err != nil {
 				return nil, err
 			}
 			more := cap(b) + size
@@ -172,11 +172,11 @@ func (s *Service) readAll(x *exchange, r io.Reader, end func(), check func(start
 	if len(full) == 0 {
 		return b, nil
 	}
-	if err := tooMuch(x.call.share.Take(len(full)*pieceSize + len(b))); err != nil {
+	if err := tooMuch(x.call.reserved.Take(len(full)*pieceSize + len(b))); err != nil {
 		return nil, err
 	}
 	all = bytes.Join(append(full, b), nil)
-	x.call.share.Take(-(len(full) + 1) * pieceSize) // it has room for less
+	x.call.reserved.Take(-(len(full) + 1) * pieceSize) // it has room for less
 	return all, nil
 }
 

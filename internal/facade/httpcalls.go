@@ -196,7 +196,7 @@ func (s *Service) httpBulk(x *exchange) error {
 		return err
 	}
 	x.call.large = len(raw) > lane.Large
-	in := bulkRequest{table: x.r.URL.Query().Get("table"), rows: jsonRows{raw: raw, lines: true, depth: s.cfg.API.MaxDepth, take: x.call.share.Take}}
+	in := bulkRequest{table: x.r.URL.Query().Get("table"), rows: jsonRows{raw: raw, lines: true, depth: s.cfg.API.MaxDepth, take: x.call.reserved.Take}}
 	if !x.lines() {
 		var body jsonBulk
 		rows, err := s.decodeAround(x, raw, "rows", &body)

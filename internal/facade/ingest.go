@@ -89,7 +89,7 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	feeding, stop := context.WithCancel(ctx)
 	defer stop()
 	took := &intake{rows: rows}
-	took.share.Begin(s.deps.Requests, &c.app.Held, 0)
+	took.reserved.Begin(s.deps.Requests, &c.app.Held, 0)
 	s.senders.Go(func() {
 		defer took.end()
 		switch err := panics.Call("the rows of a stream", func() error {
@@ -128,10 +128,10 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 type intake struct {
 	rows *ingest.Stream
 
-	mu    sync.Mutex // guards what follows; not held while a part waits
-	share memguard.Share
-	part  int // bytes of what came last; 0: its rows are added
-	taken int // bytes
+	mu       sync.Mutex // guards what follows; not held while a part waits
+	reserved memguard.Reservation
+	part     int // bytes of what came last; 0: its rows are added
+	taken    int // bytes
 }
 
 // intakeEvery is how often a part that waits for memory asks again.
@@ -140,7 +140,7 @@ const intakeEvery = 50 * time.Millisecond
 // take counts a part that has come. While there is no memory for it a small one waits, as for a slow database, and a large one
 // ends its stream.
 func (i *intake) take(ctx context.Context, n int) error {
-	for ask := i.share.Take; ; ask = i.share.TakeAgain {
+	for ask := i.reserved.Take; ; ask = i.reserved.TakeAgain {
 		why := i.ask(n, ask)
 		if why == "" {
 			return nil
@@ -179,7 +179,7 @@ func (i *intake) settle() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if now := i.part + 2*i.rows.Held(); now < i.taken {
-		i.share.Take(now - i.taken)
+		i.reserved.Take(now - i.taken)
 		i.taken = now
 	}
 }
@@ -188,7 +188,7 @@ func (i *intake) settle() {
 func (i *intake) end() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.share.Release()
+	i.reserved.Release()
 }
 
 // ingestFault finds the words for what ended a stream, or kept a row from being

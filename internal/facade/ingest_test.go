@@ -486,11 +486,11 @@ func TestIngestAtRestHoldsNothing(t *testing.T) {
 func TestIngestWaitsAreCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := memguard.OfBytes(1000)
-		var other memguard.Share
+		var other memguard.Reservation
 		other.Begin(budget, nil, 0)
 		other.Take(1000)
 		took := &intake{rows: new(ingest.Stream)}
-		took.share.Begin(budget, nil, 0)
+		took.reserved.Begin(budget, nil, 0)
 		time.AfterFunc(time.Minute, other.Release)
 		if err := took.take(t.Context(), 100); err != nil {
 			t.Error(err)

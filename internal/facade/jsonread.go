@@ -175,9 +175,9 @@ func (s *Service) decodeNow(c *call, raw []byte, into any) error {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil // every call has a meaning without a body, if only an error
 	}
-	values, err := checkRequest(raw, s.cfg.API, c.share.Take)
+	values, err := checkRequest(raw, s.cfg.API, c.reserved.Take)
 	if err == nil {
-		err = tooMuch(c.share.Take(decodedTwice*len(raw) + valueCost*values))
+		err = tooMuch(c.reserved.Take(decodedTwice*len(raw) + valueCost*values))
 	}
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func (s *Service) decodeAroundNow(c *call, raw []byte, name string, into any) (l
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil
 	}
-	if _, err := checkShape(raw, s.cfg.API.MaxDepth, c.share.Take); err != nil {
+	if _, err := checkShape(raw, s.cfg.API.MaxDepth, c.reserved.Take); err != nil {
 		return nil, err
 	}
 	at, found, err := yql.Member(raw, name)

@@ -489,7 +489,7 @@ func (s *Service) kvPut(t *kvTable, key *upstream.Params, value []byte, cond con
 
 // kvRun does a write.
 func (s *Service) kvRun(ctx context.Context, c *call, in kvCall, w *kvWrite) (kvWritten, error) {
-	if err := tooMuch(c.share.Take(w.params.Size())); err != nil {
+	if err := tooMuch(c.reserved.Take(w.params.Size())); err != nil {
 		return kvWritten{}, err
 	}
 	ctx, cancel, call, err := s.kvBegin(ctx, c, in)

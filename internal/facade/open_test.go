@@ -259,7 +259,7 @@ func TestEndsOfTransactionsAreLetIn(t *testing.T) {
 	budget := memguard.OfBytes(1 << 20)
 	b := start(t, Default(), &fake{}, func(d *Deps) { d.Requests = budget })
 	for left := 1<<20 - 4<<10; left > 0; left -= 64 << 10 { // none has so much that it would leave the last eighth
-		others := new(memguard.Share)
+		others := new(memguard.Reservation)
 		others.Begin(budget, nil, 0)
 		if why := others.Take(min(left, 64<<10)); why != "" {
 			t.Fatal(why)
@@ -280,7 +280,7 @@ func TestSilentBodiesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := memguard.OfBytes(64 << 10)
 		s, x := arriving(budget, 1000)
-		x.call.share.Take(20 << 10)
+		x.call.reserved.Take(20 << 10)
 		ended, over := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(over)
@@ -289,7 +289,7 @@ func TestSilentBodiesMakeRoom(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for range 2 { // each of an app of its own
 			_, other := arriving(budget, 0)
-			if why := other.call.share.Take(30 << 10); why != "" {
+			if why := other.call.reserved.Take(30 << 10); why != "" {
 				t.Error(why)
 			}
 		}

@@ -26,10 +26,10 @@ import (
 // received is a request that was looked at before it became a message: a large one could take fifty times as
 // much then as it has bytes.
 type received struct {
-	share   memguard.Share
-	size    int
-	rows    protoRows // of a BulkUpsert
-	refused error
+	reserved memguard.Reservation
+	size     int
+	rows     protoRows // of a BulkUpsert
+	refused  error
 }
 
 type receivedKey struct{}
@@ -51,7 +51,7 @@ func (s *Service) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 				return m.Handler(of, ctx, decode, chain)
 			}
 			r := &received{}
-			defer r.share.Release()
+			defer r.reserved.Release()
 			return m.Handler(of, context.WithValue(ctx, receivedKey{}, r), func(into any) error { return s.receive(ctx, r, decode, into.(proto.Message)) }, chain)
 		}
 	}
@@ -62,7 +62,7 @@ func (s *Service) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 		}
 		out.Streams[i].Handler = func(of any, stream grpc.ServerStream) error {
 			w := &weighedStream{ServerStream: stream, s: s}
-			defer w.r.share.Release()
+			defer w.r.reserved.Release()
 			w.ctx = context.WithValue(stream.Context(), receivedKey{}, &w.r)
 			return m.Handler(of, w)
 		}
@@ -131,8 +131,8 @@ func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) 
 	if err != nil || r.size > s.cfg.API.MaxBody {
 		return nil // the call says so
 	}
-	r.share.Begin(s.deps.Requests, &app.Held, 0)
-	if f, ok := errors.AsType[*fault](tooMuch(r.share.Take(len(raw)))); ok { // it may wait for the lane
+	r.reserved.Begin(s.deps.Requests, &app.Held, 0)
+	if f, ok := errors.AsType[*fault](tooMuch(r.reserved.Take(len(raw)))); ok { // it may wait for the lane
 		r.refused = f
 		return nil
 	}
@@ -158,7 +158,7 @@ func (s *Service) decodeOctets(r *received, raw []byte, into proto.Message) erro
 		}
 		takes = (decodedTwice-1)*len(raw) + valueCost*n
 	}
-	if err := tooMuch(r.share.Take(takes)); err != nil {
+	if err := tooMuch(r.reserved.Take(takes)); err != nil {
 		return err
 	}
 	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); bulk {

@@ -41,7 +41,7 @@ type room struct {
 	short    bool // memory was when the call began
 	streamed bool // the reply is not held, and the room for it has no end
 	here     bool // all of it is here, and nobody must wait where it is read
-	share    *memguard.Share
+	reserved *memguard.Reservation
 
 	mu          sync.Mutex // guards all below: the statements of a Batch run side by side
 	rows, bytes int
@@ -87,7 +87,7 @@ func (m *room) slow(ctx context.Context) {
 }
 
 func (s *Service) room(c *call) *room {
-	return &room{share: &c.share, rows: s.cfg.API.MaxRows, bytes: s.cfg.API.MaxBytes, memory: s.deps.Memory, short: s.deps.Memory.Tight()}
+	return &room{reserved: &c.reserved, rows: s.cfg.API.MaxRows, bytes: s.cfg.API.MaxBytes, memory: s.deps.Memory, short: s.deps.Memory.Tight()}
 }
 
 // roomFor refuses a new request of so many bytes while memory is short.
@@ -119,7 +119,7 @@ func (m *room) hold(n int) {
 	defer m.mu.Unlock()
 	m.held += n
 	if m.lacks == "" {
-		m.lacks = m.share.Take(n)
+		m.lacks = m.reserved.Take(n)
 	}
 }
 
@@ -127,7 +127,7 @@ func (m *room) hold(n int) {
 func (m *room) lend(n int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return tooMuch(m.share.Take(n))
+	return tooMuch(m.reserved.Take(n))
 }
 
 // sink takes the results of a statement, as they arrive: each result set begins

@@ -249,7 +249,7 @@ func (s *Service) Transactions() []TransactionState {
 	for i, info := range infos {
 		t := TransactionState{Seq: info.Seq, Age: info.Age.Milliseconds(), Expires: info.Expires.Milliseconds(), Busy: info.Busy}
 		if v := values[i]; v != nil { // nil while it waits for its session
-			t.Node, t.Session, t.Mode, t.App, t.Trace = uint32(v.node), v.session, v.mode.name, v.app, v.trace
+			t.Node, t.Session, t.Mode, t.App, t.Trace = uint32(v.node), v.hash, v.mode.name, v.app, v.trace
 		}
 		out = append(out, t)
 	}
@@ -271,30 +271,30 @@ type call struct {
 	info     *sidecarv1.Info // points to told, which saves an allocation
 	told     sidecarv1.Info
 	claim    apps.Claim
-	from     uint64           // a number for its connection; 0: unknown
-	share    memguard.Share   // of the memory for requests
-	large    bool             // its request is: see inLane
-	app      *apps.Stripe     // of the caller, once it has entered
-	coming   bool             // when it is let in, its body is still to come
-	open     *admittedCall    // nil: it was not let in
-	begun    *callctx.Context // context of a call that is a Turn; nil: another call
-	work     *callctx.Context // the same of what it waits for, which has a deadline and ends with begun
-	entered  bool             // app counts it
-	class    pool.Class       // once begin or freshEarly was called
-	lowered  bool             // it asked for a class above that of its app, which is counted once
-	admitted bool             // as fresh
-	bytes    atomic.Int64     // of request and answer
-	route    *route           // nil: over gRPC
-	status   int              // of HTTP, once a head has gone out
-	url      string           // path of HTTP
-	tls      bool             // of HTTP
-	sql      string           // the statement, or the first of more
+	from     uint64               // a number for its connection; 0: unknown
+	reserved memguard.Reservation // of the memory for requests
+	large    bool                 // its request is: see inLane
+	app      *apps.Stripe         // of the caller, once it has entered
+	coming   bool                 // when it is let in, its body is still to come
+	open     *admittedCall        // nil: it was not let in
+	begun    *callctx.Context     // context of a call that is a Turn; nil: another call
+	work     *callctx.Context     // the same of what it waits for, which has a deadline and ends with begun
+	entered  bool                 // app counts it
+	class    pool.Class           // once begin or freshEarly was called
+	lowered  bool                 // it asked for a class above that of its app, which is counted once
+	admitted bool                 // as fresh
+	bytes    atomic.Int64         // of request and answer
+	route    *route               // nil: over gRPC
+	status   int                  // of HTTP, once a head has gone out
+	url      string               // path of HTTP
+	tls      bool                 // of HTTP
+	sql      string               // the statement, or the first of more
 
 	// For its spans.
-	collection string      // the table of the key-value face
-	handed     bool        // over to a peer
-	lease      *leaseTrace // of the transaction that it is part of; nil
-	opens      bool        // that transaction
+	collection string   // the table of the key-value face
+	handed     bool     // over to a peer
+	txTrace    *txTrace // of the transaction that it is part of; nil
+	opens      bool     // that transaction
 	reports    []upstream.Report
 	one        [1]upstream.Report // room for what most calls need
 }
@@ -321,7 +321,7 @@ func (s *Service) enter(in context.Context, c *call) (ctx context.Context, err e
 		return ctx, err
 	}
 	c.entered = true
-	c.share.Begin(s.deps.Requests, &c.app.Held, c.from)
+	c.reserved.Begin(s.deps.Requests, &c.app.Held, c.from)
 	return ctx, nil
 }
 
@@ -342,7 +342,7 @@ func (s *Service) end(ctx context.Context, c *call, err error) *fault {
 		if err != nil && errors.Is(context.Cause(ctx), errCut) {
 			err = cutOff(err)
 		}
-		c.share.Release()
+		c.reserved.Release()
 	}
 	if c.open != nil {
 		s.gate.leave(c.open)

@@ -97,10 +97,10 @@ func (t *telemetry) spans(c *call, f *fault, took time.Duration) {
 		}
 	}
 	s.Attributes = attrs
-	if c.lease != nil && c.lease.span.IsValid() {
-		c.lease.kept.Store(true)
+	if c.txTrace != nil && c.txTrace.span.IsValid() {
+		c.txTrace.kept.Store(true)
 		if !c.opens {
-			s.Links = []trace.Link{{SpanContext: c.lease.span}}
+			s.Links = []trace.Link{{SpanContext: c.txTrace.span}}
 		}
 	}
 	root := t.tracer.Root(&c.trace, s)
@@ -208,9 +208,9 @@ func (t *telemetry) hop(parent trace.SpanContext, r *upstream.Try) {
 	t.tracer.Below(parent, r.Done.Span(r.Span, r.Start, r.At, more...))
 }
 
-// leaseTrace is the span of an open transaction, to which its calls are linked. The
+// txTrace is the span of an open transaction, to which its calls are linked. The
 // zero one is of a transaction that nobody traces.
-type leaseTrace struct {
+type txTrace struct {
 	span   trace.SpanContext // the transaction's own
 	opener tracing.Call      // opened it
 	since  time.Time
@@ -218,15 +218,15 @@ type leaseTrace struct {
 }
 
 // opened begins the span of a transaction that c opened.
-func (c *call) opened(l *leaseTrace) {
+func (c *call) opened(l *txTrace) {
 	if call := c.trace.Span(); call.IsValid() {
 		l.span, l.opener, l.since = call.WithSpanID(tracing.NewSpanID()), c.trace, time.Now()
-		c.lease, c.opens = l, true
+		c.txTrace, c.opens = l, true
 	}
 }
 
 // within is the context of what ends the transaction without a call.
-func (l *leaseTrace) within(ctx context.Context) context.Context {
+func (l *txTrace) within(ctx context.Context) context.Context {
 	if !l.span.IsSampled() {
 		return ctx
 	}

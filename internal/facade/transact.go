@@ -109,7 +109,7 @@ func (s *Service) prepareAll(c *call, in []spec) ([]*statement, error) {
 	for i, one := range in {
 		st, err := s.prepare(one, true)
 		if err == nil {
-			err = tooMuch(c.share.Take(st.typed))
+			err = tooMuch(c.reserved.Take(st.typed))
 		}
 		if err != nil {
 			return nil, atStatement(i, err)

@@ -144,7 +144,7 @@ func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func
 	}()
 	first := func(ctx context.Context, session *upstream.Session) error { return t.job.first(ctx, t, session) }
 	if t.tx != nil && t.tx.Value() != nil {
-		t.call.Ahead = t.tx.Value().leased.(leased).Ahead(t.ctx, &t.call, via, first)
+		t.call.Ahead = t.tx.Value().session.(txSession).Ahead(t.ctx, &t.call, via, first)
 	} else {
 		t.call.Ahead = d.client.Ahead(t.ctx, &t.call, via, first)
 	}
@@ -507,7 +507,7 @@ type kvWriting struct {
 }
 
 func (j *kvWriting) begin(t *Turn, w *kvWrite, timeout, priority string) (ready bool, err error) {
-	if err := tooMuch(t.c.share.Take(w.params.Size())); err != nil {
+	if err := tooMuch(t.c.reserved.Take(w.params.Size())); err != nil {
 		return false, err
 	}
 	j.t, j.w, j.st = w.t, w, w.statement()

@@ -156,7 +156,7 @@ func (t *HTTPTurn) body(limit int, setting string) ([]byte, error) {
 	if err := t.s.roomFor(len(t.raw)); err != nil {
 		return nil, err
 	}
-	if err := tooMuch(t.c.share.Take(len(t.raw))); err != nil {
+	if err := tooMuch(t.c.reserved.Take(len(t.raw))); err != nil {
 		return nil, err
 	}
 	t.c.count(len(t.raw))

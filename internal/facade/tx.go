@@ -28,16 +28,16 @@ const failedTimeout = 500 * time.Millisecond
 // transaction is what a lease holds: the session with the open transaction.
 // Only node, session, mode, app and trace may be read without its turn, and fate once it has ended.
 type transaction struct {
-	leased  Leased
+	session TxSession
 	node    cluster.NodeID
 	mode    *mode
-	session string // short hash
+	hash    string // short hash
 	app     string // that began it
 	trace   string // of the call that did
 	fate    *fault // of the step that ended it; nil if none failed
 	lost    bool   // the session is of no use: a call on it was cut, or got no answer
 	writes  bool   // not all of its statements so far certainly only read
-	spans   leaseTrace
+	spans   txTrace
 	until   time.Time       // when a caller that waits for the end must have its answer; zero: none waits
 	ahead   *upstream.Ahead // of the rollback at the end, if it has begun; see Turn
 }
@@ -55,12 +55,12 @@ func (t *transaction) end(why lease.Reason, tel *telemetry) {
 		var err error
 		ahead := t.ahead
 		t.ahead = nil // the transaction is remembered for a while, which would keep the request
-		report, err = t.leased.Run(ctx, upstream.Call{Name: "Rollback", Ahead: ahead}, func(ctx context.Context, s Session) error {
+		report, err = t.session.Run(ctx, upstream.Call{Name: "Rollback", Ahead: ahead}, func(ctx context.Context, s Session) error {
 			return s.Rollback(ctx)
 		})
 		clean = err == nil
 	}
-	t.leased.Release(clean)
+	t.session.Release(clean)
 }
 
 // ending is the context of the rollback at the end.
@@ -103,7 +103,7 @@ func (s *Service) beginTx(ctx context.Context, c *call, in beginRequest) (*sidec
 
 // openEmpty begins a transaction without a statement, in a turn of newTx.
 func (s *Service) openEmpty(ctx context.Context, c *call, call upstream.Call, turn *txTurn, m *mode) (*sidecarv1.Tx, error) {
-	if err := s.lease(ctx, c, call, turn, m, func(ctx context.Context, session Session) error {
+	if err := s.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) error {
 		if err := session.Begin(ctx, m.settings); err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func txOf(id string, left time.Duration) *sidecarv1.Tx {
 // txTurn is the right to run a step of a transaction.
 type txTurn = lease.Turn[*transaction, stored]
 
-// newTx lets in a call that begins a transaction. The turn that it returns has none yet: see lease.
+// newTx lets in a call that begins a transaction. The turn that it returns has none yet: see beginOn.
 func (s *Service) newTx(c *call) (*txTurn, error) {
 	if err := s.fresh(c); err != nil {
 		return nil, err
@@ -137,12 +137,12 @@ func (s *Service) newTx(c *call) (*txTurn, error) {
 	return s.leases.Open()
 }
 
-// lease takes a session for a transaction that f begins on it, and that turn holds from then on. With an error the turn has ended.
-func (s *Service) lease(ctx context.Context, c *call, call upstream.Call, turn *txTurn, m *mode, f func(context.Context, Session) error) error {
-	var leased Leased
+// beginOn takes a session for a transaction that f begins on it, and that turn holds from then on. With an error the turn has ended.
+func (s *Service) beginOn(ctx context.Context, c *call, call upstream.Call, turn *txTurn, m *mode, f func(context.Context, Session) error) error {
+	var leased TxSession
 	var report upstream.Report
 	err := panics.Call("the beginning of a transaction", func() (err error) {
-		leased, report, err = s.deps.Driver.Lease(ctx, call, f)
+		leased, report, err = s.deps.Driver.BeginTx(ctx, call, f)
 		return err
 	})
 	c.note(report)
@@ -150,7 +150,7 @@ func (s *Service) lease(ctx context.Context, c *call, call upstream.Call, turn *
 		turn.Drop()
 		return faultOf(err, deed{harmless: true}) // what was begun is rolled back
 	}
-	t := &transaction{leased: leased, node: leased.Node(), session: leased.Hash(), mode: m, app: c.app.Name(), trace: c.traceID}
+	t := &transaction{session: leased, node: leased.Node(), hash: leased.Hash(), mode: m, app: c.app.Name(), trace: c.traceID}
 	c.opened(&t.spans)
 	turn.Grant(t)
 	return nil
@@ -215,7 +215,7 @@ func txModeOf(sel *txSelector, m *mode) (*mode, error) {
 func (s *Service) openTx(ctx context.Context, c *call, call upstream.Call, turn *txTurn, st *statement, m *mode, own *room, out sink) (outcome, error) {
 	rec := &recorder{sink: out, limit: s.cfg.Tx.Replay}
 	var end ending
-	if err := s.lease(ctx, c, call, turn, m, func(ctx context.Context, session Session) (err error) {
+	if err := s.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) (err error) {
 		if end, err = run(ctx, session, st, m.begin(false), false, own, rec); err == nil {
 			err = opened(session)
 		}
@@ -316,10 +316,10 @@ func lasting(ctx context.Context, turn *txTurn) (context.Context, context.Cancel
 
 // step runs f on the session of a turn. ctx is of lasting.
 func (s *Service) step(ctx context.Context, c *call, call upstream.Call, turn *txTurn, f func(context.Context, Session) error) error {
-	c.lease = &turn.Value().spans
+	c.txTrace = &turn.Value().spans
 	var report upstream.Report
 	err := panics.Call("a statement of a transaction", func() (err error) {
-		report, err = turn.Value().leased.Run(ctx, call, f)
+		report, err = turn.Value().session.Run(ctx, call, f)
 		return err
 	})
 	c.note(report)
@@ -494,7 +494,7 @@ func (s *Service) rollBackWaiting(ctx context.Context, c *call, id string) error
 // endsBy notes that a call ends the transaction whose turn it has. If the node does not answer in time, the session is deleted instead.
 func (s *Service) endsBy(ctx context.Context, c *call, turn *txTurn) {
 	t := turn.Value()
-	c.info.NodeId, c.lease = uint32(t.node), &t.spans
+	c.info.NodeId, c.txTrace = uint32(t.node), &t.spans
 	t.until, _ = ctx.Deadline()
 }
 

@@ -33,23 +33,23 @@ type Budget struct {
 	ended   atomic.Uint64
 
 	mu     sync.Mutex           // guards what follows
-	coming list.List            // of *Share, the one first that has taken no more for the longest time
+	coming list.List            // of *Reservation, the one first that has taken no more for the longest time
 	from   map[uint64]*incoming // the connections of these, by number; without those of no number
 	by     mostFirst            // the same connections
 }
 
 // incoming is what is coming on one connection. Guarded by Budget.mu.
 type incoming struct {
-	number uint64
-	shares list.List // of *Share, in the order of their coming; never empty
-	at     int       // in mostFirst
+	number   uint64
+	requests list.List // of *Reservation, in the order of their coming; never empty
+	at       int       // in mostFirst
 }
 
 // mostFirst is a heap of connections, by how many requests are coming on them.
 type mostFirst []*incoming
 
 func (m mostFirst) Len() int           { return len(m) }
-func (m mostFirst) Less(i, k int) bool { return m[i].shares.Len() > m[k].shares.Len() }
+func (m mostFirst) Less(i, k int) bool { return m[i].requests.Len() > m[k].requests.Len() }
 func (m mostFirst) Swap(i, k int)      { m[i], m[k] = m[k], m[i]; m[i].at, m[k].at = i, k }
 
 // Push implements heap.Interface.
@@ -89,15 +89,15 @@ func Limit() (bytes int64, ok bool) {
 	return limit, limit != math.MaxInt64
 }
 
-// Share is what one request has of a Budget. The zero Share has nothing. Its methods are for one goroutine at a time.
-type Share struct {
+// Reservation is what one request has of a Budget. The zero Reservation has nothing. Its methods are for one goroutine at a time.
+type Reservation struct {
 	budget *Budget
 	group  *Group
 	number uint64 // of the connection; 0: it has none
 	held   int64  // guarded by budget.mu while place is set
 
 	// For a request that is coming, all guarded by budget.mu.
-	place *list.Element // in budget.coming, by moved; nil: it is not coming, or was ended
+	elem  *list.Element // in budget.coming, by moved; nil: it is not coming, or was ended
 	on    *incoming     // nil: a connection without a number
 	among *list.Element // in on.shares
 	began time.Time
@@ -106,15 +106,15 @@ type Share struct {
 	over  bool // it was ended
 }
 
-// Begin says whose the share is, and the number of the connection that the request comes on; 0: it stands for itself. Nothing may have
+// Begin says whose the reservation is, and the number of the connection that the request comes on; 0: it stands for itself. Nothing may have
 // been taken. group may be nil.
-func (s *Share) Begin(b *Budget, group *Group, connection uint64) {
+func (s *Reservation) Begin(b *Budget, group *Group, connection uint64) {
 	s.budget, s.group, s.number = b, group, connection
 }
 
 // Coming says that the request is still coming: from now on it may have to make room for others. Then end is called, once,
-// and what the share had is the others'. It must not block or use the share.
-func (s *Share) Coming(end func()) {
+// and what the reservation had is the others'. It must not block or use the reservation.
+func (s *Reservation) Coming(end func()) {
 	if s.budget == nil {
 		return
 	}
@@ -123,7 +123,7 @@ func (s *Share) Coming(end func()) {
 	s.end, s.began = end, time.Now()
 	s.moved = s.began
 	b := s.budget
-	s.place = b.coming.PushBack(s)
+	s.elem = b.coming.PushBack(s)
 	if s.number == 0 {
 		return
 	}
@@ -136,12 +136,12 @@ func (s *Share) Coming(end func()) {
 		b.from[s.number] = c
 		heap.Push(&b.by, c)
 	}
-	s.on, s.among = c, c.shares.PushBack(s)
+	s.on, s.among = c, c.requests.PushBack(s)
 	heap.Fix(&b.by, c.at)
 }
 
 // Came says that the whole request is here. False: it was ended before.
-func (s *Share) Came() bool {
+func (s *Reservation) Came() bool {
 	if s.budget == nil {
 		return true
 	}
@@ -154,20 +154,20 @@ func (s *Share) Came() bool {
 	return !s.over
 }
 
-func (s *Share) leaveLocked() {
-	if s.place == nil {
+func (s *Reservation) leaveLocked() {
+	if s.elem == nil {
 		return
 	}
 	b := s.budget
-	b.coming.Remove(s.place)
-	s.place = nil
+	b.coming.Remove(s.elem)
+	s.elem = nil
 	c := s.on
 	if c == nil {
 		return
 	}
-	c.shares.Remove(s.among)
+	c.requests.Remove(s.among)
 	s.on, s.among = nil, nil
-	if c.shares.Len() > 0 {
+	if c.requests.Len() > 0 {
 		heap.Fix(&b.by, c.at)
 		return
 	}
@@ -176,12 +176,12 @@ func (s *Share) leaveLocked() {
 }
 
 // Take takes n bytes more, or says why there are none for this request. Fewer than none are given back, always.
-func (s *Share) Take(n int) (why string) { return s.ask(n, 1) }
+func (s *Reservation) Take(n int) (why string) { return s.ask(n, 1) }
 
 // TakeAgain is Take for a request that was refused and waits: it does not count as refused again.
-func (s *Share) TakeAgain(n int) (why string) { return s.ask(n, 0) }
+func (s *Reservation) TakeAgain(n int) (why string) { return s.ask(n, 0) }
 
-func (s *Share) ask(n int, refusal uint64) (why string) {
+func (s *Reservation) ask(n int, refusal uint64) (why string) {
 	b := s.budget
 	if b == nil {
 		return ""
@@ -196,9 +196,9 @@ func (s *Share) ask(n int, refusal uint64) (why string) {
 		bound := b.take(s, int64(n))
 		if bound == taken {
 			s.held += int64(n)
-			if s.place != nil && n > 0 {
+			if s.elem != nil && n > 0 {
 				s.moved = time.Now()
-				b.coming.MoveToBack(s.place)
+				b.coming.MoveToBack(s.elem)
 			}
 			return ""
 		}
@@ -226,7 +226,7 @@ const (
 	groupFull              // the half of it that its group may have
 )
 
-func (b *Budget) take(s *Share, n int64) bound {
+func (b *Budget) take(s *Reservation, n int64) bound {
 	most := b.mostFor(s.held + n)
 	if s.group != nil && !add(s.group, n, most/2) {
 		return groupFull
@@ -240,17 +240,17 @@ func (b *Budget) take(s *Share, n int64) bound {
 	return taken
 }
 
-// mostFor is how full the budget may get by a share that then holds so many bytes. The last eighth is for small shares, so that large ones
+// mostFor is how full the budget may get by a reservation that then holds so many bytes. The last eighth is for small ones, so that large ones
 // alone cannot have them refused.
 func (b *Budget) mostFor(held int64) int64 {
-	if held > smallShare {
+	if held > smallRequest {
 		return b.most - b.most/8
 	}
 	return b.most
 }
 
-// smallShare is up to how many bytes a share is small.
-const smallShare = 64 << 10
+// smallRequest is up to how many bytes a reservation is small.
+const smallRequest = 64 << 10
 
 // add adds n to a sum that may be so much. False: it would be more, and n is above 0. So the sum is never above that because of n.
 func add(sum *atomic.Int64, n, most int64) bool {
@@ -267,10 +267,10 @@ func add(sum *atomic.Int64, n, most int64) bool {
 
 // makeRoomLocked ends a request that is coming, for another that wants to hold so much. For a large one, small ones go last: they may have room that it has not.
 // False: there is none that has to go.
-func (b *Budget) makeRoomLocked(asks *Share, bound bound, wants int64) bool {
-	var s *Share
-	if wants > smallShare {
-		s = b.toEndLocked(asks, bound, smallShare)
+func (b *Budget) makeRoomLocked(asks *Reservation, bound bound, wants int64) bool {
+	var s *Reservation
+	if wants > smallRequest {
+		s = b.toEndLocked(asks, bound, smallRequest)
 	}
 	if s == nil {
 		s = b.toEndLocked(asks, bound, 0)
@@ -287,7 +287,7 @@ func (b *Budget) makeRoomLocked(asks *Share, bound bound, wants int64) bool {
 }
 
 // toEndLocked is the request that has to go first, of those that hold more than that.
-func (b *Budget) toEndLocked(asks *Share, bound bound, above int64) *Share {
+func (b *Budget) toEndLocked(asks *Reservation, bound bound, above int64) *Reservation {
 	if s := b.slowestLocked(asks, bound, above); s != nil {
 		return s
 	}
@@ -295,16 +295,16 @@ func (b *Budget) toEndLocked(asks *Share, bound bound, above int64) *Share {
 }
 
 // mayEnd reports whether the end of s, if it holds more than that, is of use to another.
-func (s *Share) mayEnd(asks *Share, bound bound, above int64) bool {
+func (s *Reservation) mayEnd(asks *Reservation, bound bound, above int64) bool {
 	return s != asks && s.held > above && (bound == full || s.group == asks.group)
 }
 
 // slowestLocked is the request that holds most of those that have been coming for patience. Those that have taken no more for as long go first.
-func (b *Budget) slowestLocked(asks *Share, bound bound, above int64) (most *Share) {
+func (b *Budget) slowestLocked(asks *Reservation, bound bound, above int64) (most *Reservation) {
 	now, stalled := time.Now(), true
 	seen, others := 0, 0
 	for e := b.coming.Front(); e != nil && seen < looks && others < 10*looks; e = e.Next() {
-		s := e.Value.(*Share)
+		s := e.Value.(*Reservation)
 		if !s.mayEnd(asks, bound, above) {
 			others++
 			continue
@@ -324,9 +324,9 @@ func (b *Budget) slowestLocked(asks *Share, bound bound, above int64) (most *Sha
 }
 
 // newest is the newest request of the connection, of the last few that hold more than above; nil: its end is of no use.
-func (c *incoming) newest(asks *Share, bound bound, above int64) *Share {
-	for e, n := c.shares.Back(), 0; e != nil && n < looks; e, n = e.Prev(), n+1 {
-		s := e.Value.(*Share)
+func (c *incoming) newest(asks *Reservation, bound bound, above int64) *Reservation {
+	for e, n := c.requests.Back(), 0; e != nil && n < looks; e, n = e.Prev(), n+1 {
+		s := e.Value.(*Reservation)
 		if s.mayEnd(asks, bound, above) {
 			return s
 		}
@@ -339,21 +339,21 @@ func (c *incoming) newest(asks *Share, bound bound, above int64) *Share {
 
 // crowdedLocked is the newest request of the connection from which most are coming, if those are more than will come from the connection
 // of the request that asks.
-func (b *Budget) crowdedLocked(asks *Share, bound bound, above int64) *Share {
+func (b *Budget) crowdedLocked(asks *Reservation, bound bound, above int64) *Reservation {
 	has := 1
 	if c := b.from[asks.number]; c != nil {
-		has = c.shares.Len()
-		if asks.place == nil {
+		has = c.requests.Len()
+		if asks.elem == nil {
 			has++
 		}
 	}
-	var most *Share
+	var most *Reservation
 	for i, c := range b.by[:min(len(b.by), looks)] {
-		if c.shares.Len() <= has {
+		if c.requests.Len() <= has {
 			continue
 		}
 		if s := c.newest(asks, bound, above); s != nil {
-			most, has = s, c.shares.Len()
+			most, has = s, c.requests.Len()
 			if i == 0 {
 				break // it has most; the others are in no order
 			}
@@ -362,7 +362,7 @@ func (b *Budget) crowdedLocked(asks *Share, bound bound, above int64) *Share {
 	return most
 }
 
-func (s *Share) give() {
+func (s *Reservation) give() {
 	s.budget.held.Add(-s.held)
 	if s.group != nil {
 		s.group.Add(-s.held)
@@ -370,8 +370,8 @@ func (s *Share) give() {
 	s.held = 0
 }
 
-// Release gives everything back. The share may begin again.
-func (s *Share) Release() {
+// Release gives everything back. The reservation may begin again.
+func (s *Reservation) Release() {
 	if s.budget == nil {
 		return
 	}
@@ -381,7 +381,7 @@ func (s *Share) Release() {
 		s.budget.mu.Unlock()
 	}
 	s.give()
-	*s = Share{}
+	*s = Reservation{}
 }
 
 // BudgetState is what there is to know of a Budget.

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// begun returns a share of a group that holds so many bytes, of a request that is coming or whole.
-func begun(t *testing.T, b *Budget, group *Group, n int, end func()) *Share {
+// begun returns a reservation of a group that holds so many bytes, of a request that is coming or whole.
+func begun(t *testing.T, b *Budget, group *Group, n int, end func()) *Reservation {
 	t.Helper()
-	s := new(Share)
+	s := new(Reservation)
 	s.Begin(b, group, 0)
 	if end != nil {
 		s.Coming(end)
@@ -22,7 +22,7 @@ func begun(t *testing.T, b *Budget, group *Group, n int, end func()) *Share {
 	return s
 }
 
-func refused(t *testing.T, s *Share, n int) {
+func refused(t *testing.T, s *Reservation, n int) {
 	t.Helper()
 	if why := s.Take(n); !strings.Contains(why, "memory.requests") {
 		t.Errorf("%d bytes more: %q", n, why)
@@ -98,7 +98,7 @@ func TestBudget(t *testing.T) {
 			if !small.Came() {
 				t.Error("the small one does not")
 			}
-			for _, s := range []*Share{small, large, s} {
+			for _, s := range []*Reservation{small, large, s} {
 				s.Release()
 			}
 		},
@@ -120,7 +120,7 @@ func TestBudget(t *testing.T) {
 			if ended != "silent large " {
 				t.Errorf("ended: %s", ended)
 			}
-			for _, s := range []*Share{silent, large, s} {
+			for _, s := range []*Reservation{silent, large, s} {
 				s.Release()
 			}
 		},
@@ -154,9 +154,9 @@ func TestBudget(t *testing.T) {
 		},
 		"of the connection from which most are coming the newest makes room at once": func(t *testing.T, b *Budget, one, other *Group) {
 			ended := ""
-			var all []*Share
+			var all []*Reservation
 			for i, connection := range []uint64{1, 1, 2, 2, 2, 3} {
-				s := new(Share)
+				s := new(Reservation)
 				s.Begin(b, []*Group{one, other}[i/3], connection)
 				s.Coming(func() { ended += fmt.Sprint(i, " ") })
 				if why := s.Take(160); why != "" {
@@ -178,7 +178,7 @@ func TestBudget(t *testing.T) {
 				{nil, 0, ""},   // a connection of no number has one
 			} {
 				ended = ""
-				s := new(Share)
+				s := new(Reservation)
 				s.Begin(b, c.group, c.connection)
 				s.Coming(func() { t.Errorf("step %d was ended", i) })
 				if why := s.Take(160); ended != c.ended || (why == "") != (c.ended != "") {
@@ -192,12 +192,12 @@ func TestBudget(t *testing.T) {
 		},
 		"of the same app alone, if its half is full, whatever others have on the connection": func(t *testing.T, b *Budget, one, other *Group) {
 			ended := ""
-			var all []*Share
+			var all []*Reservation
 			for i, c := range []struct {
 				group      *Group
 				connection uint64
 			}{{other, 1}, {other, 1}, {other, 1}, {one, 2}, {one, 2}} {
-				s := new(Share)
+				s := new(Reservation)
 				s.Begin(b, c.group, c.connection)
 				s.Coming(func() { ended += fmt.Sprint(i, " ") })
 				n := 50
@@ -209,7 +209,7 @@ func TestBudget(t *testing.T) {
 				}
 				all = append(all, s)
 			}
-			s := new(Share)
+			s := new(Reservation)
 			s.Begin(b, one, 3)
 			if why := s.Take(250); why != "" || ended != "4 " {
 				t.Errorf("ended %q: %q", ended, why)
@@ -242,19 +242,19 @@ func TestBudget(t *testing.T) {
 
 // Who has little is not refused because others of its app, or of all, have much.
 func TestTheLastEighthIsForSmallRequests(t *testing.T) {
-	const most = 64 * smallShare
+	const most = 64 * smallRequest
 	b, one, other := OfBytes(most), new(Group), new(Group)
 	large := begun(t, b, one, most/2-most/16, nil)
 	refused(t, large, 1)
-	refused(t, begun(t, b, one, smallShare, nil), 1) // it is no longer small
-	for range most/16/smallShare - 1 {
-		begun(t, b, one, smallShare, nil)
+	refused(t, begun(t, b, one, smallRequest, nil), 1) // it is no longer small
+	for range most/16/smallRequest - 1 {
+		begun(t, b, one, smallRequest, nil)
 	}
 	refused(t, begun(t, b, one, 0, nil), 1) // an app has half
 	begun(t, b, other, most/2-most/8, nil)
-	refused(t, begun(t, b, other, 0, nil), smallShare+1)
-	begun(t, b, other, smallShare, nil)
-	if held := b.State().Held; held != most-most/8+smallShare {
+	refused(t, begun(t, b, other, 0, nil), smallRequest+1)
+	begun(t, b, other, smallRequest, nil)
+	if held := b.State().Held; held != most-most/8+smallRequest {
 		t.Errorf("%d bytes are held", held)
 	}
 }
@@ -262,14 +262,14 @@ func TestTheLastEighthIsForSmallRequests(t *testing.T) {
 // What cannot fit is refused, and ends no other request. A large request has small ones end last.
 func TestWhoHasToGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most = 64 * smallShare
+		const most = 64 * smallRequest
 		b, one, other := OfBytes(most), new(Group), new(Group)
 		ended := map[string]int{}
-		comes := func(g *Group, name string, n int) *Share {
+		comes := func(g *Group, name string, n int) *Reservation {
 			return begun(t, b, g, n, func() { ended[name]++ })
 		}
-		small := comes(nil, "small", smallShare)
-		large := comes(other, "large", most*7/16-4*smallShare)
+		small := comes(nil, "small", smallRequest)
+		large := comes(other, "large", most*7/16-4*smallRequest)
 		largest := comes(one, "largest", most*7/16-1)
 		time.Sleep(2 * patience)
 		large.Take(1)
@@ -280,7 +280,7 @@ func TestWhoHasToGo(t *testing.T) {
 		if len(ended) > 0 {
 			t.Errorf("%v had to go for what cannot fit", ended)
 		}
-		if why := begun(t, b, nil, 0, nil).Take(4 * smallShare); why != "" || ended["largest"] != 1 || len(ended) != 1 {
+		if why := begun(t, b, nil, 0, nil).Take(4 * smallRequest); why != "" || ended["largest"] != 1 || len(ended) != 1 {
 			t.Errorf("%q; %v had to go", why, ended)
 		}
 		small.Release()
@@ -289,11 +289,11 @@ func TestWhoHasToGo(t *testing.T) {
 
 // A small request that is the newest of a connection does not keep its large ones.
 func TestSmallNewestKeepsNothing(t *testing.T) {
-	const most = 64 * smallShare
+	const most = 64 * smallRequest
 	b, group := OfBytes(most), new(Group)
 	ended := ""
 	comes := func(name string, connection uint64, n int) {
-		s := new(Share)
+		s := new(Reservation)
 		s.Begin(b, nil, connection)
 		s.Coming(func() { ended += name })
 		if why := s.Take(n); why != "" {
@@ -313,7 +313,7 @@ func TestSmallNewestKeepsNothing(t *testing.T) {
 
 // Without a budget there is always enough.
 func TestNoBudget(t *testing.T) {
-	var s Share
+	var s Reservation
 	s.Begin(nil, nil, 0)
 	s.Coming(func() { t.Error("ended") })
 	if why := s.Take(1 << 40); why != "" || !s.Came() {

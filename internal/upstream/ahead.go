@@ -18,8 +18,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Ahead is the first attempt of a request whose first call on its session is known, begun by Client.Ahead before the Do or Lease to which it
-// is given, or by Leased.Ahead before the Run. That must be called, once, and make the same call first.
+// Ahead is the first attempt of a request whose first call on its session is known, begun by Client.Ahead before the Do or BeginTx to which it
+// is given, or by TxSession.Ahead before the Run. That must be called, once, and make the same call first.
 type Ahead struct {
 	tries tries
 	asked bool // the app was allowed to ask the pool, or was refused by err
@@ -135,8 +135,8 @@ func (w *wait) over(ctx context.Context) (pool.Grant, error) {
 	return w.grant, w.err
 }
 
-// Ahead is Client.Ahead for a call on the leased session.
-func (l *Leased) Ahead(ctx context.Context, call *Call, via Via, first FirstCall) *Ahead {
+// Ahead is Client.Ahead for a call on the session of a transaction.
+func (l *TxSession) Ahead(ctx context.Context, call *Call, via Via, first FirstCall) *Ahead {
 	a, d, s := new(Ahead), l.c.d, l.held.s
 	if !d.tickets.lasts() || d.deps.Scattered || d.outOfUse(s.Node()) {
 		return a

@@ -93,9 +93,9 @@ func TestSessionsOfAnAppAreCounted(t *testing.T) {
 			defer func() { _ = recover() }()
 			_, _ = s.client.Do(within(t, time.Second), call, func(context.Context, *Session) error { panic("x") })
 		}()
-		var held []*Leased
+		var held []*TxSession
 		for range 2 {
-			l, _, err := s.client.Lease(within(t, time.Second), call, nil)
+			l, _, err := s.client.BeginTx(within(t, time.Second), call, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -242,7 +242,7 @@ func TestConsumedUnitsOfAnApp(t *testing.T) {
 		s.byID[1].onCommit = func(ctx context.Context) (Ydb.StatusIds_StatusCode, error) {
 			return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-consumed-units", "100"))
 		}
-		leased, report, err := s.client.Lease(within(t, time.Minute), Call{App: web.Stripe(0)}, func(ctx context.Context, session *Session) error {
+		leased, report, err := s.client.BeginTx(within(t, time.Minute), Call{App: web.Stripe(0)}, func(ctx context.Context, session *Session) error {
 			return session.Begin(ctx, serializable)
 		})
 		if err != nil || report.Priced {

@@ -99,12 +99,12 @@ func (c *Client) Do(ctx context.Context, call Call, f func(ctx context.Context, 
 	return t.report, err
 }
 
-// Lease acquires a session and keeps it for the caller, who must end it with
+// BeginTx acquires a session and keeps it for the caller, who must end it with
 // Release. begin, if not nil, runs on it first and is retried like the f of Do;
-// the session on which it succeeds is the one that is leased.
-func (c *Client) Lease(ctx context.Context, call Call, begin func(ctx context.Context, s *Session) error) (*Leased, Report, error) {
+// the session on which it succeeds is the one that is kept.
+func (c *Client) BeginTx(ctx context.Context, call Call, begin func(ctx context.Context, s *Session) error) (*TxSession, Report, error) {
 	t := call.tries()
-	var leased *Leased
+	var leased *TxSession
 	err := c.retry(ctx, call, t, func() error {
 		held, err := c.acquire(ctx, call, t)
 		call.Ahead = nil
@@ -119,8 +119,8 @@ func (c *Client) Lease(ctx context.Context, call Call, begin func(ctx context.Co
 		}
 		note := held.note
 		note.Transaction = true
-		held.lease.Note(&note)
-		leased = &Leased{c: c, held: held}
+		held.session.Note(&note)
+		leased = &TxSession{c: c, held: held}
 		return nil
 	})
 	return leased, t.report, err
@@ -261,7 +261,7 @@ func (c *Client) answered(ctx context.Context, call Call, t *tries, start time.T
 		panic("upstream: the pool holds a resource that Driver.Open did not make")
 	}
 	round.Node, round.Created, round.Opening, round.Open = g.Node(), g.Created, s.opening, s.open
-	h := &held{c: c, lease: g.Session, s: s, errand: call.errand()}
+	h := &held{c: c, session: g.Session, s: s, errand: call.errand()}
 	s.app = call.App
 	h.note = pool.Hold{Since: start.Add(took), Trace: trace.SpanContextFromContext(ctx).TraceID(), App: call.App.Name()}
 	g.Note(&h.note)
@@ -297,11 +297,11 @@ func (c *Call) errand() hop.Errand { return hop.Errand{App: c.App, Class: c.Clas
 
 // held is a session between acquire and finish.
 type held struct {
-	c      *Client
-	lease  *pool.Session
-	s      *Session
-	errand hop.Errand
-	note   pool.Hold // as the pool has it
+	c       *Client
+	session *pool.Session
+	s       *Session
+	errand  hop.Errand
+	note    pool.Hold // as the pool has it
 }
 
 // remember keeps how long the work took that ended with err. What ran out of time
@@ -338,34 +338,34 @@ func (h *held) finish() {
 	if h.s.stream != nil {
 		h.s.stream.Close() // f left it half-read
 	}
-	h.lease.Note(nil)
+	h.session.Note(nil)
 	switch {
 	case h.s.clean():
-		h.c.pool.Release(h.lease)
+		h.c.pool.Release(h.session)
 	case h.s.recoverable():
-		h.c.pool.Recover(h.lease)
+		h.c.pool.Recover(h.session)
 	default:
-		h.c.pool.Discard(h.lease)
+		h.c.pool.Discard(h.session)
 	}
 }
 
-// Leased is a session held for an interactive transaction. It is used by one
+// TxSession is a session held for an interactive transaction. It is used by one
 // goroutine at a time.
-type Leased struct {
+type TxSession struct {
 	c    *Client
 	held *held
 }
 
-// Session is the leased session.
-func (l *Leased) Session() *Session { return l.held.s }
+// Session is the session itself.
+func (l *TxSession) Session() *Session { return l.held.s }
 
 // Valid reports whether the session still lives. It may turn false at any time;
 // then the next call fails, and what was open is rolled back.
-func (l *Leased) Valid() bool { return l.held.lease.Valid() }
+func (l *TxSession) Valid() bool { return l.held.session.Valid() }
 
-// Run calls f on the leased session, once: a transaction that failed half-way
+// Run calls f on the session, once: a transaction that failed half-way
 // cannot be repeated from here. Its calls are judged and reported like those of Do.
-func (l *Leased) Run(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (_ Report, err error) {
+func (l *TxSession) Run(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (_ Report, err error) {
 	t := call.tries()
 	if t.report.Attempts == 0 {
 		t.begin()
@@ -384,7 +384,7 @@ func (l *Leased) Run(ctx context.Context, call Call, f func(ctx context.Context,
 
 // Release lets the session go: to the pool if keep is true and nothing is open
 // on it, else it is deleted, which rolls back. It is called once.
-func (l *Leased) Release(keep bool) {
+func (l *TxSession) Release(keep bool) {
 	if !keep {
 		l.held.s.spoiled = true
 	}

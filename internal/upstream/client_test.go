@@ -272,11 +272,11 @@ func TestAPanicInTheCallersFunctionGivesTheSessionBack(t *testing.T) {
 			return err
 		},
 		"the_beginning_of_a_lease": func(t *testing.T, c *Client) error {
-			_, _, err := c.Lease(within(t, time.Second), Call{}, broken)
+			_, _, err := c.BeginTx(within(t, time.Second), Call{}, broken)
 			return err
 		},
 		"a_leased_session": func(t *testing.T, c *Client) error {
-			l, _, err := c.Lease(within(t, time.Second), Call{}, nil)
+			l, _, err := c.BeginTx(within(t, time.Second), Call{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -410,7 +410,7 @@ func TestLease(t *testing.T) {
 			}
 			return Ydb.StatusIds_SUCCESS, nil
 		}
-		l, r, err := s.client.Lease(within(t, time.Second), Call{}, func(ctx context.Context, session *Session) error {
+		l, r, err := s.client.BeginTx(within(t, time.Second), Call{}, func(ctx context.Context, session *Session) error {
 			return session.Begin(ctx, serializable)
 		})
 		if err != nil || r.Attempts != 2 || l.Session().TxID() == "" || !l.Valid() {
@@ -433,7 +433,7 @@ func TestLease(t *testing.T) {
 		if n := s.sessions(); n != 1 {
 			t.Errorf("%d sessions after a clean end; want 1", n)
 		}
-		l, _, err = s.client.Lease(within(t, time.Second), Call{}, nil)
+		l, _, err = s.client.BeginTx(within(t, time.Second), Call{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -149,7 +149,7 @@ func TestARequestParksAsDoWaits(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					held, _, err := s.client.Lease(within(t, time.Minute), Call{}, nil)
+					held, _, err := s.client.BeginTx(within(t, time.Minute), Call{}, nil)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -240,7 +240,7 @@ func TestAGrantThatMissesItsTurn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStack(t, 1, func(config *stackConfig) { config.pool.Max = 1 })
-				held, _, err := s.client.Lease(within(t, time.Minute), Call{}, nil)
+				held, _, err := s.client.BeginTx(within(t, time.Minute), Call{}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

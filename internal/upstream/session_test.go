@@ -310,7 +310,7 @@ func TestALostCommitOfAReaderIsHarmless(t *testing.T) {
 						return err
 					},
 				} {
-					l, _, err := s.client.Lease(within(t, time.Second), Call{}, func(ctx context.Context, session *Session) error {
+					l, _, err := s.client.BeginTx(within(t, time.Second), Call{}, func(ctx context.Context, session *Session) error {
 						return session.Begin(ctx, c.mode)
 					})
 					if err != nil {
