@@ -138,7 +138,8 @@ func (c *call) pace(ctx context.Context, n int) error {
 	return rest(ctx, wait)
 }
 
-// pacedReader tells pace what it has read. Who reads on has added the rows of that, but for the beginning of one.
+// pacedReader reports what it reads to pace. A caller of Read has added all rows of what it read before, except the
+// start of an incomplete one.
 type pacedReader struct {
 	io.Reader
 	pace  func(bytes int) error

@@ -361,7 +361,8 @@ func (s *Service) end(ctx context.Context, c *call, err error) *fault {
 	return out
 }
 
-// errUntold stands for the reason of a fault that has none but its message, which may quote a statement.
+// errUntold is logged as the cause of a fault that has only a message: the message may quote a statement, which the log
+// must not show.
 var errUntold = errors.New("only its answer says why")
 
 // looks reports whether the call changes nothing, whatever it says.

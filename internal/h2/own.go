@@ -142,8 +142,8 @@ func (f *Forwarder) Abandon(t Ticket) {
 	}
 }
 
-// Consumed says that n bytes of what Listener.Data was told are not kept any more: the node may send as many, if it
-// may not already.
+// Consumed says that the reader has released n bytes that Listener.Data got. The node may send as many more, unless it
+// was allowed to before.
 func (f *Forwarder) Consumed(t Ticket, n int) {
 	c := t.call
 	if !f.owns(t) {

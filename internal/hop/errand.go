@@ -15,8 +15,8 @@ type Errand struct {
 	Work  uint64       // the same for the same kind of work, whose times are remembered; see apps.Stripe.Needs
 }
 
-// Ask is what the pool is asked for. left is the time until nobody wants the outcome any more, or below 0 since then; 0: unknown,
-// and then what the work needs is not said yet.
+// Ask returns what to ask the pool for. left is the time until the caller's deadline: negative if it has passed, 0 if
+// unknown. With 0, Needs stays unset until Complete.
 func (e Errand) Ask(left time.Duration) pool.Ask {
 	if left < 0 {
 		left = 1
@@ -32,8 +32,8 @@ func (e Errand) Ask(left time.Duration) pool.Ask {
 	return by
 }
 
-// Complete adds what the work needs to what Ask returned, if that does not say it. It is not asked for twice: of work that
-// nobody has confirmed for a while only the first question says that it is unknown, so that one call may try it.
+// Complete sets Needs in what Ask returned, unless Ask has set it. Needs is looked up once for each call: for work whose
+// time was not confirmed for a while, only the first look-up answers "unknown", so that one call tries it.
 func (e Errand) Complete(by *pool.Ask) {
 	if by.Left == 0 {
 		by.Needs = e.Needs()

@@ -362,8 +362,8 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 	}
 }
 
-// unwantedNow takes note that the node asks for the session to be closed, and does not say why.
-// If it asks so for another one within a second, it is leaving; discovery knows in any case.
+// unwantedNow notes that the node asks for the session to be closed without saying why. A second such request within a
+// second means that the node shuts down. Discovery is asked in either case.
 func (s *Session) unwantedNow(sign string) {
 	if s.unwanted.Swap(true) {
 		return // it was known

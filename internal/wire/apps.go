@@ -205,7 +205,8 @@ func (k *call) remember(o *h2.Outcome) {
 	}
 }
 
-// refusalOfApp is what a client is told that its app must not go on; ok is false if err is not about that.
+// refusalOfApp returns the answer for a call that is rejected because of its app: shed, over a quota, or without the
+// app's token. ok is false for any other error.
 func refusalOfApp(err error) (r refusal, ok bool) {
 	e, shed := errors.AsType[*pool.ShedError](err)
 	_, quota := errors.AsType[*apps.Refusal](err)

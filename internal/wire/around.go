@@ -114,7 +114,8 @@ func undone(m *protocol.Method, r virtual.Request, scanned bool) bool {
 
 const lostAround = "ydb-sidecar: the node that owns the session cannot be reached, and it gave no answer through another node within routing.forward_silence, or left the cluster; "
 
-// whenLostAround is what a client is told whose call ends so. commits: it may have.
+// whenLostAround returns the answer to a call whose detour around the home node was cut. commits: it may have been
+// executed.
 func whenLostAround(m *protocol.Method, commits bool) *h2.Status {
 	if commits {
 		return &h2.Status{Body: m.Refusal(Ydb.StatusIds_UNDETERMINED, lostAround+"the call may have been executed"), Stream: m.Rows}

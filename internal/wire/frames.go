@@ -133,7 +133,8 @@ func (f *frames) setView(v cluster.View) {
 	f.detours.SetView(v)
 }
 
-// lost is what clients are told whose node is lost in mid call, by the method's row; without a body: UNAVAILABLE of gRPC.
+// lost has, by the method's number, the answer to a call whose node was lost while it ran. An answer without a body is
+// gRPC's UNAVAILABLE.
 var lost = func() (all [protocol.Methods]h2.Status) {
 	for i, m := range protocol.All() {
 		all[i].Body, all[i].Stream = lostAnswer(m), m.Rows

@@ -180,7 +180,7 @@ func (s *stays) add(g *stayer) {
 	}
 }
 
-// remove is undone by add.
+// remove takes g out of the connections that have as many calls as it. add puts it back, after the number has changed.
 func (s *stays) remove(g *stayer) {
 	n := len(g.stays)
 	if n == 0 {

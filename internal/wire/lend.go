@@ -19,9 +19,9 @@ import (
 // its own counts first.
 const longestWait = 30 * time.Second
 
-// keptWait is how long a call waits for a session while sessions of mode session keep all that its
-// pool may have; a third of the time that the client leaves counts first. Then the wait is in vain:
-// such a session goes back only when its client closes it.
+// keptWait bounds the wait for a session while sessions of mode session keep every session of the pool. A third of the
+// client's deadline counts if that is shorter. A longer wait would be useless: such a session comes back only when its
+// client closes it.
 const keptWait = 5 * time.Second
 
 // patience is the time from one look whether a wait is in vain to the next. left is until the call's deadline, if it has one.

@@ -19,7 +19,8 @@ func (s *Shard) Age(age time.Duration, leave func(old map[*h2.Conn]bool)) {
 	s.age, s.leave = age, leave
 }
 
-// retire ends them. mu is held.
+// retire tells the clients whose connections are older than age to go, drains a connection lastUse later, and cuts it
+// one agesEach after that. mu is held.
 func (s *Shard) retire(now time.Time) {
 	old := map[*h2.Conn]bool{}
 	var over []*link
