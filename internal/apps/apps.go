@@ -172,8 +172,8 @@ func (r *Registry) Generation() uint32 { return r.known.Load() }
 // HasTokens reports whether there is any token.
 func (r *Registry) HasTokens() bool { return len(r.proofs.Load().tokens) > 0 }
 
-// Claim is what is known of a caller.
-type Claim struct {
+// Caller is what is known of a caller.
+type Caller struct {
 	Name   string // that it gives itself; "": none
 	Token  string // its bearer token; "": none
 	Tokens bool   // it has two that differ
@@ -241,12 +241,12 @@ func Token(headers []string) (token string, err error) {
 }
 
 // Bear takes the token from the values of all headers Authorization that the caller sent.
-func (c *Claim) Bear(headers []string) {
+func (c *Caller) Bear(headers []string) {
 	token, err := Token(headers)
 	c.Token, c.Tokens = token, err != nil
 }
 
-// Denial is why a claim is refused.
+// Denial is why a caller is refused.
 type Denial string
 
 // Error implements error.
@@ -262,7 +262,7 @@ const (
 )
 
 // Enter begins a call of a caller, on the stripe of its app that a number stands for. The error is a Denial.
-func (r *Registry) Enter(c Claim, number int) (*Stripe, error) {
+func (r *Registry) Enter(c Caller, number int) (*Stripe, error) {
 	for {
 		app, err := r.Of(c)
 		if err != nil {
@@ -275,7 +275,7 @@ func (r *Registry) Enter(c Claim, number int) (*Stripe, error) {
 }
 
 // Of returns the app of a caller. The error is a Denial.
-func (r *Registry) Of(c Claim) (*App, error) {
+func (r *Registry) Of(c Caller) (*App, error) {
 	proven, by := "", r.proofs.Load()
 	if c.Peer {
 		return r.named(c.Name), nil

@@ -48,7 +48,7 @@ func running(t *testing.T, cfg Config) *Registry {
 	return r
 }
 
-func mustBe(t *testing.T, r *Registry, c Claim, name string) *Stripe {
+func mustBe(t *testing.T, r *Registry, c Caller, name string) *Stripe {
 	t.Helper()
 	a, err := r.Of(c)
 	if err != nil {
@@ -63,41 +63,41 @@ func mustBe(t *testing.T, r *Registry, c Claim, name string) *Stripe {
 func TestWhoACallerIs(t *testing.T) {
 	open := registry(t, Config{Max: 10})
 	closed := registry(t, Config{Max: 10, Users: []string{"1000=web"}, Token: []string{"a=" + secretA, "b=" + secretB, "b=" + secretB + "-too"}})
-	plain := func(c Claim) Claim { c.Prove, c.Strict = true, true; return c }
+	plain := func(c Caller) Caller { c.Prove, c.Strict = true, true; return c }
 	for _, tc := range []struct {
 		what  string
 		r     *Registry
-		claim Claim
+		claim Caller
 		app   string
 		err   error
 	}{
-		{"nothing is said", open, plain(Claim{}), Unnamed, nil},
-		{"a name", open, plain(Claim{Name: "svc/reports-2.x_y@z"}), "svc/reports-2.x_y@z", nil},
-		{"no name for the plain API", open, plain(Claim{Name: "a b"}), "", ErrName},
-		{"too long a name", open, plain(Claim{Name: strings.Repeat("x", 65)}), "", ErrName},
-		{"no name of an SDK", open, Claim{Name: "my app"}, Other, nil},
-		{"a token where there are none", open, plain(Claim{Token: "x"}), Unnamed, nil},
+		{"nothing is said", open, plain(Caller{}), Unnamed, nil},
+		{"a name", open, plain(Caller{Name: "svc/reports-2.x_y@z"}), "svc/reports-2.x_y@z", nil},
+		{"no name for the plain API", open, plain(Caller{Name: "a b"}), "", ErrName},
+		{"too long a name", open, plain(Caller{Name: strings.Repeat("x", 65)}), "", ErrName},
+		{"no name of an SDK", open, Caller{Name: "my app"}, Other, nil},
+		{"a token where there are none", open, plain(Caller{Token: "x"}), Unnamed, nil},
 
-		{"a token", closed, plain(Claim{Token: secretA}), "a", nil},
-		{"a second token of an app", closed, plain(Claim{Token: secretB + "-too"}), "b", nil},
-		{"a token and its name", closed, plain(Claim{Token: secretA, Name: "a"}), "a", nil},
-		{"a token and another's name", closed, plain(Claim{Token: secretA, Name: "b"}), "", ErrNotYours},
-		{"a token and a name that is nobody's", closed, plain(Claim{Token: secretA, Name: "x"}), "", ErrNotYours},
-		{"a wrong token", closed, plain(Claim{Token: "x"}), "", ErrToken},
-		{"no token", closed, plain(Claim{}), "", ErrNoToken},
-		{"no token, and a name", closed, plain(Claim{Name: "x"}), "", ErrNoToken},
-		{"no token, and another's name", closed, plain(Claim{Name: "a"}), "", ErrNotYours},
-		{"an SDK with another's name", closed, Claim{Name: "a"}, "", ErrNotYours},
-		{"an SDK with a user's name", closed, Claim{Name: "web"}, "", ErrNotYours},
-		{"an SDK with a name of its own", closed, Claim{Name: "x"}, "x", nil},
-		{"an SDK with a token", closed, Claim{Name: "a", Token: secretA}, "a", nil},
-		{"a user", closed, plain(Claim{Local: true, User: 1000}), "web", nil},
-		{"a user and its name", closed, plain(Claim{Local: true, User: 1000, Name: "web"}), "web", nil},
-		{"a user and another's name", closed, plain(Claim{Local: true, User: 1000, Name: "a"}), "", ErrNotYours},
-		{"a user who is nobody", closed, plain(Claim{Local: true, User: 1001}), "", ErrNoToken},
-		{"user 0 of a connection over TCP", closed, plain(Claim{User: 1000}), "", ErrNoToken},
-		{"a user with a token", closed, plain(Claim{Local: true, User: 1000, Token: secretA}), "a", nil},
-		{"what the other process has looked at", closed, plain(Claim{Peer: true, Name: "a"}), "a", nil},
+		{"a token", closed, plain(Caller{Token: secretA}), "a", nil},
+		{"a second token of an app", closed, plain(Caller{Token: secretB + "-too"}), "b", nil},
+		{"a token and its name", closed, plain(Caller{Token: secretA, Name: "a"}), "a", nil},
+		{"a token and another's name", closed, plain(Caller{Token: secretA, Name: "b"}), "", ErrNotYours},
+		{"a token and a name that is nobody's", closed, plain(Caller{Token: secretA, Name: "x"}), "", ErrNotYours},
+		{"a wrong token", closed, plain(Caller{Token: "x"}), "", ErrToken},
+		{"no token", closed, plain(Caller{}), "", ErrNoToken},
+		{"no token, and a name", closed, plain(Caller{Name: "x"}), "", ErrNoToken},
+		{"no token, and another's name", closed, plain(Caller{Name: "a"}), "", ErrNotYours},
+		{"an SDK with another's name", closed, Caller{Name: "a"}, "", ErrNotYours},
+		{"an SDK with a user's name", closed, Caller{Name: "web"}, "", ErrNotYours},
+		{"an SDK with a name of its own", closed, Caller{Name: "x"}, "x", nil},
+		{"an SDK with a token", closed, Caller{Name: "a", Token: secretA}, "a", nil},
+		{"a user", closed, plain(Caller{Local: true, User: 1000}), "web", nil},
+		{"a user and its name", closed, plain(Caller{Local: true, User: 1000, Name: "web"}), "web", nil},
+		{"a user and another's name", closed, plain(Caller{Local: true, User: 1000, Name: "a"}), "", ErrNotYours},
+		{"a user who is nobody", closed, plain(Caller{Local: true, User: 1001}), "", ErrNoToken},
+		{"user 0 of a connection over TCP", closed, plain(Caller{User: 1000}), "", ErrNoToken},
+		{"a user with a token", closed, plain(Caller{Local: true, User: 1000, Token: secretA}), "a", nil},
+		{"what the other process has looked at", closed, plain(Caller{Peer: true, Name: "a"}), "a", nil},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			a, err := tc.r.Of(tc.claim)
@@ -112,15 +112,15 @@ func TestWhoACallerIs(t *testing.T) {
 func TestNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := running(t, Config{Max: 3, Limits: []string{"listed open=5"}})
-		first := mustBe(t, r, Claim{Name: "n1"}, "n1")
-		mustBe(t, r, Claim{Name: "n2"}, "n2")
+		first := mustBe(t, r, Caller{Name: "n1"}, "n1")
+		mustBe(t, r, Caller{Name: "n2"}, "n2")
 		for i := range 1000 {
-			mustBe(t, r, Claim{Name: fmt.Sprint("x", i)}, Other)
+			mustBe(t, r, Caller{Name: fmt.Sprint("x", i)}, Other)
 		}
 		if n := len(r.State(classes)); n != 5 {
 			t.Errorf("%d apps; want three and the two that are always there", n)
 		}
-		mustBe(t, r, Claim{Name: "listed"}, "listed")
+		mustBe(t, r, Caller{Name: "listed"}, "listed")
 		// After a while names that nobody uses leave their places; what is open or listed stays.
 		if !first.Enter() {
 			t.Fatal("it is gone")
@@ -131,13 +131,13 @@ func TestNamesAreBounded(t *testing.T) {
 			if i == 0 {
 				want = "y0"
 			}
-			mustBe(t, r, Claim{Name: fmt.Sprint("y", i)}, want)
+			mustBe(t, r, Caller{Name: fmt.Sprint("y", i)}, want)
 		}
-		mustBe(t, r, Claim{Name: "n1"}, "n1")
-		mustBe(t, r, Claim{Name: "listed"}, "listed")
+		mustBe(t, r, Caller{Name: "n1"}, "n1")
+		mustBe(t, r, Caller{Name: "listed"}, "listed")
 		first.Leave(0)
 		time.Sleep((forgetAfter + 1) * time.Minute)
-		next := mustBe(t, r, Claim{Name: "z"}, "z")
+		next := mustBe(t, r, Caller{Name: "z"}, "z")
 		if first.Enter() == (next.Index() == first.Index()) {
 			t.Errorf("n1 lives: %v, while z has its place: %v", !first.gone.Load(), next.Index() == first.Index())
 		}
@@ -147,12 +147,12 @@ func TestNamesAreBounded(t *testing.T) {
 // A call never counts for an app that has just lost its place.
 func TestEnterLooksAgain(t *testing.T) {
 	r := registry(t, Config{Max: 3})
-	was := mustBe(t, r, Claim{Name: "n1"}, "n1").App
+	was := mustBe(t, r, Caller{Name: "n1"}, "n1").App
 	r.mu.Lock()
 	was.gone.Store(true) // as leaveLocked does, which takes it off the list after that
 	entered := make(chan *Stripe)
 	go func() {
-		s, err := r.Enter(Claim{Name: "n1"}, 1)
+		s, err := r.Enter(Caller{Name: "n1"}, 1)
 		if err != nil {
 			t.Error(err)
 		}
@@ -185,7 +185,7 @@ func TestEnterDenies(t *testing.T) {
 		{"two tokens", []string{"Bearer " + secretOne + ", Bearer " + secretTwo}, "", ErrTokens},
 		{"a token of nobody", []string{"Bearer " + secretTwo}, "", ErrToken},
 	} {
-		var c Claim
+		var c Caller
 		c.Bear(tc.headers)
 		s, err := r.Enter(c, 0)
 		if _, denied := errors.AsType[Denial](err); err != tc.err || denied != (tc.err != nil) || s.Name() != tc.app {
@@ -217,7 +217,7 @@ func TestPlacesUnderLoad(t *testing.T) {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(g), 1))
 			for range 3000 {
-				app, err := r.Of(Claim{Name: fmt.Sprint("n", random.IntN(12))})
+				app, err := r.Of(Caller{Name: fmt.Sprint("n", random.IntN(12))})
 				if err != nil {
 					t.Error(err)
 					continue
@@ -278,7 +278,7 @@ func TestTokenFile(t *testing.T) {
 	write("# of the team\n\na=" + secretA + "\n")
 	synctest.Test(t, func(t *testing.T) {
 		r := running(t, Config{Max: 10, TokenFile: path})
-		mustBe(t, r, Claim{Token: secretA, Prove: true}, "a")
+		mustBe(t, r, Caller{Token: secretA, Prove: true}, "a")
 		was := r.Generation()
 		time.Sleep((2*fileEvery + 1) * tick)
 		if r.Generation() != was {
@@ -286,16 +286,16 @@ func TestTokenFile(t *testing.T) {
 		}
 		write("a=" + secretA + "\nb=" + secretB + "\n")
 		time.Sleep((fileEvery + 1) * tick)
-		mustBe(t, r, Claim{Token: secretB, Prove: true}, "b")
+		mustBe(t, r, Caller{Token: secretB, Prove: true}, "b")
 		if r.Generation() == was {
 			t.Error("nobody is told to look again")
 		}
 		write("b=short")
 		time.Sleep((fileEvery + 1) * tick)
-		mustBe(t, r, Claim{Token: secretB, Prove: true}, "b")
+		mustBe(t, r, Caller{Token: secretB, Prove: true}, "b")
 		write("b=" + secretB + "\n")
 		time.Sleep((fileEvery + 1) * tick)
-		if _, err := r.Of(Claim{Token: secretA, Prove: true}); !errors.Is(err, ErrToken) {
+		if _, err := r.Of(Caller{Token: secretA, Prove: true}); !errors.Is(err, ErrToken) {
 			t.Errorf("a token that was taken out: %v", err)
 		}
 	})
@@ -344,7 +344,7 @@ func TestConfigFaults(t *testing.T) {
 
 func TestCallsAllocateNothing(t *testing.T) {
 	r := registry(t, Config{Max: 10, Limits: []string{"a open=5 sessions=5 calls_per_second=1000000 bytes_per_second=1GiB"}})
-	claim := Claim{Name: "a"}
+	claim := Caller{Name: "a"}
 	if n := testing.AllocsPerRun(1000, func() {
 		app, err := r.Of(claim)
 		a := app.Stripe(0)
@@ -363,7 +363,7 @@ func TestCallsAllocateNothing(t *testing.T) {
 
 func BenchmarkCall(b *testing.B) {
 	r := registry(b, Config{Max: 10})
-	app, _ := r.Of(Claim{Name: "a"})
+	app, _ := r.Of(Caller{Name: "a"})
 	a := app.Stripe(0)
 	for b.Loop() {
 		if !a.Enter() || a.Admit(normal) != nil || a.Ask(normal) != nil {
@@ -399,7 +399,7 @@ func FuzzConfig(f *testing.F) {
 		}
 		for _, name := range []string{"", quotas, user, tokens, "a"} {
 			for _, strict := range []bool{true, false} {
-				app, err := r.Of(Claim{Name: name, Strict: strict, Token: tokens, Local: true})
+				app, err := r.Of(Caller{Name: name, Strict: strict, Token: tokens, Local: true})
 				if err != nil {
 					continue
 				}

@@ -31,7 +31,7 @@ func TestQuotas(t *testing.T) {
 			return e
 		}
 
-		web := mustBe(t, r, Claim{Name: "web"}, "web")
+		web := mustBe(t, r, Caller{Name: "web"}, "web")
 		end1, _ := call(web)
 		end2, _ := call(web)
 		end3, err := call(web)
@@ -62,7 +62,7 @@ func TestQuotas(t *testing.T) {
 		web.Cancel(normal)
 
 		// A burst, then the rate; what was not used for a while is a burst again, no more.
-		bulk := mustBe(t, r, Claim{Name: "bulk"}, "bulk")
+		bulk := mustBe(t, r, Caller{Name: "bulk"}, "bulk")
 		granted := func(tries int) (n int) {
 			for range tries {
 				end, err := call(bulk)
@@ -91,7 +91,7 @@ func TestQuotas(t *testing.T) {
 		}
 
 		// Bytes are known when the call is over: what was too much has to come first.
-		big := mustBe(t, r, Claim{Name: "big"}, "big")
+		big := mustBe(t, r, Caller{Name: "big"}, "big")
 		end, _ = call(big)
 		end(6 << 10)
 		end, err = call(big)
@@ -116,7 +116,7 @@ func TestQuotas(t *testing.T) {
 
 		// Everybody who is not listed, each for itself.
 		for _, name := range []string{"u", "v"} {
-			a := mustBe(t, r, Claim{Name: name}, name)
+			a := mustBe(t, r, Caller{Name: name}, name)
 			end, _ := call(a)
 			end2, err := call(a)
 			refused(err, ByOpen, 1)
@@ -147,7 +147,7 @@ func TestHugeRates(t *testing.T) {
 func TestNeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := running(t, Config{Max: 10})
-		a, b := mustBe(t, r, Claim{Name: "a"}, "a"), mustBe(t, r, Claim{Name: "b"}, "b")
+		a, b := mustBe(t, r, Caller{Name: "a"}, "a"), mustBe(t, r, Caller{Name: "b"}, "b")
 		const kind = 7
 		if n := a.Needs(normal, kind); n != 0 {
 			t.Errorf("unknown work needs %v", n)
@@ -206,7 +206,7 @@ func TestWindow(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r := running(t, Config{Max: 1})
-		a := mustBe(t, r, Claim{Name: "a"}, "a")
+		a := mustBe(t, r, Caller{Name: "a"}, "a")
 		get := func() (p50, p99 float64) {
 			for _, s := range r.State(classes) {
 				if s.App == "a" && len(s.Classes) > 0 {
@@ -237,7 +237,7 @@ func TestWindow(t *testing.T) {
 
 func TestShares(t *testing.T) {
 	r := registry(t, Config{Max: 10, Limits: []string{"a weight=3"}})
-	a, b := mustBe(t, r, Claim{Name: "a"}, "a"), mustBe(t, r, Claim{Name: "b"}, "b")
+	a, b := mustBe(t, r, Caller{Name: "a"}, "a"), mustBe(t, r, Caller{Name: "b"}, "b")
 	share := func(name string) float64 {
 		for _, s := range r.State(classes) {
 			if s.App == name {
@@ -264,7 +264,7 @@ func TestShares(t *testing.T) {
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := registry(t, Config{Max: 5, Limits: []string{"a sessions=2"}})
-		a := mustBe(t, r, Claim{Name: "a"}, "a")
+		a := mustBe(t, r, Caller{Name: "a"}, "a")
 		for range 2 {
 			if err := a.Await(t.Context(), normal); err != nil {
 				t.Fatal(err)

@@ -29,7 +29,7 @@ func TestReconfigure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app, err := r.Of(Claim{Token: secretOne})
+	app, err := r.Of(Caller{Token: secretOne})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,13 +42,13 @@ func TestReconfigure(t *testing.T) {
 	if r.Generation() == was {
 		t.Error("the generation is the same: who keeps answers of Of would not ask again")
 	}
-	if _, err := r.Of(Claim{Token: secretOne}); !errors.Is(err, ErrToken) {
+	if _, err := r.Of(Caller{Token: secretOne}); !errors.Is(err, ErrToken) {
 		t.Errorf("a token that is no longer there: %v; want %v", err, ErrToken)
 	}
-	if two, err := r.Of(Claim{Token: secretTwo}); err != nil || two.Name() != "two" || two.quotas.Load().open != 3 {
+	if two, err := r.Of(Caller{Token: secretTwo}); err != nil || two.Name() != "two" || two.quotas.Load().open != 3 {
 		t.Errorf("the new token: %v", err)
 	}
-	if seven, err := r.Of(Claim{Local: true, User: 7, Prove: true}); err != nil || seven.Name() != "seven" {
+	if seven, err := r.Of(Caller{Local: true, User: 7, Prove: true}); err != nil || seven.Name() != "seven" {
 		t.Errorf("the new user: %v", err)
 	}
 	// The app that has a call open has the new limit at once.
@@ -71,7 +71,7 @@ func TestReconfigureKeepsAllAfterAFault(t *testing.T) {
 			t.Errorf("no error for %+v", bad)
 		}
 	}
-	if a, err := r.Of(Claim{Token: secretOne}); err != nil || a.Name() != "one" || r.Generation() != was {
+	if a, err := r.Of(Caller{Token: secretOne}); err != nil || a.Name() != "one" || r.Generation() != was {
 		t.Errorf("the token of before: %v", err)
 	}
 }
@@ -83,7 +83,7 @@ func TestReconfigureFindsAPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "b", "c"} {
-		if _, err := r.Of(Claim{Name: name}); err != nil {
+		if _, err := r.Of(Caller{Name: name}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,10 +91,10 @@ func TestReconfigureFindsAPlace(t *testing.T) {
 	if r.look("one") == nil {
 		t.Error("an app with limits has no place")
 	}
-	if two, err := r.Of(Claim{Token: secretTwo}); err != nil || two.Name() != "two" {
+	if two, err := r.Of(Caller{Token: secretTwo}); err != nil || two.Name() != "two" {
 		t.Errorf("an app with a token is %v, %v", two, err)
 	}
-	if d, err := r.Of(Claim{Name: "d"}); err != nil || d.Name() != Other {
+	if d, err := r.Of(Caller{Name: "d"}); err != nil || d.Name() != Other {
 		t.Errorf("another app: %v, %v; want none of the places", d, err)
 	}
 }
@@ -117,7 +117,7 @@ func TestTheTokenFileMayBeNamedLater(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { defer close(done); _ = r.Run(ctx) }()
 		reconfigure(t, r, Config{Max: 8, TokenFile: path})
-		if _, err := r.Of(Claim{Token: secretOne}); err != nil {
+		if _, err := r.Of(Caller{Token: secretOne}); err != nil {
 			t.Errorf("the token of the file: %v", err)
 		}
 		was := r.Generation()
@@ -127,7 +127,7 @@ func TestTheTokenFileMayBeNamedLater(t *testing.T) {
 		}
 		write("one=" + secretOne + "\ntwo=" + secretTwo)
 		time.Sleep((fileEvery + 1) * tick)
-		if _, err := r.Of(Claim{Token: secretTwo}); err != nil {
+		if _, err := r.Of(Caller{Token: secretTwo}); err != nil {
 			t.Errorf("the token that came into the file: %v", err)
 		}
 		cancel()
@@ -168,7 +168,7 @@ func TestALimitOfSessionsComesLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app, err := r.Of(Claim{Name: "a"})
+	app, err := r.Of(Caller{Name: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}

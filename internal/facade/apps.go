@@ -93,17 +93,17 @@ func userOf(ctx context.Context, get func(string) string) (uid uint32, ok bool) 
 	return 0, false
 }
 
-// claimOf is what a call says of its app.
-func claimOf(ctx context.Context, get func(string) string, authorization []string) apps.Claim {
-	c := claimBy(get(headerApp), get(headerApplication), authorization)
+// callerOf is what a call says of its app.
+func callerOf(ctx context.Context, get func(string) string, authorization []string) apps.Caller {
+	c := callerBy(get(headerApp), get(headerApplication), authorization)
 	c.Peer = ctx.Value(fromPeer{}) != nil
 	c.User, c.Local = userOf(ctx, get)
 	return c
 }
 
-// claimBy is what the headers of a call say of its app.
-func claimBy(app, application string, authorization []string) apps.Claim {
-	c := apps.Claim{Name: app, Prove: true, Strict: true}
+// callerBy is what the headers of a call say of its app.
+func callerBy(app, application string, authorization []string) apps.Caller {
+	c := apps.Caller{Name: app, Prove: true, Strict: true}
 	if app == "" {
 		c.Name, c.Strict = application, false
 	}

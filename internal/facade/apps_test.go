@@ -65,30 +65,30 @@ func TestWhatACallSaysOfItsApp(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		headers []string
-		want    apps.Claim
+		want    apps.Caller
 	}{
-		{"nothing", nil, apps.Claim{Prove: true}},
-		{"name", []string{"x-sidecar-app", "a b"}, apps.Claim{Name: "a b", Prove: true, Strict: true}},
-		{"name of an SDK", []string{"x-ydb-application-name", "a"}, apps.Claim{Name: "a", Prove: true}},
-		{"both", []string{"x-ydb-application-name", "a", "x-sidecar-app", "b"}, apps.Claim{Name: "b", Prove: true, Strict: true}},
-		{"token", []string{"authorization", "bearer  xyz "}, apps.Claim{Token: "xyz", Prove: true}},
-		{"token behind another scheme", []string{"authorization", "Basic xyz", "authorization", "Bearer xyz"}, apps.Claim{Token: "xyz", Prove: true}},
-		{"one token twice", []string{"authorization", "bearer xyz", "authorization", "Bearer xyz"}, apps.Claim{Token: "xyz", Prove: true}},
-		{"two tokens", []string{"authorization", "Bearer xyz", "authorization", "Bearer abc"}, apps.Claim{Tokens: true, Prove: true}},
-		{"another scheme", []string{"authorization", "Basic xyz"}, apps.Claim{Prove: true}},
+		{"nothing", nil, apps.Caller{Prove: true}},
+		{"name", []string{"x-sidecar-app", "a b"}, apps.Caller{Name: "a b", Prove: true, Strict: true}},
+		{"name of an SDK", []string{"x-ydb-application-name", "a"}, apps.Caller{Name: "a", Prove: true}},
+		{"both", []string{"x-ydb-application-name", "a", "x-sidecar-app", "b"}, apps.Caller{Name: "b", Prove: true, Strict: true}},
+		{"token", []string{"authorization", "bearer  xyz "}, apps.Caller{Token: "xyz", Prove: true}},
+		{"token behind another scheme", []string{"authorization", "Basic xyz", "authorization", "Bearer xyz"}, apps.Caller{Token: "xyz", Prove: true}},
+		{"one token twice", []string{"authorization", "bearer xyz", "authorization", "Bearer xyz"}, apps.Caller{Token: "xyz", Prove: true}},
+		{"two tokens", []string{"authorization", "Bearer xyz", "authorization", "Bearer abc"}, apps.Caller{Tokens: true, Prove: true}},
+		{"another scheme", []string{"authorization", "Basic xyz"}, apps.Caller{Prove: true}},
 	} {
 		md := metadata.Pairs(tc.headers...)
 		get := incoming(md).Get
 		tc.want.Strict = tc.want.Strict && tc.want.Name != ""
-		if got := claimOf(t.Context(), get, md.Get(headerToken)); got.Tokens != tc.want.Tokens || got.Name != tc.want.Name || got.Token != tc.want.Token || got.Prove != tc.want.Prove || got.Name != "" && got.Strict != tc.want.Strict || got.Local {
+		if got := callerOf(t.Context(), get, md.Get(headerToken)); got.Tokens != tc.want.Tokens || got.Name != tc.want.Name || got.Token != tc.want.Token || got.Prove != tc.want.Prove || got.Name != "" && got.Strict != tc.want.Strict || got.Local {
 			t.Errorf("%s: %+v; want %+v", tc.name, got, tc.want)
 		}
 	}
 	none := func(string) string { return "" }
-	if got := claimOf(WithUser(t.Context(), 7), none, nil); !got.Local || got.User != 7 {
+	if got := callerOf(WithUser(t.Context(), 7), none, nil); !got.Local || got.User != 7 {
 		t.Errorf("a user: %+v", got)
 	}
-	if got := claimOf(context.WithValue(t.Context(), fromPeer{}, true), none, nil); !got.Peer {
+	if got := callerOf(context.WithValue(t.Context(), fromPeer{}, true), none, nil); !got.Peer {
 		t.Errorf("the other process: %+v", got)
 	}
 }

@@ -155,7 +155,7 @@ func unary[Res proto.Message](ctx context.Context, s *Service, name string, req 
 func callOf(ctx context.Context, name string) (context.Context, *call) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	get := incoming(md).Get
-	return extract(ctx, incoming(md)), &call{name: name, priority: priorityOf(get), claim: claimOf(ctx, get, md.Get(headerToken)), from: connectionOf(ctx, get)}
+	return extract(ctx, incoming(md)), &call{name: name, priority: priorityOf(get), caller: callerOf(ctx, get, md.Get(headerToken)), from: connectionOf(ctx, get)}
 }
 
 func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {

@@ -195,7 +195,7 @@ func (c *call) heads(r *http.Request, rt *route) {
 	get := r.Header.Get
 	c.name, c.route, c.url, c.tls = rt.call, rt, r.URL.Path, r.TLS != nil
 	c.timeout, c.priority = get(headerTimeout), priorityOf(get)
-	c.claim, c.from = claimOf(r.Context(), get, r.Header.Values(headerToken)), connectionOf(r.Context(), nil)
+	c.caller, c.from = callerOf(r.Context(), get, r.Header.Values(headerToken)), connectionOf(r.Context(), nil)
 }
 
 const (

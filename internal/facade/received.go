@@ -127,7 +127,7 @@ func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) 
 	}
 	r.size = len(raw)
 	md, _ := metadata.FromIncomingContext(ctx)
-	app, err := s.deps.Apps.Of(claimOf(ctx, incoming(md).Get, md.Get(headerToken)))
+	app, err := s.deps.Apps.Of(callerOf(ctx, incoming(md).Get, md.Get(headerToken)))
 	if err != nil || r.size > s.cfg.API.MaxBody {
 		return nil // the call says so
 	}

@@ -270,7 +270,7 @@ type call struct {
 	priority string          // from a header; the request's own field wins
 	info     *sidecarv1.Info // points to told, which saves an allocation
 	told     sidecarv1.Info
-	claim    apps.Claim
+	caller   apps.Caller
 	from     uint64               // a number for its connection; 0: unknown
 	reserved memguard.Reservation // of the memory for requests
 	large    bool                 // its request is: see inLane
@@ -317,7 +317,7 @@ func (s *Service) enter(in context.Context, c *call) (ctx context.Context, err e
 	if ctx, c.open, err = s.gate.enter(in, c.begun, c.coming); err != nil {
 		return in, err
 	}
-	if c.app, err = s.deps.Apps.Enter(c.claim, 0); err != nil {
+	if c.app, err = s.deps.Apps.Enter(c.caller, 0); err != nil {
 		return ctx, err
 	}
 	c.entered = true

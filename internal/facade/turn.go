@@ -159,8 +159,8 @@ func (t *Turn) greet(in context.Context, caller Caller) (_ context.Context, size
 	}
 	// No peer calls over the data path.
 	c := &t.c
-	c.claim, c.priority = claimBy(h.app, h.application, h.tokens), priorityOfHeaders(h.ydbPriority, h.priority)
-	c.claim.User, c.claim.Local = caller.User, caller.Local
+	c.caller, c.priority = callerBy(h.app, h.application, h.tokens), priorityOfHeaders(h.ydbPriority, h.priority)
+	c.caller.User, c.caller.Local = caller.User, caller.Local
 	if h.trace != nil {
 		in = extract(in, h.trace)
 	}

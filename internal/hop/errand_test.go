@@ -36,7 +36,7 @@ func newApp(t testing.TB) (app *apps.Stripe, state func() apps.ClassState) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := all.Of(apps.Claim{Name: "a"})
+	a, err := all.Of(apps.Caller{Name: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func TestSlowWorkIsTriedAgain(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); _ = all.Run(ctx) }()
 		defer func() { cancel(); <-done }()
-		web, err := all.Of(apps.Claim{Name: "web"})
+		web, err := all.Of(apps.Caller{Name: "web"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestSessionsOfAnAppAreCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		web, err := all.Of(apps.Claim{Name: "web"})
+		web, err := all.Of(apps.Caller{Name: "web"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestWorkThatCannotBeDoneInTimeIsNotSent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		web, err := all.Of(apps.Claim{Name: "web"})
+		web, err := all.Of(apps.Caller{Name: "web"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestConsumedUnitsOfAnApp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		web, err := all.Of(apps.Claim{Name: "web"})
+		web, err := all.Of(apps.Caller{Name: "web"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -145,7 +145,7 @@ func TestARequestParksAsDoWaits(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					web, err := registry.Of(apps.Claim{Name: "web"})
+					web, err := registry.Of(apps.Caller{Name: "web"})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -57,12 +57,12 @@ func (f *frames) introduce(c *h2.Call) (n named, refused *refusal) {
 	}
 	all := f.server.deps.Apps
 	n = named{application: string(c.Header(headerApplication)), version: c.Version(headerApplication), generation: all.Generation()}
-	claim := n.claim(c)
+	by := n.caller(c)
 	if all.HasTokens() {
-		claim.Bear(authorizations(c))
-		n.token = claim.Token
+		by.Bear(authorizations(c))
+		n.token = by.Token
 	}
-	app, err := all.Of(claim)
+	app, err := all.Of(by)
 	if err != nil {
 		r := refusalOf(err, 0)
 		return n, &r
@@ -83,18 +83,18 @@ func (f *frames) unproved(c *h2.Call) bool {
 	if !all.HasTokens() {
 		return false
 	}
-	claim := new(named).claim(c)
-	claim.Prove = true
-	claim.Bear(authorizations(c))
-	_, err := all.Of(claim)
+	by := new(named).caller(c)
+	by.Prove = true
+	by.Bear(authorizations(c))
+	_, err := all.Of(by)
 	return err != nil
 }
 
-// claim is what a call says of its app, and the kernel of the user of its client.
-func (n *named) claim(c *h2.Call) apps.Claim {
-	claim := apps.Claim{Name: n.application, Token: n.token}
-	claim.User, claim.Local = driver.User(c.Client())
-	return claim
+// caller is what a call says of its app, and the kernel of the user of its client.
+func (n *named) caller(c *h2.Call) apps.Caller {
+	by := apps.Caller{Name: n.application, Token: n.token}
+	by.User, by.Local = driver.User(c.Client())
+	return by
 }
 
 // tokenOf returns the token of the sidecar's that a call comes with, unless it has several authorizations.
@@ -136,7 +136,7 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 		return nil
 	}
 	if !who.app.Enter() { // its place went to another name
-		app, err := f.server.deps.Apps.Enter(who.claim(c), f.number)
+		app, err := f.server.deps.Apps.Enter(who.caller(c), f.number)
 		if err != nil {
 			return k.refuse(refusalOf(err, 0))
 		}

@@ -52,8 +52,8 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 		}
 	}
 	op := &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS}
-	claim := claimOf(ctx)
-	if _, err := e.apps.Of(claim); err != nil {
+	by := callerOf(ctx)
+	if _, err := e.apps.Of(by); err != nil {
 		r := refusalOf(err, 0)
 		op.Status = r.status
 		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: r.text}}
@@ -65,7 +65,7 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 		return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, nil
 	}
 	host, port, ok := hostPort(address)
-	if tcp, isTCP := e.listen.(*net.TCPAddr); !ok && claim.Local && isTCP { // it has dialled a Unix socket, which the answer cannot name
+	if tcp, isTCP := e.listen.(*net.TCPAddr); !ok && by.Local && isTCP { // it has dialled a Unix socket, which the answer cannot name
 		host, port, ok = tcp.IP.String(), uint32(tcp.Port), true
 		if tcp.IP.IsUnspecified() {
 			host = "localhost"
@@ -83,8 +83,8 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 	return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, err
 }
 
-// claimOf is what the headers of a call that grpc-go received claim.
-func claimOf(ctx context.Context) (c apps.Claim) {
+// callerOf is what the headers of a call that grpc-go received claim.
+func callerOf(ctx context.Context) (c apps.Caller) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	c.Bear(md.Get("authorization"))
 	if names := md.Get("x-ydb-application-name"); len(names) > 0 {

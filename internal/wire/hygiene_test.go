@@ -57,7 +57,7 @@ func TestASessionGrantedAtTheEndGoesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, own := h.server.shards[0], &virtual.IdentityPool{Pool: h.pool}
-	app, err := h.server.deps.Apps.Of(apps.Claim{})
+	app, err := h.server.deps.Apps.Of(apps.Caller{})
 	if err != nil {
 		t.Fatal(err)
 	}
