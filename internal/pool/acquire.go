@@ -77,7 +77,7 @@ func (p *Pool) Cancel(w *Waiter) bool {
 // in hand.
 func (p *Pool) take(near Place) *Session {
 	home := p.slot()
-	if n := near.node; n != nil && n.pool == p && n.eligible.Load() && n.meet() {
+	if n := near.node; n != nil && n.shelf == &p.shelf && n.eligible.Load() && n.meet() {
 		if s := p.again(n); s != nil {
 			s.lease(home)
 			return s
@@ -150,7 +150,7 @@ func (p *Pool) passOver(s *Session, t *table) {
 // pick takes an idle session out of its place: by load from the stacks, or else
 // from any slot, or from the stacks of nodes that are used when no other has any.
 // It takes no lock. The session may have become unfit.
-func (p *Pool) pick() *Session {
+func (p *shelf) pick() *Session {
 	t := p.table.Load()
 	for n := choose(t.weighted, &t.index[0]); n != nil; n = choose(t.weighted, &t.index[0]) {
 		if s, ok := n.pop(); ok {
@@ -175,7 +175,7 @@ func (p *Pool) pick() *Session {
 
 // pickLocked is pick with the certainty that no sweep hides a session, and that
 // the session is fit.
-func (p *Pool) pickLocked() *Session {
+func (p *state) pickLocked() *Session {
 	for s := p.pick(); s != nil; s = p.pick() {
 		if fit(s) {
 			return s
@@ -257,7 +257,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 }
 
 // vainLocked says why a caller would wait in vain; nil: a session may come.
-func (p *Pool) vainLocked() error {
+func (p *state) vainLocked() error {
 	switch {
 	case len(p.table.Load().nodes) == 0:
 		return ErrNoNode
@@ -278,7 +278,7 @@ func (w *Waiter) begin(by Ask, now time.Duration) {
 
 // refuseLocked refuses a caller as it comes: ahead is its wait, as far as it can be
 // foretold.
-func (p *Pool) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration) error {
+func (p *state) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration) error {
 	p.shed[why]++
 	e := &ShedError{Why: why, Class: w.class, Ahead: ahead, Needs: by.Needs, Left: by.Left, Retry: retryAfter(ahead)}
 	if why == ShedDelay {
@@ -288,7 +288,7 @@ func (p *Pool) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration) er
 }
 
 // aliveLocked is how many sessions serve the line.
-func (p *Pool) aliveLocked() int { return min(p.usableLocked(), p.limit.most) }
+func (p *state) aliveLocked() int { return min(p.usableLocked(), p.limit.most) }
 
 // dismiss tells those whom pop or overdue turned away.
 func (p *Pool) dismiss(gone *Waiter) {
@@ -318,7 +318,7 @@ func (p *Pool) tell(w *Waiter, s *Session) {
 }
 
 // grant begins the lease of the session that was handed over to w.
-func (p *Pool) grant(w *Waiter) Grant {
+func (p *state) grant(w *Waiter) Grant {
 	s := w.session
 	g := Grant{Session: s, Waited: w.since, Created: s.turn == 0}
 	s.lease(uint(s.home))
@@ -404,7 +404,7 @@ func (p *Pool) tooLate(ctx context.Context, by Ask) error {
 	return p.waitErrorLocked(&Waiter{class: Class(by.Class.index()), since: p.clock()}, ctx.Err())
 }
 
-func (p *Pool) waitErrorLocked(w *Waiter, cause error) error {
+func (p *state) waitErrorLocked(w *Waiter, cause error) error {
 	e := &WaitError{
 		Class: w.class, Waited: p.clock() - w.since, Max: p.cfg.Max,
 		Opening: len(p.openings), Nodes: len(p.table.Load().nodes), Cause: cause,
@@ -429,7 +429,7 @@ const idleFor = 10 * time.Millisecond
 
 // idleLatelyLocked is how many sessions are idle, or were a moment ago: when the time of a crowd of callers
 // is over, they are counted once and not for each of them.
-func (p *Pool) idleLatelyLocked() int {
+func (p *state) idleLatelyLocked() int {
 	if now := p.clock(); now >= p.idleUntil {
 		p.idle, p.idleUntil = p.idleLocked(), now+idleFor
 	}
@@ -437,7 +437,7 @@ func (p *Pool) idleLatelyLocked() int {
 }
 
 // idleLocked counts idle sessions.
-func (p *Pool) idleLocked() (sum int) {
+func (p *state) idleLocked() (sum int) {
 	p.walked += len(p.order)
 	for _, n := range p.order {
 		sum += n.idle.len() + len(n.aside)
@@ -447,7 +447,7 @@ func (p *Pool) idleLocked() (sum int) {
 }
 
 // slotsLocked calls f with the sessions that rest in slots.
-func (p *Pool) slotsLocked(f func(*Session)) {
+func (p *shelf) slotsLocked(f func(*Session)) {
 	p.walked += len(p.slots)
 	for i := range p.slots {
 		if number := p.slots[i].Load(); number != 0 {

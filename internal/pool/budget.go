@@ -529,7 +529,7 @@ func (b *Budget) giverLocked(h *stake, now time.Time, coming int) (from *stake, 
 }
 
 // permitLocked takes a permit for a session that is wanted, by inLine callers or ahead of need.
-func (p *Pool) permitLocked(now time.Time, inLine int) bool {
+func (p *state) permitLocked(now time.Time, inLine int) bool {
 	p.wantsLocked(inLine)
 	ok := p.stake.take(now, p.closing > 0 || p.limit.parked.Load() > 0)
 	p.hungry = !ok
@@ -537,7 +537,7 @@ func (p *Pool) permitLocked(now time.Time, inLine int) bool {
 }
 
 // wantsLocked notes for how many callers the pool wants sessions: for no more than it may have.
-func (p *Pool) wantsLocked(inLine int) {
+func (p *state) wantsLocked(inLine int) {
 	if p.stake != nil {
 		p.stake.want.Store(int32(min(inLine, p.cfg.Max-p.size)))
 	}
@@ -545,7 +545,7 @@ func (p *Pool) wantsLocked(inLine int) {
 
 // fedLocked takes the pool out of the budget's queue if it no longer wants a
 // session. It is called whenever that may be.
-func (p *Pool) fedLocked() {
+func (p *state) fedLocked() {
 	if !p.hungry {
 		return
 	}
@@ -557,7 +557,7 @@ func (p *Pool) fedLocked() {
 	p.wantsLocked(inLine)
 }
 
-func (p *Pool) leaveBudgetLocked() {
+func (p *state) leaveBudgetLocked() {
 	if p.hungry {
 		p.hungry = false
 		p.stake.leave()
@@ -565,7 +565,7 @@ func (p *Pool) leaveBudgetLocked() {
 }
 
 // resting counts idle sessions without a lock: what changes hands may be missed.
-func (p *Pool) resting() (sum int) {
+func (p *state) resting() (sum int) {
 	sum = int(p.limit.aside.Load())
 	t := p.table.Load()
 	sum += t.index[0].idle(t.weighted) + t.index[1].idle(t.spare)
@@ -616,7 +616,7 @@ func (p *Pool) yield(to *stake, leased bool) {
 }
 
 // mostLocked returns the node that has most beyond its share of those that have something; nil: none.
-func (p *Pool) mostLocked(has func(*node) bool) (most *node) {
+func (p *state) mostLocked(has func(*node) bool) (most *node) {
 	p.walked += len(p.order)
 	for _, n := range p.order {
 		if has(n) && (most == nil || n.share.surplus > most.share.surplus) {

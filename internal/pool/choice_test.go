@@ -275,7 +275,7 @@ func near(t *testing.T, callers int) {
 		lease(t, other, 30)()
 		for range 100 {
 			s, ok := other.Try(Ask{Class: Normal, Near: near})
-			if !ok || s.Place().node.pool != other {
+			if !ok || s.Place().node.shelf != &other.shelf {
 				t.Fatal("a session of another pool")
 			}
 			other.Release(s)

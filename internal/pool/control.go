@@ -84,7 +84,7 @@ func (p *Pool) Sessions() []SessionStats {
 }
 
 // restOn marks the cells on a node's stack. Others push and pop meanwhile: it may be off by those.
-func (p *Pool) restOn(n *node, idle []bool) {
+func (p *shelf) restOn(n *node, idle []bool) {
 	top := n.idle.head.Load() & headTop
 	for range n.idle.len() {
 		if top == 0 || int(top) > len(idle) {

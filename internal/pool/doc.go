@@ -56,8 +56,9 @@
 // a node is left alone for a moment, up to a second; then, as on a node that is
 // back, one try goes first, and each success allows one more at a time.
 //
-// Everything rare is guarded by Pool.mu: the line, opening, closing, expiry and
-// changes of the view. A sweep that looks for a session in the middle of a stack
+// Everything rare is guarded by Pool.mu and done by the methods of state: the line,
+// opening, closing, expiry and changes of the view. The places where idle sessions
+// rest are the shelf. A sweep that looks for a session in the middle of a stack
 // takes the stack away and puts it back, all under mu; a caller who finds the
 // stack empty meanwhile has to come to mu too, and finds everything there. The
 // lock is never held over a call of an Opener, a Resource or a Waiter.

@@ -26,7 +26,7 @@ type opening struct {
 // stallAfter is how long the pool counts on an opening. After that those who
 // wait for it get another one elsewhere, and its node gets no more until it has
 // answered, so that a node that swallows packets costs others nothing.
-func (p *Pool) stallAfter() time.Duration { return p.cfg.CreateTimeout / 20 }
+func (p *state) stallAfter() time.Duration { return p.cfg.CreateTimeout / 20 }
 
 const (
 	burstNodes = 4                     // times Config.CreateBurst: openings under way on all nodes
@@ -37,7 +37,7 @@ const (
 
 // wantLocked is how many sessions should be opened, limits aside: for those in
 // line, and ahead of need.
-func (p *Pool) wantLocked() (inLine, ahead int) {
+func (p *state) wantLocked() (inLine, ahead int) {
 	if !p.paused {
 		inLine = p.allowedLocked(p.line.n - (len(p.openings) - p.stalled))
 	}
@@ -50,7 +50,7 @@ func (p *Pool) wantLocked() (inLine, ahead int) {
 // growLocked opens the sessions that are wanted as far as the limits and the
 // pace allow. Parked sessions make room for those in line. It is called whenever there
 // may be more need or more room.
-func (p *Pool) growLocked() {
+func (p *state) growLocked() {
 	p.setGateLocked(0)
 	p.feelLocked()
 	if p.size >= p.cfg.Max && p.limit.parked.Load() == 0 { // the usual case, kept short
@@ -91,7 +91,7 @@ func (p *Pool) growLocked() {
 // now the one that has least for its weight, a random one of several; one without
 // weight only if no other can have more. If there is none it returns when to look
 // again; zero: when something happens.
-func (p *Pool) targetLocked(now time.Time) (target *node, retry time.Time) {
+func (p *state) targetLocked(now time.Time) (target *node, retry time.Time) {
 	nodes, burst := p.table.Load().nodes, p.cfg.CreateBurst
 	underWay := len(p.openings) - p.stalled
 	if len(nodes) == 0 || underWay >= burstNodes*burst {
@@ -181,7 +181,7 @@ func (n *node) before(m *node) bool {
 
 // openLocked opens a session on n, in exchange for one of from unless that is nil.
 // The caller has taken a permit for it.
-func (p *Pool) openLocked(n, from *node, now time.Time) {
+func (p *state) openLocked(n, from *node, now time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.CreateTimeout)
 	o := &opening{node: n, from: from, begun: now, cancel: cancel}
 	p.openings[o] = struct{}{}
@@ -197,7 +197,7 @@ func (p *Pool) openLocked(n, from *node, now time.Time) {
 	p.dueLocked(now.Add(p.stallAfter()))
 	p.tasks.Go(func() {
 		defer cancel()
-		p.open(ctx, o)
+		p.worker.open(ctx, o)
 	})
 }
 
@@ -275,7 +275,7 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 
 // failedLocked takes note of a session that could not be opened, or not be used. It
 // returns what tells the log.
-func (p *Pool) failedLocked(o *opening, now time.Time, err error) (report func()) {
+func (p *state) failedLocked(o *opening, now time.Time, err error) (report func()) {
 	report = func() {}
 	if p.closed || o.givenUp {
 		return report // cancelled by the pool, says nothing
@@ -307,7 +307,7 @@ const deniedFor = time.Second
 
 // deniedLocked takes out everybody in line if err says that a right is missing, which waiting does not
 // change. Sessions that are left still serve the line.
-func (p *Pool) deniedLocked(err error) (gone *Waiter) {
+func (p *state) deniedLocked(err error) (gone *Waiter) {
 	var missing interface {
 		Denied() bool
 		Message() string
@@ -328,4 +328,4 @@ func (p *Pool) deniedLocked(err error) (gone *Waiter) {
 }
 
 // servesLocked reports whether there are sessions that will serve the line.
-func (p *Pool) servesLocked() bool { return p.size > len(p.openings)+p.closing }
+func (p *state) servesLocked() bool { return p.size > len(p.openings)+p.closing }

@@ -63,13 +63,13 @@ func (p *Pool) Busy() bool {
 
 // surplusLocked is how many sessions more than the limit are not aside; negative: so
 // many may come back.
-func (p *Pool) surplusLocked() int {
+func (p *state) surplusLocked() int {
 	return p.usableLocked() - p.limit.held() - p.limit.most
 }
 
 // allowedLocked is how many of the sessions that are wanted for the line may be opened:
 // those aside come first, unless they are parked.
-func (p *Pool) allowedLocked(want int) int {
+func (p *state) allowedLocked(want int) int {
 	held := p.limit.held()
 	if p.limit.most == p.cfg.Max && held == 0 {
 		return want
@@ -79,7 +79,7 @@ func (p *Pool) allowedLocked(want int) int {
 
 // feelLocked takes note of whether the line waits because of the limit, and has Run
 // bring back sessions if there is room for them.
-func (p *Pool) feelLocked() {
+func (p *state) feelLocked() {
 	held := p.limit.held()
 	if p.limit.most == p.cfg.Max && held == 0 {
 		return
@@ -93,7 +93,7 @@ func (p *Pool) feelLocked() {
 
 // trimLocked sets idle sessions aside that are beyond the limit, and closes those that
 // are beyond Config.Max.
-func (p *Pool) trimLocked() {
+func (p *state) trimLocked() {
 	for p.surplusLocked() > 0 {
 		s := p.pickLocked()
 		if s == nil {
@@ -108,7 +108,7 @@ func (p *Pool) trimLocked() {
 }
 
 // asideLocked sets a session aside that is in the caller's hand.
-func (p *Pool) asideLocked(s *Session) {
+func (p *state) asideLocked(s *Session) {
 	s.aside = true
 	s.node.live.Add(-1)
 	s.node.aside = append(s.node.aside, s.index)
@@ -121,7 +121,7 @@ func (p *Pool) asideLocked(s *Session) {
 
 // backLocked takes a session that was set aside, of the node that has the fewest others
 // in proportion to its weight, if the limit allows one more.
-func (p *Pool) backLocked() *Session {
+func (p *state) backLocked() *Session {
 	if p.closed || p.surplusLocked() >= 0 {
 		return nil
 	}

@@ -40,7 +40,7 @@ func (p *Pool) Run(ctx context.Context) error {
 
 // dueLocked makes Run look at the pool at the given time, if that is earlier than
 // it would anyway. The zero time means nothing.
-func (p *Pool) dueLocked(at time.Time) {
+func (p *state) dueLocked(at time.Time) {
 	if at.IsZero() || !p.due.IsZero() && !at.Before(p.due) {
 		return
 	}
@@ -110,7 +110,7 @@ func (p *Pool) maintain() (next time.Duration, gone *Waiter, ok bool) {
 	return p.due.Sub(now), gone, true
 }
 
-func (p *Pool) sweepEvery() time.Duration {
+func (p *state) sweepEvery() time.Duration {
 	every := sweepMax
 	if p.cfg.Idle == 0 && p.cfg.Age == 0 {
 		return 0
@@ -138,7 +138,7 @@ type sweep struct {
 const sweepPiece = 1000
 
 // sweepLocked does a piece of a sweep. It returns when the next one is due.
-func (p *Pool) sweepLocked(now time.Time) time.Time {
+func (p *state) sweepLocked(now time.Time) time.Time {
 	w, began := &p.sweep, p.walked
 	if !w.begun {
 		w.begun = true
@@ -168,7 +168,7 @@ func (p *Pool) sweepLocked(now time.Time) time.Time {
 // findLocked retires the sessions of a node that are too old, and looks for those unused for too
 // long. It takes them out of their places to look at them: an Acquire leaves no time stamp, only a
 // count of turns, which tells one sweep what happened since the sweep before.
-func (p *Pool) findLocked(n *node, now time.Time) {
+func (p *state) findLocked(n *node, now time.Time) {
 	if p.cfg.Age > 0 {
 		reason := "age"
 		for s := n.first; s != nil; s = s.next {
@@ -195,7 +195,7 @@ func (p *Pool) findLocked(n *node, now time.Time) {
 
 // spareLocked decides how many of the sessions that were unused for too long each node loses: the
 // minimum is spared. It reports false if none.
-func (p *Pool) spareLocked() bool {
+func (p *state) spareLocked() bool {
 	sum := 0
 	for _, n := range p.order {
 		n.quota = 0
@@ -210,7 +210,7 @@ func (p *Pool) spareLocked() bool {
 }
 
 // expireLocked closes what was found on a node, the longest unused first.
-func (p *Pool) expireLocked(n *node, now time.Time) {
+func (p *state) expireLocked(n *node, now time.Time) {
 	p.walked++
 	if n.quota == 0 {
 		return
@@ -227,7 +227,7 @@ func (p *Pool) expireLocked(n *node, now time.Time) {
 // quotasLocked divides a number of sessions to be closed among the nodes, each of which has some to
 // choose from (node.expired), so that the spread of those that are left is as even as can be: first
 // what a node has beyond its share of them, then one more of each, then any.
-func (p *Pool) quotasLocked(over, left int) {
+func (p *state) quotasLocked(over, left int) {
 	p.walked += 4 * len(p.order)
 	for _, n := range p.order {
 		n.quota, n.share.fair, n.share.stays = 0, 0, n.place.keeps
@@ -248,6 +248,6 @@ func (p *Pool) quotasLocked(over, left int) {
 	p.shareLocked() // the shares are those of what there is again
 }
 
-func (p *Pool) staleLocked(s *Session, now time.Time) bool {
+func (p *state) staleLocked(s *Session, now time.Time) bool {
 	return p.cfg.Idle > 0 && s.turn == s.seenTurn && now.Sub(s.seenAt) >= p.cfg.Idle
 }

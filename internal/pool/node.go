@@ -21,7 +21,7 @@ type node struct {
 	nearly   atomic.Int32         // the same for Ask.Near
 	high     atomic.Int32         // the most load of late that an Ask.Near has met, with its own, in parts of 1<<highDecay
 	peak     atomic.Int32         // the most sessions out since Pool.Use
-	pool     *Pool                // constant
+	shelf    *shelf               // constant
 	word     atomic.Pointer[word] // see stock; nil: the pool knows few nodes
 	number   int                  // its bit; set before word
 	_        [8]byte
@@ -73,7 +73,7 @@ func (n *node) out() int { return int(n.live.Load()) - n.idle.len() }
 
 // pop takes the session of the node that was used last, and notes how many are out.
 func (n *node) pop() (*Session, bool) {
-	i, ok := n.idle.pop(&n.pool.cells)
+	i, ok := n.idle.pop(&n.shelf.cells)
 	if !ok {
 		return nil, false
 	}
@@ -81,7 +81,7 @@ func (n *node) pop() (*Session, bool) {
 		n.emptied()
 	}
 	n.peaks()
-	return n.pool.cells.at(i).session, true
+	return n.shelf.cells.at(i).session, true
 }
 
 // peaks is called when one more session is out. It writes seldom.

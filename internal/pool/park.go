@@ -25,12 +25,12 @@ func soft(n cluster.ViewNode) bool {
 }
 
 // parksLocked reports whether an idle session of a node that is not eligible is parked.
-func (p *Pool) parksLocked(n *node, now time.Time) bool {
+func (p *state) parksLocked(n *node, now time.Time) bool {
 	return !p.closed && now.Before(n.parkUntil) && !p.overLocked()
 }
 
 // dropLocked parks or closes a session that is in the caller's hand and must not be leased.
-func (p *Pool) dropLocked(s *Session) {
+func (p *state) dropLocked(s *Session) {
 	if s.Valid() && p.parksLocked(s.node, time.Now()) {
 		p.asideLocked(s)
 	} else {
@@ -39,7 +39,7 @@ func (p *Pool) dropLocked(s *Session) {
 }
 
 // unparkLocked closes parked sessions until so many sessions are being closed.
-func (p *Pool) unparkLocked(n int) {
+func (p *state) unparkLocked(n int) {
 	for _, from := range p.order {
 		if p.closing < n && from.parked() {
 			p.siftLocked(from, func(*Session) bool { return p.closing < n })
@@ -49,7 +49,7 @@ func (p *Pool) unparkLocked(n int) {
 
 // parkedLocked closes the sessions that were parked for long enough, and says when others
 // will have been.
-func (p *Pool) parkedLocked(now time.Time, due func(time.Time)) {
+func (p *state) parkedLocked(now time.Time, due func(time.Time)) {
 	if p.limit.parked.Load() == 0 {
 		return
 	}

@@ -14,37 +14,37 @@ import (
 
 // Pool is a pool of sessions. All its methods may be called from any goroutine.
 type Pool struct {
-	front // what every Acquire and Release reads
+	shelf // what every Acquire and Release reads
 
 	opener Opener
-	log    *slog.Logger
-	began  time.Time // of the pool's clock, see clock
 	// waiters recycles those of Acquire. It belongs to the pool because their
 	// channels belong to the pool's synctest bubble, if any.
 	waiters sync.Pool
-	wake    chan struct{} // for Run: something is due earlier than it thought
-	stake   *stake        // in a Budget; nil: without one
-	offer   chan struct{} // for Run: the budget has a permit for the pool; nil: without one
-	tasks   sync.WaitGroup
+	offer   chan struct{}   // for Run: the budget has a permit for the pool; nil: without one
 	life    context.Context // of sessions that recover; ends with Close
 	end     context.CancelFunc
 
 	// For those who are refused, often many at once, and need no lock for it.
 	inForce atomic.Pointer[Config]
-	lacks   atomic.Pointer[DeniedError]
 
-	mu sync.Mutex // guards all that follows, and what its types say
-	ledger
+	mu sync.Mutex // guards state, and what its types say
+	state
 }
 
-// front is read by every Acquire and Release, and written to seldom.
-type front struct {
+// shelf is where sessions rest. It is read by every Acquire and Release, and written to seldom.
+type shelf struct {
 	_     [64]byte
 	gate  atomic.Uint32 // not 0 while somebody waits in line or too many sessions are in use, and once Close was called
 	table atomic.Pointer[table]
-	slots []slot // a power of two of them
+	slots []slot        // a power of two of them
+	wake  chan struct{} // for Run: something is due earlier than it thought
 	cells arena
 	_     [64]byte
+
+	// Guarded by Pool.mu.
+	made   int      // cells that were ever in use: the first ones
+	free   []uint16 // those of them that are not
+	walked int      // nodes, slots, sessions and openings that were looked at under Pool.mu; tests count them
 }
 
 // slot holds one idle session in front of the stacks: number+1 of its cell, 0 for
@@ -55,18 +55,26 @@ type slot struct {
 }
 
 // in returns the session whose number+1 was in a slot.
-func (p *Pool) in(number uint32) *Session { return p.cells.at(uint16(number - 1)).session }
+func (p *shelf) in(number uint32) *Session { return p.cells.at(uint16(number - 1)).session }
 
-// ledger is the state of the pool that only the slow paths know.
-type ledger struct {
+// state is what only the slow paths know, and how it changes. Pool.mu is held in its methods, except in
+// clock, grant and resting.
+type state struct {
+	*shelf
+	log   *slog.Logger
+	began time.Time // of the pool's clock, see clock
+	stake *stake    // in a Budget; nil: without one
+	tasks sync.WaitGroup
+	lacks atomic.Pointer[DeniedError]
+
+	worker worker // the pool
+
 	cfg        Config
 	viewed     cluster.View // the last one
 	line       line
 	nodes      map[cluster.NodeID]*node // in the view, or with sessions left
 	order      []*node                  // the same, in order of ID
 	evicted    []eviction               // sessions of the minimum that are not opened again yet
-	made       int                      // cells that were ever in use: the first ones
-	free       []uint16                 // those of them that are not
 	openings   map[*opening]struct{}
 	size       int // sessions being opened, live and closing
 	stalled    int // of the openings, those that take too long
@@ -101,8 +109,13 @@ type ledger struct {
 	past       Counts    // events on nodes that are forgotten
 	scratch    []uint16
 	stock      stock
-	walked     int    // nodes, slots, sessions and openings that were looked at under Pool.mu; tests count them
 	breathes   func() // of tests: Pool.mu is let go of in the midst of a look
+}
+
+// worker is what the pool does on goroutines of its own, without Pool.mu.
+type worker interface {
+	open(ctx context.Context, o *opening)
+	deleteAll(n *node, e ended)
 }
 
 // New returns an empty pool. It starts nothing: sessions are opened once SetView
@@ -112,7 +125,10 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p := &Pool{opener: opener, log: log, began: time.Now(), wake: make(chan struct{}, 1)}
+	p := &Pool{opener: opener}
+	p.wake = make(chan struct{}, 1)
+	p.state.shelf, p.log, p.began = &p.shelf, log, time.Now()
+	p.worker = p
 	p.life, p.end = context.WithCancel(context.Background())
 	p.waiters.New = func() any { return &Waiter{done: make(chan struct{}, 1)} }
 	p.table.Store(newTable(nil, nil))
@@ -134,7 +150,7 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 
 // cellLocked returns a cell for one more live session. There is always one: no more
 // sessions are live than some Config.Max allowed, which is at most maxSessions.
-func (p *Pool) cellLocked() (i uint16) {
+func (p *shelf) cellLocked() (i uint16) {
 	if last := len(p.free) - 1; last >= 0 {
 		i, p.free = p.free[last], p.free[:last]
 		return i
@@ -149,7 +165,7 @@ func (p *Pool) cellLocked() (i uint16) {
 
 // liveLocked returns the sessions that have a cell: the live ones, and those that Close
 // took from their holders.
-func (p *Pool) liveLocked() iter.Seq[*Session] {
+func (p *shelf) liveLocked() iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
 		p.walked += p.made
 		for i := range p.made {
@@ -162,7 +178,7 @@ func (p *Pool) liveLocked() iter.Seq[*Session] {
 
 // setGateLocked follows a change of the line, or precedes a look for sessions by
 // one who wants to join it. It writes seldom: everybody reads the gate.
-func (p *Pool) setGateLocked(joining int) {
+func (p *state) setGateLocked(joining int) {
 	shut := uint32(gateOpen)
 	switch {
 	case p.closed || p.paused || p.line.n+joining > 0:
@@ -177,16 +193,16 @@ func (p *Pool) setGateLocked(joining int) {
 }
 
 // usableLocked counts open sessions, leased or idle, without those that are parked.
-func (p *Pool) usableLocked() int {
+func (p *state) usableLocked() int {
 	return p.size - len(p.openings) - p.closing - int(p.limit.parked.Load())
 }
 
 // clock is the time since New. Readings are cheaper than time.Now.
-func (p *Pool) clock() time.Duration { return time.Since(p.began) }
+func (p *state) clock() time.Duration { return time.Since(p.began) }
 
 // slot returns the number of the slot of the P that runs the caller. If the
 // goroutine moves to another P afterwards it shares a slot with somebody, no more.
-func (p *Pool) slot() uint {
+func (p *shelf) slot() uint {
 	i := procPin()
 	procUnpin()
 	return uint(i) & uint(len(p.slots)-1)

@@ -36,7 +36,7 @@ func (p *Pool) Reconfigure(c Config) {
 }
 
 // ageLocked puts the Age of c into force for open sessions.
-func (p *Pool) ageLocked(c Config, now time.Time) {
+func (p *state) ageLocked(c Config, now time.Time) {
 	for s := range p.liveLocked() {
 		if at := c.expiry(now); at.IsZero() || s.expires.IsZero() || at.Before(s.expires) {
 			s.expires = at
@@ -45,7 +45,7 @@ func (p *Pool) ageLocked(c Config, now time.Time) {
 }
 
 // lowerLocked closes sessions without use that are beyond Config.Max.
-func (p *Pool) lowerLocked() {
+func (p *state) lowerLocked() {
 	over := p.size - p.closing - p.cfg.Max
 	if over <= 0 {
 		return
@@ -67,7 +67,7 @@ func (p *Pool) lowerLocked() {
 }
 
 // limitedLocked reports whether there may be sessions that must not be used.
-func (p *Pool) limitedLocked() bool { return p.limit.most < p.cfg.Max || p.overLocked() }
+func (p *state) limitedLocked() bool { return p.limit.most < p.cfg.Max || p.overLocked() }
 
 // overLocked reports whether there are more sessions than Config.Max, which was lowered.
-func (p *Pool) overLocked() bool { return p.size-p.closing > p.cfg.Max }
+func (p *state) overLocked() bool { return p.size-p.closing > p.cfg.Max }

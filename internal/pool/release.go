@@ -86,7 +86,7 @@ func (p *Pool) handOver(s *Session) {
 // nextUseLocked takes the waiter who gets s out of the line, nil if nobody waits.
 // If s must not be used now it is closed instead, or set aside if it is beyond the
 // limit or its node parks, and use is false. gone are to be dismissed.
-func (p *Pool) nextUseLocked(s *Session) (w, gone *Waiter, use bool) {
+func (p *state) nextUseLocked(s *Session) (w, gone *Waiter, use bool) {
 	switch {
 	case s.gone: // Close took it from its holder
 		return nil, nil, false
@@ -118,7 +118,7 @@ func (p *Pool) give(w *Waiter, s *Session) {
 
 // nextLocked takes the waiter to be served out of the line; nil: none. gone are to
 // be dismissed.
-func (p *Pool) nextLocked() (w, gone *Waiter) {
+func (p *state) nextLocked() (w, gone *Waiter) {
 	if p.line.n == 0 || p.paused {
 		p.setGateLocked(0)
 		return nil, nil
@@ -134,7 +134,7 @@ func (p *Pool) nextLocked() (w, gone *Waiter) {
 }
 
 // countLocked counts those whom pop or overdue turned away.
-func (p *Pool) countLocked(gone *Waiter) {
+func (p *state) countLocked(gone *Waiter) {
 	for ; gone != nil; gone = gone.next {
 		p.shed[gone.why-tooLate]++
 	}
@@ -178,7 +178,7 @@ func (p *Pool) retire(s *Session, reason string) {
 }
 
 // retireLocked retires a live session; false: it was before.
-func (p *Pool) retireLocked(s *Session, reason *string) bool {
+func (p *state) retireLocked(s *Session, reason *string) bool {
 	if !s.retired.CompareAndSwap(nil, reason) {
 		return false
 	}
@@ -187,7 +187,7 @@ func (p *Pool) retireLocked(s *Session, reason *string) bool {
 }
 
 // goingLocked counts a live session that is retired, once.
-func (p *Pool) goingLocked(s *Session) {
+func (p *state) goingLocked(s *Session) {
 	if !s.going {
 		s.going = true
 		s.node.going++
@@ -203,7 +203,7 @@ func (p *Pool) reap(n *node) {
 	p.reapLocked(n)
 }
 
-func (p *Pool) reapLocked(n *node) {
+func (p *state) reapLocked(n *node) {
 	now := time.Now()
 	p.siftLocked(n, func(s *Session) bool {
 		if !s.Valid() && s.turn == s.seenTurn && now.Sub(s.seenAt) >= serverIdle && n.eligible.Load() {
@@ -227,7 +227,7 @@ type eviction struct {
 
 // evictedLocked is how many sessions fewer than the minimum are to be kept now. What a node asked back
 // that is not in use any more says nothing about the others.
-func (p *Pool) evictedLocked() int {
+func (p *state) evictedLocked() int {
 	if len(p.evicted) == 0 {
 		return 0
 	}
@@ -242,13 +242,13 @@ func (p *Pool) evictedLocked() int {
 // siftLocked goes through the idle sessions of a node, the longest unused first,
 // and closes those that end chooses. The others rest on the node's stack then,
 // in the order they had; those of a node that is not eligible are set aside.
-func (p *Pool) siftLocked(n *node, end func(*Session) bool) {
+func (p *state) siftLocked(n *node, end func(*Session) bool) {
 	p.unslotLocked(n)
 	p.siftStackLocked(n, end)
 }
 
 // unslotLocked lays sessions in slots on their nodes' stacks: those of n, or of all nodes if n is nil.
-func (p *Pool) unslotLocked(n *node) {
+func (p *shelf) unslotLocked(n *node) {
 	p.walked += len(p.slots)
 	for i := range p.slots {
 		h := &p.slots[i]
@@ -263,7 +263,7 @@ func (p *Pool) unslotLocked(n *node) {
 }
 
 // siftStackLocked is siftLocked without the sessions in slots.
-func (p *Pool) siftStackLocked(n *node, end func(*Session) bool) {
+func (p *state) siftStackLocked(n *node, end func(*Session) bool) {
 	p.walked += 1 + len(n.aside)
 	aside := n.aside[:0]
 	for _, i := range n.aside {
@@ -295,7 +295,7 @@ func (p *Pool) siftStackLocked(n *node, end func(*Session) bool) {
 	n.peak.Store(max(peak, int32(n.out()))) // those in hand looked as if they were out
 }
 
-func (p *Pool) siftAllLocked(end func(*Session) bool) {
+func (p *state) siftAllLocked(end func(*Session) bool) {
 	p.unslotLocked(nil)
 	for _, n := range p.order {
 		p.siftStackLocked(n, end)
@@ -303,7 +303,7 @@ func (p *Pool) siftAllLocked(end func(*Session) bool) {
 }
 
 // closeLocked begins to delete a session that is in the caller's hand.
-func (p *Pool) closeLocked(s *Session) {
+func (p *state) closeLocked(s *Session) {
 	p.endLocked(s)
 	p.cells.at(s.index).session = nil
 	p.free = append(p.free, s.index)
@@ -334,7 +334,7 @@ const endsWithin = 10
 // endByLocked returns when the time for a deletion ends that begins now. Sessions that have waited have
 // as much of it as others while their node answers. If it does not, their places are needed: then it
 // counts from when they were given up, or from the end of the pool.
-func (p *Pool) endByLocked(e ended, now time.Time) time.Time {
+func (p *state) endByLocked(e ended, now time.Time) time.Time {
 	within := p.cfg.DeleteTimeout
 	switch {
 	case p.closed && e.since.Before(p.closedAt):
@@ -350,7 +350,7 @@ func (p *Pool) endByLocked(e ended, now time.Time) time.Time {
 }
 
 // endLocked begins to delete a session, or has it wait until others are deleted.
-func (p *Pool) endLocked(s *Session) {
+func (p *state) endLocked(s *Session) {
 	s.gone = true
 	n := s.node
 	p.targets.clear() // it holds less
@@ -382,12 +382,15 @@ func (p *Pool) endLocked(s *Session) {
 	}
 	n.ending.underWay++
 	e.by = p.endByLocked(e, now)
-	p.tasks.Go(func() {
-		for more := true; more; {
-			p.delete(e)
-			e, more = p.nextEnd(n)
-		}
-	})
+	p.tasks.Go(func() { p.worker.deleteAll(n, e) })
+}
+
+// deleteAll deletes a session of n, and then the sessions of n that waited for their deletion meanwhile.
+func (p *Pool) deleteAll(n *node, e ended) {
+	for more := true; more; {
+		p.delete(e)
+		e, more = p.nextEnd(n)
+	}
 }
 
 // nextEnd returns the next session of n to be deleted by the caller, who did one.
@@ -427,7 +430,7 @@ func (p *Pool) delete(s ended) {
 
 // freeLocked gives back the room of one session on n, and its permit. to is the
 // pool for whose sake it was let go, if any.
-func (p *Pool) freeLocked(n *node, to *stake) {
+func (p *state) freeLocked(n *node, to *stake) {
 	n.size--
 	p.size--
 	p.targets.clear()

@@ -36,7 +36,7 @@ type share struct {
 
 // shareLocked reckons what each node should have: the sessions of the eligible
 // ones, divided by weight within their limits. What is left, nodes of weight 0 get.
-func (p *Pool) shareLocked() {
+func (p *state) shareLocked() {
 	nodes := p.table.Load().nodes
 	p.walked += 4 * len(nodes)
 	for _, n := range nodes {
@@ -129,7 +129,7 @@ func fill(nodes []*node, sum float64, weight func(*node) float64) (left float64)
 
 // evenLocked looks at the spread and moves sessions if it is uneven. It returns
 // when to call it again.
-func (p *Pool) evenLocked(now time.Time) time.Duration {
+func (p *state) evenLocked(now time.Time) time.Duration {
 	p.shareLocked()
 	if !p.spread.moving {
 		drifts, above := p.driftsLocked()
@@ -155,7 +155,7 @@ func (p *Pool) evenLocked(now time.Time) time.Duration {
 
 // driftsLocked reports whether some node has far from its share, and whether some
 // node is above its limit, which is no matter of chance.
-func (p *Pool) driftsLocked() (drifts, above bool) {
+func (p *state) driftsLocked() (drifts, above bool) {
 	for _, n := range p.table.Load().nodes {
 		off := max(n.share.surplus, -n.share.surplus)
 		drifts = drifts || off >= driftLeast && off > driftPart*n.share.fair
@@ -168,7 +168,7 @@ func (p *Pool) driftsLocked() (drifts, above bool) {
 // that lacks most of those that can have one now, while that makes the spread more even.
 // It opens one there first, and lets the other one go when it is open; only if there is no
 // room, one is let go before. It reports false if nothing is left to be moved.
-func (p *Pool) moveLocked(now time.Time, most int) bool {
+func (p *state) moveLocked(now time.Time, most int) bool {
 	nodes := p.table.Load().nodes
 	p.walked += len(nodes)
 	leaving, owed := p.closing+p.going, 0
@@ -235,7 +235,7 @@ func (p *Pool) moveLocked(now time.Time, most int) bool {
 }
 
 // readyLocked reports whether a session may be moved to n now.
-func (p *Pool) readyLocked(n *node, now time.Time) bool {
+func (p *state) readyLocked(n *node, now time.Time) bool {
 	return n.size < n.place.limit && n.stalled == 0 && n.pace.failures == 0 &&
 		n.pace.allows(now, n.opening, min(movesToNode, p.cfg.CreateBurst))
 }
@@ -259,7 +259,7 @@ func (h *nodeHeap) Pop() any {
 
 // movedLocked lets a session of a node go for one that was opened elsewhere,
 // unless the node has lost too many meanwhile.
-func (p *Pool) movedLocked(from *node) {
+func (p *state) movedLocked(from *node) {
 	if from.eligible.Load() && !from.share.stays && float64(from.keeping()) > from.share.fair {
 		p.shedLocked(from)
 	}
@@ -267,7 +267,7 @@ func (p *Pool) movedLocked(from *node) {
 
 // shedLocked lets one session of n go: the longest unused one, or if none is idle
 // a leased one at its release.
-func (p *Pool) shedLocked(n *node) {
+func (p *state) shedLocked(n *node) {
 	n.counts.Moved++
 	shed := false
 	p.siftLocked(n, func(s *Session) bool {
@@ -283,7 +283,7 @@ func (p *Pool) shedLocked(n *node) {
 }
 
 // retireLeasedLocked retires a session of a node that has no idle one; nil: all are retired.
-func (p *Pool) retireLeasedLocked(n *node, reason *string) *Session {
+func (p *state) retireLeasedLocked(n *node, reason *string) *Session {
 	for s := n.first; s != nil; s = s.next {
 		p.walked++
 		if p.retireLocked(s, reason) {

@@ -59,7 +59,7 @@ func (n *node) bit() uint64 { return 1 << (n.number % 64) }
 
 // push lays a session on the node's stack.
 func (n *node) push(i uint16) {
-	if n.idle.push(&n.pool.cells, i) {
+	if n.idle.push(&n.shelf.cells, i) {
 		if w := n.word.Load(); w != nil {
 			w.Or(n.bit())
 		}
@@ -82,7 +82,7 @@ func (n *node) restock(w *word) {
 		return
 	}
 	w.Or(n.bit())
-	if p := n.pool; p.gate.Load() != gateOpen {
+	if p := n.shelf; p.gate.Load() != gateOpen {
 		select {
 		case p.wake <- struct{}{}:
 		default:

@@ -22,7 +22,7 @@ func (p *Pool) SetView(v cluster.View) {
 	p.viewLocked(v)
 }
 
-func (p *Pool) viewLocked(v cluster.View) {
+func (p *state) viewLocked(v cluster.View) {
 	p.viewed = v
 	p.targets = targets{}
 	for _, n := range p.order {
@@ -42,7 +42,7 @@ func (p *Pool) viewLocked(v cluster.View) {
 	for _, vn := range v.Nodes {
 		n := p.nodes[vn.ID]
 		if n == nil {
-			n = &node{pool: p, id: vn.ID}
+			n = &node{shelf: p.shelf, id: vn.ID}
 			p.nodes[vn.ID], others = n, true
 		}
 		to := place{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load, parks: soft(vn)}
@@ -106,7 +106,7 @@ func partOf(n cluster.ViewNode) float64 {
 }
 
 // placeLocked gives a node its place in a new view.
-func (p *Pool) placeLocked(n *node, to place, use cluster.Use) {
+func (p *state) placeLocked(n *node, to place, use cluster.Use) {
 	was, is := n.eligible.Load(), use == cluster.UseNew
 	switch {
 	case is && !was:
@@ -153,7 +153,7 @@ const (
 )
 
 // giveUpLocked ends openings for which the view has no use. They say nothing of their nodes any more.
-func (p *Pool) giveUpLocked() {
+func (p *state) giveUpLocked() {
 	p.walked += len(p.openings)
 	for o := range p.openings {
 		if up := o.node.place.givesUp; up == allOpenings || up == stalledOpenings && o.stalled {
@@ -164,13 +164,13 @@ func (p *Pool) giveUpLocked() {
 }
 
 // placeOf returns where in Pool.order a node is, or would be.
-func (p *Pool) placeOf(id cluster.NodeID) int {
+func (p *state) placeOf(id cluster.NodeID) int {
 	i, _ := slices.BinarySearchFunc(p.order, id, func(n *node, id cluster.NodeID) int { return cmp.Compare(n.id, id) })
 	return i
 }
 
 // orderLocked lists the nodes anew.
-func (p *Pool) orderLocked() {
+func (p *state) orderLocked() {
 	p.walked += len(p.nodes)
 	p.order = p.order[:0]
 	for _, n := range p.nodes {
