@@ -278,7 +278,7 @@ func (w *Waiter) begin(by Ask, now time.Duration) {
 
 // refuseLocked refuses a caller as it comes: ahead is its wait, as far as it can be
 // foretold.
-func (p *state) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration) error {
+func (p *refusals) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration) error {
 	p.shed[why]++
 	e := &ShedError{Why: why, Class: w.class, Ahead: ahead, Needs: by.Needs, Left: by.Left, Retry: retryAfter(ahead)}
 	if why == ShedDelay {
@@ -313,12 +313,12 @@ func (p *Pool) tell(w *Waiter, s *Session) {
 	case s == nil:
 		w.told(Grant{}, p.refusal(w))
 	default:
-		w.told(p.grant(w), nil)
+		w.told(w.grant(), nil)
 	}
 }
 
 // grant begins the lease of the session that was handed over to w.
-func (p *state) grant(w *Waiter) Grant {
+func (w *Waiter) grant() Grant {
 	s := w.session
 	g := Grant{Session: s, Waited: w.since, Created: s.turn == 0}
 	s.lease(uint(s.home))
@@ -376,7 +376,7 @@ func (p *Pool) await(ctx context.Context, by Ask) (Grant, error) {
 		p.waiters.Put(w)
 		return Grant{}, err
 	}
-	g := p.grant(w)
+	g := w.grant()
 	w.session = nil
 	p.waiters.Put(w)
 	return g, nil

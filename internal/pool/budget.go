@@ -589,7 +589,8 @@ func (p *Pool) yield(to *stake, leased bool) {
 	defer p.growLocked() // for its minimum
 	p.unslotLocked(nil)
 	p.shareLocked()
-	from := p.mostLocked(func(n *node) bool { return n.idle.len()+len(n.aside) > 0 })
+	p.walked += len(p.order)
+	from := mostBeyond(p.order, func(n *node) bool { return n.idle.len()+len(n.aside) > 0 })
 	shed := false
 	if from != nil {
 		p.siftLocked(from, func(s *Session) bool {
@@ -605,7 +606,8 @@ func (p *Pool) yield(to *stake, leased bool) {
 		return
 	}
 	reason := "its place is needed by another pool"
-	if from = p.mostLocked(func(n *node) bool { return int(n.live.Load()) > n.going }); from == nil {
+	p.walked += len(p.order)
+	if from = mostBeyond(p.order, func(n *node) bool { return int(n.live.Load()) > n.going }); from == nil {
 		return
 	}
 	if s := p.retireLeasedLocked(from, &reason); s != nil {
@@ -615,10 +617,9 @@ func (p *Pool) yield(to *stake, leased bool) {
 	}
 }
 
-// mostLocked returns the node that has most beyond its share of those that have something; nil: none.
-func (p *state) mostLocked(has func(*node) bool) (most *node) {
-	p.walked += len(p.order)
-	for _, n := range p.order {
+// mostBeyond returns the node that has most beyond its share of those that have something; nil: none.
+func mostBeyond(nodes []*node, has func(*node) bool) (most *node) {
+	for _, n := range nodes {
 		if has(n) && (most == nil || n.share.surplus > most.share.surplus) {
 			most = n
 		}

@@ -18,7 +18,7 @@ func testTable(counts [][2]int) (*table, *arena) {
 	var nodes []*node
 	next := uint16(0)
 	for i, c := range counts {
-		n := &node{id: cluster.NodeID(i + 1), place: place{weight: 1}}
+		n := &node{id: cluster.NodeID(i + 1), guarded: guarded{place: place{weight: 1}}}
 		n.live.Store(int32(c[0]))
 		for range c[1] {
 			n.idle.push(cells, next)
@@ -133,7 +133,7 @@ func TestReckon(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var nodes []*node
 			for i, w := range tt.weights {
-				n := &node{place: place{weight: w, load: tt.loads[i]}}
+				n := &node{guarded: guarded{place: place{weight: w, load: tt.loads[i]}}}
 				nodes = append(nodes, n)
 			}
 			nodes[0].live.Store(30)

@@ -12,6 +12,8 @@ import (
 const maxSessions = 60_000
 
 // Config bounds a pool.
+//
+// Wide: one field for each setting.
 type Config struct {
 	Max           int           `yaml:"max"`            // sessions at a time: opening, live and closing; 1 to 60000
 	MaxPerNode    int           `yaml:"max_per_node"`   // of them on one node; 0: half of max, rounded up, or the node's fair share of max if that is more

@@ -26,7 +26,7 @@ type opening struct {
 // stallAfter is how long the pool counts on an opening. After that those who
 // wait for it get another one elsewhere, and its node gets no more until it has
 // answered, so that a node that swallows packets costs others nothing.
-func (p *state) stallAfter() time.Duration { return p.cfg.CreateTimeout / 20 }
+func (c *Config) stallAfter() time.Duration { return c.CreateTimeout / 20 }
 
 const (
 	burstNodes = 4                     // times Config.CreateBurst: openings under way on all nodes
@@ -194,7 +194,7 @@ func (p *state) openLocked(n, from *node, now time.Time) {
 	n.opening++
 	n.size++
 	p.size++
-	p.dueLocked(now.Add(p.stallAfter()))
+	p.dueLocked(now.Add(p.cfg.stallAfter()))
 	p.tasks.Go(func() {
 		defer cancel()
 		p.worker.open(ctx, o)

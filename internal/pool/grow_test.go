@@ -288,8 +288,8 @@ func TestBlackHoleDelaysNobody(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if g.Waited > p.stallAfter() {
-				t.Errorf("caller %d waited %v; want at most %v", i, g.Waited, p.stallAfter())
+			if g.Waited > p.cfg.stallAfter() {
+				t.Errorf("caller %d waited %v; want at most %v", i, g.Waited, p.cfg.stallAfter())
 			}
 			defer p.Release(g.Session)
 		}

@@ -177,7 +177,7 @@ func TestInterleavings(t *testing.T) {
 			if w.session != s {
 				t.Errorf("handed over %v; want the session", w.session)
 			}
-			p.Release(p.grant(w).Session)
+			p.Release(w.grant().Session)
 		},
 	}
 	for name, play := range tests {

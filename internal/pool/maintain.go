@@ -68,7 +68,7 @@ func (p *Pool) maintain() (next time.Duration, gone *Waiter, ok bool) {
 	}
 
 	for o := range p.openings {
-		stalls := o.begun.Add(p.stallAfter())
+		stalls := o.begun.Add(p.cfg.stallAfter())
 		if !o.stalled && !now.Before(stalls) {
 			o.stalled = true
 			o.node.stalled++
@@ -78,7 +78,7 @@ func (p *Pool) maintain() (next time.Duration, gone *Waiter, ok bool) {
 			earlier(stalls)
 		}
 	}
-	if p.sweepEvery() > 0 {
+	if p.cfg.sweepEvery() > 0 {
 		if !now.Before(p.sweep.at) {
 			p.sweep.at = p.sweepLocked(now)
 		}
@@ -110,16 +110,17 @@ func (p *Pool) maintain() (next time.Duration, gone *Waiter, ok bool) {
 	return p.due.Sub(now), gone, true
 }
 
-func (p *state) sweepEvery() time.Duration {
+// sweepEvery is the time between looks for expired sessions; 0: none expire.
+func (c *Config) sweepEvery() time.Duration {
 	every := sweepMax
-	if p.cfg.Idle == 0 && p.cfg.Age == 0 {
+	if c.Idle == 0 && c.Age == 0 {
 		return 0
 	}
-	if p.cfg.Idle > 0 {
-		every = min(every, p.cfg.Idle/10)
+	if c.Idle > 0 {
+		every = min(every, c.Idle/10)
 	}
-	if p.cfg.Age > 0 {
-		every = min(every, p.cfg.Age/20)
+	if c.Age > 0 {
+		every = min(every, c.Age/20)
 	}
 	return every
 }
@@ -159,7 +160,7 @@ func (p *state) sweepLocked(now time.Time) time.Time {
 		w.from = 0
 		if w.closing || !p.spareLocked() {
 			w.begun, w.closing = false, false
-			return now.Add(p.sweepEvery())
+			return now.Add(p.cfg.sweepEvery())
 		}
 		w.closing = true
 	}
@@ -183,7 +184,7 @@ func (p *state) findLocked(n *node, now time.Time) {
 		if s.turn != s.seenTurn {
 			s.seenTurn, s.seenAt = s.turn, now
 		}
-		if s.Valid() && p.staleLocked(s, now) {
+		if s.Valid() && p.cfg.stale(s, now) {
 			if !n.eligible.Load() {
 				return true
 			}
@@ -216,7 +217,7 @@ func (p *state) expireLocked(n *node, now time.Time) {
 		return
 	}
 	p.siftStackLocked(n, func(s *Session) bool {
-		if n.quota == 0 || !p.staleLocked(s, now) || p.usableLocked() <= p.cfg.Min {
+		if n.quota == 0 || !p.cfg.stale(s, now) || p.usableLocked() <= p.cfg.Min {
 			return !s.Valid()
 		}
 		n.quota--
@@ -224,17 +225,23 @@ func (p *state) expireLocked(n *node, now time.Time) {
 	})
 }
 
-// quotasLocked divides a number of sessions to be closed among the nodes, each of which has some to
-// choose from (node.expired), so that the spread of those that are left is as even as can be: first
-// what a node has beyond its share of them, then one more of each, then any.
+// quotasLocked has each node lose its part of a number of sessions to be closed, see quotas.
 func (p *state) quotasLocked(over, left int) {
 	p.walked += 4 * len(p.order)
-	for _, n := range p.order {
+	quotas(p.order, p.table.Load().nodes, over, left)
+	p.shareLocked() // the shares are those of what there is again
+}
+
+// quotas divides a number of sessions to be closed among the nodes, each of which has some to
+// choose from (node.expired), so that the spread of those that are left is as even as can be: first
+// what a node has beyond its share of them, then one more of each, then any. It leaves the shares that the nodes would have then.
+func quotas(order, eligible []*node, over, left int) {
+	for _, n := range order {
 		n.quota, n.share.fair, n.share.stays = 0, 0, n.place.keeps
 	}
-	fair(p.table.Load().nodes, float64(left))
+	fair(eligible, float64(left))
 	for pass := range 3 {
-		for _, n := range p.order {
+		for _, n := range order {
 			most := n.held() - int(math.Ceil(n.share.fair)) + pass
 			if pass == 2 {
 				most = n.expired
@@ -245,9 +252,9 @@ func (p *state) quotasLocked(over, left int) {
 			over -= k
 		}
 	}
-	p.shareLocked() // the shares are those of what there is again
 }
 
-func (p *state) staleLocked(s *Session, now time.Time) bool {
-	return p.cfg.Idle > 0 && s.turn == s.seenTurn && now.Sub(s.seenAt) >= p.cfg.Idle
+// stale reports whether a session that is in the caller's hand was unused for too long.
+func (c *Config) stale(s *Session, now time.Time) bool {
+	return c.Idle > 0 && s.turn == s.seenTurn && now.Sub(s.seenAt) >= c.Idle
 }

@@ -11,8 +11,12 @@ import (
 // node is what the pool has on one node.
 type node struct {
 	id cluster.NodeID
+	front
+	guarded
+}
 
-	// Read by every Acquire and Release.
+// front is the part of a node that every Acquire and Release reads.
+type front struct {
 	_        [64]byte
 	idle     stack
 	live     atomic.Int32         // sessions leased, in slots and in idle; not those set aside
@@ -25,8 +29,10 @@ type node struct {
 	word     atomic.Pointer[word] // see stock; nil: the pool knows few nodes
 	number   int                  // its bit; set before word
 	_        [8]byte
+}
 
-	// Guarded by Pool.mu.
+// guarded is the part of a node that Pool.mu guards.
+type guarded struct {
 	size      int      // sessions being opened, live and closing: what counts against the cap
 	opening   int      // calls of Opener.Open under way
 	stalled   int      // those of them that take too long

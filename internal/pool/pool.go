@@ -42,9 +42,10 @@ type shelf struct {
 	_     [64]byte
 
 	// Guarded by Pool.mu.
-	made   int      // cells that were ever in use: the first ones
-	free   []uint16 // those of them that are not
-	walked int      // nodes, slots, sessions and openings that were looked at under Pool.mu; tests count them
+	made    int      // cells that were ever in use: the first ones
+	free    []uint16 // those of them that are not
+	scratch []uint16 // of a look at a stack
+	walked  int      // nodes, slots, sessions and openings that were looked at under Pool.mu; tests count them
 }
 
 // slot holds one idle session in front of the stacks: number+1 of its cell, 0 for
@@ -58,58 +59,95 @@ type slot struct {
 func (p *shelf) in(number uint32) *Session { return p.cells.at(uint16(number - 1)).session }
 
 // state is what only the slow paths know, and how it changes. Pool.mu is held in its methods, except in
-// clock, grant and resting.
+// clock and resting.
 type state struct {
 	*shelf
-	log   *slog.Logger
-	began time.Time // of the pool's clock, see clock
-	stake *stake    // in a Budget; nil: without one
-	tasks sync.WaitGroup
-	lacks atomic.Pointer[DeniedError]
-
+	cfg    Config
+	line   line
+	limit  limit
+	log    *slog.Logger
 	worker worker // the pool
+	tasks  sync.WaitGroup
+	sums
+	roster
+	growth
+	agenda
+	switches
+	membership
+	refusals
+	counted
+}
 
-	cfg        Config
-	viewed     cluster.View // the last one
-	line       line
-	nodes      map[cluster.NodeID]*node // in the view, or with sessions left
-	order      []*node                  // the same, in order of ID
-	evicted    []eviction               // sessions of the minimum that are not opened again yet
-	openings   map[*opening]struct{}
-	size       int // sessions being opened, live and closing
-	stalled    int // of the openings, those that take too long
-	closing    int
-	going      int   // live sessions that are retired
-	pace       pace  // of all nodes, while every one fails
-	lastOpen   error // last failure
-	failedAt   time.Duration
-	openOK     bool // the last opening succeeded
-	denied     denial
-	begun      bool      // some node was eligible once
-	warm       bool      // the minimum was reached
-	warmAt     time.Time // next opening that nobody waits for
-	closed     bool
-	closedAt   time.Time
-	quiet      bool          // see Quiet
-	paused     bool          // see Pause
-	empty      chan struct{} // closed when the pool is closed and size 0
-	idle       int           // sessions, at the last count
-	idleUntil  time.Duration // that count is good enough, see idleLatelyLocked
-	timed      uint64        // waiters whose context ended
-	refused    uint64        // callers told ErrQueueFull
-	recovering int           // leased sessions whose last call was given up, see Recover
-	recovered  uint64        // sessions that were idle again
-	shed       [shedSize]uint64
-	sweep      sweep
-	spread     spread
-	targets    targets
-	limit      limit
-	hungry     bool      // in the queue of the budget, or has a permit waiting
-	due        time.Time // when Run looks at the pool next
-	past       Counts    // events on nodes that are forgotten
-	scratch    []uint16
-	stock      stock
-	breathes   func() // of tests: Pool.mu is let go of in the midst of a look
+// sums are counts of sessions, those of all nodes together.
+type sums struct {
+	size       int    // being opened, live and closing
+	stalled    int    // of the openings, those that take too long
+	closing    int    // given up, not deleted yet
+	going      int    // live and retired
+	recovering int    // leased, and the last call was given up, see Recover
+	recovered  uint64 // idle again after that
+}
+
+// roster is the nodes. SetView changes it, and the end of a node's last session.
+type roster struct {
+	viewed cluster.View             // the last one
+	nodes  map[cluster.NodeID]*node // in the view, or with sessions left
+	order  []*node                  // the same, in order of ID
+	past   Counts                   // events on nodes that are forgotten
+	stock  stock
+}
+
+// growth is how sessions are opened: what is under way, and what came of it.
+type growth struct {
+	openings map[*opening]struct{}
+	targets  targets
+	pace     pace  // of all nodes, while every one fails
+	lastOpen error // last failure
+	failedAt time.Duration
+	openOK   bool // the last opening succeeded
+	denied   denial
+	lacks    atomic.Pointer[DeniedError] // the last one; needs no lock
+	begun    bool                        // some node was eligible once
+	warm     bool                        // the minimum was reached
+	warmAt   time.Time                   // next opening that nobody waits for
+	evicted  []eviction                  // sessions of the minimum that are not opened again yet
+}
+
+// agenda is what Run does, and when.
+type agenda struct {
+	began  time.Time // of the pool's clock, see clock; constant
+	due    time.Time // when Run looks at the pool next
+	sweep  sweep
+	spread spread
+}
+
+// switches are what Close, Quiet and Pause have set.
+type switches struct {
+	closed   bool
+	closedAt time.Time
+	quiet    bool          // see Quiet
+	paused   bool          // see Pause
+	empty    chan struct{} // closed when the pool is closed and size 0
+}
+
+// membership is the pool's place in a Budget.
+type membership struct {
+	stake  *stake // nil: the pool is in none
+	hungry bool   // in the queue of the budget, or has a permit waiting
+}
+
+// refusals count callers that got no session.
+type refusals struct {
+	timed   uint64 // waiters whose context ended
+	refused uint64 // callers told ErrQueueFull
+	shed    [shedSize]uint64
+}
+
+// counted is what a look at all sessions has found.
+type counted struct {
+	idle      int           // sessions, at the last count
+	idleUntil time.Duration // that count is good enough, see idleLatelyLocked
+	breathes  func()        // of tests: Pool.mu is let go of in the midst of a look
 }
 
 // worker is what the pool does on goroutines of its own, without Pool.mu.

@@ -134,7 +134,7 @@ func (p *state) nextLocked() (w, gone *Waiter) {
 }
 
 // countLocked counts those whom pop or overdue turned away.
-func (p *state) countLocked(gone *Waiter) {
+func (p *refusals) countLocked(gone *Waiter) {
 	for ; gone != nil; gone = gone.next {
 		p.shed[gone.why-tooLate]++
 	}
@@ -178,7 +178,7 @@ func (p *Pool) retire(s *Session, reason string) {
 }
 
 // retireLocked retires a live session; false: it was before.
-func (p *state) retireLocked(s *Session, reason *string) bool {
+func (p *sums) retireLocked(s *Session, reason *string) bool {
 	if !s.retired.CompareAndSwap(nil, reason) {
 		return false
 	}
@@ -187,7 +187,7 @@ func (p *state) retireLocked(s *Session, reason *string) bool {
 }
 
 // goingLocked counts a live session that is retired, once.
-func (p *state) goingLocked(s *Session) {
+func (p *sums) goingLocked(s *Session) {
 	if !s.going {
 		s.going = true
 		s.node.going++

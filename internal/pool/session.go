@@ -31,6 +31,7 @@ type Opener interface {
 // Session is one session on one node. Between Acquire and Release or Discard it
 // belongs to one caller.
 //
+// Wide: each group of fields has another owner, and all of them are in one object, aligned with cache lines.
 // What each lease needs comes first: with many sessions in use it is not in the processor's cache.
 type Session struct {
 	// retired is set once, to the reason.
@@ -67,7 +68,7 @@ type Session struct {
 
 	hold atomic.Pointer[Hold] // see Note
 
-	_ [8]byte // 192 octets in all: objects of this size begin with a cache line
+	_ [8]byte // 192 bytes in all: objects of this size begin with a cache line
 }
 
 // Node returns the node that the session lives on.

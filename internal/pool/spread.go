@@ -36,7 +36,7 @@ type share struct {
 
 // shareLocked reckons what each node should have: the sessions of the eligible
 // ones, divided by weight within their limits. What is left, nodes of weight 0 get.
-func (p *state) shareLocked() {
+func (p *shelf) shareLocked() {
 	nodes := p.table.Load().nodes
 	p.walked += 4 * len(nodes)
 	for _, n := range nodes {
@@ -132,14 +132,14 @@ func fill(nodes []*node, sum float64, weight func(*node) float64) (left float64)
 func (p *state) evenLocked(now time.Time) time.Duration {
 	p.shareLocked()
 	if !p.spread.moving {
-		drifts, above := p.driftsLocked()
+		far, above := drifts(p.table.Load().nodes)
 		switch {
-		case !drifts:
+		case !far:
 			p.spread.drifted = time.Time{}
 		case p.spread.drifted.IsZero():
 			p.spread.drifted = now
 		}
-		if lasts := drifts && now.Sub(p.spread.drifted) >= driftEvery; !above && !lasts {
+		if lasts := far && now.Sub(p.spread.drifted) >= driftEvery; !above && !lasts {
 			return driftEvery
 		}
 		p.spread.moving = true
@@ -153,15 +153,15 @@ func (p *state) evenLocked(now time.Time) time.Duration {
 	return every
 }
 
-// driftsLocked reports whether some node has far from its share, and whether some
+// drifts reports whether some node has far from its share, and whether some
 // node is above its limit, which is no matter of chance.
-func (p *state) driftsLocked() (drifts, above bool) {
-	for _, n := range p.table.Load().nodes {
+func drifts(nodes []*node) (far, above bool) {
+	for _, n := range nodes {
 		off := max(n.share.surplus, -n.share.surplus)
-		drifts = drifts || off >= driftLeast && off > driftPart*n.share.fair
+		far = far || off >= driftLeast && off > driftPart*n.share.fair
 		above = above || n.share.keeps > n.place.limit && !n.share.stays
 	}
-	return drifts, above
+	return far, above
 }
 
 // moveLocked moves sessions, each from the node with the largest surplus to the one
@@ -188,7 +188,7 @@ func (p *state) moveLocked(now time.Time, most int) bool {
 			continue
 		}
 		lowest = min(lowest, n.share.surplus)
-		if p.readyLocked(n, now) {
+		if n.ready(now, p.cfg.CreateBurst) {
 			to.nodes = append(to.nodes, n)
 		}
 	}
@@ -202,7 +202,7 @@ func (p *state) moveLocked(now time.Time, most int) bool {
 			return false
 		}
 		for _, n := range to.nodes {
-			for n.share.owed > 0 && most > 0 && p.readyLocked(n, now) && p.size < p.cfg.Max && p.stake.takeSpare(now) {
+			for n.share.owed > 0 && most > 0 && n.ready(now, p.cfg.CreateBurst) && p.size < p.cfg.Max && p.stake.takeSpare(now) {
 				p.openLocked(n, nil, now)
 				most--
 			}
@@ -225,7 +225,7 @@ func (p *state) moveLocked(now time.Time, most int) bool {
 		loser.share.surplus--
 		gainer.share.surplus++
 		heap.Fix(&from, 0)
-		if p.readyLocked(gainer, now) {
+		if gainer.ready(now, p.cfg.CreateBurst) {
 			heap.Fix(&to, 0)
 		} else {
 			heap.Pop(&to)
@@ -234,10 +234,10 @@ func (p *state) moveLocked(now time.Time, most int) bool {
 	return true
 }
 
-// readyLocked reports whether a session may be moved to n now.
-func (p *state) readyLocked(n *node, now time.Time) bool {
+// ready reports whether a session may be moved to n now; burst is Config.CreateBurst.
+func (n *node) ready(now time.Time, burst int) bool {
 	return n.size < n.place.limit && n.stalled == 0 && n.pace.failures == 0 &&
-		n.pace.allows(now, n.opening, min(movesToNode, p.cfg.CreateBurst))
+		n.pace.allows(now, n.opening, min(movesToNode, burst))
 }
 
 // nodeHeap is a heap of nodes.

@@ -80,7 +80,7 @@ func TestFair(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var nodes []*node
 			for _, w := range tt.weights {
-				nodes = append(nodes, &node{place: place{weight: w, limit: tt.limits}})
+				nodes = append(nodes, &node{guarded: guarded{place: place{weight: w, limit: tt.limits}}})
 			}
 			fair(nodes, tt.sum)
 			for i, n := range nodes {

@@ -12,6 +12,8 @@ import (
 // counted while they change hands, so under load they are off by a few; all
 // other figures are exact. With more than 500 nodes, those of nodes, and their sums, are of moments some
 // microseconds apart.
+//
+// Wide: one field for each figure.
 type Stats struct {
 	Max        int
 	Limit      int // of sessions in use, see SetLimit; Max: none

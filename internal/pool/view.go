@@ -42,7 +42,8 @@ func (p *state) viewLocked(v cluster.View) {
 	for _, vn := range v.Nodes {
 		n := p.nodes[vn.ID]
 		if n == nil {
-			n = &node{shelf: p.shelf, id: vn.ID}
+			n = &node{id: vn.ID}
+			n.shelf = p.shelf
 			p.nodes[vn.ID], others = n, true
 		}
 		to := place{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load, parks: soft(vn)}
@@ -67,8 +68,10 @@ func (p *state) viewLocked(v cluster.View) {
 		}
 	}
 	if others {
+		p.walked += len(p.nodes)
 		p.orderLocked()
 	}
+	p.walked += len(p.openings)
 	p.giveUpLocked()
 	t := newTable(slices.DeleteFunc(slices.Clone(p.order), func(n *node) bool { return !n.eligible.Load() }), slices.Clip(p.stock.words))
 	p.table.Store(t)
@@ -153,8 +156,7 @@ const (
 )
 
 // giveUpLocked ends openings for which the view has no use. They say nothing of their nodes any more.
-func (p *state) giveUpLocked() {
-	p.walked += len(p.openings)
+func (p *growth) giveUpLocked() {
 	for o := range p.openings {
 		if up := o.node.place.givesUp; up == allOpenings || up == stalledOpenings && o.stalled {
 			o.givenUp = true
@@ -163,15 +165,14 @@ func (p *state) giveUpLocked() {
 	}
 }
 
-// placeOf returns where in Pool.order a node is, or would be.
-func (p *state) placeOf(id cluster.NodeID) int {
+// placeOf returns where in order a node is, or would be.
+func (p *roster) placeOf(id cluster.NodeID) int {
 	i, _ := slices.BinarySearchFunc(p.order, id, func(n *node, id cluster.NodeID) int { return cmp.Compare(n.id, id) })
 	return i
 }
 
-// orderLocked lists the nodes anew.
-func (p *state) orderLocked() {
-	p.walked += len(p.nodes)
+// orderLocked lists the nodes again.
+func (p *roster) orderLocked() {
 	p.order = p.order[:0]
 	for _, n := range p.nodes {
 		p.order = append(p.order, n)
