@@ -187,7 +187,7 @@ func (p *state) pickLocked() *Session {
 
 // join leases a session or puts w in line: nil and no error.
 func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
-	w.begin(by, p.clock())
+	w.begin(by.Class, by.App, by.From, by.Needs, by.Left, p.clock())
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -195,7 +195,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	}
 	// Whoever lays a session down from now on looks into the line afterwards. What
 	// was laid down before is found here. If others wait already, it is theirs.
-	if by.hopeless() && p.line.rules.deadline {
+	if by.hopeless() && p.line.refusesLate() {
 		err := p.refuseLocked(w, by, ShedDeadline, 0)
 		p.mu.Unlock()
 		return nil, err
@@ -218,22 +218,8 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		p.mu.Unlock()
 		return nil, err
 	}
-	q := p.line.class[w.class].of(w.app)
-	vain, ahead := p.line.came(q, w, p.aliveLocked())
-	if by.Left > 0 && p.line.rules.deadline {
-		// In an overload all who join come to the edge of this: without something to spare
-		// half of them would be late by a little, each with a session used in vain.
-		wait := p.line.ahead(q, w.from)
-		if estimate := wait + by.Needs; wait > 0 && estimate+estimate/4 > by.Left {
-			q.losses.lost++
-			err := p.refuseLocked(w, by, ShedDeadline, wait)
-			p.mu.Unlock()
-			return nil, err
-		}
-	}
-	if vain {
-		q.losses.lost++
-		err := p.refuseLocked(w, by, ShedDelay, ahead)
+	if why, ahead := p.line.arrive(w, p.aliveLocked(), by.Needs, by.Left); why != notRefused {
+		err := p.refuseLocked(w, by, Shed(why-tooLate), ahead)
 		p.mu.Unlock()
 		return nil, err
 	}
@@ -241,7 +227,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	if turned != nil {
 		p.refused++
 	}
-	if age := p.line.rules.age; age > 0 && turned != w {
+	if age := p.line.age(); age > 0 && turned != w {
 		p.dueLocked(p.began.Add(w.since + age + 1))
 	}
 	p.growLocked()
@@ -265,15 +251,6 @@ func (p *state) vainLocked() error {
 		return p.denied.err
 	}
 	return nil
-}
-
-// begin makes w ready to stand in line.
-func (w *Waiter) begin(by Ask, now time.Duration) {
-	w.class, w.app, w.from, w.since, w.deadline = Class(by.Class.index()), by.App, by.From, now, 0
-	w.needs = uint32(min(max(by.Needs, 0), costMost*time.Microsecond) / time.Microsecond)
-	if by.Left > 0 {
-		w.deadline = now + by.Left
-	}
 }
 
 // refuseLocked refuses a caller as it comes: ahead is its wait, as far as it can be
@@ -303,10 +280,9 @@ func (p *Pool) dismiss(gone *Waiter) {
 // one, with a refusal.
 func (p *Pool) tell(w *Waiter, s *Session) {
 	w.session = s
-	if s != nil {
-		s.holds = w.holds
+	if holds := w.takeHolder(); s != nil {
+		s.holds = holds
 	}
-	w.holds = nil
 	switch {
 	case w.told == nil:
 		w.done <- struct{}{}
@@ -320,7 +296,7 @@ func (p *Pool) tell(w *Waiter, s *Session) {
 // grant begins the lease of the session that was handed over to w.
 func (w *Waiter) grant() Grant {
 	s := w.session
-	g := Grant{Session: s, Waited: w.since, Created: s.turn == 0}
+	g := Grant{Session: s, Waited: w.waited(), Created: s.turn == 0}
 	s.lease(uint(s.home))
 	return g
 }
@@ -328,7 +304,7 @@ func (w *Waiter) grant() Grant {
 // refusal is why somebody in line was told that he gets none.
 func (p *Pool) refusal(w *Waiter) error {
 	c := p.Config()
-	e := ShedError{Class: w.class, Waited: w.since, Needs: time.Duration(w.needs) * time.Microsecond, Left: w.deadline, Retry: retryAfter(w.since)}
+	e := ShedError{Class: w.class, Waited: w.waited(), Needs: w.work(), Left: w.left(), Retry: retryAfter(w.waited())}
 	switch w.why {
 	case notRefused:
 		return ErrClosed
@@ -401,7 +377,9 @@ func (p *Pool) Leave(ctx context.Context, w *Waiter) error {
 func (p *Pool) tooLate(ctx context.Context, by Ask) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.waitErrorLocked(&Waiter{class: Class(by.Class.index()), since: p.clock()}, ctx.Err())
+	w := new(Waiter)
+	w.begin(by.Class, by.App, by.From, by.Needs, by.Left, p.clock())
+	return p.waitErrorLocked(w, ctx.Err())
 }
 
 func (p *state) waitErrorLocked(w *Waiter, cause error) error {

@@ -19,9 +19,7 @@ func (p *Pool) Close(ctx context.Context) error {
 		p.closed, p.closedAt = true, time.Now()
 		p.hungry = false
 		p.stake.quit()
-		for w, _ := p.line.pop(forAll); w != nil; w, _ = p.line.pop(forAll) {
-			waiting = append(waiting, w)
-		}
+		waiting = p.line.drain()
 		p.setGateLocked(0)
 		for o := range p.openings {
 			o.cancel()

@@ -42,6 +42,31 @@ type Waiter struct { // a cache line, and two words
 	holds *holder // once it was served: where its session counts, see line.holds; nil: nowhere
 }
 
+// begin makes w ready to join the queue.
+func (w *Waiter) begin(class Class, app uint8, from uint64, needs, left, now time.Duration) {
+	w.class, w.app, w.from, w.since, w.deadline = Class(class.index()), app, from, now, 0
+	w.needs = uint32(min(max(needs, 0), costMost*time.Microsecond) / time.Microsecond)
+	if left > 0 {
+		w.deadline = now + left
+	}
+}
+
+// waited returns how long w waited, once it has left the queue to be told.
+func (w *Waiter) waited() time.Duration { return w.since }
+
+// left returns how long w had left until its deadline, once it was refused; 0: it has none.
+func (w *Waiter) left() time.Duration { return w.deadline }
+
+// work returns how long the work needs a session; 0: unknown.
+func (w *Waiter) work() time.Duration { return time.Duration(w.needs) * time.Microsecond }
+
+// takeHolder returns where the session of w counts, once; nil: nowhere.
+func (w *Waiter) takeHolder() *holder {
+	h := w.holds
+	w.holds = nil
+	return h
+}
+
 // refused is why a waiter gets no session.
 type refused uint8
 
@@ -187,12 +212,47 @@ const (
 )
 
 func newLine(c Config) line {
-	return line{limit: c.Queue, inTurn: perTurn, kept: mostHolders, shares: c.Shares.byClass(), rules: rules{deadline: c.Shed, age: c.QueueAge, target: c.QueueTarget}}
+	l := line{inTurn: perTurn, kept: mostHolders}
+	l.configure(c)
+	return l
 }
+
+// configure puts another configuration into force. Waiters keep their places.
+func (l *line) configure(c Config) {
+	l.limit, l.shares = c.Queue, c.Shares.byClass()
+	l.rules = rules{deadline: c.Shed, age: c.QueueAge, target: c.QueueTarget}
+}
+
+// refusesLate reports whether work that cannot be done in time is refused.
+func (l *line) refusesLate() bool { return l.rules.deadline }
+
+// age is the longest wait; 0: there is no limit.
+func (l *line) age() time.Duration { return l.rules.age }
 
 // ahead is how long a caller of a connection that joins the queue now has to wait, going by those who were
 // served while others waited; 0: nobody knows.
 func (l *line) ahead(q *queue, from uint64) time.Duration { return q.rhythm.wait(l.before(q, from)) }
+
+// arrive counts w, a caller that comes to wait, while there are so many sessions. It returns why the caller
+// is to be refused at once, and for how long it would have to wait; notRefused: push may follow.
+func (l *line) arrive(w *Waiter, sessions int, needs, left time.Duration) (why refused, ahead time.Duration) {
+	q := l.class[w.class].of(w.app)
+	vain, ahead := l.came(q, w, sessions)
+	if left > 0 && l.rules.deadline {
+		// In an overload all who join come to the edge of this: without something to spare
+		// half of them would be late by a little, each with a session used in vain.
+		wait := l.ahead(q, w.from)
+		if estimate := wait + needs; wait > 0 && estimate+estimate/4 > left {
+			q.losses.lost++
+			return tooLate, wait
+		}
+	}
+	if vain {
+		q.losses.lost++
+		return tooSlow, ahead
+	}
+	return notRefused, 0
+}
 
 // came counts one more who comes to wait, while there are so many sessions. It reports
 // whether he had better not, and how long he would have to.
@@ -338,9 +398,20 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 			w.holds.sessions.Add(1)
 		}
 		l.remove(w)
+		if now != forAll {
+			w.since = now - w.since
+		}
 		return w, gone
 	}
 	return nil, gone
+}
+
+// drain takes out everybody, in the order in which they would be served.
+func (l *line) drain() (all []*Waiter) {
+	for w, _ := l.pop(forAll); w != nil; w, _ = l.pop(forAll) {
+		all = append(all, w)
+	}
+	return all
 }
 
 // choose returns the class to be served, which somebody must wait in.

@@ -14,13 +14,25 @@ type QueueStats struct {
 func (p *Pool) Queues() (all []QueueStats) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.clock()
+	return p.line.queues(p.clock())
+}
+
+// queues lists the queues that have waiters, by class and app.
+func (l *line) queues(now time.Duration) (all []QueueStats) {
 	for _, c := range order {
-		r := &p.line.class[c]
+		r := &l.class[c]
 		for _, app := range r.order {
 			q := &r.queue[app]
 			all = append(all, QueueStats{Class: c, App: app, Waiting: q.n, Oldest: now - q.oldest().since})
 		}
+	}
+	return all
+}
+
+// waiting returns how many wait in each class.
+func (l *line) waiting() (all [ClassSize]int) {
+	for c := range l.class {
+		all[c] = l.class[c].n
 	}
 	return all
 }

@@ -24,8 +24,7 @@ func (p *Pool) Reconfigure(c Config) {
 	}
 	p.cfg = c
 	p.inForce.Store(&c)
-	next := newLine(c)
-	p.line.limit, p.line.shares, p.line.rules = next.limit, next.shares, next.rules
+	p.line.configure(c)
 	p.viewLocked(p.viewed) // the limits of nodes follow from that of the pool
 	p.lowerLocked()
 	p.trimLocked()

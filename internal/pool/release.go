@@ -39,7 +39,7 @@ func endLease(s *Session) {
 	}
 	s.leased = false
 	if s.holds != nil {
-		s.holds.sessions.Add(-1)
+		s.holds.gave()
 		s.holds = nil
 	}
 }
@@ -123,11 +123,7 @@ func (p *state) nextLocked() (w, gone *Waiter) {
 		p.setGateLocked(0)
 		return nil, nil
 	}
-	now := p.clock()
-	w, gone = p.line.pop(now)
-	if w != nil {
-		w.since = now - w.since
-	}
+	w, gone = p.line.pop(p.clock())
 	p.countLocked(gone)
 	p.setGateLocked(0)
 	return w, gone

@@ -113,9 +113,7 @@ func (p *Pool) stats(piece int) (Stats, bool) {
 	if inLine, ahead := p.wantLocked(); !p.closed {
 		st.Paced = max(0, min(max(inLine, ahead), p.cfg.Max-p.size))
 	}
-	for c := range st.Waiting {
-		st.Waiting[c] = p.line.class[c].n
-	}
+	st.Waiting = p.line.waiting()
 	st.Oldest = p.line.oldest(p.clock())
 	if !p.openOK {
 		st.OpenErr = p.lastOpen

@@ -41,6 +41,9 @@ type holder struct {
 	turns    int // of the connection in queues; guarded by Pool.mu
 }
 
+// gave ends the lease of a session that counts here.
+func (h *holder) gave() { h.sessions.Add(-1) }
+
 // has reports whether the connection holds so many sessions, or more.
 func (t *turn) has(part int) bool { return t.holds != nil && int(t.holds.sessions.Load()) >= part }
 
