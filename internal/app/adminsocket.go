@@ -11,25 +11,24 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
-// adminSocket is the Unix socket of the admin API. Only programs of this
-// process's user and of root come in.
+// adminSocket is the Unix socket of the admin API. Only programs of users that are trusted come in.
 type adminSocket struct {
 	*net.UnixListener
 	*localDoor
+	trusted func(uid uint32) bool // whether programs of a user may come in
 }
 
-func newAdminSocket(l *net.UnixListener, log *slog.Logger) *adminSocket {
-	return &adminSocket{UnixListener: l, localDoor: newLocalDoor("admin.socket", log)}
+func newAdminSocket(l *net.UnixListener, trusted func(uid uint32) bool, log *slog.Logger) *adminSocket {
+	return &adminSocket{UnixListener: l, localDoor: newLocalDoor("admin.socket", log), trusted: trusted}
 }
 
 // openAdminSocket listens at path, in a directory that only this user may enter
 // and that is made if it is missing; nil if path is "". The socket of a process
 // that died is replaced, that of one that answers is not.
-func openAdminSocket(path string, log *slog.Logger) (*adminSocket, error) {
+func openAdminSocket(path string, trusted func(uid uint32) bool, log *slog.Logger) (*adminSocket, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -52,7 +51,7 @@ func openAdminSocket(path string, log *slog.Logger) (*adminSocket, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return newAdminSocket(l, log), nil
+	return newAdminSocket(l, trusted, log), nil
 }
 
 // removeStale removes a socket on which nobody answers.
@@ -89,7 +88,7 @@ func (s *adminSocket) Accept() (net.Conn, error) {
 		}
 		uid, err := takeover.PeerUser(conn.UnixConn)
 		// Where the kernel does not say who it is, the modes of the socket and its directory do.
-		if errors.Is(err, errors.ErrUnsupported) || err == nil && admin.Trusted(uid) {
+		if errors.Is(err, errors.ErrUnsupported) || err == nil && s.trusted(uid) {
 			return conn, nil
 		}
 		s.log.Warn("the admin socket is for this process's user and root", "uid", uid, "err", err)

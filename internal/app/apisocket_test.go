@@ -26,7 +26,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
-	"github.com/ydb-sidecar/sidecar/internal/takeover"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -216,12 +215,11 @@ func TestSocketsHaveNamesOfTheirOwn(t *testing.T) {
 }
 
 // local opens a socket of clients as an app does, and serves there until it is closed: whoever comes is told so.
-func local(t *testing.T, path string, from *inherited) (l *patient, accepted <-chan struct{}) {
+func local(t *testing.T, path string, take func(setting, address string) net.Listener) (l *patient, accepted <-chan struct{}) {
 	t.Helper()
-	on := listeners{opened: make(chan struct{})}
-	var c Config
-	c.GRPC.Listen, c.HTTP.Listen, c.Admin.Listen, c.HTTP.Socket = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", path
-	if err := on.open(c, from, slog.New(slog.DiscardHandler)); err != nil {
+	var on listeners
+	const port = "127.0.0.1:0"
+	if err := on.open(places{grpc: port, http: port, admin: port, httpSocket: path, take: take}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	for _, other := range []*patient{on.grpc, on.http, on.admin} {
@@ -279,7 +277,12 @@ func TestSocketNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = file.Close()
-	next, came := local(t, path, &inherited{left: []takeover.Listener{{Setting: "http.socket", Listen: path, Listener: copied}}})
+	next, came := local(t, path, func(setting, address string) net.Listener {
+		if setting == "http.socket" && address == path {
+			return copied
+		}
+		return nil
+	})
 	if err := first.Close(); err != nil { // must leave the name to the other
 		t.Error(err)
 	}

@@ -132,7 +132,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if a.certs, err = newListenerCerts(c, a.log); err != nil {
 		return nil, err
 	}
-	if err := a.listeners.open(a.config, from, a.log); err != nil {
+	if err := a.listeners.open(placesOf(a.config, from), a.log); err != nil {
 		return nil, err
 	}
 	if a.socket, err = from.adminSocket(a.config.Admin.Socket, a.log); err != nil {
@@ -140,7 +140,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	}
 	files, _ := openFiles()
 	memory := memoryLimit()
-	most := boundsOf(a.config.Connections, files, memory)
+	most := boundsOf(a.config.Connections.Each, a.config.Connections.total(), files, memory)
 	a.warnClamped(most, files, memory)
 	a.bound(most)
 	if err := a.succession.open(a.config.Takeover, from); err != nil {

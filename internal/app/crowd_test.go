@@ -273,7 +273,7 @@ func TestConnectionsFitTheDescriptors(t *testing.T) {
 		{1 << 20, 10_000, 20_000, 1 << 30, bounds{10_000, 16_384, 64}},
 		{1024, 10_000, 20_000, 256 << 20, bounds{576, 576, 64}},
 	} {
-		b := boundsOf(Connections{Each: tc.each, Total: tc.total}, tc.files, tc.memory)
+		b := boundsOf(tc.each, tc.total, tc.files, tc.memory)
 		if b != tc.want {
 			t.Errorf("%d files, %d and %d: %+v; want %+v", tc.files, tc.each, tc.total, b, tc.want)
 		}
@@ -287,7 +287,7 @@ func TestConnectionsFitTheDescriptors(t *testing.T) {
 	} {
 		log := new(lines)
 		a := &App{config: Config{Connections: tc.c}, log: slog.New(slog.NewTextHandler(log, nil))}
-		a.warnClamped(boundsOf(tc.c, 256, 0), 256, 0)
+		a.warnClamped(boundsOf(tc.c.Each, tc.c.total(), 256, 0), 256, 0)
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, tc.want) {
 			t.Errorf("warned: %s; want %s", text, tc.want)
 		}

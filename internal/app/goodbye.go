@@ -144,8 +144,9 @@ type socket interface {
 	SetDeadline(time.Time) error
 }
 
-func newPatient(l socket, door *door) *patient {
-	p := &patient{socket: l, door: door, guests: newGuests(), empty: make(chan struct{})}
+// newPatient listens at l. memory is as for newGuests.
+func newPatient(l socket, door *door, memory int64) *patient {
+	p := &patient{socket: l, door: door, guests: newGuests(memory), empty: make(chan struct{})}
 	door.open, door.guests = p.guests.size, p.guests
 	p.guests.refused = &door.refused
 	return p

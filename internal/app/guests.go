@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
-	"github.com/ydb-sidecar/sidecar/internal/wire"
 )
 
 // guests are the connections of clients to one server.
@@ -50,9 +49,10 @@ type stream interface {
 	CloseWrite() error
 }
 
-func newGuests() *guests {
+// newGuests makes none. memory is the limit of the process, in bytes; 0: there is none.
+func newGuests(memory int64) *guests {
 	return &guests{
-		open: make(map[*guest]struct{}), left: make(chan struct{}, 1), headers: memguard.OfBytes(headersFor(memoryLimit())),
+		open: make(map[*guest]struct{}), left: make(chan struct{}, 1), headers: memguard.OfBytes(headersFor(memory)),
 		seconds: make(map[*guest]time.Time), queue: make(chan struct{}, 1),
 	}
 }
@@ -78,10 +78,10 @@ type guest struct {
 	moving sync.Mutex // guards moved
 	moved  bool
 
-	parked   atomic.Pointer[wire.Parked] // where it is parked, or was; nil: nowhere
-	left     atomic.Bool                 // another guest has the socket, which is parked
-	requests context.Context             // of those that are served while it is parked; nil: none was. Of the shard's turns
-	before   []byte                      // what was read while it was parked; of the server's reader
+	parked   atomic.Pointer[parked] // where it is parked, or was; nil: nowhere
+	left     atomic.Bool            // another guest has the socket, which is parked
+	requests context.Context        // of those that are served while it is parked; nil: none was. Of the shard's turns
+	before   []byte                 // what was read while it was parked; of the server's reader
 
 	handshake atomic.Pointer[tls.Conn] // the one over this, until its handshake is done; nil: there is none
 

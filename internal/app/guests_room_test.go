@@ -12,7 +12,7 @@ import (
 func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused atomic.Int64
-		s := newGuests()
+		s := newGuests(0)
 		s.most, s.refused = 3, &refused
 		come := func() *guest { return comes(t, s) }
 		in := func(g *guest, want bool) {
@@ -76,7 +76,7 @@ func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 // Of connections that made room few have a while to end; the others close at once, and no longer serve.
 func TestConnectionsThatMadeRoomAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newGuests()
+		s := newGuests(0)
 		s.most, s.resting = 16, time.Hour
 		come := func() *guest {
 			g := comes(t, s)
@@ -110,7 +110,7 @@ func TestConnectionsThatMadeRoomAreFew(t *testing.T) {
 func TestConnectionsOfHTTP2WaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused atomic.Int64
-		s := newGuests()
+		s := newGuests(0)
 		s.most, s.refused = 2, &refused
 		come := func() *guest { return comes(t, s) }
 		begun := time.Now()

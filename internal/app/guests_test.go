@@ -180,7 +180,7 @@ func newMoving(t *testing.T, answer string) *moving {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &moving{at: newPatient(l.(*net.TCPListener), newDoor("http.listen", slog.New(slog.DiscardHandler))), door: newHatch()}
+	m := &moving{at: newPatient(l.(*net.TCPListener), newDoor("http.listen", slog.New(slog.DiscardHandler)), 0), door: newHatch()}
 	m.door.greet = func(c net.Conn) net.Conn { return m.at.guests.welcome(c, time.Minute) }
 	server := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }),
@@ -201,7 +201,7 @@ func newMoving(t *testing.T, answer string) *moving {
 // What HTTP/2 has agreed on with one server another one does not know.
 func TestGuestsOfHTTP2StayWhereTheyAre(t *testing.T) {
 	for text, mixed := range map[string]bool{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": true, "PR": true, "P": true, "POST / HTTP/1.1\r\n": false, "GET ": false} {
-		g := &guest{of: newGuests()}
+		g := &guest{of: newGuests(0)}
 		g.note([]byte(text), false)
 		g.settle()
 		if g.mixed.Load() != mixed || g.rest.Load() == mixed {
@@ -212,7 +212,7 @@ func TestGuestsOfHTTP2StayWhereTheyAre(t *testing.T) {
 
 // A byte of the next request that net/http has read ahead must not be left behind.
 func TestGuestWithAByteReadAheadIsNotAtRest(t *testing.T) {
-	g := &guest{of: newGuests()}
+	g := &guest{of: newGuests(0)}
 	g.note([]byte(ask), false)
 	g.note([]byte("P"), true)
 	if g.settle(); g.rest.Load() {
@@ -244,7 +244,7 @@ func TestHeadersAreBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all := newGuests()
+			all := newGuests(0)
 			all.headers = memguard.OfBytes(most)
 			var protocols http.Protocols
 			protocols.SetHTTP1(true)
@@ -418,7 +418,7 @@ func TestPrefaceIsGathered(t *testing.T) {
 		{[]string{"x", http2Preface}, false},
 		{[]string{http2Preface[:23]}, false},
 	} {
-		g, got := &guest{of: newGuests()}, false
+		g, got := &guest{of: newGuests(0)}, false
 		for _, piece := range tc.pieces {
 			got = g.prefaced([]byte(piece))
 		}
@@ -478,7 +478,7 @@ func TestTLSThatIsNotReadDoesNotHoldUpTheStop(t *testing.T) {
 		for _, clients := range []int{1, 5} {
 			synctest.Test(t, func(t *testing.T) {
 				conns := make(offered, clients)
-				p := newPatient(conns, newDoor("http.listen", slog.New(slog.DiscardHandler)))
+				p := newPatient(conns, newDoor("http.listen", slog.New(slog.DiscardHandler)), 0)
 				server := &http.Server{TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}, ConnState: heads, ErrorLog: log.New(io.Discard, "", 0)}
 				server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if r.URL.Path == "/slow" {
@@ -527,7 +527,7 @@ func TestConnectionsPause(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				near, far := net.Pipe()
 				defer far.Close()
-				g := newGuests().greet(pipeStream{near}).(*guest)
+				g := newGuests(0).greet(pipeStream{near}).(*guest)
 				go func() { _, _ = far.Write([]byte("PRI")) }()
 				g.pauseUntil(time.Now().Add(3 * time.Second))
 				g.pauseUntil(time.Now().Add(2 * time.Second)) // the later one counts

@@ -25,10 +25,10 @@ const (
 // some 20 KB, and one that has begun something more.
 const perConnection = 64 << 10
 
-// boundsOf are those of connections.*, as far as there are descriptors and memory: files and memory in bytes, 0 if that is
+// boundsOf are those that are asked for, as far as there are descriptors and memory: files and memory in bytes, 0 if that is
 // not known. A quarter of the files, and ownFiles at most, is kept for the process itself, and some for the three listeners of operators and probes.
-func boundsOf(c Connections, files uint64, memory int64) bounds {
-	b := bounds{each: c.Each, total: c.total(), admin: adminConnections}
+func boundsOf(each, total int, files uint64, memory int64) bounds {
+	b := bounds{each: each, total: total, admin: adminConnections}
 	if memory > 0 {
 		room := int(min(max(1, memory/perConnection), 1<<30))
 		b.each, b.total = min(b.each, room), min(b.total, room)

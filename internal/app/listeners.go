@@ -14,65 +14,99 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
+// places say where to listen, and how. An empty address is of no listener.
+type places struct {
+	grpc, http, admin, probes, xds string
+	grpcSocket, httpSocket         string
+
+	grpcTLS, xdsTLS bool          // whether handshakes of TLS count there as headers do
+	idle            time.Duration // a connection of HTTP without requests is let go after it
+	memory          int64         // the limit of the process, in bytes; 0: there is none
+
+	// take returns the listener of a setting and its address that came from the process whose place this one takes, nil if none
+	// did. A nil take: there is no such process.
+	take func(setting, address string) net.Listener
+}
+
+// placesOf are those of a configuration; from is the process whose place this one takes, nil if none.
+func placesOf(c Config, from *inherited) places {
+	p := places{
+		grpc: c.GRPC.Listen, http: c.HTTP.Listen, admin: c.Admin.Listen, probes: c.Admin.Probes, grpcSocket: c.GRPC.Socket, httpSocket: c.HTTP.Socket,
+		grpcTLS: c.GRPC.TLS.CertFile != "", xdsTLS: c.XDS.TLS.CertFile != "", idle: c.HTTP.IdleTimeout, memory: memoryLimit(),
+	}
+	if c.XDS.Enabled {
+		p.xds = c.XDS.Address
+	}
+	if from != nil {
+		p.take = from.take
+	}
+	return p
+}
+
 // listeners are the bound ports.
 type listeners struct {
-	grpc, http, admin, probes, xds *patient      // probes, xds: nil if off
-	grpcSocket, httpSocket         *patient      // Unix sockets of the same faces; nil: off
+	grpc, http, admin, probes, xds *patient // probes, xds: nil if off
+	grpcSocket, httpSocket         *patient // Unix sockets of the same faces; nil: off
+	places                         places
 	opened                         chan struct{} // closed when connections may be accepted
 }
 
 // open binds all ports, or takes them over, or none: the error joins all that failed.
-func (l *listeners) open(c Config, from *inherited, log *slog.Logger) error {
+func (l *listeners) open(at places, log *slog.Logger) error {
+	l.places, l.opened = at, make(chan struct{})
+	replaces := at.take != nil
+	if !replaces {
+		at.take = func(string, string) net.Listener { return nil }
+	}
 	var errs []error
 	bind := func(setting, address string) *patient {
-		if listener, ok := from.take(setting, address).(*net.TCPListener); ok {
-			return newPatient(listener, newDoor(setting, log))
+		if listener, ok := at.take(setting, address).(*net.TCPListener); ok {
+			return newPatient(listener, newDoor(setting, log), at.memory)
 		}
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
 			return nil
 		}
-		return newPatient(listener.(*net.TCPListener), newDoor(setting, log))
+		return newPatient(listener.(*net.TCPListener), newDoor(setting, log), at.memory)
 	}
 	local := func(setting, path string) *patient {
 		if path == "" {
 			return nil
 		}
-		if came, ok := from.take(setting, path).(*net.UnixListener); ok {
+		if came, ok := at.take(setting, path).(*net.UnixListener); ok {
 			came.SetUnlinkOnClose(false)
-			p := newPatient(came, newDoor(setting, log))
+			p := newPatient(came, newDoor(setting, log), at.memory)
 			p.name = &socketName{path: path, here: path}
 			return p
 		}
-		listener, name, err := openAPISocket(path, from != nil)
+		listener, name, err := openAPISocket(path, replaces)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
 			return nil
 		}
-		p := newPatient(listener, newDoor(setting, log))
+		p := newPatient(listener, newDoor(setting, log), at.memory)
 		p.name = name
 		return p
 	}
-	l.opened = make(chan struct{})
-	l.grpc = bind("grpc.listen", c.GRPC.Listen)
-	l.http = bind("http.listen", c.HTTP.Listen)
-	l.admin = bind("admin.listen", c.Admin.Listen)
-	if c.Admin.Probes != "" {
-		l.probes = bind("admin.probes", c.Admin.Probes)
+	l.grpc = bind("grpc.listen", at.grpc)
+	l.http = bind("http.listen", at.http)
+	l.admin = bind("admin.listen", at.admin)
+	if at.probes != "" {
+		l.probes = bind("admin.probes", at.probes)
 	}
-	if c.XDS.Enabled {
-		l.xds = bind("xds.address", c.XDS.Address)
+	if at.xds != "" {
+		l.xds = bind("xds.address", at.xds)
 	}
-	l.grpcSocket = local("grpc.socket", c.GRPC.Socket)
-	l.httpSocket = local("http.socket", c.HTTP.Socket)
+	l.grpcSocket = local("grpc.socket", at.grpcSocket)
+	l.httpSocket = local("http.socket", at.httpSocket)
 	for _, api := range l.ofHTTP() {
-		api.guests.resting, api.guests.most = c.HTTP.IdleTimeout, secondsFor(memoryLimit())
+		api.guests.resting, api.guests.most = at.idle, secondsFor(at.memory)
 	}
 	for _, http2 := range []struct {
 		on  *patient
 		tls bool // whose handshakes count as headers do
-	}{{l.grpc, c.GRPC.TLS.CertFile != ""}, {l.grpcSocket, false}, {l.xds, c.XDS.TLS.CertFile != ""}} {
+	}{{l.grpc, at.grpcTLS}, {l.grpcSocket, false}, {l.xds, at.xdsTLS}} {
 		if http2.on != nil && !http2.tls {
 			http2.on.guests.headers = nil
 		}
@@ -138,15 +172,15 @@ func (l *listeners) size() (n int) {
 }
 
 // named returns the listeners as another process may take them over.
-func (l *listeners) named(c Config) []takeover.Listener {
+func (l *listeners) named() []takeover.Listener {
 	var all []takeover.Listener
 	for _, one := range []struct {
 		setting, listen string
 		listener        *patient
 	}{
-		{"grpc.listen", c.GRPC.Listen, l.grpc}, {"http.listen", c.HTTP.Listen, l.http},
-		{"admin.listen", c.Admin.Listen, l.admin}, {"admin.probes", c.Admin.Probes, l.probes},
-		{"xds.address", c.XDS.Address, l.xds}, {"grpc.socket", c.GRPC.Socket, l.grpcSocket}, {"http.socket", c.HTTP.Socket, l.httpSocket},
+		{"grpc.listen", l.places.grpc, l.grpc}, {"http.listen", l.places.http, l.http},
+		{"admin.listen", l.places.admin, l.admin}, {"admin.probes", l.places.probes, l.probes}, {"xds.address", l.places.xds, l.xds},
+		{"grpc.socket", l.places.grpcSocket, l.grpcSocket}, {"http.socket", l.places.httpSocket, l.httpSocket},
 	} {
 		if one.listener != nil {
 			all = append(all, takeover.Listener{Setting: one.setting, Listen: one.listen, Listener: one.listener})

@@ -21,6 +21,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/ydb-sidecar/sidecar/internal/admin"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -305,7 +306,7 @@ func TestAdminSocket(t *testing.T) {
 func TestOpenAdminSocket(t *testing.T) {
 	dir := t.TempDir()
 	open := func(path string) error {
-		s, err := openAdminSocket(path, slog.New(slog.DiscardHandler))
+		s, err := openAdminSocket(path, admin.Trusted, slog.New(slog.DiscardHandler))
 		if s != nil {
 			s.Close()
 		}

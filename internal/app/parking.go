@@ -8,7 +8,6 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
-	"github.com/ydb-sidecar/sidecar/internal/wire"
 )
 
 // parkAfter is for how long a connection of HTTP/1.1 has had no request until its server, which has a goroutine and buffers for it, some 20 KB, lets go
@@ -19,17 +18,31 @@ var parkAfter = 5 * time.Second
 // any other request a guest goes to the server, which takes it for a new one.
 type parking struct {
 	after  time.Duration
-	first  time.Duration // that the first request of a new connection may take; 0: new ones go to the server
-	park   func(conn net.Conn, until time.Time, guest wire.Guest) *wire.Parked
-	serves func() bool  // whether shards are to serve requests now
-	back   *hatch       // to the server
-	over   atomic.Bool  // no guest is parked any more
-	rested atomic.Int64 // when the last request that was served so ended, in nanoseconds since the epoch
-	moving atomic.Int64 // guests that are about to be parked, or to go to the server
+	first  time.Duration                                             // that the first request of a new connection may take; 0: new ones go to the server
+	park   func(conn net.Conn, until time.Time, guest *guest) parked // nil: it cannot be parked
+	serves func() bool                                               // whether shards are to serve requests now
+	// context adds what a handler is to know of a connection to the context of its requests.
+	context func(context.Context, net.Conn) context.Context
+	back    *hatch       // to the server
+	over    atomic.Bool  // no guest is parked any more
+	rested  atomic.Int64 // when the last request that was served so ended, in nanoseconds since the epoch
+	moving  atomic.Int64 // guests that are about to be parked, or to go to the server
 }
 
+// parked is a connection that is parked. Stop takes it back, with what was read of a request that is not whole; false: it comes back through guest.Back.
+type parked interface{ Stop() (read []byte, ok bool) }
+
 func (a *App) newParking(first time.Duration) *parking {
-	return &parking{after: parkAfter, first: first, park: a.wire.Park, back: newHatch(), serves: func() bool { return a.phase.get() < draining }}
+	return &parking{
+		after: parkAfter, first: first, back: newHatch(), context: peerOf, serves: func() bool { return a.phase.get() < draining },
+		park: func(conn net.Conn, until time.Time, guest *guest) parked {
+			// A nil *wire.Parked would be a parked that is not nil.
+			if p := a.wire.Park(conn, until, guest); p != nil {
+				return p
+			}
+			return nil
+		},
+	}
 }
 
 // parksAt is when a guest is to be parked that its server waits for until then, zero: for ever. False: it is not. g.mu is held.
@@ -71,7 +84,7 @@ func (g *guest) parkUntil(until time.Time) bool {
 	if parked == nil {
 		return false
 	}
-	g.parked.Store(parked)
+	g.parked.Store(&parked)
 	// Whoever had all of them go meanwhile may not have seen this one.
 	if p.over.Load() || g.of.move.Load() != nil {
 		if read, ok := g.recall(); ok {
@@ -125,20 +138,20 @@ func (s *guests) replace(old, next *guest) bool {
 // recall takes the guest from where it is parked, with what was read of a request that is not whole; false: it is not parked, or comes back anyway.
 func (g *guest) recall() (read []byte, ok bool) {
 	if parked := g.parked.Load(); parked != nil {
-		return parked.Stop()
+		return (*parked).Stop()
 	}
 	return nil, false
 }
 
-// Context implements wire.Guest.
+// Context is that of the requests that are served while the guest is parked, as the other methods below are for whoever has it parked. It does not end.
 func (g *guest) Context() context.Context {
 	if g.requests == nil {
-		g.requests = peerOf(context.Background(), g)
+		g.requests = g.of.parking.context(context.Background(), g)
 	}
 	return g.requests
 }
 
-// Serves implements wire.Guest.
+// Serves reports whether a request that comes now is to be served where the guest is parked.
 func (g *guest) Serves() bool {
 	p := g.of.parking
 	select {
@@ -149,13 +162,13 @@ func (g *guest) Serves() bool {
 	}
 }
 
-// Ends implements wire.Guest. One that moves goes on in another process.
+// Ends reports whether an answer that goes out now is to be the last of the connection. One that moves goes on in another process.
 func (g *guest) Ends() bool {
 	p := g.of.parking
 	return !p.serves() || p.over.Load()
 }
 
-// Busy implements wire.Guest.
+// Busy notes whether a request is under way from now on.
 func (g *guest) Busy(on bool) {
 	g.heard.Store(true)
 	g.asked.Store(true)
@@ -166,7 +179,7 @@ func (g *guest) Busy(on bool) {
 	}
 }
 
-// Back implements wire.Guest.
+// Back takes the guest back, once, with what was read of a request that was not served. came: the client has sent something.
 func (g *guest) Back(came bool, read []byte) {
 	if !came {
 		g.leave()

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
@@ -83,9 +84,9 @@ func (h *inherited) close() {
 // adminSocket is openAdminSocket, or the one that came.
 func (h *inherited) adminSocket(path string, log *slog.Logger) (*adminSocket, error) {
 	if came, ok := h.take("admin.socket", path).(*net.UnixListener); ok {
-		return newAdminSocket(came, log), nil
+		return newAdminSocket(came, admin.Trusted, log), nil
 	}
-	return openAdminSocket(path, log)
+	return openAdminSocket(path, admin.Trusted, log)
 }
 
 // New builds the sidecar of a configuration that Load returned and binds its
@@ -395,7 +396,7 @@ func (a *App) giveWay(life context.Context, stop context.CancelCauseFunc, s *ser
 
 // offered are the listeners that another process gets.
 func (a *App) offered() []takeover.Listener {
-	all := a.listeners.named(a.config)
+	all := a.listeners.named()
 	if a.socket != nil {
 		all = append(all, takeover.Listener{Setting: "admin.socket", Listen: a.config.Admin.Socket, Listener: a.socket})
 	}
