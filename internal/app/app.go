@@ -500,7 +500,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 
 	a.phase.begin(stop)
 	serve := func() {
-		close(a.listeners.opened)
+		a.listeners.start()
 		a.listeners.publish(a.log)
 		a.warnOpen()
 		a.log.Info("serving", "version", a.version, "database", a.core.driver.Database(), "tracing", a.telemetry.Exporting())

@@ -74,7 +74,7 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 	}
 	refused, apps := int64(0), 0
 	for face, d := range s.doors() {
-		n, most := d.open(), each
+		n, most := d.Size(), each
 		if face == "admin" || face == "probes" {
 			most = adminConnections
 		} else {
@@ -83,7 +83,7 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 		if n > most {
 			t.Errorf("%d connections of %s; want %d at most", n, face, most)
 		}
-		refused += d.refused.Load()
+		refused += d.Refused()
 	}
 	if apps > total {
 		t.Errorf("%d connections of apps; want %d at most", apps, total)
@@ -160,7 +160,7 @@ func TestNewcomersGiveWay(t *testing.T) {
 		}
 	}
 	s.eventually("full", func() bool {
-		return s.listeners.http.open()+s.listeners.grpc.open() >= 12 && s.listeners.http.refused.Load() > 0
+		return s.listeners.http.Size()+s.listeners.grpc.Size() >= 12 && s.listeners.http.Refused() > 0
 	})
 	for range 5 {
 		fresh := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -323,7 +323,7 @@ func TestUnixSocketsAreBounded(t *testing.T) {
 		}
 	}
 	for face, d := range s.doors() {
-		if n := d.refused.Load(); strings.HasSuffix(face, "_socket") != (n == 3) {
+		if n := d.Refused(); strings.HasSuffix(face, "_socket") != (n == 3) {
 			t.Errorf("%s refused %d; want 3 of each socket", face, n)
 		}
 	}
@@ -331,7 +331,7 @@ func TestUnixSocketsAreBounded(t *testing.T) {
 		_ = conn.Close()
 	}
 	s.eventually("all of them gone", func() bool {
-		return s.doors()["http_socket"].open() == 0 && s.doors()["grpc_socket"].open() == 0 && s.doors()["admin_socket"].open() == 0
+		return s.doors()["http_socket"].Size() == 0 && s.doors()["grpc_socket"].Size() == 0 && s.doors()["admin_socket"].Size() == 0
 	})
 	if status, text := over(t, api, ""); status != http.StatusServiceUnavailable { // of a cluster that is away
 		t.Errorf("after that: %d %s", status, text)

@@ -32,6 +32,12 @@ type door struct {
 	gone chan struct{} // closed by shut
 }
 
+// Size is how many connections are open.
+func (d *door) Size() int { return d.open() }
+
+// Refused is how many connections were closed because it was full.
+func (d *door) Refused() int64 { return d.refused.Load() }
+
 func newDoor(setting string, log *slog.Logger) *door {
 	return &door{setting: setting, log: log, gone: make(chan struct{})}
 }
@@ -103,7 +109,11 @@ type backoff struct {
 	last     time.Time     // failure
 }
 
+// worked notes that an attempt has succeeded.
 func (b *backoff) worked() { b.pause = 0 }
+
+// Failures is how many attempts have failed.
+func (b *backoff) Failures() int64 { return b.failures.Load() }
 
 // failed waits until it is time for the next attempt, or gone is closed.
 func (b *backoff) failed(err error, setting string, log *slog.Logger, gone <-chan struct{}) {

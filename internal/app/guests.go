@@ -204,11 +204,14 @@ func newcomerGivesWay(doors ...*door) (closed bool, wait time.Duration) {
 // is owed nothing for them.
 func (s *guests) leave() {
 	for _, g := range s.all() {
-		if !g.heard.Load() {
+		if g.silent() {
 			g.leave()
 		}
 	}
 }
+
+// silent reports whether nothing has come yet.
+func (g *guest) silent() bool { return !g.heard.Load() }
 
 // leave closes the connection here, whether or not another process serves now.
 func (g *guest) leave() {
@@ -233,6 +236,14 @@ func (s *guests) size() int {
 	return len(s.open)
 }
 
+// setMost bounds those of HTTP/2; 0: as many as come.
+func (s *guests) setMost(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.most = n
+}
+
+// all returns all of them.
 func (s *guests) all() []*guest {
 	s.mu.Lock()
 	defer s.mu.Unlock()

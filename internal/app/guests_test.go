@@ -75,7 +75,7 @@ func stopWithSilentClients(t *testing.T) (took time.Duration) {
 	s.eventually("the beginnings of requests have come", func() bool {
 		heard := 0
 		for _, g := range append(s.listeners.http.guests.all(), s.listeners.grpc.guests.all()...) {
-			if g.heard.Load() {
+			if !g.silent() {
 				heard++
 			}
 		}

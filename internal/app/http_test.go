@@ -131,9 +131,7 @@ func TestConnectionsOfHTTP2AreForgotten(t *testing.T) {
 func TestConnectionsOfHTTP2AreBounded(t *testing.T) {
 	s := start(t, nowhere)
 	guests := s.listeners.http.guests
-	guests.mu.Lock()
-	guests.most = 1
-	guests.mu.Unlock()
+	guests.setMost(1)
 	conn, framer := second(t, s)
 	if _, err := framer.ReadFrame(); err != nil {
 		t.Fatal(err)

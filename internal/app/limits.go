@@ -4,6 +4,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
@@ -41,6 +42,32 @@ func boundsOf(each, total int, files uint64, memory int64) bounds {
 	room := max(1, n-min(n/4, ownFiles)-3*b.admin)
 	b.each, b.total = min(b.each, room), min(b.total, room)
 	return b
+}
+
+// hold has connections refused beyond b at these doors. Those of operators and probes have bounds of
+// their own, so that apps cannot take their place; there an idle connection gives way to a
+// new one, so that connections without requests cannot keep probes out. On the listeners of apps those
+// give way of which no request has come yet.
+func (b bounds) hold(apps, operators []*door) {
+	for _, d := range operators {
+		d.full, d.idle = func() bool { return d.open() >= b.admin }, newIdle()
+		d.giveWay = d.idle.giveWay
+	}
+	all := func() (n int) {
+		for _, d := range apps {
+			n += d.open()
+		}
+		return n
+	}
+	for _, d := range apps {
+		d.full = func() bool { return d.open() >= b.each || all() >= b.total }
+		d.giveWay = func() (closed bool, wait time.Duration) {
+			if d.open() >= b.each {
+				return newcomerGivesWay(d)
+			}
+			return newcomerGivesWay(apps...)
+		}
+	}
 }
 
 // leastBuffered is enough for some large messages, in bytes.

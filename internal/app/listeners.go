@@ -101,7 +101,8 @@ func (l *listeners) open(at places, log *slog.Logger) error {
 	l.grpcSocket = local("grpc.socket", at.grpcSocket)
 	l.httpSocket = local("http.socket", at.httpSocket)
 	for _, api := range l.ofHTTP() {
-		api.guests.resting, api.guests.most = at.idle, secondsFor(at.memory)
+		api.guests.resting = at.idle
+		api.guests.setMost(secondsFor(at.memory))
 	}
 	for _, http2 := range []struct {
 		on  *patient
@@ -114,36 +115,18 @@ func (l *listeners) open(at places, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// bound has connections refused beyond b. Those of operators and probes have bounds of
-// their own, so that apps cannot take their place; there an idle connection gives way to a
-// new one, so that connections without requests cannot keep probes out. On the listeners of apps those
-// give way of which no request has come yet.
+// bound has connections refused beyond b.
 func (a *App) bound(b bounds) {
-	var apps []*door
+	var apps, operators []*door
 	for face, d := range a.doors() {
 		switch face {
 		case "admin", "probes", "admin_socket":
-			d.full, d.idle = func() bool { return d.open() >= b.admin }, newIdle()
-			d.giveWay = d.idle.giveWay
+			operators = append(operators, d)
 		default:
 			apps = append(apps, d)
 		}
 	}
-	all := func() (n int) {
-		for _, d := range apps {
-			n += d.open()
-		}
-		return n
-	}
-	for _, d := range apps {
-		d.full = func() bool { return d.open() >= b.each || all() >= b.total }
-		d.giveWay = func() (closed bool, wait time.Duration) {
-			if d.open() >= b.each {
-				return newcomerGivesWay(d)
-			}
-			return newcomerGivesWay(apps...)
-		}
-	}
+	b.hold(apps, operators)
 }
 
 // ofAPI are those of the API and of YDB's protocol, by the name of their face.
@@ -225,6 +208,9 @@ func (l *listeners) await(ctx context.Context) bool {
 		return false
 	}
 }
+
+// start lets connections be accepted.
+func (l *listeners) start() { close(l.opened) }
 
 // isOpen tells whether connections may be accepted.
 func (l *listeners) isOpen() bool {

@@ -326,10 +326,10 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	a.readCerts(o, in)
 	for face, d := range a.doors() {
 		face := metric.WithAttributes(attribute.String("ydb.sidecar.face", face))
-		o.ObserveInt64(in.crowded, d.refused.Load(), face)
-		o.ObserveInt64(in.unheard, d.failures.Load(), face)
+		o.ObserveInt64(in.crowded, d.Refused(), face)
+		o.ObserveInt64(in.unheard, d.Failures(), face)
 	}
-	o.ObserveInt64(in.unheard, a.succession.accepts.failures.Load(), metric.WithAttributes(attribute.String("ydb.sidecar.face", "takeover")))
+	o.ObserveInt64(in.unheard, a.succession.accepts.Failures(), metric.WithAttributes(attribute.String("ydb.sidecar.face", "takeover")))
 	a.readApps(o, in)
 	a.readWire(o, in)
 	a.readXDS(o, &in.xds)

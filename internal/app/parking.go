@@ -94,6 +94,16 @@ func (g *guest) parkUntil(until time.Time) bool {
 	return true
 }
 
+// parked is how many are parked and have no request under way.
+func (s *guests) parked() (n int) {
+	for _, g := range s.all() {
+		if g.parked.Load() != nil && g.idle.Load() {
+			n++
+		}
+	}
+	return n
+}
+
 // park parks a guest at rest: another one has its socket then. False: its server is to read on.
 func (g *guest) park() bool {
 	s := g.of

@@ -23,16 +23,6 @@ func parksAfter(t *testing.T, d time.Duration) {
 	t.Cleanup(func() { parkAfter = was })
 }
 
-// parkedNow is how many connections of a listener are parked.
-func (s *guests) parkedNow() (n int) {
-	for _, g := range s.all() {
-		if g.parked.Load() != nil && g.idle.Load() {
-			n++
-		}
-	}
-	return n
-}
-
 // asker is a client of HTTP/1.1 that keeps its connection.
 type asker struct {
 	testing.TB
@@ -107,7 +97,7 @@ func TestConnectionsAtRestAreParked(t *testing.T) {
 			a.hears(http.StatusOK)
 		}
 		for round := range 3 {
-			s.eventually("all are parked", func() bool { return way.at.parkedNow() == clients })
+			s.eventually("all are parked", func() bool { return way.at.parked() == clients })
 			s.eventually("no goroutine is left of them", func() bool { return servedConnections() == 0 })
 			if n := way.at.size(); n != clients {
 				t.Errorf("%d connections count; want %d", n, clients)
@@ -129,7 +119,7 @@ func TestConnectionsAtRestAreParked(t *testing.T) {
 				a.hears(http.StatusOK)
 			}
 		}
-		s.eventually("all are parked at last", func() bool { return way.at.parkedNow() == clients })
+		s.eventually("all are parked at last", func() bool { return way.at.parked() == clients })
 		for _, a := range all[clients/2:] {
 			_ = a.Close()
 		}
@@ -186,7 +176,7 @@ func TestParkedConnectionsMove(t *testing.T) {
 	}
 	at := s.listeners.http.guests
 	if runtime.GOOS == "linux" {
-		s.eventually("all are parked", func() bool { return at.parkedNow() == clients })
+		s.eventually("all are parked", func() bool { return at.parked() == clients })
 	}
 	at.moveTo(second.take)
 	at.empty(t.Context().Done())
