@@ -14,21 +14,21 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
-// adminSocket is the Unix socket of the admin API. Only programs of users that are trusted come in.
-type adminSocket struct {
+// AdminSocket is the Unix socket of the admin API. Only programs of users that are trusted come in.
+type AdminSocket struct {
 	*net.UnixListener
 	*localDoor
 	trusted func(uid uint32) bool // whether programs of a user may come in
 }
 
-func newAdminSocket(l *net.UnixListener, trusted func(uid uint32) bool, log *slog.Logger) *adminSocket {
-	return &adminSocket{UnixListener: l, localDoor: newLocalDoor("admin.socket", log), trusted: trusted}
+func NewAdminSocket(l *net.UnixListener, trusted func(uid uint32) bool, log *slog.Logger) *AdminSocket {
+	return &AdminSocket{UnixListener: l, localDoor: newLocalDoor("admin.socket", log), trusted: trusted}
 }
 
-// openAdminSocket listens at path, in a directory that only this user may enter
+// OpenAdminSocket listens at path, in a directory that only this user may enter
 // and that is made if it is missing; nil if path is "". The socket of a process
 // that died is replaced, that of one that answers is not.
-func openAdminSocket(path string, trusted func(uid uint32) bool, log *slog.Logger) (*adminSocket, error) {
+func OpenAdminSocket(path string, trusted func(uid uint32) bool, log *slog.Logger) (*AdminSocket, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -38,7 +38,8 @@ func openAdminSocket(path string, trusted func(uid uint32) bool, log *slog.Logge
 	if info, err := os.Stat(filepath.Dir(path)); err != nil {
 		return nil, err
 	} else if info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
-		return nil, fmt.Errorf("others may write to %s and so put a socket of theirs there; name a directory inside it, which is then made for this user alone", filepath.Dir(path))
+		return nil, fmt.Errorf("others may write to %s and so put a socket of theirs there; "+
+			"name a directory inside it, which is then made for this user alone", filepath.Dir(path))
 	}
 	if err := removeStale(path); err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func openAdminSocket(path string, trusted func(uid uint32) bool, log *slog.Logge
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return newAdminSocket(l, trusted, log), nil
+	return NewAdminSocket(l, trusted, log), nil
 }
 
 // removeStale removes a socket on which nobody answers.
@@ -80,7 +81,7 @@ func removeStale(path string) error {
 }
 
 // Accept passes over connections of other users.
-func (s *adminSocket) Accept() (net.Conn, error) {
+func (s *AdminSocket) Accept() (net.Conn, error) {
 	for {
 		conn, err := s.accept(s.UnixListener)
 		if err != nil {
@@ -97,7 +98,7 @@ func (s *adminSocket) Accept() (net.Conn, error) {
 }
 
 // Close closes the socket. Its name goes with it, see UnixListener.SetUnlinkOnClose.
-func (s *adminSocket) Close() error {
+func (s *AdminSocket) Close() error {
 	s.shut()
 	return s.UnixListener.Close()
 }

@@ -95,23 +95,23 @@ func (n *socketName) remove() {
 	}
 }
 
-// userAddr is the address of a client that came over a Unix socket.
-type userAddr struct {
+// UserAddr is the address of a client that came over a Unix socket.
+type UserAddr struct {
 	uid    uint32
 	known  bool   // the kernel has said it
 	number uint64 // that tells clients of one user apart
 }
 
-func newUserAddr(conn *net.UnixConn) *userAddr {
+func newUserAddr(conn *net.UnixConn) *UserAddr {
 	uid, err := takeover.PeerUser(conn)
-	return &userAddr{uid, err == nil, h2.NextNumber()}
+	return &UserAddr{uid, err == nil, h2.NextNumber()}
 }
 
 // Network is "unix".
-func (a *userAddr) Network() string { return "unix" }
+func (a *UserAddr) Network() string { return "unix" }
 
 // String names the user, and the connection.
-func (a *userAddr) String() string {
+func (a *UserAddr) String() string {
 	if !a.known {
 		return "connection " + strconv.FormatUint(a.number, 10)
 	}
@@ -119,16 +119,16 @@ func (a *userAddr) String() string {
 }
 
 // User is the user that the client's program runs as; false: nobody knows.
-func (a *userAddr) User() (uint32, bool) { return a.uid, a.known }
+func (a *UserAddr) User() (uint32, bool) { return a.uid, a.known }
 
 // peerOf numbers a connection, and notes the user of a program that has come over a Unix socket.
 func peerOf(ctx context.Context, conn net.Conn) context.Context {
 	connection := facade.Connection{Number: h2.NextNumber()}
-	if g, ok := below(conn).(*guest); ok {
-		connection.Pause, connection.UnderWay = g.pauseUntil, g.underWay
+	if g, ok := Below(conn).(*Conn); ok {
+		connection.Pause, connection.UnderWay = g.PauseUntil, g.UnderWay
 	}
 	ctx = facade.WithConnection(ctx, connection)
-	if local, ok := conn.RemoteAddr().(*userAddr); ok && local.known {
+	if local, ok := conn.RemoteAddr().(*UserAddr); ok && local.known {
 		return facade.WithUser(ctx, local.uid)
 	}
 	return ctx
@@ -140,7 +140,7 @@ type overTCP struct {
 }
 
 func (c overTCP) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if _, local := conn.RemoteAddr().(*userAddr); local {
+	if _, local := conn.RemoteAddr().(*UserAddr); local {
 		return conn, nil, nil
 	}
 	return c.TransportCredentials.ServerHandshake(conn)

@@ -215,17 +215,18 @@ func TestSocketsHaveNamesOfTheirOwn(t *testing.T) {
 }
 
 // local opens a socket of clients as an app does, and serves there until it is closed: whoever comes is told so.
-func local(t *testing.T, path string, take func(setting, address string) net.Listener) (l *patient, accepted <-chan struct{}) {
+func local(t *testing.T, path string, take func(setting, address string) net.Listener) (l *Listener, accepted <-chan struct{}) {
 	t.Helper()
-	var on listeners
+	var on Set
 	const port = "127.0.0.1:0"
-	if err := on.open(places{grpc: port, http: port, admin: port, httpSocket: path, take: take}, slog.New(slog.DiscardHandler)); err != nil {
+	at := Places{GRPC: port, HTTP: port, Admin: port, HTTPSocket: path, Take: take}
+	if err := on.Bind(at, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	for _, other := range []*patient{on.grpc, on.http, on.admin} {
+	for _, other := range []*Listener{on.GRPC, on.HTTP, on.Admin} {
 		_ = other.Close()
 	}
-	l = on.httpSocket
+	l = on.HTTPSocket
 	came, done := make(chan struct{}, 9), make(chan struct{})
 	go func() {
 		defer close(done)

@@ -82,8 +82,8 @@ type App struct {
 	nodeSeries nodeSeries
 	page       page
 	health     *watched // grpc.health.v1
-	listeners  listeners
-	socket     *adminSocket // nil: off
+	listeners  Set
+	socket     *AdminSocket // nil: off
 	phase      phase
 
 	succession succession
@@ -132,15 +132,15 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if a.certs, err = newListenerCerts(c, a.log); err != nil {
 		return nil, err
 	}
-	if err := a.listeners.open(placesOf(a.config, from), a.log); err != nil {
+	if err := a.listeners.Bind(placesOf(a.config, from), a.log); err != nil {
 		return nil, err
 	}
 	if a.socket, err = from.adminSocket(a.config.Admin.Socket, a.log); err != nil {
 		return nil, fmt.Errorf("admin.socket: %w", err)
 	}
-	files, _ := openFiles()
+	files, _ := OpenFiles()
 	memory := memoryLimit()
-	most := boundsOf(a.config.Connections.Each, a.config.Connections.total(), files, memory)
+	most := BoundsOf(a.config.Connections.Each, a.config.Connections.total(), files, memory)
 	a.warnClamped(most, files, memory)
 	a.bound(most)
 	if err := a.succession.open(a.config.Takeover, from); err != nil {
@@ -196,7 +196,7 @@ func (a *App) openGRPC() (err error) {
 		Mine: a.core.driver.Mine,
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool, a.core.limits, a.log},
 		Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
-		Begin: a.begin(), Plain: a.plain(), Target: a.core.driver.Target, Listen: a.listeners.grpc.Addr(),
+		Begin: a.begin(), Plain: a.plain(), Target: a.core.driver.Target, Listen: a.listeners.GRPC.Addr(),
 	}
 	if c.Apps.Named() {
 		deps.Names = func() int { return namesFor(a.now().Pool) }
@@ -236,7 +236,7 @@ func (a *App) openXDS() {
 	a.xds = xds.New(c.XDS, xds.Deps{
 		Database: a.core.driver.Database(),
 		NodesTLS: a.core.driver.TLS(cluster.Node{Address: a.core.driver.Endpoint()}) != nil,
-		Sidecar:  a.listeners.grpc.Addr(), Secure: a.certs.grpc != nil,
+		Sidecar:  a.listeners.GRPC.Addr(), Secure: a.certs.grpc != nil,
 		Max:     func() int { return a.core.pool.Config().Max },
 		Leaving: func() bool { return a.phase.get() >= lameDuck && !a.replaced() },
 		TLS:     a.certs.xds.Server(), Log: a.log,
@@ -443,14 +443,17 @@ type Ready struct {
 
 // Ready returns the addresses that are bound.
 func (a *App) Ready() Ready {
-	text := func(l *patient) string {
+	text := func(l *Listener) string {
 		if l == nil {
 			return ""
 		}
 		return l.Addr().String()
 	}
 	l := &a.listeners
-	return Ready{Ready: true, GRPC: text(l.grpc), HTTP: text(l.http), Admin: text(l.admin), Probes: text(l.probes), XDS: text(l.xds), PID: os.Getpid()}
+	return Ready{
+		Ready: true, GRPC: text(l.GRPC), HTTP: text(l.HTTP), Admin: text(l.Admin), Probes: text(l.Probes), XDS: text(l.XDS),
+		PID: os.Getpid(),
+	}
 }
 
 // Run serves until ctx ends, writes one line of JSON to ready once requests are
@@ -486,12 +489,12 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 	servers := a.newServers()
 	servers.addTo(group)
 	if a.socket != nil {
-		server := adminServer(servers.admin.Handler, a.socket.door)
+		server := AdminServer(servers.admin.Handler, a.socket.Door)
 		group.Part("admin socket", func(ctx context.Context) error {
-			if !a.listeners.await(ctx) {
+			if !a.listeners.Await(ctx) {
 				return nil
 			}
-			return serveUntil(ctx, server, a.socket, false)
+			return ServeUntil(ctx, server, a.socket, false)
 		})
 	}
 	ctx, stop := context.WithCancelCause(ctx)
@@ -500,8 +503,8 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 
 	a.phase.begin(stop)
 	serve := func() {
-		a.listeners.start()
-		a.listeners.publish(a.log)
+		a.listeners.Start()
+		a.listeners.Publish(a.log)
 		a.warnOpen()
 		a.log.Info("serving", "version", a.version, "database", a.core.driver.Database(), "tracing", a.telemetry.Exporting())
 		if err := json.NewEncoder(ready).Encode(a.Ready()); err != nil {
@@ -522,7 +525,7 @@ const closeLimit = 5 * time.Second
 
 // Close lets go of what New took. Run calls it.
 func (a *App) Close() error {
-	a.listeners.close()
+	a.listeners.Close()
 	a.succession.close()
 	if a.socket != nil {
 		_ = a.socket.Close() // it may be closed already

@@ -33,7 +33,7 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 		t.Fatal("it does not serve")
 	}
 	s.http.CloseIdleConnections()
-	s.eventually("rest", func() bool { return s.listeners.size() == 0 })
+	s.eventually("rest", func() bool { return s.listeners.Size() == 0 })
 	descriptors := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -46,7 +46,7 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 	for _, to := range []struct {
 		address string
 		bound   int
-	}{{s.at.GRPC, each}, {s.at.HTTP, each}, {s.at.Admin, adminConnections}, {s.at.Probes, adminConnections}} {
+	}{{s.at.GRPC, each}, {s.at.HTTP, each}, {s.at.Admin, AdminConnections}, {s.at.Probes, AdminConnections}} {
 		if to.address == s.at.Admin {
 			s.probed(t) // while the apps' listeners are full
 		}
@@ -76,7 +76,7 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 	for face, d := range s.doors() {
 		n, most := d.Size(), each
 		if face == "admin" || face == "probes" {
-			most = adminConnections
+			most = AdminConnections
 		} else {
 			apps += n
 		}
@@ -94,7 +94,7 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	s.eventually("all of them gone", func() bool { return s.listeners.size() == 0 })
+	s.eventually("all of them gone", func() bool { return s.listeners.Size() == 0 })
 	s.eventually("descriptors as before", func() bool { return descriptors() <= files+2 })
 	s.eventually("goroutines as before", func() bool { return runtime.NumGoroutine() <= goroutines+4 })
 	if status, text := s.get("/metrics"); status != 200 || !strings.Contains(text, "ydb_sidecar_connections_refused") {
@@ -160,7 +160,7 @@ func TestNewcomersGiveWay(t *testing.T) {
 		}
 	}
 	s.eventually("full", func() bool {
-		return s.listeners.http.Size()+s.listeners.grpc.Size() >= 12 && s.listeners.http.Refused() > 0
+		return s.listeners.HTTP.Size()+s.listeners.GRPC.Size() >= 12 && s.listeners.HTTP.Refused() > 0
 	})
 	for range 5 {
 		fresh := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -256,24 +256,24 @@ func TestConnectionsFitTheDescriptors(t *testing.T) {
 		files       uint64
 		each, total int
 		memory      int64
-		want        bounds
+		want        Bounds
 	}{
-		{0, 10_000, 20_000, 0, bounds{10_000, 20_000, 64}}, // not known
-		{1 << 20, 10_000, 20_000, 0, bounds{10_000, 20_000, 64}},
-		{math.MaxUint64, 1_000_000, 1_000_000, 0, bounds{1_000_000, 1_000_000, 64}}, // no limit
-		{20_000, 10_000, 20_000, 0, bounds{10_000, 18_784, 64}},
-		{4096, 10_000, 20_000, 0, bounds{2880, 2880, 64}},
-		{1024, 10_000, 500, 0, bounds{576, 500, 64}},
-		{256, 10_000, 20_000, 0, bounds{144, 144, 16}},
-		{256, 20, 50, 0, bounds{20, 50, 16}},
-		{1, 10, 10, 0, bounds{1, 1, 1}},
-		{1 << 20, 10_000, 20_000, 256 << 20, bounds{4096, 4096, 64}},
-		{1 << 20, 10_000, 0, 0, bounds{10_000, 20_000, 64}},
-		{256, 20, 0, 0, bounds{20, 40, 16}},
-		{1 << 20, 10_000, 20_000, 1 << 30, bounds{10_000, 16_384, 64}},
-		{1024, 10_000, 20_000, 256 << 20, bounds{576, 576, 64}},
+		{0, 10_000, 20_000, 0, Bounds{10_000, 20_000, 64}}, // not known
+		{1 << 20, 10_000, 20_000, 0, Bounds{10_000, 20_000, 64}},
+		{math.MaxUint64, 1_000_000, 1_000_000, 0, Bounds{1_000_000, 1_000_000, 64}}, // no limit
+		{20_000, 10_000, 20_000, 0, Bounds{10_000, 18_784, 64}},
+		{4096, 10_000, 20_000, 0, Bounds{2880, 2880, 64}},
+		{1024, 10_000, 500, 0, Bounds{576, 500, 64}},
+		{256, 10_000, 20_000, 0, Bounds{144, 144, 16}},
+		{256, 20, 50, 0, Bounds{20, 50, 16}},
+		{1, 10, 10, 0, Bounds{1, 1, 1}},
+		{1 << 20, 10_000, 20_000, 256 << 20, Bounds{4096, 4096, 64}},
+		{1 << 20, 10_000, 0, 0, Bounds{10_000, 20_000, 64}},
+		{256, 20, 0, 0, Bounds{20, 40, 16}},
+		{1 << 20, 10_000, 20_000, 1 << 30, Bounds{10_000, 16_384, 64}},
+		{1024, 10_000, 20_000, 256 << 20, Bounds{576, 576, 64}},
 	} {
-		b := boundsOf(tc.each, tc.total, tc.files, tc.memory)
+		b := BoundsOf(tc.each, tc.total, tc.files, tc.memory)
 		if b != tc.want {
 			t.Errorf("%d files, %d and %d: %+v; want %+v", tc.files, tc.each, tc.total, b, tc.want)
 		}
@@ -287,7 +287,7 @@ func TestConnectionsFitTheDescriptors(t *testing.T) {
 	} {
 		log := new(lines)
 		a := &App{config: Config{Connections: tc.c}, log: slog.New(slog.NewTextHandler(log, nil))}
-		a.warnClamped(boundsOf(tc.c.Each, tc.c.total(), 256, 0), 256, 0)
+		a.warnClamped(BoundsOf(tc.c.Each, tc.c.total(), 256, 0), 256, 0)
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, tc.want) {
 			t.Errorf("warned: %s; want %s", text, tc.want)
 		}
@@ -305,7 +305,7 @@ func TestUnixSocketsAreBounded(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	for path, bound := range map[string]int{api: 5, plain: 5, admin: adminConnections} { // the oldest gives way
+	for path, bound := range map[string]int{api: 5, plain: 5, admin: AdminConnections} { // the oldest gives way
 		for i := range bound + 3 {
 			conn, err := net.Dial("unix", path)
 			if err != nil {

@@ -83,7 +83,7 @@ func (x *exam) machine(c *Config) {
 		x.add("clock", Good, "", "%s", time.Now().Format(time.RFC3339))
 	}
 	const raise = "Raise it: ulimit -n, LimitNOFILE= of systemd, or the container's limits. Each client and each node takes a file."
-	switch n, ok := openFiles(); {
+	switch n, ok := OpenFiles(); {
 	case !ok:
 		x.add("limits", Good, "", "the system has no limit of open files that can be read")
 	case n < examFiles:

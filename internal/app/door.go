@@ -10,61 +10,61 @@ import (
 	"time"
 )
 
-// door is what the listeners have in common: connections beyond a bound are closed at
+// Door is what the listeners have in common: connections beyond a bound are closed at
 // once, unless others give way, and a failure to accept, such as for want of
 // descriptors, is no end.
-type door struct {
+type Door struct {
 	setting string // that the listener is of
 	log     *slog.Logger
 	open    func() int   // connections that are open
 	full    func() bool  // no more connections are taken; nil: never
 	idle    *idle        // of the connections of operators; nil: they are apps'
-	guests  *guests      // the connections; nil: they are those of admin.socket
+	conns   *Conns       // the connections; nil: they are those of admin.socket
 	refused atomic.Int64 // connections closed because it was full
 
 	// giveWay closes a connection over which no request is under way, for a new one, when it is full. If none has been so for
 	// long enough it returns how long to wait instead; false and 0: there is none. nil: none gives way.
 	giveWay func() (closed bool, wait time.Duration)
 
-	backoff
+	Backoff
 
 	once sync.Once
 	gone chan struct{} // closed by shut
 }
 
 // Size is how many connections are open.
-func (d *door) Size() int { return d.open() }
+func (d *Door) Size() int { return d.open() }
 
 // Refused is how many connections were closed because it was full.
-func (d *door) Refused() int64 { return d.refused.Load() }
+func (d *Door) Refused() int64 { return d.refused.Load() }
 
-func newDoor(setting string, log *slog.Logger) *door {
-	return &door{setting: setting, log: log, gone: make(chan struct{})}
+func newDoor(setting string, log *slog.Logger) *Door {
+	return &Door{setting: setting, log: log, gone: make(chan struct{})}
 }
 
 // accept returns the next connection that there is room for. The error says that the
 // listener is closed or, by a deadline, about to be.
-func (d *door) accept(next func() (net.Conn, error)) (net.Conn, error) {
+func (d *Door) accept(next func() (net.Conn, error)) (net.Conn, error) {
 	for {
 		conn, err := next()
 		switch {
 		case err == nil && d.room():
-			d.worked()
+			d.Worked()
 			return conn, nil
 		case err == nil:
-			d.worked()
+			d.Worked()
 			d.refused.Add(1)
 			_ = conn.Close() // it has been told nothing
 		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, err
 		default:
-			d.failed(err, d.setting, d.log, d.gone)
+			d.Failed(err, d.setting, d.log, d.gone)
 		}
 	}
 }
 
 // room reports whether one more connection can be taken. Others give way for it, once they have been idle for a moment.
-func (d *door) room() bool {
+func (d *Door) room() bool {
 	for d.full != nil && d.full() {
 		if d.giveWay == nil {
 			return false
@@ -81,7 +81,7 @@ func (d *door) room() bool {
 }
 
 // sleep returns false if shut ends it.
-func (d *door) sleep(pause time.Duration) bool {
+func (d *Door) sleep(pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -93,7 +93,7 @@ func (d *door) sleep(pause time.Duration) bool {
 }
 
 // shut ends the pause of accept.
-func (d *door) shut() { d.once.Do(func() { close(d.gone) }) }
+func (d *Door) shut() { d.once.Do(func() { close(d.gone) }) }
 
 // Between attempts to accept.
 const (
@@ -102,21 +102,21 @@ const (
 	episode    = time.Minute // failures no further apart are logged once
 )
 
-// backoff paces attempts to accept. Only the accepting goroutine calls its methods.
-type backoff struct {
+// Backoff paces attempts to accept. Only the accepting goroutine calls its methods.
+type Backoff struct {
 	failures atomic.Int64
 	pause    time.Duration // the last one since an attempt succeeded
 	last     time.Time     // failure
 }
 
-// worked notes that an attempt has succeeded.
-func (b *backoff) worked() { b.pause = 0 }
+// Worked notes that an attempt has succeeded.
+func (b *Backoff) Worked() { b.pause = 0 }
 
 // Failures is how many attempts have failed.
-func (b *backoff) Failures() int64 { return b.failures.Load() }
+func (b *Backoff) Failures() int64 { return b.failures.Load() }
 
-// failed waits until it is time for the next attempt, or gone is closed.
-func (b *backoff) failed(err error, setting string, log *slog.Logger, gone <-chan struct{}) {
+// Failed waits until it is time for the next attempt, or gone is closed.
+func (b *Backoff) Failed(err error, setting string, log *slog.Logger, gone <-chan struct{}) {
 	b.failures.Add(1)
 	if now := time.Now(); b.last.IsZero() || now.Sub(b.last) >= episode {
 		log.Warn("connections cannot be accepted; trying again", "setting", setting, "err", err)
@@ -133,13 +133,13 @@ func (b *backoff) failed(err error, setting string, log *slog.Logger, gone <-cha
 
 // localDoor is the door of a Unix socket, which counts what comes in.
 type localDoor struct {
-	*door
+	*Door
 	inside atomic.Int64
 }
 
 func newLocalDoor(setting string, log *slog.Logger) *localDoor {
-	d := &localDoor{door: newDoor(setting, log)}
-	d.door.open = func() int { return int(d.inside.Load()) }
+	d := &localDoor{Door: newDoor(setting, log)}
+	d.Door.open = func() int { return int(d.inside.Load()) }
 	return d
 }
 
@@ -151,7 +151,7 @@ type localConn struct {
 }
 
 func (d *localDoor) accept(l *net.UnixListener) (*localConn, error) {
-	conn, err := d.door.accept(l.Accept)
+	conn, err := d.Door.accept(l.Accept)
 	if err != nil {
 		return nil, err
 	}

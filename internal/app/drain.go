@@ -322,8 +322,8 @@ func (a *App) progress() progress {
 	api := a.api.State()
 	out.Calls, out.Transactions = api.OpenCalls, api.Transactions
 	out.Sessions = a.sessions()
-	for _, l := range a.listeners.ofAPI() {
-		out.Connections += l.guests.size()
+	for _, l := range a.listeners.OfAPI() {
+		out.Connections += l.Conns.Size()
 	}
 	out.WaitsFor = a.waitsFor(stage, out)
 	return out

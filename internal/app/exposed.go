@@ -12,16 +12,18 @@ import (
 func (a *App) warnOpen() {
 	for _, one := range []struct {
 		setting  string
-		listener *patient
+		listener *Listener
 		protects string
 	}{
-		{"grpc.listen", a.listeners.grpc, a.protects(a.config.GRPC.TLS)},
-		{"http.listen", a.listeners.http, a.protects(a.config.HTTP.TLS)},
-		{"admin.listen", a.listeners.admin, secrecy(a.config.Admin.TLS) + "; everybody who reaches it may read metrics and state, and " + map[string]string{
-			admin.ControlPeer: "who has admin.token may control", admin.ControlToken: "who has admin.token may control", admin.ControlSocket: "nobody may control",
-		}[a.config.Admin.Control]},
-		{"admin.probes", a.listeners.probes, "it answers probes and nothing else, in plaintext"},
-		{"xds.address", a.listeners.xds, secrecy(a.config.XDS.TLS) + "; " + map[bool]string{
+		{"grpc.listen", a.listeners.GRPC, a.protects(a.config.GRPC.TLS)},
+		{"http.listen", a.listeners.HTTP, a.protects(a.config.HTTP.TLS)},
+		{"admin.listen", a.listeners.Admin, secrecy(a.config.Admin.TLS) + "; everybody who reaches it may read metrics and state, and " +
+			map[string]string{
+				admin.ControlPeer: "who has admin.token may control", admin.ControlToken: "who has admin.token may control",
+				admin.ControlSocket: "nobody may control",
+			}[a.config.Admin.Control]},
+		{"admin.probes", a.listeners.Probes, "it answers probes and nothing else, in plaintext"},
+		{"xds.address", a.listeners.XDS, secrecy(a.config.XDS.TLS) + "; " + map[bool]string{
 			true: "clients need the token of xds.token or xds.token_file", false: "who reaches it learns the addresses of all nodes: set client_ca_file or xds.token",
 		}[a.config.XDS.HasToken()]},
 	} {

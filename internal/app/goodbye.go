@@ -15,24 +15,24 @@ import (
 // How HTTP/1.1 clients are let go. The protocol has no word for "call elsewhere
 // next time" but one in an answer, so a connection must not be closed right
 // after an answer without it: the next request may be under way.
-const quiet = 500 * time.Millisecond // a connection that rested so long may be closed
+const Quiet = 500 * time.Millisecond // a connection that rested so long may be closed
 
-// clients follows the connections of an HTTP server. While the process drains,
+// Clients follows the connections of an HTTP server. While the process drains,
 // connections no longer come to rest: answers say "close".
-type clients struct {
+type Clients struct {
 	mu     sync.Mutex                  // guards all below
 	busy   map[net.Conn]http.ConnState // new: no request has come whole; active: one is under way
 	rested time.Time                   // when one last came to rest
-	parked []*parking                  // where others rest; constant
+	Parked []*Parking                  // where others rest; constant
 	free   chan struct{}               // capacity 1: busy shrank
 }
 
-func newClients() *clients {
-	return &clients{busy: make(map[net.Conn]http.ConnState), free: make(chan struct{}, 1)}
+func NewClients() *Clients {
+	return &Clients{busy: make(map[net.Conn]http.ConnState), free: make(chan struct{}, 1)}
 }
 
-// track is http.Server.ConnState.
-func (c *clients) track(conn net.Conn, state http.ConnState) {
+// Track is http.Server.ConnState.
+func (c *Clients) Track(conn net.Conn, state http.ConnState) {
 	heads(conn, state)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *clients) track(conn net.Conn, state http.ConnState) {
 		return
 	case http.StateIdle:
 		c.rested = time.Now()
-		if g, ok := below(conn).(*guest); ok {
+		if g, ok := Below(conn).(*Conn); ok {
 			g.settle()
 		}
 	}
@@ -53,43 +53,43 @@ func (c *clients) track(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// below is the connection that carries conn's TLS, or conn.
-func below(conn net.Conn) net.Conn {
+// Below is the connection that carries conn's TLS, or conn.
+func Below(conn net.Conn) net.Conn {
 	if secure, ok := conn.(*tls.Conn); ok {
 		return secure.NetConn() // its Close does not wait to send TLS's last message
 	}
 	return conn
 }
 
-// leave closes the connections over which no request has come whole: nothing at all, half a
+// Leave closes the connections over which no request has come whole: nothing at all, half a
 // handshake of TLS, half a head. http.Server waits for the rest also while it stops, and
 // clients are owed no answer for them.
-func (c *clients) leave() {
+func (c *Clients) Leave() {
 	c.mu.Lock() // no request begins meanwhile
 	defer c.mu.Unlock()
 	for conn, state := range c.busy {
 		if state != http.StateNew {
 			continue
 		}
-		if g, ok := below(conn).(*guest); ok {
+		if g, ok := Below(conn).(*Conn); ok {
 			g.leave()
 		} else {
-			_ = below(conn).Close() // its reader sees it
+			_ = Below(conn).Close() // its reader sees it
 		}
 	}
 }
 
-// rest returns when every connection at rest has been so for quiet, or ctx ends.
-func (c *clients) rest(ctx context.Context) {
+// Rest returns when every connection at rest has been so for quiet, or ctx ends.
+func (c *Clients) Rest(ctx context.Context) {
 	c.mu.Lock()
 	last := c.rested
 	c.mu.Unlock()
-	for _, p := range c.parked {
+	for _, p := range c.Parked {
 		if rested := time.Unix(0, p.rested.Load()); rested.After(last) {
 			last = rested
 		}
 	}
-	left := quiet - time.Since(last)
+	left := Quiet - time.Since(last)
 	if left <= 0 {
 		return
 	}
@@ -101,11 +101,11 @@ func (c *clients) rest(ctx context.Context) {
 	}
 }
 
-// answered returns when no connection has a request under way, or after quiet:
+// Answered returns when no connection has a request under way, or after quiet:
 // a new connection may as well stay silent. Call it when no more are accepted;
 // http.Server.Shutdown drops requests that it has not read by then.
-func (c *clients) answered(ctx context.Context) {
-	timer := time.NewTimer(quiet)
+func (c *Clients) Answered(ctx context.Context) {
+	timer := time.NewTimer(Quiet)
 	defer timer.Stop()
 	for {
 		c.mu.Lock()
@@ -124,12 +124,12 @@ func (c *clients) answered(ctx context.Context) {
 	}
 }
 
-// patient is a listener that can be closed without resetting the connections
+// Listener is a listener that can be closed without resetting the connections
 // that wait to be accepted.
-type patient struct {
+type Listener struct {
 	socket
-	*door
-	guests  *guests
+	*Door
+	Conns   *Conns
 	name    *socketName // of a Unix socket; nil: it is none
 	closing atomic.Bool
 	waiting []net.Conn // the last ones; only the accepting goroutine touches it
@@ -144,22 +144,22 @@ type socket interface {
 	SetDeadline(time.Time) error
 }
 
-// newPatient listens at l. memory is as for newGuests.
-func newPatient(l socket, door *door, memory int64) *patient {
-	p := &patient{socket: l, door: door, guests: newGuests(memory), empty: make(chan struct{})}
-	door.open, door.guests = p.guests.size, p.guests
-	p.guests.refused = &door.refused
+// newListener listens at l. memory is as for newGuests.
+func newListener(l socket, door *Door, memory int64) *Listener {
+	p := &Listener{socket: l, Door: door, Conns: NewConns(memory), empty: make(chan struct{})}
+	door.open, door.conns = p.Conns.Size, p.Conns
+	p.Conns.refused = &door.refused
 	return p
 }
 
 // Accept returns the next connection that is for the server: others are parked. It returns net.ErrClosed once finish was called and the
 // last connection is taken.
-func (p *patient) Accept() (net.Conn, error) {
+func (p *Listener) Accept() (net.Conn, error) {
 	for len(p.waiting) == 0 {
 		conn, err := p.accept(p.socket.Accept)
 		if err == nil {
-			conn = p.guests.greet(conn)
-			if g, ok := conn.(*guest); ok && g.parkNew() {
+			conn = p.Conns.Greet(conn)
+			if g, ok := conn.(*Conn); ok && g.parkNew() {
 				continue
 			}
 			return conn, nil
@@ -178,12 +178,12 @@ func (p *patient) Accept() (net.Conn, error) {
 	}
 	conn := p.waiting[0]
 	p.waiting = p.waiting[1:]
-	return p.guests.greet(conn), nil
+	return p.Conns.Greet(conn), nil
 }
 
 // Close closes at once. Closing again is no error: servers close their listener
 // after finish did.
-func (p *patient) Close() error {
+func (p *Listener) Close() error {
 	p.shut()
 	err := p.socket.Close()
 	p.name.remove()
@@ -195,7 +195,7 @@ func (p *patient) Close() error {
 
 // finish has the accepting goroutine take what waits and close. It returns when
 // that is done or ctx ends.
-func (p *patient) finish(ctx context.Context) {
+func (p *Listener) finish(ctx context.Context) {
 	p.name.unlink() // nobody comes any more
 	p.closing.Store(true)
 	_ = p.SetDeadline(time.Now()) // wakes Accept; fails only when it is closed

@@ -12,7 +12,7 @@ import (
 const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // prefaced reports whether what came is all of HTTP/2's preface, and notes what is.
-func (g *guest) prefaced(b []byte) bool {
+func (g *Conn) prefaced(b []byte) bool {
 	if g.preface < 0 {
 		return false
 	}
@@ -32,11 +32,11 @@ var errHeaders = errors.New("app: headers came slowly, or there is no memory for
 
 // roomFor reports whether there is memory for b, if it is of headers. If it becomes short while they come slowly, the
 // connection ends.
-func (g *guest) roomFor(b []byte) bool {
+func (g *Conn) roomFor(b []byte) bool {
 	if g.prefaced(b) {
 		g.headersAre(true)
 		g.second.Store(true)
-		if g.of.headers != nil && !g.of.isSecond(g) {
+		if g.of.Headers != nil && !g.of.isSecond(g) {
 			g.leave() // net/http takes what it has read for a request of HTTP/1 otherwise
 			return false
 		}
@@ -48,18 +48,18 @@ func (g *guest) roomFor(b []byte) bool {
 	}
 	if !g.shared {
 		g.shared = true
-		g.share.Begin(g.of.headers, nil, 0)
-		g.share.Coming(func() { _ = g.stream.SetReadDeadline(time.Unix(1, 0)) }) // its reader sees it
+		g.share.Begin(g.of.Headers, nil, 0)
+		g.share.Coming(func() { _ = g.Stream.SetReadDeadline(time.Unix(1, 0)) }) // its reader sees it
 	}
-	return g.share.Take(headTwice*n) == ""
+	return g.share.Take(HeadTwice*n) == ""
 }
 
-// headTwice: headers are there as they came and as a request.
-const headTwice = 2
+// HeadTwice: headers are there as they came and as a request.
+const HeadTwice = 2
 
-// heads tells a guest of its headers. It is for http.Server.ConnState.
+// heads tells a connection of its headers. It is for http.Server.ConnState.
 func heads(conn net.Conn, state http.ConnState) {
-	g, ok := below(conn).(*guest)
+	g, ok := Below(conn).(*Conn)
 	if !ok {
 		return
 	}
@@ -79,7 +79,7 @@ func heads(conn net.Conn, state http.ConnState) {
 }
 
 // shook has what comes after the handshake of TLS counted anew. It is for the goroutine that shakes hands, before and after.
-func (g *guest) shook() {
+func (g *Conn) shook() {
 	secure := g.handshake.Load()
 	if secure == nil {
 		return
@@ -95,7 +95,7 @@ func (g *guest) shook() {
 }
 
 // headersAre says whether the headers of a request are here whole.
-func (g *guest) headersAre(whole bool) {
+func (g *Conn) headersAre(whole bool) {
 	if g.second.Load() {
 		return
 	}
@@ -107,8 +107,9 @@ func (g *guest) headersAre(whole bool) {
 	}
 }
 
-// Shaken says that the handshake of TLS is over, well or not, where HTTP/2 is all that is spoken over it. What comes now is bounded elsewhere.
-func (g *guest) Shaken() {
+// Shaken says that the handshake of TLS is over, well or not, where HTTP/2 is all that is spoken over it. What comes
+// now is bounded elsewhere.
+func (g *Conn) Shaken() {
 	g.asked.Store(true)
 	g.headersAre(true)
 }

@@ -12,16 +12,16 @@ import (
 // to be lost). A frame may stand between any others of a connection without requests: its server writes them whole.
 const goAway = "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff\x00\x00\x00\x00"
 
-// leaveTaking is how long a client has for that. What it has sent meanwhile is answered.
-const leaveTaking = time.Second
+// LeaveTaking is how long a client has for that. What it has sent meanwhile is answered.
+const LeaveTaking = time.Second
 
-// awayAfter is the same for one that made room. It no longer counts, so it closes whatever it asks for, and an eighth as many as may be open have
-// that time, at a time: further ones close at once.
+// awayAfter is the same for one that made room. It no longer counts, so it closes whatever it asks for, and an eighth
+// as many as may be open have that time, at a time: further ones close at once.
 const awayAfter = 3 * time.Second
 
-// restsNow says whether a connection of HTTP/2 has no request open. Once it has had none for guests.resting its client is told
+// restsNow says whether a connection of HTTP/2 has no request open. Once it has had none for Conns.resting its client is told
 // (goAway), and it is closed.
-func (g *guest) restsNow(rests bool, conn net.Conn) {
+func (g *Conn) restsNow(rests bool, conn net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.away {
@@ -34,39 +34,39 @@ func (g *guest) restsNow(rests bool, conn net.Conn) {
 	}
 }
 
-func (g *guest) noRestLocked() {
+func (g *Conn) noRestLocked() {
 	if g.rests != nil {
 		g.rests.Stop()
 		g.rests, g.resting = nil, nil
 	}
 }
 
-// sendAway has a connection without requests told now, and closed awayAfter later: what it asks for meanwhile is answered, if that takes no longer. False:
-// it has some.
-func (g *guest) sendAway() bool {
+// sendAway has a connection without requests told now, and closed awayAfter later: what it asks for meanwhile is
+// answered, if that takes no longer. False: it has some.
+func (g *Conn) sendAway() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.rests == nil || !g.rests.Stop() {
 		return false
 	}
 	g.away = true
-	g.of.aways.Add(1)
+	g.of.leaving.Add(1)
 	g.awayLocked(0)
 	return true
 }
 
-func (g *guest) awayLocked(after time.Duration) {
+func (g *Conn) awayLocked(after time.Duration) {
 	conn := g.resting
 	var this *time.Timer
 	this = time.AfterFunc(after, func() {
 		defer panics.Go("a connection at rest")
-		_ = g.SetWriteDeadline(time.Now().Add(leaveTaking))
+		_ = g.SetWriteDeadline(time.Now().Add(LeaveTaking))
 		_, _ = io.WriteString(conn, goAway)
 		_ = g.SetWriteDeadline(time.Time{})
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.rests == this { // no request has come meanwhile, or it is away
-			wait := leaveTaking
+			wait := LeaveTaking
 			if g.away {
 				wait = awayAfter
 			}

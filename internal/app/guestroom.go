@@ -4,19 +4,20 @@ import (
 	"time"
 )
 
-// A connection of HTTP/2 that finds no room waits for it, and is closed after roomWait: one that was closed at once would be back at once, which costs
-// us more than its client. Who is first in the queue looks again every roomEach.
+// A connection of HTTP/2 that finds no room waits for it, and is closed after roomWait: one that was closed at once
+// would be back at once, which costs us more than its client. Who is first in the queue looks again every roomEach.
 const (
 	roomEach = 50 * time.Millisecond
-	roomWait = 2 * spareAfter
+	RoomWait = 2 * spareAfter
 )
 
-// isSecond takes g in as one of HTTP/2, if need be after a while. False: there was no room, or it was closed meanwhile, or its server stops.
-func (s *guests) isSecond(g *guest) bool {
+// isSecond takes g in as one of HTTP/2, if need be after a while. False: there was no room, or it was closed meanwhile,
+// or its server stops.
+func (s *Conns) isSecond(g *Conn) bool {
 	if len(s.queue) == 0 && s.hasRoom(g) {
 		return true
 	}
-	until := time.NewTimer(roomWait)
+	until := time.NewTimer(RoomWait)
 	defer until.Stop()
 	select {
 	case s.queue <- struct{}{}:
@@ -45,7 +46,7 @@ func (s *guests) isSecond(g *guest) bool {
 	return true
 }
 
-func (s *guests) countRefused() {
+func (s *Conns) countRefused() {
 	if s.refused != nil {
 		s.refused.Add(1)
 	}
@@ -53,14 +54,14 @@ func (s *guests) countRefused() {
 
 // hasRoom takes g in as one of HTTP/2. Where there are as many as there may be, one makes room that has had no request under
 // way for a while. False: there is none.
-func (s *guests) hasRoom(g *guest) bool {
+func (s *Conns) hasRoom(g *Conn) bool {
 	s.mu.Lock()
 	if _, here := s.open[g]; !here || s.most == 0 { // it was closed, or there may be any number
 		s.mu.Unlock()
 		return here
 	}
 	now := time.Now()
-	var gone *guest
+	var gone *Conn
 	if len(s.seconds) >= s.most {
 		if gone = s.spareLocked(now); gone == nil {
 			s.mu.Unlock()
@@ -74,7 +75,7 @@ func (s *guests) hasRoom(g *guest) bool {
 	}
 	s.seconds[g] = now
 	s.mu.Unlock()
-	if gone != nil && (s.aways.Load() >= int64(max(1, s.most/8)) || !gone.sendAway()) {
+	if gone != nil && (s.leaving.Load() >= int64(max(1, s.most/8)) || !gone.sendAway()) {
 		gone.leave()
 	}
 	return true
@@ -88,10 +89,11 @@ const endsEach = 250 * time.Millisecond
 // spareAfter is for how long a connection has had no request under way until it makes room.
 const spareAfter = time.Second
 
-// spareLocked is the one that makes room: of those on which no request has ever come whole the one that has been here for longest; else of those
-// without requests the one that has had none for longest; else one whose requests are all coming. nil: there is none.
-func (s *guests) spareLocked(now time.Time) (spare *guest) {
-	rank := func(g *guest) (rank int, free int64) {
+// spareLocked is the one that makes room: of those on which no request has ever come whole the one that has been here
+// for longest; else of those without requests the one that has had none for longest; else one whose requests are all
+// coming. nil: there is none.
+func (s *Conns) spareLocked(now time.Time) (spare *Conn) {
+	rank := func(g *Conn) (rank int, free int64) {
 		free = g.free.Load()
 		switch {
 		case free == g.since.UnixNano():
@@ -123,8 +125,8 @@ func (s *guests) spareLocked(now time.Time) (spare *guest) {
 	return spare
 }
 
-// underWay says that one more request has come whole, or that one of these has ended.
-func (g *guest) underWay(delta int) {
+// UnderWay says that one more request has come whole, or that one of these has ended.
+func (g *Conn) UnderWay(delta int) {
 	if g.under.Add(int32(delta)) == 0 {
 		g.free.Store(time.Now().UnixNano())
 	}

@@ -16,70 +16,72 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
-// guests are the connections of clients to one server.
-type guests struct {
+// Conns are the connections of clients to one server.
+type Conns struct {
 	mu        sync.Mutex // guards open, newcomers, seconds and ended
-	open      map[*guest]struct{}
+	open      map[*Conn]struct{}
 	newcomers list.List     // those of which no request has come yet, the oldest first; some may have one by now
 	left      chan struct{} // capacity 1: open shrank
 
-	seconds map[*guest]time.Time // those of HTTP/2, and when they were taken in; guarded by mu
-	queue   chan struct{}        // capacity 1: whoever holds it looks for room, and further ones of HTTP/2 wait for it in their order
-	ended   time.Time            // when one of these made room whose requests were coming; guarded by mu
-	most    int                  // of these; 0: as many as come
-	resting time.Duration        // after which one of these is let go that has no request; 0: never
-	aways   atomic.Int64         // of these that made room, and have a while to end
-	refused *atomic.Int64        // closed because there were as many, those that made room among them; nil: it is not counted
+	seconds map[*Conn]time.Time // those of HTTP/2, and when they were taken in; guarded by mu
+	queue   chan struct{}       // capacity 1: whoever holds it looks for room, and further ones of HTTP/2 wait for it in their order
+	ended   time.Time           // when one of these made room whose requests were coming; guarded by mu
+	most    int                 // of these; 0: as many as come
+	resting time.Duration       // after which one of these is let go that has no request; 0: never
+	leaving atomic.Int64        // of these that made room, and have a while to end
+	refused *atomic.Int64       // closed because there were as many, those that made room among them; nil: it is not counted
 
-	parking *parking // where those of HTTP/1.1 rest; nil: with their server. Set before the first comes
+	Parking *Parking // where those of HTTP/1.1 rest; nil: with their server. Set before the first comes
 
-	headers *memguard.Budget // for headers of HTTP, and handshakes of TLS, that are not whole yet; nil: the server bounds them
+	Headers *memguard.Budget // for headers of HTTP, and handshakes of TLS, that are not whole yet; nil: the server bounds them
 
-	move  atomic.Pointer[mover]     // where guests at rest go; nil: they stay
+	move  atomic.Pointer[Mover]     // where connections at rest go; nil: they stay
 	until atomic.Pointer[time.Time] // see hush; nil: their server does not stop
 }
 
-// mover gives a copy of a connection to another process.
-type mover func(stream) error
+// Mover gives a copy of a connection to another process.
+type Mover func(Stream) error
 
-// stream is a connection of the kernel's: over TCP, or of a Unix socket.
-type stream interface {
+// Stream is a connection of the kernel's: over TCP, or of a Unix socket.
+type Stream interface {
 	net.Conn
 	syscall.Conn
 	CloseWrite() error
 }
 
-// newGuests makes none. memory is the limit of the process, in bytes; 0: there is none.
-func newGuests(memory int64) *guests {
-	return &guests{
-		open: make(map[*guest]struct{}), left: make(chan struct{}, 1), headers: memguard.OfBytes(headersFor(memory)),
-		seconds: make(map[*guest]time.Time), queue: make(chan struct{}, 1),
+// NewConns makes none. memory is the limit of the process, in bytes; 0: there is none.
+func NewConns(memory int64) *Conns {
+	return &Conns{
+		open: make(map[*Conn]struct{}), left: make(chan struct{}, 1), Headers: memguard.OfBytes(headersFor(memory)),
+		seconds: make(map[*Conn]time.Time), queue: make(chan struct{}, 1),
 	}
 }
 
-// guest is one connection. It knows whether it is at rest: whether every byte
+// Conn is one connection. It knows whether it is at rest: whether every byte
 // that came belongs to a request that was answered.
-type guest struct {
-	stream
-	of   *guests
-	user *userAddr // of a Unix socket; nil: the address is the connection's
+type Conn struct {
+	Stream
+	of   *Conns
+	user *UserAddr // of a Unix socket; nil: the address is the connection's
 
 	heard atomic.Bool // something came
 	idle  atomic.Bool // no request is under way, for http.Server
-	asked atomic.Bool // it is no newcomer: a request came (over HTTP/1.1 its headers, over HTTP/2 its first bytes), or a handshake ended where HTTP/2 is all that is spoken, or it came from another process
+	// asked: it is no newcomer. A request came (over HTTP/1.1 its headers, over HTTP/2 its first bytes), or a handshake ended where
+	// HTTP/2 is all that is spoken, or it came from another process.
+	asked atomic.Bool
 	rest  atomic.Bool
 	mixed atomic.Bool // HTTP/2, which is never at rest: its state is on both sides
 	fixed bool        // set before the first Read: it speaks TLS and cannot move either
 	ahead bool        // a first byte of the next request came; only the server's reader touches it
 
 	since time.Time     // it came; constant
-	place *list.Element // among newcomers, guarded by guests.mu; nil: it is none
+	place *list.Element // among newcomers, guarded by Conns.mu; nil: it is none
 
 	moving sync.Mutex // guards moved
 	moved  bool
 
-	parked   atomic.Pointer[parked] // where it is parked, or was; nil: nowhere
-	left     atomic.Bool            // another guest has the socket, which is parked
+	parked   atomic.Pointer[Parked] // where it is parked, or was; nil: nowhere
+	left     atomic.Bool            // another connection has the socket, which is parked
 	requests context.Context        // of those that are served while it is parked; nil: none was. Of the shard's turns
 	before   []byte                 // what was read while it was parked; of the server's reader
 
@@ -111,20 +113,20 @@ type guest struct {
 	resting  net.Conn    // with TLS, if that is spoken; for rests
 }
 
-// greet takes in a connection that was made now.
-func (s *guests) greet(conn net.Conn) net.Conn { return s.take(conn, 0, true) }
+// Greet takes in a connection that was made now.
+func (s *Conns) Greet(conn net.Conn) net.Conn { return s.take(conn, 0, true) }
 
-// welcome takes in a connection of another process, over which requests may have come there.
-func (s *guests) welcome(conn net.Conn, patience time.Duration) net.Conn {
+// Welcome takes in a connection of another process, over which requests may have come there.
+func (s *Conns) Welcome(conn net.Conn, patience time.Duration) net.Conn {
 	return s.take(conn, patience, false)
 }
 
-func (s *guests) take(conn net.Conn, patience time.Duration, newcomer bool) net.Conn {
-	below, ok := conn.(stream)
+func (s *Conns) take(conn net.Conn, patience time.Duration, newcomer bool) net.Conn {
+	below, ok := conn.(Stream)
 	if !ok {
 		return conn
 	}
-	g := &guest{stream: below, of: s, patience: patience, since: time.Now(), closed: make(chan struct{})}
+	g := &Conn{Stream: below, of: s, patience: patience, since: time.Now(), closed: make(chan struct{})}
 	g.free.Store(g.since.UnixNano())
 	if local, ok := conn.(*net.UnixConn); ok {
 		g.user = newUserAddr(local)
@@ -140,7 +142,7 @@ func (s *guests) take(conn net.Conn, patience time.Duration, newcomer bool) net.
 	return g
 }
 
-func (s *guests) forget(g *guest) {
+func (s *Conns) forget(g *Conn) {
 	s.mu.Lock()
 	delete(s.open, g)
 	delete(s.seconds, g)
@@ -150,7 +152,7 @@ func (s *guests) forget(g *guest) {
 	g.noRestLocked()
 	if g.away {
 		g.away = false
-		s.aways.Add(-1)
+		s.leaving.Add(-1)
 	}
 	g.mu.Unlock()
 	select {
@@ -160,7 +162,7 @@ func (s *guests) forget(g *guest) {
 }
 
 // settled takes g off the newcomers. mu is held.
-func (s *guests) settled(g *guest) {
+func (s *Conns) settled(g *Conn) {
 	if g.place != nil {
 		s.newcomers.Remove(g.place)
 		g.place = nil
@@ -168,11 +170,11 @@ func (s *guests) settled(g *guest) {
 }
 
 // newcomer is the one of which no request has come for longest; nil: there is none.
-func (s *guests) newcomer() *guest {
+func (s *Conns) newcomer() *Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for first := s.newcomers.Front(); first != nil; first = s.newcomers.Front() {
-		g := first.Value.(*guest)
+		g := first.Value.(*Conn)
 		if !g.asked.Load() {
 			return g
 		}
@@ -181,11 +183,11 @@ func (s *guests) newcomer() *guest {
 	return nil
 }
 
-// newcomerGivesWay closes the connection of these doors of which no request has come for longest, see door.giveWay.
-func newcomerGivesWay(doors ...*door) (closed bool, wait time.Duration) {
-	var oldest *guest
+// newcomerGivesWay closes the connection of these doors of which no request has come for longest, see Door.giveWay.
+func newcomerGivesWay(doors ...*Door) (closed bool, wait time.Duration) {
+	var oldest *Conn
 	for _, d := range doors {
-		if g := d.guests.newcomer(); g != nil && (oldest == nil || g.since.Before(oldest.since)) {
+		if g := d.conns.newcomer(); g != nil && (oldest == nil || g.since.Before(oldest.since)) {
 			oldest = g
 		}
 	}
@@ -199,66 +201,66 @@ func newcomerGivesWay(doors ...*door) (closed bool, wait time.Duration) {
 	return true, 0
 }
 
-// leave closes those over which nothing has come yet: somebody dialled and says
+// Leave closes those over which nothing has come yet: somebody dialled and says
 // nothing. Servers wait for their first bytes also while they stop, and a client
 // is owed nothing for them.
-func (s *guests) leave() {
-	for _, g := range s.all() {
-		if g.silent() {
+func (s *Conns) Leave() {
+	for _, g := range s.All() {
+		if g.Silent() {
 			g.leave()
 		}
 	}
 }
 
-// silent reports whether nothing has come yet.
-func (g *guest) silent() bool { return !g.heard.Load() }
+// Silent reports whether nothing has come yet.
+func (g *Conn) Silent() bool { return !g.heard.Load() }
 
 // leave closes the connection here, whether or not another process serves now.
-func (g *guest) leave() {
+func (g *Conn) leave() {
 	_ = g.end() // its reader sees it
 }
 
 // end closes the connection, and ends a pause.
-func (g *guest) end() error {
+func (g *Conn) end() error {
 	g.over.Do(func() { close(g.closed) })
 	g.of.forget(g)
 	if g.left.Load() {
 		return nil
 	}
 	g.recall()
-	return g.stream.Close()
+	return g.Stream.Close()
 }
 
-// size is how many there are.
-func (s *guests) size() int {
+// Size is how many there are.
+func (s *Conns) Size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.open)
 }
 
-// setMost bounds those of HTTP/2; 0: as many as come.
-func (s *guests) setMost(n int) {
+// SetMost bounds those of HTTP/2; 0: as many as come.
+func (s *Conns) SetMost(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.most = n
 }
 
-// all returns all of them.
-func (s *guests) all() []*guest {
+// All returns all of them.
+func (s *Conns) All() []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make([]*guest, 0, len(s.open))
+	all := make([]*Conn, 0, len(s.open))
 	for g := range s.open {
 		all = append(all, g)
 	}
 	return all
 }
 
-// moveTo makes every guest leave through move as soon as it is at rest, without
+// MoveTo makes every connection leave through move as soon as it is at rest, without
 // its client noticing.
-func (s *guests) moveTo(move mover) {
+func (s *Conns) MoveTo(move Mover) {
 	s.move.Store(&move)
-	for _, g := range s.all() {
+	for _, g := range s.All() {
 		if read, ok := g.recall(); ok {
 			g.goOn(read)
 		} else if g.rest.Load() {
@@ -267,11 +269,11 @@ func (s *guests) moveTo(move mover) {
 	}
 }
 
-// empty returns when no guest is left that can be moved, or done is closed.
-func (s *guests) empty(done <-chan struct{}) {
+// Empty returns when no connection is left that can be moved, or done is closed.
+func (s *Conns) Empty(done <-chan struct{}) {
 	for {
 		movable := 0
-		for _, g := range s.all() {
+		for _, g := range s.All() {
 			if !g.mixed.Load() {
 				movable++
 			}
@@ -288,7 +290,7 @@ func (s *guests) empty(done <-chan struct{}) {
 }
 
 // Read notes what comes, and at rest takes the chance to move instead.
-func (g *guest) Read(b []byte) (int, error) {
+func (g *Conn) Read(b []byte) (int, error) {
 	for {
 		if g.rest.Load() && g.depart() {
 			return 0, io.EOF
@@ -316,9 +318,9 @@ func (g *guest) Read(b []byte) (int, error) {
 }
 
 // read reads what was read before, and then the socket.
-func (g *guest) read(b []byte) (n int, err error) {
+func (g *Conn) read(b []byte) (n int, err error) {
 	if len(g.before) == 0 {
-		return g.stream.Read(b)
+		return g.Stream.Read(b)
 	}
 	n = copy(b, g.before)
 	if g.before = g.before[n:]; len(g.before) == 0 {
@@ -327,8 +329,8 @@ func (g *guest) read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// pauseUntil has nothing read until then. It is for HTTP/2, whose server sets no deadlines for reading.
-func (g *guest) pauseUntil(t time.Time) {
+// PauseUntil has nothing read until then. It is for HTTP/2, whose server sets no deadlines for reading.
+func (g *Conn) PauseUntil(t time.Time) {
 	for {
 		was := g.pause.Load()
 		if was != nil && was.After(t) || g.pause.CompareAndSwap(was, &t) {
@@ -338,7 +340,7 @@ func (g *guest) pauseUntil(t time.Time) {
 }
 
 // paused returns when the pause is over, or the connection.
-func (g *guest) paused() {
+func (g *Conn) paused() {
 	for until := g.pause.Load(); until != nil; until = g.pause.Load() {
 		wait := time.Until(*until)
 		if wait <= 0 {
@@ -357,12 +359,12 @@ func (g *guest) paused() {
 
 // note learns from what came. peeked: it was read by net/http while a request
 // runs, a single byte, to see whether the client leaves.
-func (g *guest) note(b []byte, peeked bool) {
+func (g *Conn) note(b []byte, peeked bool) {
 	if !g.heard.Load() {
 		// "PRI * HTTP/2.0". A lone P may become one; better once not moved.
 		g.mixed.Store(g.fixed || b[0] == 'P' && (len(b) == 1 || b[1] == 'R'))
 		g.heard.Store(true)
-		if g.of.headers == nil { // a listener of HTTP/2 alone, without TLS
+		if g.of.Headers == nil { // a listener of HTTP/2 alone, without TLS
 			g.asked.Store(true)
 		}
 	}
@@ -371,26 +373,26 @@ func (g *guest) note(b []byte, peeked bool) {
 }
 
 // Heard says that something came, where the socket is read below this.
-func (g *guest) Heard() {
+func (g *Conn) Heard() {
 	g.mixed.Store(true)
 	g.heard.Store(true)
-	if g.of.headers == nil { // else a handshake comes first
+	if g.of.Headers == nil { // else a handshake comes first
 		g.asked.Store(true)
 	}
 	g.rest.Store(false)
 }
 
 // settle says that a request was answered and none is being read.
-func (g *guest) settle() {
+func (g *Conn) settle() {
 	// In this order: of HTTP/2 another goroutine than the reader says this.
 	if !g.mixed.Load() && !g.ahead {
 		g.rest.Store(true)
 	}
 }
 
-// depart moves the connection, if guests move now. Once it has moved, what comes
+// depart moves the connection, if connections move now. Once it has moved, what comes
 // is for the other process: nothing may be read any more.
-func (g *guest) depart() bool {
+func (g *Conn) depart() bool {
 	move := g.of.move.Load()
 	if move == nil {
 		return false
@@ -398,7 +400,7 @@ func (g *guest) depart() bool {
 	g.moving.Lock()
 	defer g.moving.Unlock()
 	if !g.moved {
-		g.moved = (*move)(g.stream) == nil
+		g.moved = (*move)(g.Stream) == nil
 	}
 	if !g.moved {
 		g.of.move.Store(nil) // there is no other process any more
@@ -407,16 +409,16 @@ func (g *guest) depart() bool {
 }
 
 // wake interrupts a Read.
-func (g *guest) wake() {
+func (g *Conn) wake() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.woken = true
-	_ = g.stream.SetReadDeadline(time.Unix(1, 0)) // fails only when closed
+	_ = g.Stream.SetReadDeadline(time.Unix(1, 0)) // fails only when closed
 }
 
-// resume tells whether a Read was interrupted for another reason than the server's deadline, and puts that in force. parks: it was because the rest
-// has been long enough.
-func (g *guest) resume() (goesOn, parks bool) {
+// resume tells whether a Read was interrupted for another reason than the server's deadline, and puts that in force.
+// parks: it was because the rest has been long enough.
+func (g *Conn) resume() (goesOn, parks bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.woken && !g.parkDue {
@@ -424,11 +426,11 @@ func (g *guest) resume() (goesOn, parks bool) {
 	}
 	parks = g.parkDue && !g.woken
 	g.woken, g.parkDue = false, false
-	return g.stream.SetReadDeadline(g.deadline) == nil, parks
+	return g.Stream.SetReadDeadline(g.deadline) == nil, parks
 }
 
 // SetReadDeadline is the server's. http.Server calls it before a handshake of TLS and after it.
-func (g *guest) SetReadDeadline(t time.Time) error {
+func (g *Conn) SetReadDeadline(t time.Time) error {
 	g.shook()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -440,14 +442,14 @@ func (g *guest) SetReadDeadline(t time.Time) error {
 	if g.parkDue = isDue; isDue {
 		t = due
 	}
-	return g.stream.SetReadDeadline(t)
+	return g.Stream.SetReadDeadline(t)
 }
 
 // goodbyes is how long the last words of TLS may take on all connections that have no request under way, together.
 const goodbyes = time.Second
 
-// hush bounds those words from now on. Else a server that stops has 5 s for each client that reads nothing, one after the other.
-func (s *guests) hush() {
+// Hush bounds those words from now on. Else a server that stops has 5 s for each client that reads nothing, one after the other.
+func (s *Conns) Hush() {
 	if s != nil {
 		until := time.Now().Add(goodbyes)
 		s.until.Store(&until)
@@ -455,38 +457,38 @@ func (s *guests) hush() {
 }
 
 // cut closes all connections here, without a word.
-func (s *guests) cut() {
+func (s *Conns) cut() {
 	if s != nil {
-		for _, g := range s.all() {
+		for _, g := range s.All() {
 			g.leave()
 		}
 	}
 }
 
 // SetWriteDeadline is the server's, and TLS's for its last words.
-func (g *guest) SetWriteDeadline(t time.Time) error {
+func (g *Conn) SetWriteDeadline(t time.Time) error {
 	if until := g.of.until.Load(); until != nil && g.idle.Load() && t.After(*until) {
 		t = *until
 	}
-	return g.stream.SetWriteDeadline(t)
+	return g.Stream.SetWriteDeadline(t)
 }
 
 // RemoteAddr tells the user of a program on the same machine, if the connection is of a Unix socket.
-func (g *guest) RemoteAddr() net.Addr {
+func (g *Conn) RemoteAddr() net.Addr {
 	if g.user != nil {
 		return g.user
 	}
-	return g.stream.RemoteAddr()
+	return g.Stream.RemoteAddr()
 }
 
 // SetDeadline is the server's.
-func (g *guest) SetDeadline(t time.Time) error {
+func (g *Conn) SetDeadline(t time.Time) error {
 	return errors.Join(g.SetReadDeadline(t), g.SetWriteDeadline(t))
 }
 
 // Close forgets the connection. A server that closes one of which it has read
 // nothing, because it stops, leaves it to the other process.
-func (g *guest) Close() error {
+func (g *Conn) Close() error {
 	if !g.heard.Load() {
 		g.depart()
 	}

@@ -12,16 +12,16 @@ import (
 func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused atomic.Int64
-		s := newGuests(0)
+		s := NewConns(0)
 		s.most, s.refused = 3, &refused
-		come := func() *guest { return comes(t, s) }
-		in := func(g *guest, want bool) {
+		come := func() *Conn { return comes(t, s) }
+		in := func(g *Conn, want bool) {
 			t.Helper()
 			if got := s.hasRoom(g); got != want {
 				t.Errorf("taken in: %v; want %v", got, want)
 			}
 		}
-		gone := func(g *guest) bool {
+		gone := func(g *Conn) bool {
 			select {
 			case <-g.closed:
 				return true
@@ -30,14 +30,14 @@ func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 			}
 		}
 		busy, idle, coming := come(), come(), come()
-		busy.underWay(1)
-		busy.underWay(1)
-		busy.underWay(-1)
+		busy.UnderWay(1)
+		busy.UnderWay(1)
+		busy.UnderWay(-1)
 		idle.idle.Store(true)
 		time.Sleep(time.Millisecond)
-		idle.underWay(1)
-		idle.underWay(-1)
-		for _, g := range []*guest{busy, idle, coming} {
+		idle.UnderWay(1)
+		idle.UnderWay(-1)
+		for _, g := range []*Conn{busy, idle, coming} {
 			in(g, true)
 		}
 		time.Sleep(spareAfter - 2*time.Millisecond)
@@ -52,12 +52,12 @@ func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 		if !gone(idle) || gone(busy) || gone(next) {
 			t.Error("not the idle one has made room")
 		}
-		next.underWay(1)
+		next.UnderWay(1)
 		time.Sleep(time.Hour)
 		in(come(), true) // for the one before
 		time.Sleep(spareAfter / 2)
 		in(come(), false)
-		busy.underWay(-1)
+		busy.UnderWay(-1)
 		time.Sleep(spareAfter / 4)
 		in(come(), false)
 		_ = next.Close()
@@ -76,13 +76,13 @@ func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 // Of connections that made room few have a while to end; the others close at once, and no longer serve.
 func TestConnectionsThatMadeRoomAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newGuests(0)
+		s := NewConns(0)
 		s.most, s.resting = 16, time.Hour
-		come := func() *guest {
+		come := func() *Conn {
 			g := comes(t, s)
 			go func() { _, _ = io.Copy(io.Discard, g) }() // as its server does
 			g.idle.Store(true)
-			g.restsNow(true, g.stream)
+			g.restsNow(true, g.Stream)
 			return g
 		}
 		const rounds = 5
@@ -93,13 +93,13 @@ func TestConnectionsThatMadeRoomAreFew(t *testing.T) {
 				}
 			}
 			synctest.Wait()
-			if n := s.size(); n > s.most+s.most/8 {
+			if n := s.Size(); n > s.most+s.most/8 {
 				t.Errorf("%d connections are open; want %d, and %d more that are about to end", n, s.most, s.most/8)
 			}
 			time.Sleep(spareAfter)
 		}
 		time.Sleep(awayAfter)
-		if n, aways := s.size(), s.aways.Load(); n != s.most || aways != 0 {
+		if n, aways := s.Size(), s.leaving.Load(); n != s.most || aways != 0 {
 			t.Errorf("%d connections are open, %d are about to end", n, aways)
 		}
 		s.cut()
@@ -110,9 +110,9 @@ func TestConnectionsThatMadeRoomAreFew(t *testing.T) {
 func TestConnectionsOfHTTP2WaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused atomic.Int64
-		s := newGuests(0)
+		s := NewConns(0)
 		s.most, s.refused = 2, &refused
-		come := func() *guest { return comes(t, s) }
+		come := func() *Conn { return comes(t, s) }
 		begun := time.Now()
 		for range 2 {
 			if !s.isSecond(come()) {
@@ -133,11 +133,12 @@ func TestConnectionsOfHTTP2WaitForRoom(t *testing.T) {
 			t.Errorf("taken in after %v and %v", first, second)
 		}
 		begun = time.Now()
-		if !s.isSecond(come()) || time.Since(begun) < spareAfter-endsEach-roomEach { // else the second would have had to go at once, which waited long before it was taken in
+		// Else the second would have had to go at once, which waited long before it was taken in.
+		if !s.isSecond(come()) || time.Since(begun) < spareAfter-endsEach-roomEach {
 			t.Errorf("taken in after %v", time.Since(begun))
 		}
 		for g := range s.seconds {
-			g.underWay(1)
+			g.UnderWay(1)
 		}
 		if s.isSecond(come()) || refused.Load() != 4 {
 			t.Errorf("taken in, or %d refused", refused.Load())

@@ -74,8 +74,8 @@ func stopWithSilentClients(t *testing.T) (took time.Duration) {
 	}
 	s.eventually("the beginnings of requests have come", func() bool {
 		heard := 0
-		for _, g := range append(s.listeners.http.guests.all(), s.listeners.grpc.guests.all()...) {
-			if !g.silent() {
+		for _, g := range append(s.listeners.HTTP.Conns.All(), s.listeners.GRPC.Conns.All()...) {
+			if !g.Silent() {
 				heard++
 			}
 		}
@@ -101,7 +101,7 @@ func TestGuestsMoveBetweenRequests(t *testing.T) {
 		name   string
 		before string // is sent first, and arrives
 		answer string // of the first server to before; "": none is due yet
-		rest   string // of the request, is sent once guests move; the first server answers
+		rest   string // of the request, is sent once connections move; the first server answers
 	}{
 		{"nothing was sent", "", "", ""},
 		{"at rest", ask, "1", ""},
@@ -133,18 +133,18 @@ func TestGuestsMoveBetweenRequests(t *testing.T) {
 				}
 			}
 			say(tc.before, tc.answer)
-			guests := first.at.guests
-			for len(guests.all()) == 0 || tc.before != "" && !guests.all()[0].heard.Load() ||
-				guests.all()[0].rest.Load() != (tc.answer != "" || tc.before == "") {
+			conns := first.at.Conns
+			for len(conns.All()) == 0 || tc.before != "" && !conns.All()[0].heard.Load() ||
+				conns.All()[0].rest.Load() != (tc.answer != "" || tc.before == "") {
 				runtime.Gosched() // the server has not come so far
 			}
-			guests.moveTo(second.take)
+			conns.MoveTo(second.take)
 			if tc.rest != "" {
 				say(tc.rest, "1")
 			}
-			guests.empty(t.Context().Done()) // what is sent earlier may still be for the first
-			if n := len(guests.all()); n != 0 {
-				t.Errorf("%d guests are left", n)
+			conns.Empty(t.Context().Done()) // what is sent earlier may still be for the first
+			if n := len(conns.All()); n != 0 {
+				t.Errorf("%d connections are left", n)
 			}
 			say(ask, "2")
 			say(ask+ask, "22")
@@ -154,21 +154,21 @@ func TestGuestsMoveBetweenRequests(t *testing.T) {
 
 const ask = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
 
-// moving is an HTTP server whose guests can move, and to which guests can.
+// moving is an HTTP server whose connections can move, and to which connections can.
 type moving struct {
-	at   *patient
-	door *hatch
+	at   *Listener
+	door *Channel
 }
 
 // take is a mover: the server gets a copy of the connection.
-func (m *moving) take(c stream) error {
+func (m *moving) take(c Stream) error {
 	file, err := c.(*net.TCPConn).File()
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	copied, err := net.FileConn(file)
-	if err == nil && !m.door.pass(copied) {
+	if err == nil && !m.door.Pass(copied) {
 		err = copied.Close()
 	}
 	return err
@@ -180,11 +180,11 @@ func newMoving(t *testing.T, answer string) *moving {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &moving{at: newPatient(l.(*net.TCPListener), newDoor("http.listen", slog.New(slog.DiscardHandler)), 0), door: newHatch()}
-	m.door.greet = func(c net.Conn) net.Conn { return m.at.guests.welcome(c, time.Minute) }
+	m := &moving{at: newListener(l.(*net.TCPListener), newDoor("http.listen", slog.New(slog.DiscardHandler)), 0), door: NewChannel()}
+	m.door.Greet = func(c net.Conn) net.Conn { return m.at.Conns.Welcome(c, time.Minute) }
 	server := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }),
-		ConnState:         newClients().track,
+		ConnState:         NewClients().Track,
 		ReadHeaderTimeout: time.Minute,
 	}
 	var serving sync.WaitGroup
@@ -200,8 +200,10 @@ func newMoving(t *testing.T, answer string) *moving {
 
 // What HTTP/2 has agreed on with one server another one does not know.
 func TestGuestsOfHTTP2StayWhereTheyAre(t *testing.T) {
-	for text, mixed := range map[string]bool{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": true, "PR": true, "P": true, "POST / HTTP/1.1\r\n": false, "GET ": false} {
-		g := &guest{of: newGuests(0)}
+	for text, mixed := range map[string]bool{
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": true, "PR": true, "P": true, "POST / HTTP/1.1\r\n": false, "GET ": false,
+	} {
+		g := &Conn{of: NewConns(0)}
 		g.note([]byte(text), false)
 		g.settle()
 		if g.mixed.Load() != mixed || g.rest.Load() == mixed {
@@ -212,7 +214,7 @@ func TestGuestsOfHTTP2StayWhereTheyAre(t *testing.T) {
 
 // A byte of the next request that net/http has read ahead must not be left behind.
 func TestGuestWithAByteReadAheadIsNotAtRest(t *testing.T) {
-	g := &guest{of: newGuests(0)}
+	g := &Conn{of: NewConns(0)}
 	g.note([]byte(ask), false)
 	g.note([]byte("P"), true)
 	if g.settle(); g.rest.Load() {
@@ -244,17 +246,20 @@ func TestHeadersAreBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all := newGuests(0)
-			all.headers = memguard.OfBytes(most)
+			all := NewConns(0)
+			all.Headers = memguard.OfBytes(most)
 			var protocols http.Protocols
 			protocols.SetHTTP1(true)
 			protocols.SetUnencryptedHTTP2(true)
 			protocols.SetHTTP2(true)
-			server := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: &protocols, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn), ConnState: newClients().track, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				if held := all.headers.State().Held; r.Header.Get("Alone") != "" && held != 0 {
+			quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn)
+			track := NewClients().Track
+			server := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: &protocols, ErrorLog: quiet, ConnState: track}
+			server.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if held := all.Headers.State().Held; r.Header.Get("Alone") != "" && held != 0 {
 					t.Errorf("%d bytes are held of a request whose headers are whole", held)
 				}
-			})}
+			})
 			secure := &tls.Config{InsecureSkipVerify: true}
 			if tc.tls {
 				dir := t.TempDir()
@@ -266,7 +271,7 @@ func TestHeadersAreBounded(t *testing.T) {
 				server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}}
 			}
 			var run sync.WaitGroup
-			run.Go(func() { _ = serveHTTP(server, greeting{l, all}, tc.tls) })
+			run.Go(func() { _ = ServeHTTP(server, greeting{l, all}, tc.tls) })
 			t.Cleanup(func() {
 				_ = server.Close()
 				run.Wait()
@@ -312,7 +317,7 @@ func TestHeadersAreBounded(t *testing.T) {
 				if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\n"); err != nil {
 					t.Fatal(err)
 				}
-				await.True(t, "no byte is held for a handshake that is done", func() bool { return all.headers.State().Held == 0 })
+				await.True(t, "no byte is held for a handshake that is done", func() bool { return all.Headers.State().Held == 0 })
 			}
 			ended := make(chan error, clients)
 			for range clients {
@@ -330,14 +335,14 @@ func TestHeadersAreBounded(t *testing.T) {
 					ended <- err
 				}()
 			}
-			for range clients - most/(headTwice*(each-freeHead)) {
+			for range clients - most/(HeadTwice*(each-freeHead)) {
 				select {
 				case <-ended:
 				case <-time.After(10 * time.Second):
-					t.Fatalf("connections whose headers do not end are not closed: %+v", all.headers.State())
+					t.Fatalf("connections whose headers do not end are not closed: %+v", all.Headers.State())
 				}
 			}
-			if held := all.headers.State().Held; held > most {
+			if held := all.Headers.State().Held; held > most {
 				t.Errorf("%d bytes are held; want at most %d", held, most)
 			}
 			if err := ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
@@ -395,8 +400,8 @@ func TestHeadersAreForgotten(t *testing.T) {
 				_, _ = io.Copy(io.Discard, answer.Body)
 				_ = answer.Body.Close()
 			}
-			for face, l := range map[string]*patient{"grpc": s.listeners.grpc, "admin": s.listeners.admin} {
-				if held := l.guests.headers.State().Held; held != 0 {
+			for face, l := range map[string]*Listener{"grpc": s.listeners.GRPC, "admin": s.listeners.Admin} {
+				if held := l.Conns.Headers.State().Held; held != 0 {
 					t.Errorf("%s: %d bytes of headers are held", face, held)
 				}
 			}
@@ -418,7 +423,7 @@ func TestPrefaceIsGathered(t *testing.T) {
 		{[]string{"x", http2Preface}, false},
 		{[]string{http2Preface[:23]}, false},
 	} {
-		g, got := &guest{of: newGuests(0)}, false
+		g, got := &Conn{of: NewConns(0)}, false
 		for _, piece := range tc.pieces {
 			got = g.prefaced([]byte(piece))
 		}
@@ -428,10 +433,10 @@ func TestPrefaceIsGathered(t *testing.T) {
 	}
 }
 
-// greeting is a listener whose connections are guests.
+// greeting is a listener whose connections are connections.
 type greeting struct {
 	net.Listener
-	guests *guests
+	conns *Conns
 }
 
 func (g greeting) Accept() (net.Conn, error) {
@@ -439,7 +444,7 @@ func (g greeting) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.guests.greet(conn), nil
+	return g.conns.Greet(conn), nil
 }
 
 // mute is a connection as the kernel has them, whose client has room for nothing until it reads.
@@ -478,8 +483,9 @@ func TestTLSThatIsNotReadDoesNotHoldUpTheStop(t *testing.T) {
 		for _, clients := range []int{1, 5} {
 			synctest.Test(t, func(t *testing.T) {
 				conns := make(offered, clients)
-				p := newPatient(conns, newDoor("http.listen", slog.New(slog.DiscardHandler)), 0)
-				server := &http.Server{TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}, ConnState: heads, ErrorLog: log.New(io.Discard, "", 0)}
+				p := newListener(conns, newDoor("http.listen", slog.New(slog.DiscardHandler)), 0)
+				secure := &tls.Config{Certificates: []tls.Certificate{pair}}
+				server := &http.Server{TLSConfig: secure, ConnState: heads, ErrorLog: log.New(io.Discard, "", 0)}
 				server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if r.URL.Path == "/slow" {
 						w.(http.Flusher).Flush()
@@ -487,7 +493,7 @@ func TestTLSThatIsNotReadDoesNotHoldUpTheStop(t *testing.T) {
 					}
 				})
 				served := make(chan error)
-				go func() { served <- serveHTTP(server, p, true) }()
+				go func() { served <- ServeHTTP(server, p, true) }()
 				for range clients {
 					client, there := net.Pipe()
 					conns <- mute{there}
@@ -503,7 +509,7 @@ func TestTLSThatIsNotReadDoesNotHoldUpTheStop(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 				defer cancel()
 				began := time.Now()
-				if err := shutdown(ctx, server, p.guests); !errors.Is(err, tc.err) {
+				if err := Shutdown(ctx, server, p.Conns); !errors.Is(err, tc.err) {
 					t.Errorf("%d clients %s: shutdown = %v; want %v", clients, name, err, tc.err)
 				}
 				if took := time.Since(began); took > tc.took {
@@ -527,10 +533,10 @@ func TestConnectionsPause(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				near, far := net.Pipe()
 				defer far.Close()
-				g := newGuests(0).greet(pipeStream{near}).(*guest)
+				g := NewConns(0).Greet(pipeStream{near}).(*Conn)
 				go func() { _, _ = far.Write([]byte("PRI")) }()
-				g.pauseUntil(time.Now().Add(3 * time.Second))
-				g.pauseUntil(time.Now().Add(2 * time.Second)) // the later one counts
+				g.PauseUntil(time.Now().Add(3 * time.Second))
+				g.PauseUntil(time.Now().Add(2 * time.Second)) // the later one counts
 				began := time.Now()
 				if close {
 					time.AfterFunc(time.Second, func() { _ = g.Close() })
@@ -552,8 +558,8 @@ func (pipeStream) CloseWrite() error                     { return nil }
 func (pipeStream) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
 
 // comes is a connection within the process that has just come.
-func comes(t *testing.T, s *guests) *guest {
+func comes(t *testing.T, s *Conns) *Conn {
 	near, far := net.Pipe()
 	t.Cleanup(func() { _ = far.Close() })
-	return s.greet(pipeStream{near}).(*guest)
+	return s.Greet(pipeStream{near}).(*Conn)
 }

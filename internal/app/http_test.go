@@ -41,8 +41,8 @@ func TestTheHTTPServerIsBounded(t *testing.T) {
 	if server.ReadHeaderTimeout != 3*time.Second || server.IdleTimeout != 4*time.Second || server.HTTP2.MaxConcurrentStreams != 42 || server.ErrorLog == nil {
 		t.Errorf("header timeout %v, idle timeout %v, %d streams", server.ReadHeaderTimeout, server.IdleTimeout, server.HTTP2.MaxConcurrentStreams)
 	}
-	if n := start(t, nowhere).newHTTP().HTTP2.MaxConcurrentStreams; n != httpStreams {
-		t.Errorf("%d streams by default; want %d", n, httpStreams)
+	if n := start(t, nowhere).newHTTP().HTTP2.MaxConcurrentStreams; n != HTTPStreams {
+		t.Errorf("%d streams by default; want %d", n, HTTPStreams)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestConnectionsOfHTTP2Rest(t *testing.T) {
 	}
 	_ = conn.Close()
 	// What rests again does so from the end of its request, which its client sees later, and begins later than it.
-	if closed := time.Since(began); away < 500*time.Millisecond || answered < away || closed < away+500*time.Millisecond+leaveTaking {
+	if closed := time.Since(began); away < 500*time.Millisecond || answered < away || closed < away+500*time.Millisecond+LeaveTaking {
 		t.Errorf("told to go after %v, answered after %v, closed after %v", away, answered, closed)
 	}
 }
@@ -119,7 +119,7 @@ func TestConnectionsOfHTTP2AreForgotten(t *testing.T) {
 		request(t, framer, 2*i+1, "POST", "/v1/query")
 	}
 	s.eventually("its requests are open", func() bool { return s.api.State().OpenCalls == 50 })
-	g := weak.Make(s.listeners.http.guests.all()[0])
+	g := weak.Make(s.listeners.HTTP.Conns.All()[0])
 	_ = conn.Close()
 	s.eventually("it is forgotten", func() bool {
 		runtime.GC()
@@ -130,20 +130,20 @@ func TestConnectionsOfHTTP2AreForgotten(t *testing.T) {
 // Where there are as many connections of HTTP/2 as may be, a further one waits, and is closed; or one without requests is told to go, and closed.
 func TestConnectionsOfHTTP2AreBounded(t *testing.T) {
 	s := start(t, nowhere)
-	guests := s.listeners.http.guests
-	guests.setMost(1)
+	conns := s.listeners.HTTP.Conns
+	conns.SetMost(1)
 	conn, framer := second(t, s)
 	if _, err := framer.ReadFrame(); err != nil {
 		t.Fatal(err)
 	}
-	first := guests.all()[0]
-	first.underWay(1)
+	first := conns.All()[0]
+	first.UnderWay(1)
 	further, _ := second(t, s)
 	began := time.Now()
-	if came, _ := io.ReadAll(further); len(came) > 0 || time.Since(began) < roomWait || time.Since(began) > 5*roomWait {
+	if came, _ := io.ReadAll(further); len(came) > 0 || time.Since(began) < RoomWait || time.Since(began) > 5*RoomWait {
 		t.Errorf("a further connection was told %q, and closed after %v", came, time.Since(began))
 	}
-	first.underWay(-1)
+	first.UnderWay(-1)
 	another, answers := second(t, s)
 	if _, err := answers.ReadFrame(); err != nil {
 		t.Errorf("there was no room: %v", err)

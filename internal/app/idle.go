@@ -60,7 +60,8 @@ func (i *idle) withoutBodies(next http.Handler) http.Handler {
 			}
 			w.Header().Set("Connection", "close")
 			_ = control.SetReadDeadline(time.Now().Add(bodyLinger))
-			http.Error(w, fmt.Sprintf("the body did not come, or not within %d bytes and %v: send none, parameters are in the query", adminBody, adminLimit), status)
+			why := "the body did not come, or not within %d bytes and %v: send none, parameters are in the query"
+			http.Error(w, fmt.Sprintf(why, adminBody, adminLimit), status)
 			return
 		}
 		_ = control.SetReadDeadline(time.Time{}) // or the server would take its end for the caller's leaving
@@ -86,7 +87,7 @@ func (i *idle) giveWay() (closed bool, wait time.Duration) {
 	if oldest == nil {
 		return false, wait
 	}
-	_ = below(oldest).Close() // its server sees it
+	_ = Below(oldest).Close() // its server sees it
 	return true, 0
 }
 

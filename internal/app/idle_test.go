@@ -113,7 +113,7 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 				stream = bufio.NewReader(response.Body)
 			}
 			for _, sent := range []string{"", "GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"} {
-				stop := crowd(t, to.network, to.address, sent, adminConnections+16)
+				stop := crowd(t, to.network, to.address, sent, AdminConnections+16)
 				defer stop()
 				for n := range 20 {
 					response, err := client.Get("http://localhost/livez")
@@ -196,7 +196,7 @@ func TestBodiesOfOperators(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDoor("admin.listen", slog.New(slog.DiscardHandler))
 				d.idle = newIdle()
-				server := adminServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				server := AdminServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					time.Sleep(2 * adminLimit) // longer than any deadline for the body
 					if r.Context().Err() != nil {
 						t.Errorf("the request ended early: %v", context.Cause(r.Context()))

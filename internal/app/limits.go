@@ -11,14 +11,14 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
-// bounds are how many connections may be open at a time.
-type bounds struct {
-	each, total int // of apps, see Connections
-	admin       int // on each listener of operators and probes
+// Bounds are how many connections may be open at a time.
+type Bounds struct {
+	Each, Total int // of apps, see Connections
+	Admin       int // on each listener of operators and probes
 }
 
 const (
-	adminConnections = 64   // many more than probes, Prometheus and some operators need
+	AdminConnections = 64   // many more than probes, Prometheus and some operators need
 	ownFiles         = 1024 // at most, for connections to nodes, files and what is refused
 )
 
@@ -26,31 +26,32 @@ const (
 // some 20 KB, and one that has begun something more.
 const perConnection = 64 << 10
 
-// boundsOf are those that are asked for, as far as there are descriptors and memory: files and memory in bytes, 0 if that is
-// not known. A quarter of the files, and ownFiles at most, is kept for the process itself, and some for the three listeners of operators and probes.
-func boundsOf(each, total int, files uint64, memory int64) bounds {
-	b := bounds{each: each, total: total, admin: adminConnections}
+// BoundsOf are those that are asked for, as far as there are descriptors and memory: files and memory in bytes, 0 if
+// that is not known. A quarter of the files, and ownFiles at most, is kept for the process itself, and some for the
+// three listeners of operators and probes.
+func BoundsOf(each, total int, files uint64, memory int64) Bounds {
+	b := Bounds{Each: each, Total: total, Admin: AdminConnections}
 	if memory > 0 {
 		room := int(min(max(1, memory/perConnection), 1<<30))
-		b.each, b.total = min(b.each, room), min(b.total, room)
+		b.Each, b.Total = min(b.Each, room), min(b.Total, room)
 	}
 	if files == 0 {
 		return b
 	}
 	n := int(min(files, 1<<30))
-	b.admin = max(1, min(b.admin, n/16))
-	room := max(1, n-min(n/4, ownFiles)-3*b.admin)
-	b.each, b.total = min(b.each, room), min(b.total, room)
+	b.Admin = max(1, min(b.Admin, n/16))
+	room := max(1, n-min(n/4, ownFiles)-3*b.Admin)
+	b.Each, b.Total = min(b.Each, room), min(b.Total, room)
 	return b
 }
 
-// hold has connections refused beyond b at these doors. Those of operators and probes have bounds of
+// Hold has connections refused beyond b at these doors. Those of operators and probes have bounds of
 // their own, so that apps cannot take their place; there an idle connection gives way to a
 // new one, so that connections without requests cannot keep probes out. On the listeners of apps those
 // give way of which no request has come yet.
-func (b bounds) hold(apps, operators []*door) {
+func (b Bounds) Hold(apps, operators []*Door) {
 	for _, d := range operators {
-		d.full, d.idle = func() bool { return d.open() >= b.admin }, newIdle()
+		d.full, d.idle = func() bool { return d.open() >= b.Admin }, newIdle()
 		d.giveWay = d.idle.giveWay
 	}
 	all := func() (n int) {
@@ -60,9 +61,9 @@ func (b bounds) hold(apps, operators []*door) {
 		return n
 	}
 	for _, d := range apps {
-		d.full = func() bool { return d.open() >= b.each || all() >= b.total }
+		d.full = func() bool { return d.open() >= b.Each || all() >= b.Total }
 		d.giveWay = func() (closed bool, wait time.Duration) {
-			if d.open() >= b.each {
+			if d.open() >= b.Each {
 				return newcomerGivesWay(d)
 			}
 			return newcomerGivesWay(apps...)
@@ -111,7 +112,9 @@ func headersFor(memory int64) int64 {
 }
 
 const (
-	perOpen      = 32 << 10 // that a request of HTTP/2 takes until it is let in or refused, in bytes: measured 12 to 20 KB for each of 10,000 and 100,000 at once
+	// perOpen is what a request of HTTP/2 takes until it is let in or refused, in bytes: measured 12 to 20 KB for each of 10,000 and
+	// 100,000 at once.
+	perOpen      = 32 << 10
 	leastSeconds = 16
 )
 
@@ -121,7 +124,7 @@ func secondsFor(memory int64) int {
 	if memory <= 0 {
 		memory = memguard.Assumed
 	}
-	return max(leastSeconds, int(memory/2/(httpStreams*perOpen)))
+	return max(leastSeconds, int(memory/2/(HTTPStreams*perOpen)))
 }
 
 const (
@@ -139,7 +142,7 @@ func poolsFor(memory int64, nodes int) int {
 }
 
 // warnClamped says what of connections.* is not in force.
-func (a *App) warnClamped(b bounds, files uint64, memory int64) {
+func (a *App) warnClamped(b Bounds, files uint64, memory int64) {
 	c := a.config.Connections
 	together := "connections.total"
 	if c.Total == 0 {
@@ -148,7 +151,7 @@ func (a *App) warnClamped(b bounds, files uint64, memory int64) {
 	for _, one := range []struct {
 		setting         string
 		wanted, inForce int
-	}{{"connections.each", c.Each, b.each}, {together, c.total(), b.total}} {
+	}{{"connections.each", c.Each, b.Each}, {together, c.total(), b.Total}} {
 		if one.inForce < one.wanted {
 			a.log.Warn("the limit of open files, or of memory, allows fewer connections than configured; raise it (ulimit -n, LimitNOFILE=; GOMEMLIMIT, or the container's memory), or lower the setting",
 				"setting", one.setting, "configured", one.wanted, "in_force", one.inForce, "open_files", files, "memory_mib", memory>>20)

@@ -4,9 +4,9 @@ package app
 
 import "syscall"
 
-// openFiles is how many files this process may have open. Go raised the soft limit to the
+// OpenFiles is how many files this process may have open. Go raised the soft limit to the
 // hard one at the start.
-func openFiles() (n uint64, ok bool) {
+func OpenFiles() (n uint64, ok bool) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, false

@@ -14,69 +14,70 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
-// places say where to listen, and how. An empty address is of no listener.
-type places struct {
-	grpc, http, admin, probes, xds string
-	grpcSocket, httpSocket         string
+// Places say where to listen, and how. An empty address is of no listener.
+type Places struct {
+	GRPC, HTTP, Admin, Probes, XDS string
+	GRPCSocket, HTTPSocket         string
 
-	grpcTLS, xdsTLS bool          // whether handshakes of TLS count there as headers do
-	idle            time.Duration // a connection of HTTP without requests is let go after it
-	memory          int64         // the limit of the process, in bytes; 0: there is none
+	GRPCTLS, XDSTLS bool          // whether handshakes of TLS count there as headers do
+	Idle            time.Duration // a connection of HTTP without requests is let go after it
+	Memory          int64         // the limit of the process, in bytes; 0: there is none
 
-	// take returns the listener of a setting and its address that came from the process whose place this one takes, nil if none
+	// Take returns the listener of a setting and its address that came from the process whose place this one takes, nil if none
 	// did. A nil take: there is no such process.
-	take func(setting, address string) net.Listener
+	Take func(setting, address string) net.Listener
 }
 
 // placesOf are those of a configuration; from is the process whose place this one takes, nil if none.
-func placesOf(c Config, from *inherited) places {
-	p := places{
-		grpc: c.GRPC.Listen, http: c.HTTP.Listen, admin: c.Admin.Listen, probes: c.Admin.Probes, grpcSocket: c.GRPC.Socket, httpSocket: c.HTTP.Socket,
-		grpcTLS: c.GRPC.TLS.CertFile != "", xdsTLS: c.XDS.TLS.CertFile != "", idle: c.HTTP.IdleTimeout, memory: memoryLimit(),
+func placesOf(c Config, from *inherited) Places {
+	p := Places{
+		GRPC: c.GRPC.Listen, HTTP: c.HTTP.Listen, Admin: c.Admin.Listen, Probes: c.Admin.Probes,
+		GRPCSocket: c.GRPC.Socket, HTTPSocket: c.HTTP.Socket,
+		GRPCTLS: c.GRPC.TLS.CertFile != "", XDSTLS: c.XDS.TLS.CertFile != "", Idle: c.HTTP.IdleTimeout, Memory: memoryLimit(),
 	}
 	if c.XDS.Enabled {
-		p.xds = c.XDS.Address
+		p.XDS = c.XDS.Address
 	}
 	if from != nil {
-		p.take = from.take
+		p.Take = from.take
 	}
 	return p
 }
 
-// listeners are the bound ports.
-type listeners struct {
-	grpc, http, admin, probes, xds *patient // probes, xds: nil if off
-	grpcSocket, httpSocket         *patient // Unix sockets of the same faces; nil: off
-	places                         places
+// Set are the bound ports.
+type Set struct {
+	GRPC, HTTP, Admin, Probes, XDS *Listener // probes, xds: nil if off
+	GRPCSocket, HTTPSocket         *Listener // Unix sockets of the same faces; nil: off
+	places                         Places
 	opened                         chan struct{} // closed when connections may be accepted
 }
 
-// open binds all ports, or takes them over, or none: the error joins all that failed.
-func (l *listeners) open(at places, log *slog.Logger) error {
+// Bind binds all ports, or takes them over, or none: the error joins all that failed.
+func (l *Set) Bind(at Places, log *slog.Logger) error {
 	l.places, l.opened = at, make(chan struct{})
-	replaces := at.take != nil
+	replaces := at.Take != nil
 	if !replaces {
-		at.take = func(string, string) net.Listener { return nil }
+		at.Take = func(string, string) net.Listener { return nil }
 	}
 	var errs []error
-	bind := func(setting, address string) *patient {
-		if listener, ok := at.take(setting, address).(*net.TCPListener); ok {
-			return newPatient(listener, newDoor(setting, log), at.memory)
+	bind := func(setting, address string) *Listener {
+		if listener, ok := at.Take(setting, address).(*net.TCPListener); ok {
+			return newListener(listener, newDoor(setting, log), at.Memory)
 		}
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
 			return nil
 		}
-		return newPatient(listener.(*net.TCPListener), newDoor(setting, log), at.memory)
+		return newListener(listener.(*net.TCPListener), newDoor(setting, log), at.Memory)
 	}
-	local := func(setting, path string) *patient {
+	local := func(setting, path string) *Listener {
 		if path == "" {
 			return nil
 		}
-		if came, ok := at.take(setting, path).(*net.UnixListener); ok {
+		if came, ok := at.Take(setting, path).(*net.UnixListener); ok {
 			came.SetUnlinkOnClose(false)
-			p := newPatient(came, newDoor(setting, log), at.memory)
+			p := newListener(came, newDoor(setting, log), at.Memory)
 			p.name = &socketName{path: path, here: path}
 			return p
 		}
@@ -85,39 +86,39 @@ func (l *listeners) open(at places, log *slog.Logger) error {
 			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
 			return nil
 		}
-		p := newPatient(listener, newDoor(setting, log), at.memory)
+		p := newListener(listener, newDoor(setting, log), at.Memory)
 		p.name = name
 		return p
 	}
-	l.grpc = bind("grpc.listen", at.grpc)
-	l.http = bind("http.listen", at.http)
-	l.admin = bind("admin.listen", at.admin)
-	if at.probes != "" {
-		l.probes = bind("admin.probes", at.probes)
+	l.GRPC = bind("grpc.listen", at.GRPC)
+	l.HTTP = bind("http.listen", at.HTTP)
+	l.Admin = bind("admin.listen", at.Admin)
+	if at.Probes != "" {
+		l.Probes = bind("admin.probes", at.Probes)
 	}
-	if at.xds != "" {
-		l.xds = bind("xds.address", at.xds)
+	if at.XDS != "" {
+		l.XDS = bind("xds.address", at.XDS)
 	}
-	l.grpcSocket = local("grpc.socket", at.grpcSocket)
-	l.httpSocket = local("http.socket", at.httpSocket)
-	for _, api := range l.ofHTTP() {
-		api.guests.resting = at.idle
-		api.guests.setMost(secondsFor(at.memory))
+	l.GRPCSocket = local("grpc.socket", at.GRPCSocket)
+	l.HTTPSocket = local("http.socket", at.HTTPSocket)
+	for _, api := range l.OfHTTP() {
+		api.Conns.resting = at.Idle
+		api.Conns.SetMost(secondsFor(at.Memory))
 	}
 	for _, http2 := range []struct {
-		on  *patient
+		on  *Listener
 		tls bool // whose handshakes count as headers do
-	}{{l.grpc, at.grpcTLS}, {l.grpcSocket, false}, {l.xds, at.xdsTLS}} {
+	}{{l.GRPC, at.GRPCTLS}, {l.GRPCSocket, false}, {l.XDS, at.XDSTLS}} {
 		if http2.on != nil && !http2.tls {
-			http2.on.guests.headers = nil
+			http2.on.Conns.Headers = nil
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // bound has connections refused beyond b.
-func (a *App) bound(b bounds) {
-	var apps, operators []*door
+func (a *App) bound(b Bounds) {
+	var apps, operators []*Door
 	for face, d := range a.doors() {
 		switch face {
 		case "admin", "probes", "admin_socket":
@@ -126,44 +127,44 @@ func (a *App) bound(b bounds) {
 			apps = append(apps, d)
 		}
 	}
-	b.hold(apps, operators)
+	b.Hold(apps, operators)
 }
 
-// ofAPI are those of the API and of YDB's protocol, by the name of their face.
-func (l *listeners) ofAPI() map[string]*patient {
-	all := map[string]*patient{"grpc": l.grpc, "http": l.http}
-	if l.grpcSocket != nil {
-		all["grpc_socket"] = l.grpcSocket
+// OfAPI are those of the API and of YDB's protocol, by the name of their face.
+func (l *Set) OfAPI() map[string]*Listener {
+	all := map[string]*Listener{"grpc": l.GRPC, "http": l.HTTP}
+	if l.GRPCSocket != nil {
+		all["grpc_socket"] = l.GRPCSocket
 	}
-	if l.httpSocket != nil {
-		all["http_socket"] = l.httpSocket
+	if l.HTTPSocket != nil {
+		all["http_socket"] = l.HTTPSocket
 	}
 	return all
 }
 
-// ofHTTP are those of the HTTP API.
-func (l *listeners) ofHTTP() []*patient {
-	return slices.DeleteFunc([]*patient{l.http, l.httpSocket}, func(p *patient) bool { return p == nil })
+// OfHTTP are those of the HTTP API.
+func (l *Set) OfHTTP() []*Listener {
+	return slices.DeleteFunc([]*Listener{l.HTTP, l.HTTPSocket}, func(p *Listener) bool { return p == nil })
 }
 
-// size is how many connections are open, but for those of admin.socket.
-func (l *listeners) size() (n int) {
+// Size is how many connections are open, but for those of admin.socket.
+func (l *Set) Size() (n int) {
 	for _, one := range l.all() {
-		n += one.guests.size()
+		n += one.Conns.Size()
 	}
 	return n
 }
 
-// named returns the listeners as another process may take them over.
-func (l *listeners) named() []takeover.Listener {
+// Named returns the listeners as another process may take them over.
+func (l *Set) Named() []takeover.Listener {
 	var all []takeover.Listener
 	for _, one := range []struct {
 		setting, listen string
-		listener        *patient
+		listener        *Listener
 	}{
-		{"grpc.listen", l.places.grpc, l.grpc}, {"http.listen", l.places.http, l.http},
-		{"admin.listen", l.places.admin, l.admin}, {"admin.probes", l.places.probes, l.probes}, {"xds.address", l.places.xds, l.xds},
-		{"grpc.socket", l.places.grpcSocket, l.grpcSocket}, {"http.socket", l.places.httpSocket, l.httpSocket},
+		{"grpc.listen", l.places.GRPC, l.GRPC}, {"http.listen", l.places.HTTP, l.HTTP},
+		{"admin.listen", l.places.Admin, l.Admin}, {"admin.probes", l.places.Probes, l.Probes}, {"xds.address", l.places.XDS, l.XDS},
+		{"grpc.socket", l.places.GRPCSocket, l.GRPCSocket}, {"http.socket", l.places.HTTPSocket, l.HTTPSocket},
 	} {
 		if one.listener != nil {
 			all = append(all, takeover.Listener{Setting: one.setting, Listen: one.listen, Listener: one.listener})
@@ -172,9 +173,9 @@ func (l *listeners) named() []takeover.Listener {
 	return all
 }
 
-func (l *listeners) all() []*patient {
-	var all []*patient
-	for _, listener := range []*patient{l.grpc, l.http, l.admin, l.probes, l.xds, l.grpcSocket, l.httpSocket} {
+func (l *Set) all() []*Listener {
+	var all []*Listener
+	for _, listener := range []*Listener{l.GRPC, l.HTTP, l.Admin, l.Probes, l.XDS, l.GRPCSocket, l.HTTPSocket} {
 		if listener != nil {
 			all = append(all, listener)
 		}
@@ -183,24 +184,24 @@ func (l *listeners) all() []*patient {
 }
 
 // doors are those of all listeners of clients and operators, by the name of their face.
-func (a *App) doors() map[string]*door {
-	all := map[string]*door{}
-	for face, l := range map[string]*patient{"admin": a.listeners.admin, "probes": a.listeners.probes, "xds": a.listeners.xds} {
+func (a *App) doors() map[string]*Door {
+	all := map[string]*Door{}
+	for face, l := range map[string]*Listener{"admin": a.listeners.Admin, "probes": a.listeners.Probes, "xds": a.listeners.XDS} {
 		if l != nil {
-			all[face] = l.door
+			all[face] = l.Door
 		}
 	}
-	for face, l := range a.listeners.ofAPI() {
-		all[face] = l.door
+	for face, l := range a.listeners.OfAPI() {
+		all[face] = l.Door
 	}
 	if a.socket != nil {
-		all["admin_socket"] = a.socket.localDoor.door
+		all["admin_socket"] = a.socket.localDoor.Door
 	}
 	return all
 }
 
-// await returns when connections may be accepted, or false when ctx ends first.
-func (l *listeners) await(ctx context.Context) bool {
+// Await returns when connections may be accepted, or false when ctx ends first.
+func (l *Set) Await(ctx context.Context) bool {
 	select {
 	case <-l.opened:
 		return true
@@ -209,11 +210,11 @@ func (l *listeners) await(ctx context.Context) bool {
 	}
 }
 
-// start lets connections be accepted.
-func (l *listeners) start() { close(l.opened) }
+// Start lets connections be accepted.
+func (l *Set) Start() { close(l.opened) }
 
 // isOpen tells whether connections may be accepted.
-func (l *listeners) isOpen() bool {
+func (l *Set) isOpen() bool {
 	select {
 	case <-l.opened:
 		return true
@@ -222,11 +223,11 @@ func (l *listeners) isOpen() bool {
 	}
 }
 
-// finish takes the connections that wait to be accepted and closes the ports of
+// Finish takes the connections that wait to be accepted and closes the ports of
 // the API.
-func (l *listeners) finish(ctx context.Context) {
+func (l *Set) Finish(ctx context.Context) {
 	var ending sync.WaitGroup
-	for _, one := range l.ofAPI() {
+	for _, one := range l.OfAPI() {
 		if !l.isOpen() {
 			// Nobody accepts here yet. What waits is for the process that still serves.
 			_ = one.Close()
@@ -240,9 +241,9 @@ func (l *listeners) finish(ctx context.Context) {
 	ending.Wait()
 }
 
-// publish gives the Unix sockets the names that clients know.
-func (l *listeners) publish(log *slog.Logger) {
-	for _, one := range []*patient{l.grpcSocket, l.httpSocket} {
+// Publish gives the Unix sockets the names that clients know.
+func (l *Set) Publish(log *slog.Logger) {
+	for _, one := range []*Listener{l.GRPCSocket, l.HTTPSocket} {
 		if one == nil {
 			continue
 		}
@@ -252,9 +253,9 @@ func (l *listeners) publish(log *slog.Logger) {
 	}
 }
 
-// close closes what is still open, in this process only: the ports stay open as
+// Close closes what is still open, in this process only: the ports stay open as
 // long as another one has them too. Servers close theirs themselves.
-func (l *listeners) close() {
+func (l *Set) Close() {
 	for _, listener := range l.all() {
 		_ = listener.Close() // it may be closed already
 	}

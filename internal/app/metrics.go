@@ -307,8 +307,8 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.scattered, int64(r.Scattered))
 	api := a.api.State()
 	o.ObserveInt64(in.open, int64(api.OpenCalls))
-	for face, l := range a.listeners.ofAPI() {
-		o.ObserveInt64(in.guests, int64(l.guests.size()), metric.WithAttributes(attribute.String("ydb.sidecar.face", face)))
+	for face, l := range a.listeners.OfAPI() {
+		o.ObserveInt64(in.guests, int64(l.Conns.Size()), metric.WithAttributes(attribute.String("ydb.sidecar.face", face)))
 	}
 	o.ObserveInt64(in.declined, int64(api.Refused))
 	o.ObserveInt64(in.leases, int64(api.Transactions))

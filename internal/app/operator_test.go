@@ -306,7 +306,7 @@ func TestAdminSocket(t *testing.T) {
 func TestOpenAdminSocket(t *testing.T) {
 	dir := t.TempDir()
 	open := func(path string) error {
-		s, err := openAdminSocket(path, admin.Trusted, slog.New(slog.DiscardHandler))
+		s, err := OpenAdminSocket(path, admin.Trusted, slog.New(slog.DiscardHandler))
 		if s != nil {
 			s.Close()
 		}

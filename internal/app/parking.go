@@ -10,34 +10,39 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
-// parkAfter is for how long a connection of HTTP/1.1 has had no request until its server, which has a goroutine and buffers for it, some 20 KB, lets go
-// of it: it is parked. A connection with TLS is not: its state is in its server. A variable for tests.
+// parkAfter is for how long a connection of HTTP/1.1 has had no request until its server, which has a goroutine and
+// buffers for it, some 20 KB, lets go of it: it is parked. A connection with TLS is not: its state is in its server. A
+// variable for tests.
 var parkAfter = 5 * time.Second
 
-// parking is where the guests of one listener rest, from their beginning on: with a shard, which serves the ordinary requests that come over them. For
-// any other request a guest goes to the server, which takes it for a new one.
-type parking struct {
-	after  time.Duration
-	first  time.Duration                                             // that the first request of a new connection may take; 0: new ones go to the server
-	park   func(conn net.Conn, until time.Time, guest *guest) parked // nil: it cannot be parked
-	serves func() bool                                               // whether shards are to serve requests now
-	// context adds what a handler is to know of a connection to the context of its requests.
-	context func(context.Context, net.Conn) context.Context
-	back    *hatch       // to the server
-	over    atomic.Bool  // no guest is parked any more
-	rested  atomic.Int64 // when the last request that was served so ended, in nanoseconds since the epoch
-	moving  atomic.Int64 // guests that are about to be parked, or to go to the server
+// Parking is where the connections of one listener rest, from their beginning on: with a shard, which serves the
+// ordinary requests that come over them. For any other request a connection goes to the server, which takes it for a
+// new one.
+type Parking struct {
+	After time.Duration // a connection is parked after so long without a request
+	First time.Duration // the time that the first request of a new connection may take; 0: new ones go to the server
+
+	Park   func(conn net.Conn, until time.Time, c *Conn) Parked // nil: it cannot be parked
+	Serves func() bool                                          // whether shards are to serve requests now
+	Back   *Channel                                             // to the server
+	// Context adds what a handler is to know of a connection to the context of its requests.
+	Context func(context.Context, net.Conn) context.Context
+
+	over   atomic.Bool  // no connection is parked any more
+	rested atomic.Int64 // when the last request that was served so ended, in nanoseconds since the epoch
+	moving atomic.Int64 // connections that are about to be parked, or to go to the server
 }
 
-// parked is a connection that is parked. Stop takes it back, with what was read of a request that is not whole; false: it comes back through guest.Back.
-type parked interface{ Stop() (read []byte, ok bool) }
+// Parked is a connection that is parked. Stop takes it back, with what was read of a request that is not whole; false:
+// it comes back through Conn.Back.
+type Parked interface{ Stop() (read []byte, ok bool) }
 
-func (a *App) newParking(first time.Duration) *parking {
-	return &parking{
-		after: parkAfter, first: first, back: newHatch(), context: peerOf, serves: func() bool { return a.phase.get() < draining },
-		park: func(conn net.Conn, until time.Time, guest *guest) parked {
+func (a *App) newParking(first time.Duration) *Parking {
+	return &Parking{
+		After: parkAfter, First: first, Back: NewChannel(), Context: peerOf, Serves: func() bool { return a.phase.get() < draining },
+		Park: func(conn net.Conn, until time.Time, c *Conn) Parked {
 			// A nil *wire.Parked would be a parked that is not nil.
-			if p := a.wire.Park(conn, until, guest); p != nil {
+			if p := a.wire.Park(conn, until, c); p != nil {
 				return p
 			}
 			return nil
@@ -45,24 +50,25 @@ func (a *App) newParking(first time.Duration) *parking {
 	}
 }
 
-// parksAt is when a guest is to be parked that its server waits for until then, zero: for ever. False: it is not. g.mu is held.
-func (g *guest) parksAt(until time.Time) (at time.Time, ok bool) {
-	p := g.of.parking
+// parksAt is when a connection is to be parked that its server waits for until then, zero: for ever. False: it is not. g.mu is held.
+func (g *Conn) parksAt(until time.Time) (at time.Time, ok bool) {
+	p := g.of.Parking
 	if p == nil || g.fixed || !g.heard.Load() || !g.idle.Load() || !g.rest.Load() {
 		return at, false
 	}
-	at = time.Now().Add(p.after)
+	at = time.Now().Add(p.After)
 	return at, until.IsZero() || at.Before(until)
 }
 
-// parkNew parks a guest that has just come, or sends it to the server, and does not wait: a shard may have much to do. False: it is for the server.
-func (g *guest) parkNew() bool {
-	p := g.of.parking
-	if p == nil || p.first == 0 {
+// parkNew parks a connection that has just come, or sends it to the server, and does not wait: a shard may have much to
+// do. False: it is for the server.
+func (g *Conn) parkNew() bool {
+	p := g.of.Parking
+	if p == nil || p.First == 0 {
 		return false
 	}
 	g.idle.Store(true)
-	until := time.Now().Add(p.first)
+	until := time.Now().Add(p.First)
 	p.moving.Add(1)
 	go func() {
 		defer p.moving.Add(-1)
@@ -74,13 +80,13 @@ func (g *guest) parkNew() bool {
 	return true
 }
 
-// parkUntil parks a guest that has no server.
-func (g *guest) parkUntil(until time.Time) bool {
-	p := g.of.parking
+// parkUntil parks a connection that has no server.
+func (g *Conn) parkUntil(until time.Time) bool {
+	p := g.of.Parking
 	if p.over.Load() || g.of.move.Load() != nil {
 		return false
 	}
-	parked := p.park(g.stream, until, g)
+	parked := p.Park(g.Stream, until, g)
 	if parked == nil {
 		return false
 	}
@@ -94,9 +100,9 @@ func (g *guest) parkUntil(until time.Time) bool {
 	return true
 }
 
-// parked is how many are parked and have no request under way.
-func (s *guests) parked() (n int) {
-	for _, g := range s.all() {
+// Parked is how many are parked and have no request under way.
+func (s *Conns) Parked() (n int) {
+	for _, g := range s.All() {
 		if g.parked.Load() != nil && g.idle.Load() {
 			n++
 		}
@@ -104,16 +110,16 @@ func (s *guests) parked() (n int) {
 	return n
 }
 
-// park parks a guest at rest: another one has its socket then. False: its server is to read on.
-func (g *guest) park() bool {
+// park parks a connection at rest: another one has its socket then. False: its server is to read on.
+func (g *Conn) park() bool {
 	s := g.of
-	if g.stream.SetReadDeadline(time.Time{}) != nil {
+	if g.Stream.SetReadDeadline(time.Time{}) != nil {
 		return false
 	}
 	g.mu.Lock()
 	until := g.deadline
 	g.mu.Unlock()
-	rests := &guest{stream: g.stream, of: s, user: g.user, since: g.since, closed: make(chan struct{})}
+	rests := &Conn{Stream: g.Stream, of: s, user: g.user, since: g.since, closed: make(chan struct{})}
 	rests.free.Store(g.free.Load())
 	rests.rest.Store(true)
 	rests.idle.Store(true)
@@ -128,13 +134,13 @@ func (g *guest) park() bool {
 	}
 	g.left.Store(false)
 	if !s.replace(rests, g) {
-		_ = g.stream.Close() // whoever ended rests thinks that it has
+		_ = g.Stream.Close() // whoever ended rests thinks that it has
 	}
 	return false
 }
 
-// replace has one guest in the place of another; false: that one is over.
-func (s *guests) replace(old, next *guest) bool {
+// replace has one connection in the place of another; false: that one is over.
+func (s *Conns) replace(old, next *Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, here := s.open[old]; !here {
@@ -145,57 +151,59 @@ func (s *guests) replace(old, next *guest) bool {
 	return true
 }
 
-// recall takes the guest from where it is parked, with what was read of a request that is not whole; false: it is not parked, or comes back anyway.
-func (g *guest) recall() (read []byte, ok bool) {
+// recall takes the connection from where it is parked, with what was read of a request that is not whole; false: it is
+// not parked, or comes back anyway.
+func (g *Conn) recall() (read []byte, ok bool) {
 	if parked := g.parked.Load(); parked != nil {
 		return (*parked).Stop()
 	}
 	return nil, false
 }
 
-// Context is that of the requests that are served while the guest is parked, as the other methods below are for whoever has it parked. It does not end.
-func (g *guest) Context() context.Context {
+// Context is that of the requests that are served while the connection is parked, as the other methods below are for
+// whoever has it parked. It does not end.
+func (g *Conn) Context() context.Context {
 	if g.requests == nil {
-		g.requests = g.of.parking.context(context.Background(), g)
+		g.requests = g.of.Parking.Context(context.Background(), g)
 	}
 	return g.requests
 }
 
-// Serves reports whether a request that comes now is to be served where the guest is parked.
-func (g *guest) Serves() bool {
-	p := g.of.parking
+// Serves reports whether a request that comes now is to be served where the connection is parked.
+func (g *Conn) Serves() bool {
+	p := g.of.Parking
 	select {
 	case <-g.closed:
 		return false
 	default:
-		return p.serves() && !p.over.Load() && g.of.move.Load() == nil
+		return p.Serves() && !p.over.Load() && g.of.move.Load() == nil
 	}
 }
 
 // Ends reports whether an answer that goes out now is to be the last of the connection. One that moves goes on in another process.
-func (g *guest) Ends() bool {
-	p := g.of.parking
-	return !p.serves() || p.over.Load()
+func (g *Conn) Ends() bool {
+	p := g.of.Parking
+	return !p.Serves() || p.over.Load()
 }
 
 // Busy notes whether a request is under way from now on.
-func (g *guest) Busy(on bool) {
+func (g *Conn) Busy(on bool) {
 	g.heard.Store(true)
 	g.asked.Store(true)
 	g.idle.Store(!on)
 	g.rest.Store(!on)
 	if !on {
-		g.of.parking.rested.Store(time.Now().UnixNano())
+		g.of.Parking.rested.Store(time.Now().UnixNano())
 	}
 }
 
-// Back takes the guest back, once, with what was read of a request that was not served. came: the client has sent something.
-func (g *guest) Back(came bool, read []byte) {
+// Back takes the connection back, once, with what was read of a request that was not served. came: the client has sent something.
+func (g *Conn) Back(came bool, read []byte) {
 	if !came {
 		g.leave()
 		return
 	}
-	p := g.of.parking
+	p := g.of.Parking
 	p.moving.Add(1)
 	go func() {
 		defer p.moving.Add(-1)
@@ -204,10 +212,10 @@ func (g *guest) Back(came bool, read []byte) {
 	}()
 }
 
-// goOn has a guest that was parked go on in another process, if guests move now, else with its server, which may have ended. What was read is
-// the beginning of its next request.
-func (g *guest) goOn(read []byte) {
-	p := g.of.parking
+// goOn has a connection that was parked go on in another process, if connections move now, else with its server, which
+// may have ended. What was read is the beginning of its next request.
+func (g *Conn) goOn(read []byte) {
+	p := g.of.Parking
 	g.parked.Store(nil)
 	switch {
 	case len(read) > 0:
@@ -222,22 +230,22 @@ func (g *guest) goOn(read []byte) {
 		g.heard.Store(false)
 		g.patience = g.of.resting // for its server the next request is the first
 	}
-	if !p.back.pass(g) {
+	if !p.Back.Pass(g) {
 		g.leave()
 	}
 }
 
-// greetParked has those go to the server of which no request has come yet, or a part of one: it lets them go without losing one that is on its way. The
-// others, which have rested for long, are closed.
-func (s *guests) greetParked(ctx context.Context, track func(net.Conn)) {
-	p := s.parking
+// GreetParked has those go to the server of which no request has come yet, or a part of one: it lets them go without
+// losing one that is on its way. The others, which have rested for long, are closed.
+func (s *Conns) GreetParked(ctx context.Context, track func(net.Conn)) {
+	p := s.Parking
 	if p == nil {
 		return
 	}
 	moved := func() bool { return p.moving.Load() == 0 }
-	within(ctx, moved)
-	defer within(ctx, moved) // who was being read just now
-	for _, g := range s.all() {
+	Within(ctx, moved)
+	defer Within(ctx, moved) // who was being read just now
+	for _, g := range s.All() {
 		read, ok := g.recall()
 		switch {
 		case !ok:
@@ -250,22 +258,23 @@ func (s *guests) greetParked(ctx context.Context, track func(net.Conn)) {
 	}
 }
 
-// closeParked closes the guests that are parked, and has none parked from now on. Those with a request under way are closed after that.
-func (s *guests) closeParked() {
-	if s.parking == nil {
+// CloseParked closes the connections that are parked, and has none parked from now on. Those with a request under way
+// are closed after that.
+func (s *Conns) CloseParked() {
+	if s.Parking == nil {
 		return
 	}
-	s.parking.over.Store(true)
-	for _, g := range s.all() {
+	s.Parking.over.Store(true)
+	for _, g := range s.All() {
 		if _, ok := g.recall(); ok {
 			g.leave()
 		}
 	}
 }
 
-// within looks again and again whether something is so, until ctx ends or quiet has passed.
-func within(ctx context.Context, is func() bool) {
-	ctx, cancel := context.WithTimeout(ctx, quiet)
+// Within looks again and again whether something is so, until ctx ends or quiet has passed.
+func Within(ctx context.Context, is func() bool) {
+	ctx, cancel := context.WithTimeout(ctx, Quiet)
 	defer cancel()
 	awake.Until(ctx, is)
 }

@@ -84,11 +84,11 @@ func TestConnectionsAtRestAreParked(t *testing.T) {
 	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
 	for _, way := range []struct {
 		network, address string
-		at               *guests
-	}{{"tcp", s.at.HTTP, s.listeners.http.guests}, {"unix", socket, s.listeners.httpSocket.guests}} {
+		at               *Conns
+	}{{"tcp", s.at.HTTP, s.listeners.HTTP.Conns}, {"unix", socket, s.listeners.HTTPSocket.Conns}} {
 		const clients = 60
 		s.http.CloseIdleConnections()
-		s.eventually("others are gone", func() bool { return way.at.size() == 0 })
+		s.eventually("others are gone", func() bool { return way.at.Size() == 0 })
 		var all []*asker
 		for range clients {
 			a := dialAsker(t, way.network, way.address)
@@ -97,9 +97,9 @@ func TestConnectionsAtRestAreParked(t *testing.T) {
 			a.hears(http.StatusOK)
 		}
 		for round := range 3 {
-			s.eventually("all are parked", func() bool { return way.at.parked() == clients })
+			s.eventually("all are parked", func() bool { return way.at.Parked() == clients })
 			s.eventually("no goroutine is left of them", func() bool { return servedConnections() == 0 })
-			if n := way.at.size(); n != clients {
+			if n := way.at.Size(); n != clients {
 				t.Errorf("%d connections count; want %d", n, clients)
 			}
 			for i, a := range all {
@@ -119,11 +119,11 @@ func TestConnectionsAtRestAreParked(t *testing.T) {
 				a.hears(http.StatusOK)
 			}
 		}
-		s.eventually("all are parked at last", func() bool { return way.at.parked() == clients })
+		s.eventually("all are parked at last", func() bool { return way.at.Parked() == clients })
 		for _, a := range all[clients/2:] {
 			_ = a.Close()
 		}
-		s.eventually("those that went are forgotten", func() bool { return way.at.size() == clients/2 })
+		s.eventually("those that went are forgotten", func() bool { return way.at.Size() == clients/2 })
 	}
 	begun := time.Now()
 	if err := s.stop(); err != nil {
@@ -132,8 +132,8 @@ func TestConnectionsAtRestAreParked(t *testing.T) {
 	if took := time.Since(begun); took > closeServers {
 		t.Errorf("the stop took %v", took)
 	}
-	for _, l := range s.listeners.ofHTTP() {
-		if n := l.guests.size(); n != 0 {
+	for _, l := range s.listeners.OfHTTP() {
+		if n := l.Conns.Size(); n != 0 {
 			t.Errorf("%d connections are left", n)
 		}
 	}
@@ -158,7 +158,7 @@ func TestParkedConnectionsHaveTheirTime(t *testing.T) {
 	if took := time.Since(begun); took < most {
 		t.Errorf("it was closed after %v; want %v", took, most)
 	}
-	s.eventually("it is forgotten", func() bool { return s.listeners.http.guests.size() == 0 })
+	s.eventually("it is forgotten", func() bool { return s.listeners.HTTP.Conns.Size() == 0 })
 }
 
 // A parked connection moves to another process as one does that its server reads.
@@ -174,14 +174,14 @@ func TestParkedConnectionsMove(t *testing.T) {
 		a.say("GET /openapi.yaml HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		a.hears(http.StatusOK)
 	}
-	at := s.listeners.http.guests
+	at := s.listeners.HTTP.Conns
 	if runtime.GOOS == "linux" {
-		s.eventually("all are parked", func() bool { return at.parked() == clients })
+		s.eventually("all are parked", func() bool { return at.Parked() == clients })
 	}
-	at.moveTo(second.take)
-	at.empty(t.Context().Done())
-	if n := at.size(); n != 0 {
-		t.Errorf("%d guests are left", n)
+	at.MoveTo(second.take)
+	at.Empty(t.Context().Done())
+	if n := at.Size(); n != 0 {
+		t.Errorf("%d connections are left", n)
 	}
 	for _, a := range all {
 		a.say(ask)

@@ -39,7 +39,7 @@ const (
 	adminIdle      = 30 * time.Second
 	lastAnswers    = 500 * time.Millisecond // for admin requests that are under way at the very end
 	closeServers   = 5 * time.Second        // for clients to take the last answers and to hear GOAWAY
-	httpStreams    = 100                    // open on one connection of HTTP/2: the least that RFC 9113 (6.5.2) recommends
+	HTTPStreams    = 100                    // open on one connection of HTTP/2: the least that RFC 9113 (6.5.2) recommends
 	writeLimit     = time.Minute            // for a client of HTTP/2 to take a byte of what is being written
 	streamWorkers  = 64
 	window         = 1 << 20  // HTTP/2 flow control: bytes in flight of one stream
@@ -54,8 +54,9 @@ type front interface {
 	Stop()                    // ends every call
 }
 
-// init has grpc-go keep buffers of all powers of two from 4 KiB on. By default it has none between 32 KiB and 1 MiB: a message of 100 KB took
-// 1 MiB, and a fifth of the CPU of its call went to clearing that. It is for clients and servers that are made later.
+// init has grpc-go keep buffers of all powers of two from 4 KiB on. By default it has none between 32 KiB and 1 MiB: a
+// message of 100 KB took 1 MiB, and a fifth of the CPU of its call went to clearing that. It is for clients and servers
+// that are made later.
 func init() {
 	pool, err := mem.NewBinaryTieredBufferPool(8, 12, 13, 14, 15, 16, 17, 18, 19, 20)
 	if err != nil {
@@ -75,11 +76,11 @@ type servers struct {
 	admin  *http.Server
 	probes *http.Server   // nil: off
 	xds    *xds.Publisher // nil: off
-	on     *listeners
+	on     *Set
 
 	httpTLS, adminTLS bool // over TCP: what comes over a Unix socket does not leave the machine
 
-	clients *clients // of http
+	clients *Clients // of http
 
 	goAway sync.Once
 	away   chan struct{} // closed when every gRPC connection is over
@@ -88,26 +89,29 @@ type servers struct {
 }
 
 func (a *App) newServers() *servers {
-	s := &servers{grpc: a.grpc, wire: a.wire, front: a.grpc, watch: a.health, http: a.newHTTP(), on: &a.listeners, clients: newClients(), away: make(chan struct{})}
+	s := &servers{
+		grpc: a.grpc, wire: a.wire, front: a.grpc, watch: a.health, http: a.newHTTP(),
+		on: &a.listeners, clients: NewClients(), away: make(chan struct{}),
+	}
 	if a.wire != nil {
 		s.front, s.detach = a.wire, a.wire.Release
 	}
-	s.http.ConnState = s.clients.track
-	s.admin = adminServer(a.admin.Handler(), a.listeners.admin.door)
+	s.http.ConnState = s.clients.Track
+	s.admin = AdminServer(a.admin.Handler(), a.listeners.Admin.Door)
 	s.admin.TLSConfig = a.certs.admin.Server()
 	s.httpTLS, s.adminTLS = a.certs.http != nil, a.certs.admin != nil
 	if a.wire != nil {
-		for _, l := range s.on.ofHTTP() {
+		for _, l := range s.on.OfHTTP() {
 			first := a.config.HTTP.HeaderTimeout
-			if s.httpTLS && l == s.on.http {
+			if s.httpTLS && l == s.on.HTTP {
 				first = 0
 			}
-			l.guests.parking = a.newParking(first)
-			s.clients.parked = append(s.clients.parked, l.guests.parking)
+			l.Conns.Parking = a.newParking(first)
+			s.clients.Parked = append(s.clients.Parked, l.Conns.Parking)
 		}
 	}
-	if a.listeners.probes != nil {
-		s.probes = adminServer(a.admin.Probes(), a.listeners.probes.door)
+	if a.listeners.Probes != nil {
+		s.probes = AdminServer(a.admin.Probes(), a.listeners.Probes.Door)
 	}
 	s.xds = a.xds
 	return s
@@ -190,6 +194,7 @@ func (a *App) plain() wire.Plain {
 }
 
 func (a *App) newHTTP() *http.Server {
+	most := 2 * a.config.Facade.API.MaxOpen // requests of one client; the API itself refuses earlier
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -198,14 +203,14 @@ func (a *App) newHTTP() *http.Server {
 		Handler:           a.phase.letGo(a.api.Handler()),
 		ConnContext:       peerOf,
 		Protocols:         &protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: min(httpStreams, 2*a.config.Facade.API.MaxOpen), WriteByteTimeout: writeLimit},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: min(HTTPStreams, most), WriteByteTimeout: writeLimit},
 		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,
 		TLSConfig:         a.certs.http.Server(),
 		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
 	}
 	// An idle timeout that the server of HTTP/2 knows keeps each connection that ends with requests open, some 45 KB, for so long after
-	// its end: their last one starts the timer again (Go 1.26, closeStream in net/http/h2_bundle.go). So it is not told, and guests
+	// its end: their last one starts the timer again (Go 1.26, closeStream in net/http/h2_bundle.go). So it is not told, and connections
 	// see to it. TestConnectionsOfHTTP2AreForgotten shows whether a later Go needs it.
 	//lint:ignore SA1019 what is to be used in its place cannot have a timeout for HTTP/1.1 alone
 	if err := http2.ConfigureServer(server, nil); err != nil {
@@ -215,10 +220,11 @@ func (a *App) newHTTP() *http.Server {
 	return server
 }
 
-// adminServer returns the server for the connections of one door.
-func adminServer(handler http.Handler, d *door) *http.Server {
+// AdminServer returns the server for the connections of one door.
+func AdminServer(handler http.Handler, d *Door) *http.Server {
 	return &http.Server{
-		Handler: panics.Handler(d.idle.withoutBodies(handler)), ReadHeaderTimeout: adminLimit, IdleTimeout: adminIdle, MaxHeaderBytes: 64 << 10,
+		Handler:           panics.Handler(d.idle.withoutBodies(handler)),
+		ReadHeaderTimeout: adminLimit, IdleTimeout: adminIdle, MaxHeaderBytes: 64 << 10,
 		ConnState: func(conn net.Conn, state http.ConnState) {
 			heads(conn, state)
 			d.idle.track(conn, state)
@@ -231,38 +237,38 @@ func adminServer(handler http.Handler, d *door) *http.Server {
 func (s *servers) addTo(group *lifecycle.Group) {
 	part := func(name string, serve func(context.Context) error) {
 		group.Part(name, func(ctx context.Context) error {
-			if !s.on.await(ctx) {
+			if !s.on.Await(ctx) {
 				return nil
 			}
 			return serve(ctx)
 		})
 	}
-	part("grpc", func(context.Context) error { return unlessClosed(s.front.Serve(s.on.grpc)) })
+	part("grpc", func(context.Context) error { return UnlessClosed(s.front.Serve(s.on.GRPC)) })
 	if s.wire != nil {
 		group.Part("data path", s.wire.Run)
-		group.Part("grpc inside", func(context.Context) error { return unlessClosed(s.grpc.Serve(s.wire.Local())) })
+		group.Part("grpc inside", func(context.Context) error { return UnlessClosed(s.grpc.Serve(s.wire.Local())) })
 	}
-	part("http", func(context.Context) error { return serveHTTP(s.http, s.on.http, s.httpTLS) })
-	if s.on.grpcSocket != nil {
-		part("grpc socket", func(context.Context) error { return unlessClosed(s.front.Serve(s.on.grpcSocket)) })
+	part("http", func(context.Context) error { return ServeHTTP(s.http, s.on.HTTP, s.httpTLS) })
+	if s.on.GRPCSocket != nil {
+		part("grpc socket", func(context.Context) error { return UnlessClosed(s.front.Serve(s.on.GRPCSocket)) })
 	}
-	if s.on.httpSocket != nil {
-		part("http socket", func(context.Context) error { return serveHTTP(s.http, s.on.httpSocket, false) })
+	if s.on.HTTPSocket != nil {
+		part("http socket", func(context.Context) error { return ServeHTTP(s.http, s.on.HTTPSocket, false) })
 	}
-	for _, l := range s.on.ofHTTP() {
-		if p := l.guests.parking; p != nil {
-			part("http connections that were parked", func(context.Context) error { return serveHTTP(s.http, p.back, false) })
+	for _, l := range s.on.OfHTTP() {
+		if p := l.Conns.Parking; p != nil {
+			part("http connections that were parked", func(context.Context) error { return ServeHTTP(s.http, p.Back, false) })
 		}
 	}
-	part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin, s.adminTLS) })
+	part("admin", func(ctx context.Context) error { return ServeUntil(ctx, s.admin, s.on.Admin, s.adminTLS) })
 	if s.probes != nil {
-		part("probes", func(ctx context.Context) error { return serveUntil(ctx, s.probes, s.on.probes, false) })
+		part("probes", func(ctx context.Context) error { return ServeUntil(ctx, s.probes, s.on.Probes, false) })
 	}
 	if s.xds != nil {
 		group.Part("xds", s.xds.Run)
 		part("xds server", func(ctx context.Context) error {
 			defer context.AfterFunc(ctx, s.xds.Stop)()
-			err := unlessClosed(s.xds.Serve(s.on.xds))
+			err := UnlessClosed(s.xds.Serve(s.on.XDS))
 			if err == nil {
 				<-ctx.Done() // another process accepts now; who is connected here stays as long as this one
 			}
@@ -272,13 +278,13 @@ func (s *servers) addTo(group *lifecycle.Group) {
 	}
 }
 
-// serveHTTP serves; overTLS by the server's configuration. That alone does not tell:
+// ServeHTTP serves; overTLS by the server's configuration. That alone does not tell:
 // net/http gives every server one, once it serves.
-func serveHTTP(server *http.Server, listener net.Listener, overTLS bool) error {
+func ServeHTTP(server *http.Server, listener net.Listener, overTLS bool) error {
 	if overTLS {
-		return unlessClosed(server.ServeTLS(secured{listener}, "", ""))
+		return UnlessClosed(server.ServeTLS(secured{listener}, "", ""))
 	}
-	return unlessClosed(server.Serve(listener))
+	return UnlessClosed(server.Serve(listener))
 }
 
 // secured is a listener of connections that speak TLS, whose state is on both sides:
@@ -287,26 +293,26 @@ type secured struct{ net.Listener }
 
 func (s secured) Accept() (net.Conn, error) {
 	conn, err := s.Listener.Accept()
-	if g, ok := conn.(*guest); ok {
+	if g, ok := conn.(*Conn); ok {
 		g.fixed = true
 	}
 	return conn, err
 }
 
-// unlessClosed drops the errors that mean that a server was closed.
-func unlessClosed(err error) error {
+// UnlessClosed drops the errors that mean that a server was closed.
+func UnlessClosed(err error) error {
 	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, grpc.ErrServerStopped) || errors.Is(err, net.ErrClosed) {
 		return nil
 	}
 	return err
 }
 
-// serveUntil serves until ctx ends, and then lets answers under way finish, for
+// ServeUntil serves until ctx ends, and then lets answers under way finish, for
 // a moment.
-func serveUntil(ctx context.Context, server *http.Server, listener net.Listener, overTLS bool) error {
+func ServeUntil(ctx context.Context, server *http.Server, listener net.Listener, overTLS bool) error {
 	served := make(chan error, 1)
 	go func() {
-		served <- panics.Call("an HTTP listener", func() error { return serveHTTP(server, listener, overTLS) })
+		served <- panics.Call("an HTTP listener", func() error { return ServeHTTP(server, listener, overTLS) })
 	}()
 	select {
 	case err := <-served:
@@ -319,17 +325,17 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener,
 	}
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
 	defer cancel()
-	var over *guests
-	if p, ok := listener.(*patient); ok { // else there is no TLS
-		over = p.guests
+	var over *Conns
+	if p, ok := listener.(*Listener); ok { // else there is no TLS
+		over = p.Conns
 	}
-	_ = shutdown(limited, server, over) // what it cuts off is a profile, or a caller that does not read
+	_ = Shutdown(limited, server, over) // what it cuts off is a profile, or a caller that does not read
 	return <-served
 }
 
-// shutdown lets a server's answers end, and when ctx ends it cuts. over are those of its connections that may speak TLS.
-func shutdown(ctx context.Context, server *http.Server, over *guests) error {
-	over.hush()
+// Shutdown lets a server's answers end, and when ctx ends it cuts. over are those of its connections that may speak TLS.
+func Shutdown(ctx context.Context, server *http.Server, over *Conns) error {
+	over.Hush()
 	err := server.Shutdown(ctx)
 	if err != nil {
 		over.cut()
@@ -382,32 +388,32 @@ func (s *servers) openTx() (n int) {
 // until the last answers are taken. When ctx ends it cuts.
 func (s *servers) letGo(ctx context.Context) error {
 	if !s.handedOver.Load() {
-		s.clients.rest(ctx)
-		s.on.finish(ctx)
+		s.clients.Rest(ctx)
+		s.on.Finish(ctx)
 	}
-	for _, l := range s.on.ofHTTP() {
-		l.guests.greetParked(ctx, func(conn net.Conn) { s.clients.track(conn, http.StateNew) })
+	for _, l := range s.on.OfHTTP() {
+		l.Conns.GreetParked(ctx, func(conn net.Conn) { s.clients.Track(conn, http.StateNew) })
 	}
-	s.clients.answered(ctx)
-	within(ctx, func() bool { return s.answering() == 0 })
+	s.clients.Answered(ctx)
+	Within(ctx, func() bool { return s.answering() == 0 })
 	// They had at least the time that answered takes to say what they want.
-	for _, l := range []*patient{s.on.grpc, s.on.grpcSocket} {
+	for _, l := range []*Listener{s.on.GRPC, s.on.GRPCSocket} {
 		if l != nil {
-			l.guests.leave()
+			l.Conns.Leave()
 		}
 	}
-	s.clients.leave()
+	s.clients.Leave()
 
 	s.watch.release()
 	if s.detach != nil {
 		s.detach(s.handedOver.Load())
 	}
-	for _, l := range s.on.ofHTTP() { // their clients have rested for long
-		l.guests.closeParked()
+	for _, l := range s.on.OfHTTP() { // their clients have rested for long
+		l.Conns.CloseParked()
 	}
 	away := s.drainGRPC()
 	var errs []error
-	if err := shutdown(ctx, s.http, s.on.http.guests); err != nil {
+	if err := Shutdown(ctx, s.http, s.on.HTTP.Conns); err != nil {
 		errs = append(errs, fmt.Errorf("HTTP answers that nobody took were cut off: %w", err))
 	}
 	select {

@@ -254,9 +254,9 @@ func (a *App) connectionsState(q admin.Query) any {
 		state.Connections = admin.First(q, state.Connections)
 		return state
 	}
-	clients := a.listeners.grpc.guests.size()
-	if l := a.listeners.grpcSocket; l != nil {
-		clients += l.guests.size()
+	clients := a.listeners.GRPC.Conns.Size()
+	if l := a.listeners.GRPCSocket; l != nil {
+		clients += l.Conns.Size()
 	}
 	return map[string]int{"clients": clients}
 }
@@ -267,7 +267,7 @@ func (a *App) xdsState(q admin.Query) xds.State {
 		return xds.State{Nodes: map[string]int{}, Clients: []xds.ClientState{}}
 	}
 	state := a.xds.State(q.Limit)
-	state.Address = a.listeners.xds.Addr().String()
+	state.Address = a.listeners.XDS.Addr().String()
 	return state
 }
 

@@ -33,7 +33,7 @@ import (
 type succession struct {
 	socket  *takeover.Socket // nil: nobody can take over from this process
 	path    string           // where it is published
-	accepts backoff
+	accepts Backoff
 
 	from  *takeover.Link // the process whose place this one takes; nil: none
 	other takeover.Process
@@ -82,11 +82,11 @@ func (h *inherited) close() {
 }
 
 // adminSocket is openAdminSocket, or the one that came.
-func (h *inherited) adminSocket(path string, log *slog.Logger) (*adminSocket, error) {
+func (h *inherited) adminSocket(path string, log *slog.Logger) (*AdminSocket, error) {
 	if came, ok := h.take("admin.socket", path).(*net.UnixListener); ok {
-		return newAdminSocket(came, admin.Trusted, log), nil
+		return NewAdminSocket(came, admin.Trusted, log), nil
 	}
-	return openAdminSocket(path, admin.Trusted, log)
+	return OpenAdminSocket(path, admin.Trusted, log)
 }
 
 // New builds the sidecar of a configuration that Load returned and binds its
@@ -118,7 +118,7 @@ func Replace(c *Config, settings *config.Settings, version string, logs io.Write
 	log.Info("taking over", "from", from.other.PID, "its_version", from.other.Version, "listeners", len(from.left))
 	a, err := assemble(c, settings, version, logs, from)
 	if err != nil {
-		return nil, errors.Join(err, unlessClosed(link.Close()))
+		return nil, errors.Join(err, UnlessClosed(link.Close()))
 	}
 	a.adopt(from.other.Notes)
 	return a, nil
@@ -329,10 +329,10 @@ func (a *App) acceptHeirs(ctx, life context.Context, stop context.CancelCauseFun
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			a.succession.accepts.failed(err, "takeover.socket", a.log, ctx.Done())
+			a.succession.accepts.Failed(err, "takeover.socket", a.log, ctx.Done())
 			continue
 		}
-		a.succession.accepts.worked()
+		a.succession.accepts.Worked()
 		select {
 		case room <- struct{}{}:
 		case <-ctx.Done():
@@ -396,7 +396,7 @@ func (a *App) giveWay(life context.Context, stop context.CancelCauseFunc, s *ser
 
 // offered are the listeners that another process gets.
 func (a *App) offered() []takeover.Listener {
-	all := a.listeners.named()
+	all := a.listeners.Named()
 	if a.socket != nil {
 		all = append(all, takeover.Listener{Setting: "admin.socket", Listen: a.config.Admin.Socket, Listener: a.socket})
 	}
@@ -412,36 +412,36 @@ func (a *App) handClientsOver(ctx context.Context, s *servers) error {
 	defer cancel()
 	s.handedOver.Store(true)
 	// Only this process's copies: what waits to be accepted is the other one's now.
-	a.listeners.close()
+	a.listeners.Close()
 	if a.socket != nil {
 		a.socket.SetUnlinkOnClose(false)
 		_ = a.socket.Close()
 	}
 	heir := a.succession.heir.Load()
-	to := func(place string) mover {
-		return func(conn stream) error { return heir.link.Hand(place, conn) }
+	to := func(place string) Mover {
+		return func(conn Stream) error { return heir.link.Hand(place, conn) }
 	}
-	s.on.grpc.guests.moveTo(to(placeGRPC))
-	s.on.http.guests.moveTo(to(placeHTTP))
-	if local := s.on.grpcSocket; local != nil {
-		local.guests.moveTo(to(placeGRPCSocket))
+	s.on.GRPC.Conns.MoveTo(to(placeGRPC))
+	s.on.HTTP.Conns.MoveTo(to(placeHTTP))
+	if local := s.on.GRPCSocket; local != nil {
+		local.Conns.MoveTo(to(placeGRPCSocket))
 	}
-	if local := s.on.httpSocket; local != nil {
-		local.guests.moveTo(to(placeHTTPSocket))
+	if local := s.on.HTTPSocket; local != nil {
+		local.Conns.MoveTo(to(placeHTTPSocket))
 	}
 	away := s.drainGRPC()
-	s.on.http.guests.empty(ctx.Done())
-	if local := s.on.httpSocket; local != nil {
-		local.guests.empty(ctx.Done())
+	s.on.HTTP.Conns.Empty(ctx.Done())
+	if local := s.on.HTTPSocket; local != nil {
+		local.Conns.Empty(ctx.Done())
 	}
-	for _, l := range s.on.ofHTTP() {
-		l.guests.closeParked()
+	for _, l := range s.on.OfHTTP() {
+		l.Conns.CloseParked()
 	}
-	s.on.http.guests.hush()
+	s.on.HTTP.Conns.Hush()
 	_ = s.http.Shutdown(ctx) // GOAWAY; what it could not wait for is cut with the calls
 	select {
 	case <-away:
-	case <-time.After(quiet): // by now clients have heard GOAWAY, and watch the new process
+	case <-time.After(Quiet): // by now clients have heard GOAWAY, and watch the new process
 		s.watch.release()
 		select {
 		case <-away:

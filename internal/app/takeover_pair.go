@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -31,10 +32,10 @@ const (
 // pair joins this process with the one that it replaces, or that replaces it,
 // as long as both live.
 type pair struct {
-	app     *App
-	link    *takeover.Link
-	hatches map[string]*hatch // by place
-	clients *servers
+	app      *App
+	link     *takeover.Link
+	channels map[string]*Channel // by place
+	clients  *servers
 
 	grpc *grpc.Server // for calls of the other process
 	http *http.Server
@@ -46,15 +47,15 @@ type pair struct {
 // newPair makes calls for transactions of other go there, and lets its own come
 // in. The caller must run the pair.
 func (a *App) newPair(s *servers, link *takeover.Link, other takeover.Process) (*pair, error) {
-	p := &pair{app: a, link: link, clients: s, hatches: make(map[string]*hatch)}
+	p := &pair{app: a, link: link, clients: s, channels: make(map[string]*Channel)}
 	for _, place := range []string{placeGRPC, placeHTTP, placePeerGRPC, placePeerHTTP} {
-		p.hatches[place] = newHatch()
+		p.channels[place] = NewChannel()
 	}
-	if s.on.grpcSocket != nil {
-		p.hatches[placeGRPCSocket] = newHatch()
+	if s.on.GRPCSocket != nil {
+		p.channels[placeGRPCSocket] = NewChannel()
 	}
-	if s.on.httpSocket != nil {
-		p.hatches[placeHTTPSocket] = newHatch()
+	if s.on.HTTPSocket != nil {
+		p.channels[placeHTTPSocket] = NewChannel()
 	}
 	var err error
 	p.toGRPC, err = grpc.NewClient("passthrough:///peer",
@@ -116,30 +117,37 @@ func (p *pair) part() {
 // closed. It returns what Link.Receive does.
 func (p *pair) run() error {
 	on := p.clients.on
+	idle := p.app.config.HTTP.IdleTimeout
 	for _, place := range []struct {
 		name  string
 		serve func(net.Listener) error
-		greet func(net.Conn) net.Conn
+		to    *Listener     // the listener that connections of clients belong to from now on; nil: they are the other process's own
+		first time.Duration // the time that the next request may take
 	}{
-		{placeGRPC, p.clients.front.Serve, func(c net.Conn) net.Conn { return on.grpc.guests.welcome(c, 0) }},
-		{placeGRPCSocket, p.clients.front.Serve, func(c net.Conn) net.Conn { return on.grpcSocket.guests.welcome(c, 0) }},
+		{placeGRPC, p.clients.front.Serve, on.GRPC, 0},
+		{placeGRPCSocket, p.clients.front.Serve, on.GRPCSocket, 0},
 		// Between two requests a client may wait so long; for the server that it has
 		// come to, the next one is the first.
-		{placeHTTP, func(l net.Listener) error { return serveHTTP(p.clients.http, l, p.clients.httpTLS) }, func(c net.Conn) net.Conn { return on.http.guests.welcome(c, p.app.config.HTTP.IdleTimeout) }},
-		{placeHTTPSocket, func(l net.Listener) error { return serveHTTP(p.clients.http, l, false) }, func(c net.Conn) net.Conn { return on.httpSocket.guests.welcome(c, p.app.config.HTTP.IdleTimeout) }},
-		{placePeerGRPC, p.grpc.Serve, nil},
-		{placePeerHTTP, p.http.Serve, nil},
+		{placeHTTP, func(l net.Listener) error { return ServeHTTP(p.clients.http, l, p.clients.httpTLS) }, on.HTTP, idle},
+		{placeHTTPSocket, func(l net.Listener) error { return ServeHTTP(p.clients.http, l, false) }, on.HTTPSocket, idle},
+		{placePeerGRPC, p.grpc.Serve, nil, 0},
+		{placePeerHTTP, p.http.Serve, nil, 0},
 	} {
-		h := p.hatches[place.name]
+		h := p.channels[place.name]
 		if h == nil {
 			continue
 		}
-		h.greet = place.greet
-		h.serving.Go(func() { _ = panics.Call("connections of the other process", func() error { return place.serve(h) }) }) // until the hatch or the server is closed
+		if place.to != nil {
+			h.Greet = func(c net.Conn) net.Conn { return place.to.Conns.Welcome(c, place.first) }
+		}
+		// Each ends when its channel or server is closed.
+		h.Serving.Go(func() {
+			_ = panics.Call("connections of the other process", func() error { return place.serve(h) })
+		})
 	}
 	err := panics.Call("the link to another process", func() error {
 		return p.link.Receive(func(place string, conn net.Conn) {
-			if h := p.hatches[place]; h == nil || !h.pass(conn) {
+			if h := p.channels[place]; h == nil || !h.Pass(conn) {
 				_ = conn.Close()
 			}
 		})
@@ -148,31 +156,31 @@ func (p *pair) run() error {
 		p.app.log.Warn("the other process is not understood", "err", err)
 	}
 	p.part()
-	for _, h := range p.hatches {
+	for _, h := range p.channels {
 		_ = h.Close()
 	}
 	// What they still serve nobody can answer any more.
 	p.grpc.Stop()
 	_ = p.http.Close()
-	for _, h := range p.hatches {
-		h.serving.Wait()
+	for _, h := range p.channels {
+		h.Serving.Wait()
 	}
 	return err
 }
 
-// hatch is a listener through which connections are passed by hand.
-type hatch struct {
+// Channel is a listener through which connections are passed by hand.
+type Channel struct {
 	conns   chan net.Conn
 	closed  chan struct{}
 	once    sync.Once
-	greet   func(net.Conn) net.Conn // nil: as they are
-	serving sync.WaitGroup
+	Greet   func(net.Conn) net.Conn // nil: as they are
+	Serving sync.WaitGroup
 }
 
-func newHatch() *hatch { return &hatch{conns: make(chan net.Conn), closed: make(chan struct{})} }
+func NewChannel() *Channel { return &Channel{conns: make(chan net.Conn), closed: make(chan struct{})} }
 
-// pass hands a connection to whoever accepts; false: nobody does any more.
-func (h *hatch) pass(conn net.Conn) bool {
+// Pass hands a connection to whoever accepts; false: nobody does any more.
+func (h *Channel) Pass(conn net.Conn) bool {
 	select {
 	case h.conns <- conn:
 		return true
@@ -182,11 +190,11 @@ func (h *hatch) pass(conn net.Conn) bool {
 }
 
 // Accept returns the next connection that is passed.
-func (h *hatch) Accept() (net.Conn, error) {
+func (h *Channel) Accept() (net.Conn, error) {
 	select {
 	case conn := <-h.conns:
-		if h.greet != nil {
-			conn = h.greet(conn)
+		if h.Greet != nil {
+			conn = h.Greet(conn)
 		}
 		return conn, nil
 	case <-h.closed:
@@ -195,10 +203,10 @@ func (h *hatch) Accept() (net.Conn, error) {
 }
 
 // Close ends Accept.
-func (h *hatch) Close() error {
+func (h *Channel) Close() error {
 	h.once.Do(func() { close(h.closed) })
 	return nil
 }
 
 // Addr is that of no place in particular.
-func (h *hatch) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "takeover"} }
+func (h *Channel) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "takeover"} }

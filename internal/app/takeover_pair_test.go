@@ -52,12 +52,12 @@ func TestPairFinishesAnswers(t *testing.T) {
 				return wrapperspb.Bytes(make([]byte, 1<<20)), decode(new(emptypb.Empty))
 			}}},
 		}, nil)
-		h := newHatch()
+		h := NewChannel()
 		serving := make(chan error, 1)
 		go func() { serving <- p.grpc.Serve(h) }()
 
 		near, far := net.Pipe()
-		if !h.pass(far) {
+		if !h.Pass(far) {
 			t.Fatal("nobody accepts")
 		}
 		conns := make(chan net.Conn, 1)

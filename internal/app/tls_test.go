@@ -170,11 +170,13 @@ func TestHandshakesAreBounded(t *testing.T) {
 	copy(first[5:], []byte{1, 0, 0xff, 0}) // ClientHello, of 65,280 bytes
 	for name, tc := range map[string]struct {
 		settings []string
-		at       func(*sidecar) (address string, guests *guests)
+		at       func(*sidecar) (address string, conns *Conns)
 	}{
-		"grpc":               {nil, func(s *sidecar) (string, *guests) { return s.at.GRPC, s.listeners.grpc.guests }},
-		"grpc without wire.": {[]string{"wire.mode=off"}, func(s *sidecar) (string, *guests) { return s.at.GRPC, s.listeners.grpc.guests }},
-		"xds":                {[]string{"xds.enabled=on", "xds.address=127.0.0.1:0"}, func(s *sidecar) (string, *guests) { return s.at.XDS, s.listeners.xds.guests }},
+		"grpc":               {nil, func(s *sidecar) (string, *Conns) { return s.at.GRPC, s.listeners.GRPC.Conns }},
+		"grpc without wire.": {[]string{"wire.mode=off"}, func(s *sidecar) (string, *Conns) { return s.at.GRPC, s.listeners.GRPC.Conns }},
+		"xds": {[]string{"xds.enabled=on", "xds.address=127.0.0.1:0"}, func(s *sidecar) (string, *Conns) {
+			return s.at.XDS, s.listeners.XDS.Conns
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -185,11 +187,11 @@ func TestHandshakesAreBounded(t *testing.T) {
 				settings = append(settings, face+".cert_file="+cert, face+".key_file="+key)
 			}
 			s := start(t, nowhere, settings...)
-			address, guests := tc.at(s)
-			if guests.headers == nil {
+			address, conns := tc.at(s)
+			if conns.Headers == nil {
 				t.Fatal("they do not count")
 			}
-			guests.headers = memguard.OfBytes(most) // no client has come yet
+			conns.Headers = memguard.OfBytes(most) // no client has come yet
 			long := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
 			for i := range 60 {
 				long.NextProtos = append(long.NextProtos, strings.Repeat(string(rune('A'+i)), 200))
@@ -199,7 +201,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			s.eventually("a handshake that is over does not count", func() bool { return guests.headers.State().Held == 0 })
+			s.eventually("a handshake that is over does not count", func() bool { return conns.Headers.State().Held == 0 })
 			odd := long.Clone()
 			odd.NextProtos = append(odd.NextProtos[1:], "odd")
 			if conn, err := tls.Dial("tcp", address, odd); err == nil {
@@ -222,18 +224,18 @@ func TestHandshakesAreBounded(t *testing.T) {
 					ended <- err
 				}()
 			}
-			for range clients - most/(headTwice*3<<14) - 1 {
+			for range clients - most/(HeadTwice*3<<14) - 1 {
 				if err := <-ended; err == nil {
 					t.Error("a byte came")
 				}
 			}
-			if held := guests.headers.State().Held; held > most {
+			if held := conns.Headers.State().Held; held > most {
 				t.Errorf("%d bytes are held; want at most %d", held, most)
 			}
 			for _, conn := range all {
 				_ = conn.Close()
 			}
-			s.eventually("handshakes that failed do not count", func() bool { return guests.headers.State().Held == 0 })
+			s.eventually("handshakes that failed do not count", func() bool { return conns.Headers.State().Held == 0 })
 			short, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 			if err != nil {
 				t.Fatalf("a short handshake: %v", err)
