@@ -38,6 +38,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -82,8 +83,8 @@ type App struct {
 	nodeSeries nodeSeries
 	page       page
 	health     *watched // grpc.health.v1
-	listeners  Set
-	socket     *AdminSocket // nil: off
+	listeners  listen.Set
+	socket     *listen.AdminSocket // nil: off
 	phase      phase
 
 	succession succession
@@ -138,9 +139,9 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if a.socket, err = from.adminSocket(a.config.Admin.Socket, a.log); err != nil {
 		return nil, fmt.Errorf("admin.socket: %w", err)
 	}
-	files, _ := OpenFiles()
+	files, _ := listen.OpenFiles()
 	memory := memoryLimit()
-	most := BoundsOf(a.config.Connections.Each, a.config.Connections.total(), files, memory)
+	most := listen.BoundsOf(a.config.Connections.Each, a.config.Connections.total(), files, memory)
 	a.warnClamped(most, files, memory)
 	a.bound(most)
 	if err := a.succession.open(a.config.Takeover, from); err != nil {
@@ -443,7 +444,7 @@ type Ready struct {
 
 // Ready returns the addresses that are bound.
 func (a *App) Ready() Ready {
-	text := func(l *Listener) string {
+	text := func(l *listen.Listener) string {
 		if l == nil {
 			return ""
 		}
@@ -489,12 +490,12 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 	servers := a.newServers()
 	servers.addTo(group)
 	if a.socket != nil {
-		server := AdminServer(servers.admin.Handler, a.socket.Door)
+		server := listen.AdminServer(servers.admin.Handler, a.socket.Door)
 		group.Part("admin socket", func(ctx context.Context) error {
 			if !a.listeners.Await(ctx) {
 				return nil
 			}
-			return ServeUntil(ctx, server, a.socket, false)
+			return listen.ServeUntil(ctx, server, a.socket, false)
 		})
 	}
 	ctx, stop := context.WithCancelCause(ctx)

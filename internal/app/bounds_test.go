@@ -33,10 +33,10 @@ var limits = []struct {
 	{"Connections", []limit{
 		{"connections of apps on one listener", "connections.each", "", "the one that came first of those of which no request has come is closed for a new one; if there is none the new one is closed; fewer where the memory limit has less than 64 KiB for each, or open files are scarce", "`ydb.sidecar.connections.refused`"},
 		{"connections of apps on all listeners: twice as many as on one", "connections.each", "", "the same", "`ydb.sidecar.connections.refused`"},
-		{"connections of operators on each listener of theirs", "limits.go adminConnections", "", "the one idle for longest is closed for a new one; if none is idle the new one is closed", "`ydb.sidecar.connections.refused`"},
+		{"connections of operators on each listener of theirs", "../listen/bounds.go AdminConnections", "", "the one idle for longest is closed for a new one; if none is idle the new one is closed", "`ydb.sidecar.connections.refused`"},
 		{"time for a handshake, the first SETTINGS, the rest of a header block", "h2.HandshakeTimeout", "ns", "the connection is closed", "`ydb.sidecar.forward.abuses`"},
 		{"time for the headers of an HTTP request", "http.header_timeout", "ns", "the connection is closed", ""},
-		{"headers of an HTTP request, or of a handshake of TLS, that have come and are not counted", "guestheaders.go freeHead", "B", "further bytes count until the headers or the handshake are whole. A sixteenth of the memory limit is for those of a listener; then connections are closed, first those that come slowly", ""},
+		{"headers of an HTTP request, or of a handshake of TLS, that have come and are not counted", "../listen/headers.go freeHead", "B", "further bytes count until the headers or the handshake are whole. A sixteenth of the memory limit is for those of a listener; then connections are closed, first those that come slowly", ""},
 		{"time of an HTTP connection without a request", "http.idle_timeout", "ns", "the connection is closed", ""},
 		{"silence of a gRPC client before it is pinged", "h2.ClientSilence", "ns", "without an answer in 10 s the connection is closed, its calls are cancelled", "`ydb.sidecar.forward.abuses`"},
 		{"time of a connection to a node without a call", "h2.Idle", "ns", "the connection is closed", ""},
@@ -74,8 +74,8 @@ var limits = []struct {
 		{"bytes of these caches together", "../facade/caches.go maxCaches", "B", "a 32nd of the memory limit if that is less. Types and tables have 3/8 each, plans a quarter; beyond it the oldest are forgotten, and an entry of more than a quarter of its cache is not kept", ""},
 	}},
 	{"Calls of the plain API", []limit{
-		{"requests open on one HTTP/2 connection of the HTTP API", "servers.go httpStreams", "", "the client waits, or opens another connection", ""},
-		{"memory for each of them, of half of the memory limit, which bounds the HTTP/2 connections of one listener", "limits.go perOpen", "B", "40 connections with 256 MiB, 655 without a limit, 16 at least. For a further one that closes of which no request has come whole, else the one that has had none under way for longest, and for a second at least; if there is none within two seconds the new one is closed", "`ydb.sidecar.connections.refused`"},
+		{"requests open on one HTTP/2 connection of the HTTP API", "../listen/serve.go HTTPStreams", "", "the client waits, or opens another connection", ""},
+		{"memory for each of them, of half of the memory limit, which bounds the HTTP/2 connections of one listener", "../listen/bounds.go perOpen", "B", "40 connections with 256 MiB, 655 without a limit, 16 at least. For a further one that closes of which no request has come whole, else the one that has had none under way for longest, and for a second at least; if there is none within two seconds the new one is closed", "`ydb.sidecar.connections.refused`"},
 		{"memory of an open call over HTTP beside its headers and body", "../facade/http.go openCall", "B", "all counts against `memory.requests`", "`ydb.sidecar.memory.requests`"},
 		{"calls open at a time", "api.max_open", "", "`TOO_MANY_OPEN`", "`ydb.sidecar.api.refused`"},
 		{"memory for each stream over gRPC, of half of the memory limit", "limits.go perStream", "B", "where there is less, one of the connection that has most of them ends; the new one is RESOURCE_EXHAUSTED if that is its own", ""},

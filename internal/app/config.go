@@ -79,7 +79,7 @@ type HTTP struct {
 }
 
 // Connections bounds those of apps, which cost a descriptor each before they have said a
-// word. Those of operators and probes have a bound of their own: adminConnections.
+// word. Those of operators and probes have a bound of their own: listen.AdminConnections.
 type Connections struct {
 	Each  int `yaml:"each"`  // open at a time on one listener of apps (grpc, http, their sockets, xds); all of them together have twice as many. For further ones the oldest of which no request has come is closed, or they are, and that is counted. Both bounds are lowered, with a warning, to what the limit of open files leaves after a quarter of it, at most 1024, for the sidecar itself and three for each connection of operators. admin.listen, admin.probes and admin.socket take 64 each, apart from these
 	Total int `yaml:"total"` // open at a time on all listeners of apps together; 0: twice connections.each

@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 )
 
 // Of a crowd of connections that never speak those that came first give way beyond the limit, and leave
@@ -46,7 +48,7 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 	for _, to := range []struct {
 		address string
 		bound   int
-	}{{s.at.GRPC, each}, {s.at.HTTP, each}, {s.at.Admin, AdminConnections}, {s.at.Probes, AdminConnections}} {
+	}{{s.at.GRPC, each}, {s.at.HTTP, each}, {s.at.Admin, listen.AdminConnections}, {s.at.Probes, listen.AdminConnections}} {
 		if to.address == s.at.Admin {
 			s.probed(t) // while the apps' listeners are full
 		}
@@ -76,7 +78,7 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 	for face, d := range s.doors() {
 		n, most := d.Size(), each
 		if face == "admin" || face == "probes" {
-			most = AdminConnections
+			most = listen.AdminConnections
 		} else {
 			apps += n
 		}
@@ -250,34 +252,8 @@ func TestPoolsFitTheMemory(t *testing.T) {
 	}
 }
 
-// Apps get no more connections than leave descriptors for the rest.
-func TestConnectionsFitTheDescriptors(t *testing.T) {
-	for _, tc := range []struct {
-		files       uint64
-		each, total int
-		memory      int64
-		want        Bounds
-	}{
-		{0, 10_000, 20_000, 0, Bounds{10_000, 20_000, 64}}, // not known
-		{1 << 20, 10_000, 20_000, 0, Bounds{10_000, 20_000, 64}},
-		{math.MaxUint64, 1_000_000, 1_000_000, 0, Bounds{1_000_000, 1_000_000, 64}}, // no limit
-		{20_000, 10_000, 20_000, 0, Bounds{10_000, 18_784, 64}},
-		{4096, 10_000, 20_000, 0, Bounds{2880, 2880, 64}},
-		{1024, 10_000, 500, 0, Bounds{576, 500, 64}},
-		{256, 10_000, 20_000, 0, Bounds{144, 144, 16}},
-		{256, 20, 50, 0, Bounds{20, 50, 16}},
-		{1, 10, 10, 0, Bounds{1, 1, 1}},
-		{1 << 20, 10_000, 20_000, 256 << 20, Bounds{4096, 4096, 64}},
-		{1 << 20, 10_000, 0, 0, Bounds{10_000, 20_000, 64}},
-		{256, 20, 0, 0, Bounds{20, 40, 16}},
-		{1 << 20, 10_000, 20_000, 1 << 30, Bounds{10_000, 16_384, 64}},
-		{1024, 10_000, 20_000, 256 << 20, Bounds{576, 576, 64}},
-	} {
-		b := BoundsOf(tc.each, tc.total, tc.files, tc.memory)
-		if b != tc.want {
-			t.Errorf("%d files, %d and %d: %+v; want %+v", tc.files, tc.each, tc.total, b, tc.want)
-		}
-	}
+// Limits of connections that are not in force are logged.
+func TestClampedConnectionsAreLogged(t *testing.T) {
 	for _, tc := range []struct {
 		c    Connections
 		want string
@@ -287,7 +263,7 @@ func TestConnectionsFitTheDescriptors(t *testing.T) {
 	} {
 		log := new(lines)
 		a := &App{config: Config{Connections: tc.c}, log: slog.New(slog.NewTextHandler(log, nil))}
-		a.warnClamped(BoundsOf(tc.c.Each, tc.c.total(), 256, 0), 256, 0)
+		a.warnClamped(listen.BoundsOf(tc.c.Each, tc.c.total(), 256, 0), 256, 0)
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, tc.want) {
 			t.Errorf("warned: %s; want %s", text, tc.want)
 		}
@@ -305,7 +281,7 @@ func TestUnixSocketsAreBounded(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	for path, bound := range map[string]int{api: 5, plain: 5, admin: AdminConnections} { // the oldest gives way
+	for path, bound := range map[string]int{api: 5, plain: 5, admin: listen.AdminConnections} { // the oldest gives way
 		for i := range bound + 3 {
 			conn, err := net.Dial("unix", path)
 			if err != nil {

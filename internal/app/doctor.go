@@ -16,6 +16,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
@@ -83,7 +84,7 @@ func (x *exam) machine(c *Config) {
 		x.add("clock", Good, "", "%s", time.Now().Format(time.RFC3339))
 	}
 	const raise = "Raise it: ulimit -n, LimitNOFILE= of systemd, or the container's limits. Each client and each node takes a file."
-	switch n, ok := OpenFiles(); {
+	switch n, ok := listen.OpenFiles(); {
 	case !ok:
 		x.add("limits", Good, "", "the system has no limit of open files that can be read")
 	case n < examFiles:

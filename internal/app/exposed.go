@@ -6,13 +6,14 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/certs"
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 )
 
 // warnOpen says which listeners other machines can reach, and what protects each.
 func (a *App) warnOpen() {
 	for _, one := range []struct {
 		setting  string
-		listener *Listener
+		listener *listen.Listener
 		protects string
 	}{
 		{"grpc.listen", a.listeners.GRPC, a.protects(a.config.GRPC.TLS)},

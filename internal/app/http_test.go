@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 )
 
 // TestTheHTTPServerIsBounded: the bounds of the server that listens, not of one that tests make.
@@ -41,8 +43,8 @@ func TestTheHTTPServerIsBounded(t *testing.T) {
 	if server.ReadHeaderTimeout != 3*time.Second || server.IdleTimeout != 4*time.Second || server.HTTP2.MaxConcurrentStreams != 42 || server.ErrorLog == nil {
 		t.Errorf("header timeout %v, idle timeout %v, %d streams", server.ReadHeaderTimeout, server.IdleTimeout, server.HTTP2.MaxConcurrentStreams)
 	}
-	if n := start(t, nowhere).newHTTP().HTTP2.MaxConcurrentStreams; n != HTTPStreams {
-		t.Errorf("%d streams by default; want %d", n, HTTPStreams)
+	if n := start(t, nowhere).newHTTP().HTTP2.MaxConcurrentStreams; n != listen.HTTPStreams {
+		t.Errorf("%d streams by default; want %d", n, listen.HTTPStreams)
 	}
 }
 
@@ -106,7 +108,8 @@ func TestConnectionsOfHTTP2Rest(t *testing.T) {
 	}
 	_ = conn.Close()
 	// What rests again does so from the end of its request, which its client sees later, and begins later than it.
-	if closed := time.Since(began); away < 500*time.Millisecond || answered < away || closed < away+500*time.Millisecond+LeaveTaking {
+	least := away + 500*time.Millisecond + listen.LeaveTaking
+	if closed := time.Since(began); away < 500*time.Millisecond || answered < away || closed < least {
 		t.Errorf("told to go after %v, answered after %v, closed after %v", away, answered, closed)
 	}
 }
@@ -140,7 +143,7 @@ func TestConnectionsOfHTTP2AreBounded(t *testing.T) {
 	first.UnderWay(1)
 	further, _ := second(t, s)
 	began := time.Now()
-	if came, _ := io.ReadAll(further); len(came) > 0 || time.Since(began) < RoomWait || time.Since(began) > 5*RoomWait {
+	if came, _ := io.ReadAll(further); len(came) > 0 || time.Since(began) < listen.RoomWait || time.Since(began) > 5*listen.RoomWait {
 		t.Errorf("a further connection was told %q, and closed after %v", came, time.Since(began))
 	}
 	first.UnderWay(-1)

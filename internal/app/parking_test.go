@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -84,7 +85,7 @@ func TestConnectionsAtRestAreParked(t *testing.T) {
 	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
 	for _, way := range []struct {
 		network, address string
-		at               *Conns
+		at               *listen.Conns
 	}{{"tcp", s.at.HTTP, s.listeners.HTTP.Conns}, {"unix", socket, s.listeners.HTTPSocket.Conns}} {
 		const clients = 60
 		s.http.CloseIdleConnections()
@@ -161,11 +162,41 @@ func TestParkedConnectionsHaveTheirTime(t *testing.T) {
 	s.eventually("it is forgotten", func() bool { return s.listeners.HTTP.Conns.Size() == 0 })
 }
 
+// newSecond is another HTTP server, which answers "2". It takes a copy of each connection that is given to it.
+func newSecond(t *testing.T) listen.Mover {
+	t.Helper()
+	conns, channel := listen.NewConns(0), listen.NewChannel()
+	channel.Greet = func(c net.Conn) net.Conn { return conns.Welcome(c, time.Minute) }
+	server := &http.Server{
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "2") }),
+		ConnState:         listen.NewClients().Track,
+		ReadHeaderTimeout: time.Minute,
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(channel) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-served
+	})
+	return func(c listen.Stream) error {
+		file, err := c.(*net.TCPConn).File()
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		copied, err := net.FileConn(file)
+		if err == nil && !channel.Pass(copied) {
+			err = copied.Close()
+		}
+		return err
+	}
+}
+
 // A parked connection moves to another process as one does that its server reads.
 func TestParkedConnectionsMove(t *testing.T) {
 	parksAfter(t, 20*time.Millisecond)
 	s := start(t, nowhere)
-	second := newMoving(t, "2")
+	second := newSecond(t)
 	const clients = 20
 	var all []*asker
 	for range clients {
@@ -178,7 +209,7 @@ func TestParkedConnectionsMove(t *testing.T) {
 	if runtime.GOOS == "linux" {
 		s.eventually("all are parked", func() bool { return at.Parked() == clients })
 	}
-	at.MoveTo(second.take)
+	at.MoveTo(second)
 	at.Empty(t.Context().Done())
 	if n := at.Size(); n != 0 {
 		t.Errorf("%d connections are left", n)

@@ -26,6 +26,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
 	"github.com/ydb-sidecar/sidecar/internal/xds"
@@ -34,13 +35,8 @@ import (
 
 const (
 	handshakeLimit = 10 * time.Second // for a client that connects and says nothing
-	adminLimit     = 10 * time.Second // for the headers of an admin request, and for a body
-	adminBody      = 64 << 10         // bytes of it
-	adminIdle      = 30 * time.Second
-	lastAnswers    = 500 * time.Millisecond // for admin requests that are under way at the very end
-	closeServers   = 5 * time.Second        // for clients to take the last answers and to hear GOAWAY
-	HTTPStreams    = 100                    // open on one connection of HTTP/2: the least that RFC 9113 (6.5.2) recommends
-	writeLimit     = time.Minute            // for a client of HTTP/2 to take a byte of what is being written
+	closeServers   = 5 * time.Second  // for clients to take the last answers and to hear GOAWAY
+	writeLimit     = time.Minute      // for a client of HTTP/2 to take a byte of what is being written
 	streamWorkers  = 64
 	window         = 1 << 20  // HTTP/2 flow control: bytes in flight of one stream
 	connWindow     = 4 << 20  // and of one connection
@@ -76,11 +72,11 @@ type servers struct {
 	admin  *http.Server
 	probes *http.Server   // nil: off
 	xds    *xds.Publisher // nil: off
-	on     *Set
+	on     *listen.Set
 
 	httpTLS, adminTLS bool // over TCP: what comes over a Unix socket does not leave the machine
 
-	clients *Clients // of http
+	clients *listen.Clients // of http
 
 	goAway sync.Once
 	away   chan struct{} // closed when every gRPC connection is over
@@ -91,13 +87,13 @@ type servers struct {
 func (a *App) newServers() *servers {
 	s := &servers{
 		grpc: a.grpc, wire: a.wire, front: a.grpc, watch: a.health, http: a.newHTTP(),
-		on: &a.listeners, clients: NewClients(), away: make(chan struct{}),
+		on: &a.listeners, clients: listen.NewClients(), away: make(chan struct{}),
 	}
 	if a.wire != nil {
 		s.front, s.detach = a.wire, a.wire.Release
 	}
 	s.http.ConnState = s.clients.Track
-	s.admin = AdminServer(a.admin.Handler(), a.listeners.Admin.Door)
+	s.admin = listen.AdminServer(a.admin.Handler(), a.listeners.Admin.Door)
 	s.admin.TLSConfig = a.certs.admin.Server()
 	s.httpTLS, s.adminTLS = a.certs.http != nil, a.certs.admin != nil
 	if a.wire != nil {
@@ -111,7 +107,7 @@ func (a *App) newServers() *servers {
 		}
 	}
 	if a.listeners.Probes != nil {
-		s.probes = AdminServer(a.admin.Probes(), a.listeners.Probes.Door)
+		s.probes = listen.AdminServer(a.admin.Probes(), a.listeners.Probes.Door)
 	}
 	s.xds = a.xds
 	return s
@@ -203,7 +199,7 @@ func (a *App) newHTTP() *http.Server {
 		Handler:           a.phase.letGo(a.api.Handler()),
 		ConnContext:       peerOf,
 		Protocols:         &protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: min(HTTPStreams, most), WriteByteTimeout: writeLimit},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: min(listen.HTTPStreams, most), WriteByteTimeout: writeLimit},
 		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,
 		TLSConfig:         a.certs.http.Server(),
 		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,
@@ -220,18 +216,6 @@ func (a *App) newHTTP() *http.Server {
 	return server
 }
 
-// AdminServer returns the server for the connections of one door.
-func AdminServer(handler http.Handler, d *Door) *http.Server {
-	return &http.Server{
-		Handler:           panics.Handler(d.idle.withoutBodies(handler)),
-		ReadHeaderTimeout: adminLimit, IdleTimeout: adminIdle, MaxHeaderBytes: 64 << 10,
-		ConnState: func(conn net.Conn, state http.ConnState) {
-			heads(conn, state)
-			d.idle.track(conn, state)
-		}, ConnContext: withConn, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn),
-	}
-}
-
 // addTo makes parts of the servers. Those of the API end when letGo ends them,
 // those of admin with their context: they answer until everything else is over.
 func (s *servers) addTo(group *lifecycle.Group) {
@@ -243,32 +227,32 @@ func (s *servers) addTo(group *lifecycle.Group) {
 			return serve(ctx)
 		})
 	}
-	part("grpc", func(context.Context) error { return UnlessClosed(s.front.Serve(s.on.GRPC)) })
+	part("grpc", func(context.Context) error { return listen.UnlessClosed(s.front.Serve(s.on.GRPC)) })
 	if s.wire != nil {
 		group.Part("data path", s.wire.Run)
-		group.Part("grpc inside", func(context.Context) error { return UnlessClosed(s.grpc.Serve(s.wire.Local())) })
+		group.Part("grpc inside", func(context.Context) error { return listen.UnlessClosed(s.grpc.Serve(s.wire.Local())) })
 	}
-	part("http", func(context.Context) error { return ServeHTTP(s.http, s.on.HTTP, s.httpTLS) })
+	part("http", func(context.Context) error { return listen.ServeHTTP(s.http, s.on.HTTP, s.httpTLS) })
 	if s.on.GRPCSocket != nil {
-		part("grpc socket", func(context.Context) error { return UnlessClosed(s.front.Serve(s.on.GRPCSocket)) })
+		part("grpc socket", func(context.Context) error { return listen.UnlessClosed(s.front.Serve(s.on.GRPCSocket)) })
 	}
 	if s.on.HTTPSocket != nil {
-		part("http socket", func(context.Context) error { return ServeHTTP(s.http, s.on.HTTPSocket, false) })
+		part("http socket", func(context.Context) error { return listen.ServeHTTP(s.http, s.on.HTTPSocket, false) })
 	}
 	for _, l := range s.on.OfHTTP() {
 		if p := l.Conns.Parking; p != nil {
-			part("http connections that were parked", func(context.Context) error { return ServeHTTP(s.http, p.Back, false) })
+			part("http connections that were parked", func(context.Context) error { return listen.ServeHTTP(s.http, p.Back, false) })
 		}
 	}
-	part("admin", func(ctx context.Context) error { return ServeUntil(ctx, s.admin, s.on.Admin, s.adminTLS) })
+	part("admin", func(ctx context.Context) error { return listen.ServeUntil(ctx, s.admin, s.on.Admin, s.adminTLS) })
 	if s.probes != nil {
-		part("probes", func(ctx context.Context) error { return ServeUntil(ctx, s.probes, s.on.Probes, false) })
+		part("probes", func(ctx context.Context) error { return listen.ServeUntil(ctx, s.probes, s.on.Probes, false) })
 	}
 	if s.xds != nil {
 		group.Part("xds", s.xds.Run)
 		part("xds server", func(ctx context.Context) error {
 			defer context.AfterFunc(ctx, s.xds.Stop)()
-			err := UnlessClosed(s.xds.Serve(s.on.XDS))
+			err := listen.UnlessClosed(s.xds.Serve(s.on.XDS))
 			if err == nil {
 				<-ctx.Done() // another process accepts now; who is connected here stays as long as this one
 			}
@@ -276,72 +260,6 @@ func (s *servers) addTo(group *lifecycle.Group) {
 			return err
 		})
 	}
-}
-
-// ServeHTTP serves; overTLS by the server's configuration. That alone does not tell:
-// net/http gives every server one, once it serves.
-func ServeHTTP(server *http.Server, listener net.Listener, overTLS bool) error {
-	if overTLS {
-		return UnlessClosed(server.ServeTLS(secured{listener}, "", ""))
-	}
-	return UnlessClosed(server.Serve(listener))
-}
-
-// secured is a listener of connections that speak TLS, whose state is on both sides:
-// they do not move to another process.
-type secured struct{ net.Listener }
-
-func (s secured) Accept() (net.Conn, error) {
-	conn, err := s.Listener.Accept()
-	if g, ok := conn.(*Conn); ok {
-		g.fixed = true
-	}
-	return conn, err
-}
-
-// UnlessClosed drops the errors that mean that a server was closed.
-func UnlessClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, grpc.ErrServerStopped) || errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
-}
-
-// ServeUntil serves until ctx ends, and then lets answers under way finish, for
-// a moment.
-func ServeUntil(ctx context.Context, server *http.Server, listener net.Listener, overTLS bool) error {
-	served := make(chan error, 1)
-	go func() {
-		served <- panics.Call("an HTTP listener", func() error { return ServeHTTP(server, listener, overTLS) })
-	}()
-	select {
-	case err := <-served:
-		if err != nil {
-			return err
-		}
-		served <- nil // another process accepts now
-		<-ctx.Done()
-	case <-ctx.Done():
-	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
-	defer cancel()
-	var over *Conns
-	if p, ok := listener.(*Listener); ok { // else there is no TLS
-		over = p.Conns
-	}
-	_ = Shutdown(limited, server, over) // what it cuts off is a profile, or a caller that does not read
-	return <-served
-}
-
-// Shutdown lets a server's answers end, and when ctx ends it cuts. over are those of its connections that may speak TLS.
-func Shutdown(ctx context.Context, server *http.Server, over *Conns) error {
-	over.Hush()
-	err := server.Shutdown(ctx)
-	if err != nil {
-		over.cut()
-		_ = server.Close()
-	}
-	return err
 }
 
 // drainGRPC says GOAWAY to every gRPC client and refuses no call; away is closed
@@ -395,9 +313,9 @@ func (s *servers) letGo(ctx context.Context) error {
 		l.Conns.GreetParked(ctx, func(conn net.Conn) { s.clients.Track(conn, http.StateNew) })
 	}
 	s.clients.Answered(ctx)
-	Within(ctx, func() bool { return s.answering() == 0 })
+	listen.Within(ctx, func() bool { return s.answering() == 0 })
 	// They had at least the time that answered takes to say what they want.
-	for _, l := range []*Listener{s.on.GRPC, s.on.GRPCSocket} {
+	for _, l := range []*listen.Listener{s.on.GRPC, s.on.GRPCSocket} {
 		if l != nil {
 			l.Conns.Leave()
 		}
@@ -413,7 +331,7 @@ func (s *servers) letGo(ctx context.Context) error {
 	}
 	away := s.drainGRPC()
 	var errs []error
-	if err := Shutdown(ctx, s.http, s.on.HTTP.Conns); err != nil {
+	if err := listen.Shutdown(ctx, s.http, s.on.HTTP.Conns); err != nil {
 		errs = append(errs, fmt.Errorf("HTTP answers that nobody took were cut off: %w", err))
 	}
 	select {

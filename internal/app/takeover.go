@@ -16,6 +16,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/config"
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
@@ -33,7 +34,7 @@ import (
 type succession struct {
 	socket  *takeover.Socket // nil: nobody can take over from this process
 	path    string           // where it is published
-	accepts Backoff
+	accepts listen.Backoff
 
 	from  *takeover.Link // the process whose place this one takes; nil: none
 	other takeover.Process
@@ -82,11 +83,11 @@ func (h *inherited) close() {
 }
 
 // adminSocket is openAdminSocket, or the one that came.
-func (h *inherited) adminSocket(path string, log *slog.Logger) (*AdminSocket, error) {
+func (h *inherited) adminSocket(path string, log *slog.Logger) (*listen.AdminSocket, error) {
 	if came, ok := h.take("admin.socket", path).(*net.UnixListener); ok {
-		return NewAdminSocket(came, admin.Trusted, log), nil
+		return listen.NewAdminSocket(came, admin.Trusted, log), nil
 	}
-	return OpenAdminSocket(path, admin.Trusted, log)
+	return listen.OpenAdminSocket(path, admin.Trusted, log)
 }
 
 // New builds the sidecar of a configuration that Load returned and binds its
@@ -118,7 +119,7 @@ func Replace(c *Config, settings *config.Settings, version string, logs io.Write
 	log.Info("taking over", "from", from.other.PID, "its_version", from.other.Version, "listeners", len(from.left))
 	a, err := assemble(c, settings, version, logs, from)
 	if err != nil {
-		return nil, errors.Join(err, UnlessClosed(link.Close()))
+		return nil, errors.Join(err, listen.UnlessClosed(link.Close()))
 	}
 	a.adopt(from.other.Notes)
 	return a, nil
@@ -418,8 +419,8 @@ func (a *App) handClientsOver(ctx context.Context, s *servers) error {
 		_ = a.socket.Close()
 	}
 	heir := a.succession.heir.Load()
-	to := func(place string) Mover {
-		return func(conn Stream) error { return heir.link.Hand(place, conn) }
+	to := func(place string) listen.Mover {
+		return func(conn listen.Stream) error { return heir.link.Hand(place, conn) }
 	}
 	s.on.GRPC.Conns.MoveTo(to(placeGRPC))
 	s.on.HTTP.Conns.MoveTo(to(placeHTTP))
@@ -441,7 +442,7 @@ func (a *App) handClientsOver(ctx context.Context, s *servers) error {
 	_ = s.http.Shutdown(ctx) // GOAWAY; what it could not wait for is cut with the calls
 	select {
 	case <-away:
-	case <-time.After(Quiet): // by now clients have heard GOAWAY, and watch the new process
+	case <-time.After(listen.Quiet): // by now clients have heard GOAWAY, and watch the new process
 		s.watch.release()
 		select {
 		case <-away:

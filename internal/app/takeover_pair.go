@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
@@ -34,7 +35,7 @@ const (
 type pair struct {
 	app      *App
 	link     *takeover.Link
-	channels map[string]*Channel // by place
+	channels map[string]*listen.Channel // by place
 	clients  *servers
 
 	grpc *grpc.Server // for calls of the other process
@@ -47,15 +48,15 @@ type pair struct {
 // newPair makes calls for transactions of other go there, and lets its own come
 // in. The caller must run the pair.
 func (a *App) newPair(s *servers, link *takeover.Link, other takeover.Process) (*pair, error) {
-	p := &pair{app: a, link: link, clients: s, channels: make(map[string]*Channel)}
+	p := &pair{app: a, link: link, clients: s, channels: make(map[string]*listen.Channel)}
 	for _, place := range []string{placeGRPC, placeHTTP, placePeerGRPC, placePeerHTTP} {
-		p.channels[place] = NewChannel()
+		p.channels[place] = listen.NewChannel()
 	}
 	if s.on.GRPCSocket != nil {
-		p.channels[placeGRPCSocket] = NewChannel()
+		p.channels[placeGRPCSocket] = listen.NewChannel()
 	}
 	if s.on.HTTPSocket != nil {
-		p.channels[placeHTTPSocket] = NewChannel()
+		p.channels[placeHTTPSocket] = listen.NewChannel()
 	}
 	var err error
 	p.toGRPC, err = grpc.NewClient("passthrough:///peer",
@@ -121,15 +122,15 @@ func (p *pair) run() error {
 	for _, place := range []struct {
 		name  string
 		serve func(net.Listener) error
-		to    *Listener     // the listener that connections of clients belong to from now on; nil: they are the other process's own
-		first time.Duration // the time that the next request may take
+		to    *listen.Listener // the listener that connections of clients belong to from now on; nil: they are the other process's own
+		first time.Duration    // the time that the next request may take
 	}{
 		{placeGRPC, p.clients.front.Serve, on.GRPC, 0},
 		{placeGRPCSocket, p.clients.front.Serve, on.GRPCSocket, 0},
 		// Between two requests a client may wait so long; for the server that it has
 		// come to, the next one is the first.
-		{placeHTTP, func(l net.Listener) error { return ServeHTTP(p.clients.http, l, p.clients.httpTLS) }, on.HTTP, idle},
-		{placeHTTPSocket, func(l net.Listener) error { return ServeHTTP(p.clients.http, l, false) }, on.HTTPSocket, idle},
+		{placeHTTP, func(l net.Listener) error { return listen.ServeHTTP(p.clients.http, l, p.clients.httpTLS) }, on.HTTP, idle},
+		{placeHTTPSocket, func(l net.Listener) error { return listen.ServeHTTP(p.clients.http, l, false) }, on.HTTPSocket, idle},
 		{placePeerGRPC, p.grpc.Serve, nil, 0},
 		{placePeerHTTP, p.http.Serve, nil, 0},
 	} {
@@ -167,46 +168,3 @@ func (p *pair) run() error {
 	}
 	return err
 }
-
-// Channel is a listener through which connections are passed by hand.
-type Channel struct {
-	conns   chan net.Conn
-	closed  chan struct{}
-	once    sync.Once
-	Greet   func(net.Conn) net.Conn // nil: as they are
-	Serving sync.WaitGroup
-}
-
-func NewChannel() *Channel { return &Channel{conns: make(chan net.Conn), closed: make(chan struct{})} }
-
-// Pass hands a connection to whoever accepts; false: nobody does any more.
-func (h *Channel) Pass(conn net.Conn) bool {
-	select {
-	case h.conns <- conn:
-		return true
-	case <-h.closed:
-		return false
-	}
-}
-
-// Accept returns the next connection that is passed.
-func (h *Channel) Accept() (net.Conn, error) {
-	select {
-	case conn := <-h.conns:
-		if h.Greet != nil {
-			conn = h.Greet(conn)
-		}
-		return conn, nil
-	case <-h.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close ends Accept.
-func (h *Channel) Close() error {
-	h.once.Do(func() { close(h.closed) })
-	return nil
-}
-
-// Addr is that of no place in particular.
-func (h *Channel) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "takeover"} }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -52,7 +53,7 @@ func TestPairFinishesAnswers(t *testing.T) {
 				return wrapperspb.Bytes(make([]byte, 1<<20)), decode(new(emptypb.Empty))
 			}}},
 		}, nil)
-		h := NewChannel()
+		h := listen.NewChannel()
 		serving := make(chan error, 1)
 		go func() { serving <- p.grpc.Serve(h) }()
 

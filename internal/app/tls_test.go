@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/certtest"
 )
@@ -170,11 +171,13 @@ func TestHandshakesAreBounded(t *testing.T) {
 	copy(first[5:], []byte{1, 0, 0xff, 0}) // ClientHello, of 65,280 bytes
 	for name, tc := range map[string]struct {
 		settings []string
-		at       func(*sidecar) (address string, conns *Conns)
+		at       func(*sidecar) (address string, conns *listen.Conns)
 	}{
-		"grpc":               {nil, func(s *sidecar) (string, *Conns) { return s.at.GRPC, s.listeners.GRPC.Conns }},
-		"grpc without wire.": {[]string{"wire.mode=off"}, func(s *sidecar) (string, *Conns) { return s.at.GRPC, s.listeners.GRPC.Conns }},
-		"xds": {[]string{"xds.enabled=on", "xds.address=127.0.0.1:0"}, func(s *sidecar) (string, *Conns) {
+		"grpc": {nil, func(s *sidecar) (string, *listen.Conns) { return s.at.GRPC, s.listeners.GRPC.Conns }},
+		"grpc without wire.": {[]string{"wire.mode=off"}, func(s *sidecar) (string, *listen.Conns) {
+			return s.at.GRPC, s.listeners.GRPC.Conns
+		}},
+		"xds": {[]string{"xds.enabled=on", "xds.address=127.0.0.1:0"}, func(s *sidecar) (string, *listen.Conns) {
 			return s.at.XDS, s.listeners.XDS.Conns
 		}},
 	} {
@@ -224,7 +227,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 					ended <- err
 				}()
 			}
-			for range clients - most/(HeadTwice*3<<14) - 1 {
+			for range clients - most/(listen.HeadTwice*3<<14) - 1 {
 				if err := <-ended; err == nil {
 					t.Error("a byte came")
 				}

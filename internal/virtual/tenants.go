@@ -66,8 +66,8 @@ type identityPools struct {
 	byName  map[poolKey]*IdentityPool
 	making  map[poolKey][]Waiter // of identities whose pools are being made, and the calls that wait for them
 	named   map[poolKey]int      // pools with an app, by identity, also of making
-	closing int                     // pools that are closed to make room, and have not ended
-	warned  bool                    // that there are more apps than may have a pool
+	closing int                  // pools that are closed to make room, and have not ended
+	warned  bool                 // that there are more apps than may have a pool
 }
 
 // questions ask the cluster which user credentials belong to. IdentityPools.mu guards them.

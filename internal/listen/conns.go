@@ -1,4 +1,4 @@
-package app
+package listen
 
 import (
 	"container/list"
@@ -36,7 +36,7 @@ type Conns struct {
 	Headers *memguard.Budget // for headers of HTTP, and handshakes of TLS, that are not whole yet; nil: the server bounds them
 
 	move  atomic.Pointer[Mover]     // where connections at rest go; nil: they stay
-	until atomic.Pointer[time.Time] // see hush; nil: their server does not stop
+	until atomic.Pointer[time.Time] // see Hush; nil: their server does not stop
 }
 
 // Mover gives a copy of a connection to another process.

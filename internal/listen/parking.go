@@ -1,4 +1,4 @@
-package app
+package listen
 
 import (
 	"context"
@@ -9,11 +9,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
-
-// parkAfter is for how long a connection of HTTP/1.1 has had no request until its server, which has a goroutine and
-// buffers for it, some 20 KB, lets go of it: it is parked. A connection with TLS is not: its state is in its server. A
-// variable for tests.
-var parkAfter = 5 * time.Second
 
 // Parking is where the connections of one listener rest, from their beginning on: with a shard, which serves the
 // ordinary requests that come over them. For any other request a connection goes to the server, which takes it for a
@@ -36,19 +31,6 @@ type Parking struct {
 // Parked is a connection that is parked. Stop takes it back, with what was read of a request that is not whole; false:
 // it comes back through Conn.Back.
 type Parked interface{ Stop() (read []byte, ok bool) }
-
-func (a *App) newParking(first time.Duration) *Parking {
-	return &Parking{
-		After: parkAfter, First: first, Back: NewChannel(), Context: peerOf, Serves: func() bool { return a.phase.get() < draining },
-		Park: func(conn net.Conn, until time.Time, c *Conn) Parked {
-			// A nil *wire.Parked would be a parked that is not nil.
-			if p := a.wire.Park(conn, until, c); p != nil {
-				return p
-			}
-			return nil
-		},
-	}
-}
 
 // parksAt is when a connection is to be parked that its server waits for until then, zero: for ever. False: it is not. g.mu is held.
 func (g *Conn) parksAt(until time.Time) (at time.Time, ok bool) {

@@ -1,4 +1,4 @@
-package app
+package listen
 
 import (
 	"crypto/tls"
@@ -28,7 +28,7 @@ func (g *Conn) prefaced(b []byte) bool {
 // freeHead is how much of headers is not counted, in bytes: it fits the buffer that each connection has.
 const freeHead = 4 << 10
 
-var errHeaders = errors.New("app: headers came slowly, or there is no memory for them")
+var errHeaders = errors.New("listen: headers came slowly, or there is no memory for them")
 
 // roomFor reports whether there is memory for b, if it is of headers. If it becomes short while they come slowly, the
 // connection ends.

@@ -1,5 +1,5 @@
 //go:build !unix
 
-package app
+package listen
 
 func OpenFiles() (n uint64, ok bool) { return 0, false }

@@ -1,4 +1,4 @@
-package app
+package listen
 
 import (
 	"log/slog"
@@ -16,7 +16,7 @@ import (
 func TestAcceptIsTriedAgain(t *testing.T) {
 	for _, cause := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EPERM} {
 		synctest.Test(t, func(t *testing.T) {
-			log := new(lines)
+			log := new(strings.Builder)
 			d := newDoor("grpc.listen", slog.New(slog.NewTextHandler(log, nil)))
 			here, there := net.Pipe()
 			defer here.Close()

@@ -1,4 +1,4 @@
-package app
+package listen
 
 import (
 	"context"
@@ -26,22 +26,6 @@ type Places struct {
 	// Take returns the listener of a setting and its address that came from the process whose place this one takes, nil if none
 	// did. A nil take: there is no such process.
 	Take func(setting, address string) net.Listener
-}
-
-// placesOf are those of a configuration; from is the process whose place this one takes, nil if none.
-func placesOf(c Config, from *inherited) Places {
-	p := Places{
-		GRPC: c.GRPC.Listen, HTTP: c.HTTP.Listen, Admin: c.Admin.Listen, Probes: c.Admin.Probes,
-		GRPCSocket: c.GRPC.Socket, HTTPSocket: c.HTTP.Socket,
-		GRPCTLS: c.GRPC.TLS.CertFile != "", XDSTLS: c.XDS.TLS.CertFile != "", Idle: c.HTTP.IdleTimeout, Memory: memoryLimit(),
-	}
-	if c.XDS.Enabled {
-		p.XDS = c.XDS.Address
-	}
-	if from != nil {
-		p.Take = from.take
-	}
-	return p
 }
 
 // Set are the bound ports.
@@ -116,20 +100,6 @@ func (l *Set) Bind(at Places, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// bound has connections refused beyond b.
-func (a *App) bound(b Bounds) {
-	var apps, operators []*Door
-	for face, d := range a.doors() {
-		switch face {
-		case "admin", "probes", "admin_socket":
-			operators = append(operators, d)
-		default:
-			apps = append(apps, d)
-		}
-	}
-	b.Hold(apps, operators)
-}
-
 // OfAPI are those of the API and of YDB's protocol, by the name of their face.
 func (l *Set) OfAPI() map[string]*Listener {
 	all := map[string]*Listener{"grpc": l.GRPC, "http": l.HTTP}
@@ -179,23 +149,6 @@ func (l *Set) all() []*Listener {
 		if listener != nil {
 			all = append(all, listener)
 		}
-	}
-	return all
-}
-
-// doors are those of all listeners of clients and operators, by the name of their face.
-func (a *App) doors() map[string]*Door {
-	all := map[string]*Door{}
-	for face, l := range map[string]*Listener{"admin": a.listeners.Admin, "probes": a.listeners.Probes, "xds": a.listeners.XDS} {
-		if l != nil {
-			all[face] = l.Door
-		}
-	}
-	for face, l := range a.listeners.OfAPI() {
-		all[face] = l.Door
-	}
-	if a.socket != nil {
-		all["admin_socket"] = a.socket.localDoor.Door
 	}
 	return all
 }

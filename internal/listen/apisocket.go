@@ -1,7 +1,6 @@
-package app
+package listen
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,9 +9,6 @@ import (
 	"strconv"
 	"sync"
 
-	"google.golang.org/grpc/credentials"
-
-	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
@@ -120,32 +116,3 @@ func (a *UserAddr) String() string {
 
 // User is the user that the client's program runs as; false: nobody knows.
 func (a *UserAddr) User() (uint32, bool) { return a.uid, a.known }
-
-// peerOf numbers a connection, and notes the user of a program that has come over a Unix socket.
-func peerOf(ctx context.Context, conn net.Conn) context.Context {
-	connection := facade.Connection{Number: h2.NextNumber()}
-	if g, ok := Below(conn).(*Conn); ok {
-		connection.Pause, connection.UnderWay = g.PauseUntil, g.UnderWay
-	}
-	ctx = facade.WithConnection(ctx, connection)
-	if local, ok := conn.RemoteAddr().(*UserAddr); ok && local.known {
-		return facade.WithUser(ctx, local.uid)
-	}
-	return ctx
-}
-
-// overTCP are credentials for clients that come over TCP. What comes over a Unix socket does not leave the machine.
-type overTCP struct {
-	credentials.TransportCredentials
-}
-
-func (c overTCP) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if _, local := conn.RemoteAddr().(*UserAddr); local {
-		return conn, nil, nil
-	}
-	return c.TransportCredentials.ServerHandshake(conn)
-}
-
-func (c overTCP) Clone() credentials.TransportCredentials {
-	return overTCP{c.TransportCredentials.Clone()}
-}

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package app
+package listen
 
 import (
 	"net"

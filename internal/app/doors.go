@@ -1,0 +1,52 @@
+package app
+
+import (
+	"github.com/ydb-sidecar/sidecar/internal/listen"
+)
+
+// placesOf are those of a configuration; from is the process whose place this one takes, nil if none.
+func placesOf(c Config, from *inherited) listen.Places {
+	p := listen.Places{
+		GRPC: c.GRPC.Listen, HTTP: c.HTTP.Listen, Admin: c.Admin.Listen, Probes: c.Admin.Probes,
+		GRPCSocket: c.GRPC.Socket, HTTPSocket: c.HTTP.Socket,
+		GRPCTLS: c.GRPC.TLS.CertFile != "", XDSTLS: c.XDS.TLS.CertFile != "", Idle: c.HTTP.IdleTimeout, Memory: memoryLimit(),
+	}
+	if c.XDS.Enabled {
+		p.XDS = c.XDS.Address
+	}
+	if from != nil {
+		p.Take = from.take
+	}
+	return p
+}
+
+// bound has connections refused beyond b.
+func (a *App) bound(b listen.Bounds) {
+	var apps, operators []*listen.Door
+	for face, d := range a.doors() {
+		switch face {
+		case "admin", "probes", "admin_socket":
+			operators = append(operators, d)
+		default:
+			apps = append(apps, d)
+		}
+	}
+	b.Hold(apps, operators)
+}
+
+// doors are those of all listeners of clients and operators, by the name of their face.
+func (a *App) doors() map[string]*listen.Door {
+	all := map[string]*listen.Door{}
+	for face, l := range map[string]*listen.Listener{"admin": a.listeners.Admin, "probes": a.listeners.Probes, "xds": a.listeners.XDS} {
+		if l != nil {
+			all[face] = l.Door
+		}
+	}
+	for face, l := range a.listeners.OfAPI() {
+		all[face] = l.Door
+	}
+	if a.socket != nil {
+		all["admin_socket"] = a.socket.Door
+	}
+	return all
+}
