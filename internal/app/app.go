@@ -87,7 +87,7 @@ type App struct {
 	socket     *listen.AdminSocket // nil: off
 	phase      phase
 
-	succession succession
+	restart Restart
 }
 
 // Lines is a writer that does not wait for its reader.
@@ -114,7 +114,7 @@ type core struct {
 }
 
 // assemble is New; from is the process whose place this one takes, nil if none.
-func assemble(c *Config, settings *config.Settings, version string, logs io.Writer, from *inherited) (_ *App, err error) {
+func assemble(c *Config, settings *config.Settings, version string, logs io.Writer, from *Inherited) (_ *App, err error) {
 	a := &App{config: *c, version: version, started: time.Now(), health: newWatched(), events: admin.NewEvents(), findings: findings.New(), judged: make(chan struct{}, 1)}
 	a.log = telemetry.NewLogger(logs, c.Log, &a.level)
 	a.lines, _ = logs.(*Lines)
@@ -129,14 +129,14 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if a.guard, err = loopback.New(c.Facade.HTTP.Hosts); err != nil {
 		return nil, fmt.Errorf("http.hosts: %w", err)
 	}
-	defer from.close()
+	defer from.Close()
 	if a.certs, err = newListenerCerts(c, a.log); err != nil {
 		return nil, err
 	}
 	if err := a.listeners.Bind(placesOf(a.config, from), a.log); err != nil {
 		return nil, err
 	}
-	if a.socket, err = from.adminSocket(a.config.Admin.Socket, a.log); err != nil {
+	if a.socket, err = adminSocketOf(a.config.Admin.Socket, from, a.log); err != nil {
 		return nil, fmt.Errorf("admin.socket: %w", err)
 	}
 	files, _ := listen.OpenFiles()
@@ -144,7 +144,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	most := listen.BoundsOf(a.config.Connections.Each, a.config.Connections.total(), files, memory)
 	a.warnClamped(most, files, memory)
 	a.bound(most)
-	if err := a.succession.open(a.config.Takeover, from); err != nil {
+	if err := a.restart.Open(a.config.Takeover, from); err != nil {
 		return nil, fmt.Errorf("takeover.socket: %w", err)
 	}
 	if a.telemetry, err = telemetry.New(context.Background(), c.Telemetry, os.Getenv, c.Tracing, version, a.log); err != nil {
@@ -239,7 +239,7 @@ func (a *App) openXDS() {
 		NodesTLS: a.core.driver.TLS(cluster.Node{Address: a.core.driver.Endpoint()}) != nil,
 		Sidecar:  a.listeners.GRPC.Addr(), Secure: a.certs.grpc != nil,
 		Max:     func() int { return a.core.pool.Config().Max },
-		Leaving: func() bool { return a.phase.get() >= lameDuck && !a.replaced() },
+		Leaving: func() bool { return a.phase.get() >= lameDuck && !a.restart.Replaced() },
 		TLS:     a.certs.xds.Server(), Log: a.log,
 	})
 	a.core.router.Subscribe(a.xds.SetView)
@@ -512,11 +512,13 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 			a.log.Warn("cannot say that it is ready", "err", err)
 		}
 	}
-	if a.succession.from == nil {
+	if !a.restart.Replaces() {
 		serve()
 	}
 	life := ctx
-	group.Part("takeover", func(ctx context.Context) error { return a.succeed(ctx, life, stop, servers, serve) })
+	group.Part("takeover", func(ctx context.Context) error {
+		return a.restart.Succeed(ctx, life, stop, a.restartDeps(servers), serve)
+	})
 	err := group.Run(ctx, hurry)
 	return errors.Join(err, a.Close())
 }
@@ -527,7 +529,7 @@ const closeLimit = 5 * time.Second
 // Close lets go of what New took. Run calls it.
 func (a *App) Close() error {
 	a.listeners.Close()
-	a.succession.close()
+	a.restart.Close()
 	if a.socket != nil {
 		_ = a.socket.Close() // it may be closed already
 	}

@@ -5,7 +5,7 @@ import (
 )
 
 // placesOf are those of a configuration; from is the process whose place this one takes, nil if none.
-func placesOf(c Config, from *inherited) listen.Places {
+func placesOf(c Config, from *Inherited) listen.Places {
 	p := listen.Places{
 		GRPC: c.GRPC.Listen, HTTP: c.HTTP.Listen, Admin: c.Admin.Listen, Probes: c.Admin.Probes,
 		GRPCSocket: c.GRPC.Socket, HTTPSocket: c.HTTP.Socket,
@@ -15,7 +15,7 @@ func placesOf(c Config, from *inherited) listen.Places {
 		p.XDS = c.XDS.Address
 	}
 	if from != nil {
-		p.Take = from.take
+		p.Take = from.Take
 	}
 	return p
 }

@@ -126,8 +126,8 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 	group.Part("drain progress", a.logProgress)
 	group.Phase("not ready", 0, func(ctx context.Context) error {
 		a.beginEnd(context.Cause(life))
-		if a.replaced() {
-			return a.handClientsOver(ctx, s)
+		if a.restart.Replaced() {
+			return a.handClientsOver(ctx)
 		}
 		select {
 		case <-time.After(a.now().Drain.Delay):
@@ -159,9 +159,7 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		err := s.letGo(ctx)
-		if heir := a.succession.heir.Load(); heir != nil {
-			heir.finish(ctx)
-		}
+		a.restart.Finish(ctx)
 		return err
 	})
 	group.Phase("delete sessions", 0, func(ctx context.Context) error {
@@ -202,7 +200,7 @@ func (a *App) beginEnd(cause error) {
 
 // notReady tells probes and gRPC's health checks, and ends optional work.
 func (a *App) notReady() {
-	if !a.replaced() { // GOAWAY sends who watches it to the new process
+	if !a.restart.Replaced() { // GOAWAY sends who watches it to the new process
 		a.health.Shutdown()
 	}
 	a.quiet(true)
@@ -335,7 +333,7 @@ func (a *App) waitsFor(s stage, now progress) string {
 	case lameDuck:
 		return "SIGTERM, or mode=off"
 	case leaving:
-		if a.replaced() {
+		if a.restart.Replaced() {
 			return number(now.Connections, "connection") + ", to be handed over"
 		}
 		return "drain.delay"

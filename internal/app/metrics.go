@@ -329,7 +329,7 @@ func (a *App) read(o metric.Observer, in *instruments) {
 		o.ObserveInt64(in.crowded, d.Refused(), face)
 		o.ObserveInt64(in.unheard, d.Failures(), face)
 	}
-	o.ObserveInt64(in.unheard, a.succession.accepts.Failures(), metric.WithAttributes(attribute.String("ydb.sidecar.face", "takeover")))
+	o.ObserveInt64(in.unheard, a.restart.Failures(), metric.WithAttributes(attribute.String("ydb.sidecar.face", "takeover")))
 	a.readApps(o, in)
 	a.readWire(o, in)
 	a.readXDS(o, &in.xds)

@@ -109,9 +109,7 @@ func TestPairFinishesAnswers(t *testing.T) {
 func TestAProcessThatHangsWhileItTakesOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	s := start(t, newCluster(t).Endpoint(), "takeover.socket="+path)
-	s.succession.mu.Lock()
-	s.succession.limit = time.Millisecond
-	s.succession.mu.Unlock()
+	s.restart.SetLimit(time.Millisecond)
 	for range 3 {
 		link, err := takeover.Dial(t.Context(), path)
 		if err != nil {
@@ -126,7 +124,7 @@ func TestAProcessThatHangsWhileItTakesOver(t *testing.T) {
 		}
 		// It hangs until it is told that it is too late.
 		err = link.Receive(func(string, net.Conn) {})
-		if !refused(err) {
+		if !Refused(err) {
 			t.Errorf("it was told %v; want a refusal", err)
 		}
 		if err := link.Receive(func(string, net.Conn) {}); err != nil { // the end of the link: the next one may ask
@@ -134,7 +132,7 @@ func TestAProcessThatHangsWhileItTakesOver(t *testing.T) {
 		}
 		_ = link.Close()
 	}
-	if s.replaced() {
+	if s.restart.Replaced() {
 		t.Error("it was replaced")
 	}
 	if _, err := s.client.Status(t.Context(), new(sidecarv1.StatusRequest)); err != nil {

@@ -15,7 +15,7 @@ var unguarded = map[string]string{
 	"cmd/sidecar.interruptible":          "a command that an operator waits for ends with its panic; it only waits for a signal",
 	"cmd/sidecar.serve":                  "it only waits for signals and calls contexts' ends",
 	"internal/admin.Run":                 "the clock of package awake calls nobody",
-	"internal/app.acceptHeirs":           "it closes a socket",
+	"internal/app.accept":                "it closes a socket",
 	"internal/app.addTo":                 "it has a server of gRPC stop",
 	"internal/app.finish":                "it has a server of gRPC stop",
 	"internal/facade.handOver":           "it ends a context",

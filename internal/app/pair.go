@@ -33,10 +33,9 @@ const (
 // pair joins this process with the one that it replaces, or that replaces it,
 // as long as both live.
 type pair struct {
-	app      *App
+	deps     *Deps
 	link     *takeover.Link
 	channels map[string]*listen.Channel // by place
-	clients  *servers
 
 	grpc *grpc.Server // for calls of the other process
 	http *http.Server
@@ -47,15 +46,15 @@ type pair struct {
 
 // newPair makes calls for transactions of other go there, and lets its own come
 // in. The caller must run the pair.
-func (a *App) newPair(s *servers, link *takeover.Link, other takeover.Process) (*pair, error) {
-	p := &pair{app: a, link: link, clients: s, channels: make(map[string]*listen.Channel)}
+func newPair(deps *Deps, link *takeover.Link, other takeover.Process) (*pair, error) {
+	p := &pair{deps: deps, link: link, channels: make(map[string]*listen.Channel)}
 	for _, place := range []string{placeGRPC, placeHTTP, placePeerGRPC, placePeerHTTP} {
 		p.channels[place] = listen.NewChannel()
 	}
-	if s.on.GRPCSocket != nil {
+	if deps.Servers.On.GRPCSocket != nil {
 		p.channels[placeGRPCSocket] = listen.NewChannel()
 	}
-	if s.on.HTTPSocket != nil {
+	if deps.Servers.On.HTTPSocket != nil {
 		p.channels[placeHTTPSocket] = listen.NewChannel()
 	}
 	var err error
@@ -63,7 +62,7 @@ func (a *App) newPair(s *servers, link *takeover.Link, other takeover.Process) (
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return link.Connect(placePeerGRPC) }),
 		grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(),
-		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(connWindow),
+		grpc.WithInitialWindowSize(deps.Window), grpc.WithInitialConnWindowSize(deps.ConnWindow),
 		// What is too much, the process that gives the answer says.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
 	)
@@ -77,19 +76,19 @@ func (a *App) newPair(s *servers, link *takeover.Link, other takeover.Process) (
 		Protocols:          &protocols,
 		DisableCompression: true, // answers pass as they are
 	}
-	most := 2 * a.config.Facade.API.MaxOpen // the API itself refuses earlier
+	most := 2 * deps.MaxOpen // the API itself refuses earlier
 	p.grpc = grpc.NewServer(append([]grpc.ServerOption{
-		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(connWindow), grpc.MaxConcurrentStreams(uint32(most)),
-	}, a.api.PeerOptions()...)...)
-	a.api.Register(p.grpc)
+		grpc.InitialWindowSize(deps.Window), grpc.InitialConnWindowSize(deps.ConnWindow), grpc.MaxConcurrentStreams(uint32(most)),
+	}, deps.API.PeerOptions()...)...)
+	deps.API.Register(p.grpc)
 	p.http = &http.Server{
-		Handler: a.api.PeerHandler(), Protocols: &protocols,
+		Handler: deps.API.PeerHandler(), Protocols: &protocols,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: most},
-		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,
-		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,
-		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
+		ReadHeaderTimeout: deps.HeaderTimeout,
+		MaxHeaderBytes:    2 * deps.MaxHeaders,
+		ErrorLog:          slog.NewLogLogger(deps.Log.Handler(), slog.LevelWarn),
 	}
-	a.api.SetPeer(&facade.Peer{Instance: other.Instance, GRPC: p.toGRPC, HTTP: p.toHTTP})
+	deps.API.SetPeer(&facade.Peer{Instance: other.Instance, GRPC: p.toGRPC, HTTP: p.toHTTP})
 	return p, nil
 }
 
@@ -109,7 +108,7 @@ func (p *pair) finish(ctx context.Context) {
 
 // part takes back what newPair did.
 func (p *pair) part() {
-	p.app.api.SetPeer(nil)
+	p.deps.API.SetPeer(nil)
 	_ = p.toGRPC.Close()
 	p.toHTTP.CloseIdleConnections()
 }
@@ -117,20 +116,21 @@ func (p *pair) part() {
 // run serves what comes from the other process until that ends or the link is
 // closed. It returns what Link.Receive does.
 func (p *pair) run() error {
-	on := p.clients.on
-	idle := p.app.config.HTTP.IdleTimeout
+	s := &p.deps.Servers
+	on := s.On
+	idle := p.deps.IdleTimeout
 	for _, place := range []struct {
 		name  string
 		serve func(net.Listener) error
 		to    *listen.Listener // the listener that connections of clients belong to from now on; nil: they are the other process's own
 		first time.Duration    // the time that the next request may take
 	}{
-		{placeGRPC, p.clients.front.Serve, on.GRPC, 0},
-		{placeGRPCSocket, p.clients.front.Serve, on.GRPCSocket, 0},
+		{placeGRPC, s.ServeGRPC, on.GRPC, 0},
+		{placeGRPCSocket, s.ServeGRPC, on.GRPCSocket, 0},
 		// Between two requests a client may wait so long; for the server that it has
 		// come to, the next one is the first.
-		{placeHTTP, func(l net.Listener) error { return listen.ServeHTTP(p.clients.http, l, p.clients.httpTLS) }, on.HTTP, idle},
-		{placeHTTPSocket, func(l net.Listener) error { return listen.ServeHTTP(p.clients.http, l, false) }, on.HTTPSocket, idle},
+		{placeHTTP, func(l net.Listener) error { return listen.ServeHTTP(s.HTTP, l, s.HTTPTLS) }, on.HTTP, idle},
+		{placeHTTPSocket, func(l net.Listener) error { return listen.ServeHTTP(s.HTTP, l, false) }, on.HTTPSocket, idle},
 		{placePeerGRPC, p.grpc.Serve, nil, 0},
 		{placePeerHTTP, p.http.Serve, nil, 0},
 	} {
@@ -153,8 +153,8 @@ func (p *pair) run() error {
 			}
 		})
 	})
-	if err != nil && !errors.Is(err, net.ErrClosed) && !refused(err) {
-		p.app.log.Warn("the other process is not understood", "err", err)
+	if err != nil && !errors.Is(err, net.ErrClosed) && !Refused(err) {
+		p.deps.Log.Warn("the other process is not understood", "err", err)
 	}
 	p.part()
 	for _, h := range p.channels {
