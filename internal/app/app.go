@@ -44,6 +44,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/restart"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -87,7 +88,7 @@ type App struct {
 	socket     *listen.AdminSocket // nil: off
 	phase      phase
 
-	restart Restart
+	restart restart.Restart
 }
 
 // Lines is a writer that does not wait for its reader.
@@ -114,7 +115,7 @@ type core struct {
 }
 
 // assemble is New; from is the process whose place this one takes, nil if none.
-func assemble(c *Config, settings *config.Settings, version string, logs io.Writer, from *Inherited) (_ *App, err error) {
+func assemble(c *Config, settings *config.Settings, version string, logs io.Writer, from *restart.Inherited) (_ *App, err error) {
 	a := &App{config: *c, version: version, started: time.Now(), health: newWatched(), events: admin.NewEvents(), findings: findings.New(), judged: make(chan struct{}, 1)}
 	a.log = telemetry.NewLogger(logs, c.Log, &a.level)
 	a.lines, _ = logs.(*Lines)

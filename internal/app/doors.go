@@ -2,10 +2,11 @@ package app
 
 import (
 	"github.com/ydb-sidecar/sidecar/internal/listen"
+	"github.com/ydb-sidecar/sidecar/internal/restart"
 )
 
 // placesOf are those of a configuration; from is the process whose place this one takes, nil if none.
-func placesOf(c Config, from *Inherited) listen.Places {
+func placesOf(c Config, from *restart.Inherited) listen.Places {
 	p := listen.Places{
 		GRPC: c.GRPC.Listen, HTTP: c.HTTP.Listen, Admin: c.Admin.Listen, Probes: c.Admin.Probes,
 		GRPCSocket: c.GRPC.Socket, HTTPSocket: c.HTTP.Socket,

@@ -14,12 +14,13 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+	"github.com/ydb-sidecar/sidecar/internal/restart"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 )
 
 // adminSocketOf is the socket of the admin API that came from another process, or a new one.
-func adminSocketOf(path string, from *Inherited, log *slog.Logger) (*listen.AdminSocket, error) {
+func adminSocketOf(path string, from *restart.Inherited, log *slog.Logger) (*listen.AdminSocket, error) {
 	if came, ok := from.Take("admin.socket", path).(*net.UnixListener); ok {
 		return listen.NewAdminSocket(came, admin.Trusted, log), nil
 	}
@@ -40,7 +41,7 @@ func Replace(c *Config, settings *config.Settings, version string, logs io.Write
 	}
 	log := telemetry.NewLogger(logs, c.Log, nil)
 	// The instance is not known before all is built, and not needed: see self.
-	from, err := Ask(c.Takeover.Socket, takeover.Process{PID: os.Getpid(), Version: version, Wait: c.Startup.Wait})
+	from, err := restart.Ask(c.Takeover.Socket, takeover.Process{PID: os.Getpid(), Version: version, Wait: c.Startup.Wait})
 	if errors.Is(err, takeover.ErrNobody) {
 		log.Info("nobody to take over from; starting as usual", "socket", c.Takeover.Socket)
 		return New(c, settings, version, logs)
@@ -106,10 +107,10 @@ func (a *App) offered() []takeover.Listener {
 }
 
 // restartDeps is what hot restart needs of this process.
-func (a *App) restartDeps(s *servers) Deps {
+func (a *App) restartDeps(s *servers) restart.Deps {
 	c := &a.config
-	return Deps{
-		Servers: Servers{
+	return restart.Deps{
+		Servers: restart.Servers{
 			On: s.on, Admin: a.socket, ServeGRPC: s.front.Serve, HTTP: s.http, HTTPTLS: s.httpTLS,
 			HandedOver: func() { s.handedOver.Store(true) }, DrainGRPC: s.drainGRPC, Release: s.watch.release,
 		},

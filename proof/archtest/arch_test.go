@@ -30,6 +30,8 @@ var tiers = map[string]int{
 
 	"internal/app": 6,
 
+	"internal/restart": 5,
+
 	"internal/facade": 4, "internal/wire": 4, "internal/admin": 4, "internal/xds": 4,
 
 	"internal/upstream": 3, "internal/discovery": 3, "internal/h2": 2, "internal/ingest": 3, "internal/listen": 3,
@@ -57,7 +59,7 @@ var sideways = map[[2]string]string{
 var only = map[string][]string{
 	"internal/telemetry": {"internal/app"},
 	"internal/lifecycle": {"internal/app"},
-	"internal/takeover":  {"internal/app", "internal/listen"},
+	"internal/takeover":  {"internal/app", "internal/listen", "internal/restart"},
 	"internal/app":       {"cmd/sidecar"},
 	"proof/devcluster":   {"proof/cmd/devcluster"},
 	"proof/proc":         {"loadtest", "proof/chaos", "proof/cmd/realtest"},
