@@ -21,6 +21,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
 )
 
 // with is a context with the headers of an app that comes with this ticket.
@@ -70,13 +71,9 @@ func TestTicketOfNoUser(t *testing.T) {
 
 // Where tickets are enforced a wrong one is refused, and a right one has its user's pool.
 func TestEnforcedTickets(t *testing.T) {
-	config := devcluster.Default()
-	config.Tokens = []string{"right"}
-	c, err := devcluster.Start(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
+	c := clustertest.Start(t, func(config *devcluster.Config) {
+		config.Tokens = []string{"right"}
+	})
 	s := start(t, c.Endpoint(), "ydb.auth.kind=token", "ydb.auth.token=right")
 	s.serves("right")
 	if part, err := s.statementAs("right"); err != nil || part.GetStatus() != Ydb.StatusIds_SUCCESS {
@@ -96,13 +93,9 @@ func TestEnforcedTickets(t *testing.T) {
 // A node whose address another database's node has taken is the cluster's affair: nothing is
 // lost that was not open there, and no caller is told that it lacks a right.
 func TestAddressOfANodeIsReused(t *testing.T) {
-	config := devcluster.Default()
-	config.Tokens, config.Control = []string{"right"}, "127.0.0.1:0"
-	c, err := devcluster.Start(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
+	c := clustertest.Start(t, func(config *devcluster.Config) {
+		config.Tokens, config.Control = []string{"right"}, "127.0.0.1:0"
+	})
 	s := start(t, c.Endpoint(), "ydb.auth.kind=token", "ydb.auth.token=right", "pool.min=0")
 	s.serves("right")
 	if _, err := s.query("SELECT 1"); err != nil {

@@ -10,20 +10,13 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // Calls that their callers give up cost no sessions: nodes say when those are at rest again.
 func TestCancelledCallsKeepTheirSessions(t *testing.T) {
-	c, err := devcluster.Start(devcluster.Default())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := clustertest.Start(t, nil)
 	s := start(t, c.Endpoint(), "wire.mode=transaction", "wire.auth=own", "pool.max=60", "pool.shed=off")
 	ctx, end := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-ydb-database", "/local"), 5*time.Minute)
 	defer end()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -171,16 +172,7 @@ func (s *sidecar) query(sql string) (*sidecarv1.ExecuteResponse, error) {
 // newCluster runs three nodes until the test ends.
 func newCluster(t *testing.T) *devcluster.Cluster {
 	t.Helper()
-	c, err := devcluster.Start(devcluster.Default())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
+	return clustertest.Start(t, nil)
 }
 
 // freePort returns an address that nobody listens on. Other tests take ports of 127.0.0.1 all

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -38,14 +39,11 @@ func strange(request string) string {
 }
 
 // kvSetting opens to the key-value API the tables that makeKV creates.
-const kvSetting = "kv.tables=rows=kv key=id:Int64 value=body:Utf8,seen=kv key=id:Int64 value=body:Utf8 read_only,versions=versions key=id:Int64 value=body:Utf8 version=v:Uint64,none=none key=id:Int64 value=body:Utf8"
+const kvSetting = contract.TurnTables
 
 func (s *sidecar) makeKV() {
 	s.Helper()
-	for _, sql := range []string{
-		"CREATE TABLE kv (id Int64, body Utf8, PRIMARY KEY (id))", "CREATE TABLE versions (id Int64, body Utf8, v Uint64, PRIMARY KEY (id))",
-		"UPSERT INTO kv (id, body) VALUES (1, 'one'), (2, NULL)", "UPSERT INTO versions (id, body, v) VALUES (1, 'one', 5)",
-	} {
+	for _, sql := range contract.TurnSQL {
 		if _, err := s.query(sql); err != nil {
 			s.Fatal(err)
 		}

@@ -15,20 +15,13 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
 )
 
 // What a cluster reports of the cost of calls is added up by app, over both APIs.
 func TestConsumedUnitsOfBothAPIs(t *testing.T) {
-	config := devcluster.Default()
-	config.ConsumedUnits = true
-	c, err := devcluster.Start(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+	c := clustertest.Start(t, func(config *devcluster.Config) {
+		config.ConsumedUnits = true
 	})
 	s := start(t, c.Endpoint(), "wire.mode=transaction")
 	if r, err := s.query("CREATE TABLE t (id Uint64 NOT NULL, PRIMARY KEY (id))"); err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Bridge"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
 )
 
 // Each way to name the zone that comes first has all sessions opened there, and
@@ -22,13 +23,10 @@ func TestZones(t *testing.T) {
 		{zone: "nearest"},
 	} {
 		t.Run(tc.zone+tc.local, func(t *testing.T) {
-			config := devcluster.Default()
-			config.Nodes, config.Locations = 9, []string{"a", "b", "c"}
-			c, err := devcluster.Start(config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { c.Close() })
+			zones := []string{"a", "b", "c"}
+			c := clustertest.Start(t, func(config *devcluster.Config) {
+				config.Nodes, config.Locations = 9, zones
+			})
 			// Where an opening stalls, for a twentieth of its limit, the pool goes elsewhere: not on a busy machine.
 			s := start(t, c.Endpoint(), "pool.min=6", "pool.create_timeout=10m", "routing.zone="+tc.zone, "routing.local_zone="+tc.local)
 			var nodes nodesState
@@ -53,7 +51,7 @@ func TestZones(t *testing.T) {
 				t.Fatalf("preferred %v (want %s), %v of the load there, %d sessions elsewhere", nodes.Preferred, tc.want, nodes.Local, elsewhere)
 			}
 			for i := range 9 {
-				if config.Locations[i%3] == first {
+				if zones[i%3] == first {
 					c.Node(uint32(i + 1)).Kill()
 				}
 			}
@@ -68,14 +66,12 @@ func TestZones(t *testing.T) {
 
 // New load goes to the primary pile, and follows a promotion.
 func TestPiles(t *testing.T) {
-	config := devcluster.Default()
-	config.Nodes = 4
-	config.Piles = []devcluster.Pile{{Name: "a", State: Ydb_Bridge.PileState_PRIMARY}, {Name: "b", State: Ydb_Bridge.PileState_SYNCHRONIZED}}
-	c, err := devcluster.Start(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
+	c := clustertest.Start(t, func(config *devcluster.Config) {
+		config.Nodes = 4
+		config.Piles = []devcluster.Pile{
+			{Name: "a", State: Ydb_Bridge.PileState_PRIMARY}, {Name: "b", State: Ydb_Bridge.PileState_SYNCHRONIZED},
+		}
+	})
 	s := start(t, c.Endpoint(), "pool.min=6", "pool.create_timeout=10m")
 	// on reports where the sessions are, and the weights of the nodes.
 	on := func() (sessions map[string]int, weights map[string]float32) {

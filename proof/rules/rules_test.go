@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -19,18 +20,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // ready starts a development cluster and opens it.
 func ready(t *testing.T, change func(*devcluster.Config), target Target) (*devcluster.Cluster, *Cluster) {
 	t.Helper()
-	config := devcluster.Default()
-	if change != nil {
-		change(&config)
-	}
-	cluster, err := devcluster.Start(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Close(); err != nil {
-			t.Errorf("Close: %v", err)
+	var database string
+	cluster := clustertest.Start(t, func(c *devcluster.Config) {
+		if change != nil {
+			change(c)
 		}
+		database = c.Database
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -40,7 +35,7 @@ func ready(t *testing.T, change func(*devcluster.Config), target Target) (*devcl
 	}
 	_, rest, _ := strings.Cut(ready.Endpoint, "://")
 	target.Address, _, _ = strings.Cut(rest, "/")
-	target.Database, target.Directory = config.Database, "a/test"
+	target.Database, target.Directory = database, "a/test"
 	c, err := Open(ctx, target)
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -105,7 +106,7 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 	c := startCluster(t, nil)
 	clients, conns := map[string]sidecarv1.SidecarClient{}, map[string]*grpc.ClientConn{}
 	for _, client := range []string{"h2", "grpc"} {
-		s := startSidecar(t, c, nil, "ydb.client="+client, "pool.min=2", "kv.tables=rows=kv key=id:Int64 value=body:Utf8,seen=kv key=id:Int64 value=body:Utf8 read_only,versions=versions key=id:Int64 value=body:Utf8 version=v:Uint64,none=none key=id:Int64 value=body:Utf8")
+		s := startSidecar(t, c, nil, "ydb.client="+client, "pool.min=2", contract.TurnTables)
 		conns[client], clients[client] = dial(t, s.grpc)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -113,10 +114,7 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 	if _, err := clients["grpc"].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE turns (id Int64, body Utf8, PRIMARY KEY (id))", Timeout: "20s"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, sql := range []string{
-		"CREATE TABLE kv (id Int64, body Utf8, PRIMARY KEY (id))", "CREATE TABLE versions (id Int64, body Utf8, v Uint64, PRIMARY KEY (id))",
-		"UPSERT INTO kv (id, body) VALUES (1, 'one'), (2, NULL)", "UPSERT INTO versions (id, body, v) VALUES (1, 'one', 5)",
-	} {
+	for _, sql := range contract.TurnSQL {
 		if _, err := clients["grpc"].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Timeout: "20s"}); err != nil {
 			t.Fatal(err)
 		}

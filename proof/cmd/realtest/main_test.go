@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
 	"github.com/ydb-sidecar/sidecar/proof/rules"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -29,17 +30,7 @@ const (
 
 // A whole run without the tests: the report is complete, has no secret, and nothing is left.
 func TestRun(t *testing.T) {
-	config := devcluster.Default()
-	config.Users = map[string]string{user: password}
-	cluster, err := devcluster.Start(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
+	cluster := clustertest.Start(t, func(c *devcluster.Config) { c.Users = map[string]string{user: password} })
 	for name, value := range map[string]string{"AUTH_KIND": "static", "AUTH_USER": user, "AUTH_PASSWORD": password} {
 		t.Setenv("SIDECAR_YDB_"+name, value)
 	}

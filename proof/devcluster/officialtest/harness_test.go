@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,20 +26,7 @@ const patience = time.Minute
 // startCluster runs a cluster in this process for the length of the test.
 func startCluster(t testing.TB, change func(*devcluster.Config)) *devcluster.Cluster {
 	t.Helper()
-	c := devcluster.Default()
-	if change != nil {
-		change(&c)
-	}
-	cluster, err := devcluster.Start(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Close(); err != nil {
-			t.Errorf("close the cluster: %v", err)
-		}
-	})
-	return cluster
+	return clustertest.Start(t, change)
 }
 
 func testContext(t testing.TB) context.Context {
