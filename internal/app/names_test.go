@@ -122,9 +122,13 @@ func TestNamedSettingsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deeper, err := filepath.Glob("../admin/findings/*.go")
-	if err != nil {
-		t.Fatal(err)
+	var deeper []string
+	for _, pattern := range []string{"../admin/findings/*.go", "../pool/queue/*.go"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		deeper = append(deeper, found...)
 	}
 	strs := 0
 	for _, path := range slices.Concat(code, more, deeper) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
 // Acquire leases a session to the caller, who must give it to Release or Discard.
@@ -34,7 +36,7 @@ func (p *Pool) Try(by Ask) (*Session, bool) {
 	}
 	p.mu.Lock() // a sweep may have had them all
 	defer p.mu.Unlock()
-	if p.line.n > 0 || p.closed || p.paused {
+	if p.line.Len() > 0 || p.closed || p.paused {
 		return nil, false
 	}
 	s := p.pickLocked()
@@ -65,10 +67,10 @@ func (p *Pool) Wait(w *Waiter, by Ask) (Grant, error) {
 func (p *Pool) Cancel(w *Waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !w.queued {
+	if !w.Queued() {
 		return false
 	}
-	p.line.lose(w)
+	p.line.Lose(w)
 	p.setGateLocked(0)
 	return true
 }
@@ -187,7 +189,7 @@ func (p *state) pickLocked() *Session {
 
 // join leases a session or puts w in line: nil and no error.
 func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
-	w.begin(by.Class, by.App, by.From, by.Needs, by.Left, p.clock())
+	w.Begin(by.Class, by.App, by.From, by.Needs, by.Left, p.clock())
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -195,12 +197,12 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	}
 	// Whoever lays a session down from now on looks into the line afterwards. What
 	// was laid down before is found here. If others wait already, it is theirs.
-	if by.hopeless() && p.line.refusesLate() {
+	if by.hopeless() && p.line.RefusesLate() {
 		err := p.refuseLocked(w, by, ShedDeadline, 0)
 		p.mu.Unlock()
 		return nil, err
 	}
-	if p.line.n == 0 && !p.paused {
+	if p.line.Len() == 0 && !p.paused {
 		p.setGateLocked(1)
 		s, err := p.pickLocked(), error(nil)
 		if s == nil {
@@ -218,17 +220,17 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		p.mu.Unlock()
 		return nil, err
 	}
-	if why, ahead := p.line.arrive(w, p.aliveLocked(), by.Needs, by.Left); why != notRefused {
-		err := p.refuseLocked(w, by, Shed(why-tooLate), ahead)
+	if why, ahead := p.line.Arrive(w, p.aliveLocked(), by.Needs, by.Left); why != queue.None {
+		err := p.refuseLocked(w, by, Shed(why-queue.Late), ahead)
 		p.mu.Unlock()
 		return nil, err
 	}
-	turned := p.line.push(w, by.Weight)
+	turned := p.line.Push(w, by.Weight)
 	if turned != nil {
 		p.refused++
 	}
-	if age := p.line.age(); age > 0 && turned != w {
-		p.dueLocked(p.began.Add(w.since + age + 1))
+	if age := p.line.Age(); age > 0 && turned != w {
+		p.dueLocked(p.began.Add(w.Since() + age + 1))
 	}
 	p.growLocked()
 	p.mu.Unlock()
@@ -257,9 +259,9 @@ func (p *state) vainLocked() error {
 // foretold.
 func (p *refusals) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration) error {
 	p.shed[why]++
-	e := &ShedError{Why: why, Class: w.class, Ahead: ahead, Needs: by.Needs, Left: by.Left, Retry: retryAfter(ahead)}
+	e := &ShedError{Why: why, Class: w.Class(), Ahead: ahead, Needs: by.Needs, Left: by.Left, Retry: retryAfter(ahead)}
 	if why == ShedDelay {
-		e.Retry = max(e.Retry, standing) // it will not be over sooner
+		e.Retry = max(e.Retry, queue.Standing) // it will not be over sooner
 	}
 	return e
 }
@@ -271,7 +273,7 @@ func (p *state) aliveLocked() int { return min(p.usableLocked(), p.limit.most) }
 func (p *Pool) dismiss(gone *Waiter) {
 	for gone != nil {
 		w := gone
-		gone, w.next = w.next, nil
+		gone = w.TakeNext()
 		p.tell(w, nil)
 	}
 }
@@ -279,24 +281,24 @@ func (p *Pool) dismiss(gone *Waiter) {
 // tell ends the wait of w, which has left the line, with a session or, without
 // one, with a refusal.
 func (p *Pool) tell(w *Waiter, s *Session) {
-	w.session = s
-	if holds := w.takeHolder(); s != nil {
+	w.Handover.session = s
+	if holds := w.TakeHolder(); s != nil {
 		s.holds = holds
 	}
 	switch {
-	case w.told == nil:
-		w.done <- struct{}{}
+	case w.Handover.told == nil:
+		w.Handover.done <- struct{}{}
 	case s == nil:
-		w.told(Grant{}, p.refusal(w))
+		w.Handover.told(Grant{}, p.refusal(w))
 	default:
-		w.told(w.grant(), nil)
+		w.Handover.told(grant(w), nil)
 	}
 }
 
 // grant begins the lease of the session that was handed over to w.
-func (w *Waiter) grant() Grant {
-	s := w.session
-	g := Grant{Session: s, Waited: w.waited(), Created: s.turn == 0}
+func grant(w *Waiter) Grant {
+	s := w.Handover.session
+	g := Grant{Session: s, Waited: w.Waited(), Created: s.turn == 0}
 	s.lease(uint(s.home))
 	return g
 }
@@ -304,19 +306,19 @@ func (w *Waiter) grant() Grant {
 // refusal is why somebody in line was told that he gets none.
 func (p *Pool) refusal(w *Waiter) error {
 	c := p.Config()
-	e := ShedError{Class: w.class, Waited: w.waited(), Needs: w.work(), Left: w.left(), Retry: retryAfter(w.waited())}
-	switch w.why {
-	case notRefused:
+	e := ShedError{Class: w.Class(), Waited: w.Waited(), Needs: w.Needs(), Left: w.Left(), Retry: retryAfter(w.Waited())}
+	switch w.Why() {
+	case queue.None:
 		return ErrClosed
-	case noRight:
+	case queue.Denied:
 		return p.lacks.Load()
-	case tooMany:
+	case queue.Full:
 		return ErrQueueFull
-	case tooLate:
+	case queue.Late:
 		e.Why = ShedDeadline
-	case tooOld:
+	case queue.Old:
 		e.Why, e.Limit = ShedAge, c.QueueAge
-	case tooSlow:
+	case queue.Slow:
 		e.Why, e.Limit = ShedDelay, c.QueueTarget
 	}
 	return &e
@@ -339,21 +341,21 @@ func (p *Pool) await(ctx context.Context, by Ask) (Grant, error) {
 		return Grant{Session: s}, err
 	}
 	select {
-	case <-w.done:
+	case <-w.Handover.done:
 	case <-ctx.Done():
 		if err = p.Leave(ctx, w); err != nil {
 			p.waiters.Put(w)
 			return Grant{}, err
 		}
-		<-w.done // on its way
+		<-w.Handover.done // on its way
 	}
-	if w.session == nil {
+	if w.Handover.session == nil {
 		err = p.refusal(w)
 		p.waiters.Put(w)
 		return Grant{}, err
 	}
-	g := w.grant()
-	w.session = nil
+	g := grant(w)
+	w.Handover.session = nil
 	p.waiters.Put(w)
 	return g, nil
 }
@@ -363,12 +365,12 @@ func (p *Pool) await(ctx context.Context, by Ask) (Grant, error) {
 func (p *Pool) Leave(ctx context.Context, w *Waiter) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !w.queued {
+	if !w.Queued() {
 		return nil
 	}
 	p.timed++
 	err := p.waitErrorLocked(w, ctx.Err())
-	p.line.lose(w)
+	p.line.Lose(w)
 	p.setGateLocked(0)
 	return err
 }
@@ -378,13 +380,13 @@ func (p *Pool) tooLate(ctx context.Context, by Ask) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := new(Waiter)
-	w.begin(by.Class, by.App, by.From, by.Needs, by.Left, p.clock())
+	w.Begin(by.Class, by.App, by.From, by.Needs, by.Left, p.clock())
 	return p.waitErrorLocked(w, ctx.Err())
 }
 
 func (p *state) waitErrorLocked(w *Waiter, cause error) error {
 	e := &WaitError{
-		Class: w.class, Waited: p.clock() - w.since, Max: p.cfg.Max,
+		Class: w.Class(), Waited: p.clock() - w.Since(), Max: p.cfg.Max,
 		Opening: len(p.openings), Nodes: len(p.table.Load().nodes), Cause: cause,
 	}
 	e.Paused = p.paused
@@ -396,7 +398,7 @@ func (p *state) waitErrorLocked(w *Waiter, cause error) error {
 	}
 	e.Live = p.size - len(p.openings) - p.closing
 	e.Busy = max(0, e.Live-p.idleLatelyLocked())
-	if p.lastOpen != nil && (!p.openOK || p.failedAt >= w.since) {
+	if p.lastOpen != nil && (!p.openOK || p.failedAt >= w.Since()) {
 		e.Open = p.lastOpen
 	}
 	return e

@@ -19,7 +19,7 @@ func (p *Pool) Close(ctx context.Context) error {
 		p.closed, p.closedAt = true, time.Now()
 		p.hungry = false
 		p.stake.quit()
-		waiting = p.line.drain()
+		waiting = p.line.Drain()
 		p.setGateLocked(0)
 		for o := range p.openings {
 			o.cancel()

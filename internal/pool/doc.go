@@ -16,9 +16,8 @@
 //   - An idle session of an eligible node is never left alone while somebody
 //     waits. Whoever lays a session down looks for waiters afterwards, and
 //     whoever wants to wait looks everywhere after saying so.
-//   - Within a class the line is first come, first served; between classes the
-//     highest goes first, except for what the shares guarantee to the others.
-//     A caller whose context ends leaves the line at once.
+//   - Callers that wait are in the queue (package queue), which decides who goes first
+//     and who is turned away. A caller whose context ends leaves it at once.
 //   - Nodes that are not cluster.UseNew get no session opened and none leased,
 //     and have no idle ones: those are closed at once, leased ones when they
 //     come back. On a node that is ejected for its own load both are parked instead,

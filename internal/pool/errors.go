@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
 // What callers branch on, beside *WaitError.
@@ -52,7 +54,7 @@ func (e *ShedError) Error() string {
 	case e.Why == ShedAge:
 		return fmt.Sprintf("pool: waited %v for a session; pool.queue_age is %v", round(e.Waited), e.Limit)
 	case e.Why == ShedDelay && e.Ahead > 0:
-		return fmt.Sprintf("pool: of the app's calls that wait for a session one in %d or more is turned away; this one would have had to wait %v", many, round(e.Ahead))
+		return fmt.Sprintf("pool: of the app's calls that wait for a session one in %d or more is turned away; this one would have had to wait %v", queue.LostShare, round(e.Ahead))
 	case e.Why == ShedDelay:
 		return fmt.Sprintf("pool: waited %v for a session while there are too few of them; pool.queue_target is %v", round(e.Waited), e.Limit)
 	case e.Waited > 0:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
 // opening is one call of Opener.Open. It is detached from the caller whose need
@@ -39,7 +40,7 @@ const (
 // line, and ahead of need.
 func (p *state) wantLocked() (inLine, ahead int) {
 	if !p.paused {
-		inLine = p.allowedLocked(p.line.n - (len(p.openings) - p.stalled))
+		inLine = p.allowedLocked(p.line.Len() - (len(p.openings) - p.stalled))
 	}
 	if !p.quiet {
 		ahead = p.cfg.Min - p.evictedLocked() - (p.usableLocked() + len(p.openings) - p.stalled)
@@ -322,7 +323,7 @@ func (p *state) deniedLocked(err error) (gone *Waiter) {
 	if p.servesLocked() {
 		return nil
 	}
-	gone = p.line.clear(noRight, now)
+	gone = p.line.Clear(queue.Denied, now)
 	p.setGateLocked(0)
 	return gone
 }

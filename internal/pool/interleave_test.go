@@ -165,7 +165,7 @@ func TestInterleavings(t *testing.T) {
 		},
 		// A caller's context ends just as a session is handed to it.
 		"context_ends_at_the_hand_over": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			w := &Waiter{done: make(chan struct{}, 1)}
+			w := &Waiter{Handover: handover{done: make(chan struct{}, 1)}}
 			if got, err := p.join(w, Ask{Class: Normal}); got != nil || err != nil {
 				t.Fatal(got, err)
 			}
@@ -173,11 +173,11 @@ func TestInterleavings(t *testing.T) {
 			if p.Cancel(w) {
 				t.Error("taken out of a line it had left")
 			}
-			<-w.done
-			if w.session != s {
-				t.Errorf("handed over %v; want the session", w.session)
+			<-w.Handover.done
+			if w.Handover.session != s {
+				t.Errorf("handed over %v; want the session", w.Handover.session)
 			}
-			p.Release(w.grant().Session)
+			p.Release(grant(w).Session)
 		},
 	}
 	for name, play := range tests {

@@ -58,7 +58,7 @@ func (p *Pool) Use() (peak int, limited bool) {
 func (p *Pool) Busy() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.line.n > 0 || p.size-len(p.openings)-p.closing > p.idleLocked()
+	return p.line.Len() > 0 || p.size-len(p.openings)-p.closing > p.idleLocked()
 }
 
 // surplusLocked is how many sessions more than the limit are not aside; negative: so
@@ -85,7 +85,7 @@ func (p *state) feelLocked() {
 		return
 	}
 	surplus := p.surplusLocked()
-	p.limit.felt = p.limit.felt || p.line.n > 0 && surplus >= 0
+	p.limit.felt = p.limit.felt || p.line.Len() > 0 && surplus >= 0
 	if surplus < 0 && held > 0 {
 		p.dueLocked(p.began)
 	}

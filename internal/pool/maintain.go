@@ -96,7 +96,7 @@ func (p *Pool) maintain() (next time.Duration, gone *Waiter, ok bool) {
 		}
 	}
 	p.parkedLocked(now, earlier)
-	gone, oldest := p.line.overdue(p.clock())
+	gone, oldest := p.line.Overdue(p.clock())
 	if oldest > 0 {
 		earlier(p.began.Add(oldest))
 	}

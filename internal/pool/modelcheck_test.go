@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
 // check compares the pool with the invariants. Nothing moves meanwhile: every
@@ -18,14 +20,14 @@ func (w *walk) check() {
 	defer p.mu.Unlock()
 
 	// What callers of a connection got in line, and have, counts.
-	counted := make(map[*holder]int32)
+	counted := make(map[*queue.Holder]int32)
 	for _, s := range w.held {
 		if s.holds != nil {
 			counted[s.holds]++
 		}
 	}
-	for from, holds := range p.line.holds {
-		if n := holds.sessions.Load(); n < counted[holds] { // some are on their way
+	for from, holds := range p.line.Holders() {
+		if n := holds.Sessions(); n < counted[holds] { // some are on their way
 			w.Errorf("connection %d has %d sessions, and %d count", from, counted[holds], n)
 		}
 	}
@@ -186,18 +188,18 @@ func (w *walk) check() {
 
 	// I4: nobody waits beside an idle session, and the lines agree.
 	waiting := 0
-	for c := range p.line.class {
+	for c := range p.line.Waiting() {
 		of := 0
 		for _, q := range w.line[c*walkApps:][:walkApps] {
 			of += len(q)
 		}
 		waiting += of
-		if got := p.line.class[c].n; got != of {
+		if got := p.line.Waiting()[c]; got != of {
 			w.Errorf("%d wait in class %v; want %d", got, Class(c), of)
 		}
 	}
-	if p.line.n != waiting || (p.gate.Load() == gateLine) != (waiting > 0 || w.paused) || waiting > w.cfg.Queue {
-		w.Errorf("line of %d, gate %d, want %d, at most %d", p.line.n, p.gate.Load(), waiting, w.cfg.Queue)
+	if p.line.Len() != waiting || (p.gate.Load() == gateLine) != (waiting > 0 || w.paused) || waiting > w.cfg.Queue {
+		w.Errorf("line of %d, gate %d, want %d, at most %d", p.line.Len(), p.gate.Load(), waiting, w.cfg.Queue)
 	}
 	if busy != (waiting+len(w.held)+len(w.resting) > 0) {
 		w.Errorf("busy: %t; %d wait, %d leased, %d recovering", busy, waiting, len(w.held), len(w.resting))
@@ -295,8 +297,8 @@ func (w *walk) finish() {
 	if st := w.p.Stats(); st.Sessions != 0 || st.Created != st.Closed {
 		w.Errorf("after Close: %+v", st)
 	}
-	for from, holds := range w.p.line.holds {
-		if n := holds.sessions.Load(); n != 0 || holds.turns != 0 {
+	for from, holds := range w.p.line.Holders() {
+		if n := holds.Sessions(); n != 0 || holds.Turns() != 0 {
 			w.Errorf("connection %d holds %d sessions at the end", from, n)
 		}
 	}

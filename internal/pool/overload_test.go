@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
 // crowd is what one test asks of a pool, whose sessions are used for service by each.
@@ -151,7 +153,7 @@ func TestPatientCallersAreNotRefused(t *testing.T) {
 		"after_an_overload": func(l *crowd) {
 			l.come(2000, 2*time.Second, hasty)
 			l.calls.Wait()
-			time.Sleep(3 * standing)
+			time.Sleep(3 * queue.Standing)
 			for range 900 {
 				l.calls.Go(func() { l.one(patient) })
 			}

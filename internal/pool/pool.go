@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
 // Pool is a pool of sessions. All its methods may be called from any goroutine.
@@ -63,7 +64,7 @@ func (p *shelf) in(number uint32) *Session { return p.cells.at(uint16(number - 1
 type state struct {
 	*shelf
 	cfg    Config
-	line   line
+	line   queue.Line[handover]
 	limit  limit
 	log    *slog.Logger
 	worker worker // the pool
@@ -168,7 +169,7 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 	p.state.shelf, p.log, p.began = &p.shelf, log, time.Now()
 	p.worker = p
 	p.life, p.end = context.WithCancel(context.Background())
-	p.waiters.New = func() any { return &Waiter{done: make(chan struct{}, 1)} }
+	p.waiters.New = func() any { return &Waiter{Handover: handover{done: make(chan struct{}, 1)}} }
 	p.table.Store(newTable(nil, nil))
 	p.cfg = cfg
 	p.inForce.Store(&cfg)
@@ -178,7 +179,7 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 		slots *= 2
 	}
 	p.slots = make([]slot, slots)
-	p.line = newLine(cfg)
+	p.line = queue.New[handover](cfg.queue())
 	p.limit.most = cfg.Max
 	p.nodes = make(map[cluster.NodeID]*node)
 	p.openings = make(map[*opening]struct{})
@@ -219,7 +220,7 @@ func (p *shelf) liveLocked() iter.Seq[*Session] {
 func (p *state) setGateLocked(joining int) {
 	shut := uint32(gateOpen)
 	switch {
-	case p.closed || p.paused || p.line.n+joining > 0:
+	case p.closed || p.paused || p.line.Len()+joining > 0:
 		shut = gateLine
 	case p.limitedLocked() && p.surplusLocked() > 0:
 		shut = gateLimit

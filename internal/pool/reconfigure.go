@@ -24,7 +24,7 @@ func (p *Pool) Reconfigure(c Config) {
 	}
 	p.cfg = c
 	p.inForce.Store(&c)
-	p.line.configure(c)
+	p.line.Configure(c.queue())
 	p.viewLocked(p.viewed) // the limits of nodes follow from that of the pool
 	p.lowerLocked()
 	p.trimLocked()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
 // Release ends a lease. The session goes to the first in line or rests until
@@ -39,7 +40,7 @@ func endLease(s *Session) {
 	}
 	s.leased = false
 	if s.holds != nil {
-		s.holds.gave()
+		s.holds.Gave()
 		s.holds = nil
 	}
 }
@@ -119,11 +120,11 @@ func (p *Pool) give(w *Waiter, s *Session) {
 // nextLocked takes the waiter to be served out of the line; nil: none. gone are to
 // be dismissed.
 func (p *state) nextLocked() (w, gone *Waiter) {
-	if p.line.n == 0 || p.paused {
+	if p.line.Len() == 0 || p.paused {
 		p.setGateLocked(0)
 		return nil, nil
 	}
-	w, gone = p.line.pop(p.clock())
+	w, gone = p.line.Pop(p.clock())
 	p.countLocked(gone)
 	p.setGateLocked(0)
 	return w, gone
@@ -131,8 +132,8 @@ func (p *state) nextLocked() (w, gone *Waiter) {
 
 // countLocked counts those whom pop or overdue turned away.
 func (p *refusals) countLocked(gone *Waiter) {
-	for ; gone != nil; gone = gone.next {
-		p.shed[gone.why-tooLate]++
+	for ; gone != nil; gone = gone.Next() {
+		p.shed[gone.Why()-queue.Late]++
 	}
 }
 
@@ -145,7 +146,7 @@ func (p *Pool) serve() {
 		}
 		p.trimLocked()
 		var s *Session
-		if p.line.n > 0 && !p.paused {
+		if p.line.Len() > 0 && !p.paused {
 			s = p.pickLocked()
 		}
 		if s == nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
 // Resource is what a session is to the pool: something on a node to delete.
@@ -50,7 +51,7 @@ type Session struct {
 
 	index uint16 // of its cell
 	res   Resource
-	holds *holder // where the lease counts, if it was got in line; nil: nowhere
+	holds *queue.Holder // where the lease counts, if it was got in line; nil: nowhere
 
 	// Owned by sweeps, which hold the session as well as Pool.mu.
 	seenTurn uint32

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
 // shedding returns the refusal in err.
@@ -129,7 +131,7 @@ func TestForetoldWait(t *testing.T) {
 // A line that waited long for its first sessions, and moves fast since, foretells no
 // long wait: neither before there is a pace nor when there is one.
 func TestStallForetellsNothing(t *testing.T) {
-	for _, served := range []int{1, paceLeast, 2 * paceLeast} {
+	for _, served := range []int{1, queue.PaceLeast, 2 * queue.PaceLeast} {
 		synctest.Test(t, func(t *testing.T) {
 			cfg := config(1)
 			cfg.Shed = true

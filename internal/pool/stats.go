@@ -109,12 +109,12 @@ func (p *Pool) breathLocked() {
 func (p *Pool) stats(piece int) (Stats, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.limit.most, Aside: p.limit.held(), Parked: int(p.limit.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past, Moving: p.spread.moving, Queued: p.line.joined, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
+	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.limit.most, Aside: p.limit.held(), Parked: int(p.limit.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past, Moving: p.spread.moving, Queued: p.line.Joined(), TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
 	if inLine, ahead := p.wantLocked(); !p.closed {
 		st.Paced = max(0, min(max(inLine, ahead), p.cfg.Max-p.size))
 	}
-	st.Waiting = p.line.waiting()
-	st.Oldest = p.line.oldest(p.clock())
+	st.Waiting = p.line.Waiting()
+	st.Oldest = p.line.Oldest(p.clock())
 	if !p.openOK {
 		st.OpenErr = p.lastOpen
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
 // A caller whose context ends leaves the line at once, and the error says that the
@@ -245,12 +247,14 @@ func TestRefusalsTakeNoLock(t *testing.T) {
 	told := make(chan error, 10)
 	p.mu.Lock()
 	go func() {
-		for why := notRefused; why <= noRight; why++ {
-			told <- p.refusal(&Waiter{why: why})
+		for why := queue.None; why <= queue.Denied; why++ {
+			l, w := queue.New[handover](queue.Config{Limit: 1}), new(Waiter)
+			l.Push(w, 1)
+			told <- p.refusal(l.Clear(why, 0))
 		}
 		close(told)
 	}()
-	for range noRight + 1 {
+	for range queue.Denied + 1 {
 		select {
 		case err := <-told:
 			if err == nil {

@@ -1,49 +1,32 @@
-package pool
+package queue
 
 import (
 	"time"
 )
 
-// Ask is who wants a session, and what is known of the work.
-type Ask struct {
-	Class  Class
-	App    uint8         // a number for whoever asks; each has a queue of its own in the class
-	From   uint64        // a number for the connection that asks; in the queue connections take turns; 0: all that say nothing are one
-	Weight uint16        // of that queue next to the others in the class; 0 counts as 1
-	Needs  time.Duration // the work needs the session for about so long; 0: nobody knows
-	Left   time.Duration // until nobody wants its outcome any more; 0: unknown
-	Near   Place         // from where a session is preferred, for a caller that has had one there
-}
-
-// Place is where a session lives. The zero Place is nowhere.
-type Place struct{ node *node }
-
-// hopeless reports whether the work cannot be done in time even if it begins now.
-func (a Ask) hopeless() bool { return a.Left > 0 && a.Left < a.Needs }
-
 // Waiter is a place in the line for a caller that does not block. It may be used
 // again once it was told or cancelled, not before.
-type Waiter struct { // a cache line, and two words
-	told     func(Grant, error) // nil: the caller blocks on done
-	done     chan struct{}      // has room for one
-	session  *Session           // what is handed over; nil: refused
-	since    time.Duration      // on the pool's clock; once it has left the line to be told: how long it waited
-	deadline time.Duration      // on the pool's clock, 0: none; once it was refused: how long it had left
+//
+// With three words of Handover it is a cache line and two words.
+type Waiter[T any] struct {
+	Handover T             // the pool's; the queue does not look at it
+	since    time.Duration // on the pool's clock; once it has left the line to be told: how long it waited
+	deadline time.Duration // on the pool's clock, 0: none; once it was refused: how long it had left
 
 	// Guarded by Pool.mu.
-	prev, next *Waiter
+	prev, next *Waiter[T]
 	needs      uint32 // Ask.Needs in microseconds
 	class      Class
 	app        uint8
 	queued     bool
-	why        refused
+	why        Reason
 	from       uint64 // Ask.From
 
-	holds *holder // once it was served: where its session counts, see line.holds; nil: nowhere
+	holds *Holder // once it was served: where its session counts, see line.holds; nil: nowhere
 }
 
-// begin makes w ready to join the queue.
-func (w *Waiter) begin(class Class, app uint8, from uint64, needs, left, now time.Duration) {
+// Begin makes w ready to join the queue.
+func (w *Waiter[T]) Begin(class Class, app uint8, from uint64, needs, left, now time.Duration) {
 	w.class, w.app, w.from, w.since, w.deadline = Class(class.index()), app, from, now, 0
 	w.needs = uint32(min(max(needs, 0), costMost*time.Microsecond) / time.Microsecond)
 	if left > 0 {
@@ -51,44 +34,57 @@ func (w *Waiter) begin(class Class, app uint8, from uint64, needs, left, now tim
 	}
 }
 
-// waited returns how long w waited, once it has left the queue to be told.
-func (w *Waiter) waited() time.Duration { return w.since }
+// Waited returns how long w waited, once it has left the queue to be told.
+func (w *Waiter[T]) Waited() time.Duration { return w.since }
 
-// left returns how long w had left until its deadline, once it was refused; 0: it has none.
-func (w *Waiter) left() time.Duration { return w.deadline }
+// Left returns how long w had left until its deadline, once it was refused; 0: it has none.
+func (w *Waiter[T]) Left() time.Duration { return w.deadline }
 
-// work returns how long the work needs a session; 0: unknown.
-func (w *Waiter) work() time.Duration { return time.Duration(w.needs) * time.Microsecond }
+// Needs returns how long the work needs a session; 0: unknown.
+func (w *Waiter[T]) Needs() time.Duration { return time.Duration(w.needs) * time.Microsecond }
 
-// takeHolder returns where the session of w counts, once; nil: nowhere.
-func (w *Waiter) takeHolder() *holder {
+// Queued reports whether w is in the queue.
+func (w *Waiter[T]) Queued() bool { return w.queued }
+
+// Class returns the class in which w waits.
+func (w *Waiter[T]) Class() Class { return w.class }
+
+// Since returns when w joined the queue.
+func (w *Waiter[T]) Since() time.Duration { return w.since }
+
+// Why returns why w gets no session.
+func (w *Waiter[T]) Why() Reason { return w.why }
+
+// TakeNext takes the waiter that follows w off the list of those that Pop, Overdue or Clear took out; nil: none.
+func (w *Waiter[T]) TakeNext() *Waiter[T] {
+	next := w.next
+	w.next = nil
+	return next
+}
+
+// Next returns the waiter that follows w in the list of those that Pop, Overdue or Clear took out; nil: none.
+func (w *Waiter[T]) Next() *Waiter[T] { return w.next }
+
+// TakeHolder returns where the session of w counts, once; nil: nowhere.
+func (w *Waiter[T]) TakeHolder() *Holder {
 	h := w.holds
 	w.holds = nil
 	return h
 }
 
-// refused is why a waiter gets no session.
-type refused uint8
+// Reason is why a waiter gets no session.
+type Reason uint8
 
 const (
-	notRefused refused = iota // while the pool is open; else ErrClosed
-	tooMany                   // ErrQueueFull
-	tooLate                   // ShedDeadline
-	tooOld                    // ShedAge
-	tooSlow                   // ShedDelay
-	noRight                   // *DeniedError
+	None   Reason = iota // it gets one, or the pool is closed
+	Full                 // the queue is full, or became full of callers that go first
+	Late                 // the work could not be done in time
+	Old                  // it waited for longer than Config.Age
+	Slow                 // it waited for longer than Config.Target in a queue that stands, or would in an overload
+	Denied               // a right is missing
 )
 
-// NewWaiter returns a waiter that tells its caller through told, which must not
-// be nil. See Pool.Wait.
-func NewWaiter(told func(Grant, error)) *Waiter {
-	if told == nil {
-		panic("pool: a waiter that cannot be told")
-	}
-	return &Waiter{told: told}
-}
-
-// line is the bounded waiting line: in each class a queue for each app. It does no
+// Line is the bounded queue of all callers that wait: in each class a queue for each app. It does no
 // locking.
 //
 // Which class a session goes to: each class that waits earns its share, in percent,
@@ -106,28 +102,37 @@ func NewWaiter(told func(Grant, error)) *Waiter {
 // Which connection of the app: they take turns, each with up to perTurn callers, since a connection may stand for many. One that
 // holds its part of the sessions, and perTurn at least, passes its turn on while others wait: calls that take long would keep
 // those of others waiting for rounds.
-type line struct {
+type Line[T any] struct {
 	n      int
 	joined uint64 // callers that have joined it so far
 	limit  int
 	rules  rules
 	shares [ClassSize]int
-	class  [ClassSize]ranks
+	class  [ClassSize]ranks[T]
 	earned [ClassSize]int // in hundredths of a session
 	rhythm rhythm         // of all queues
 	inTurn int            // perTurn
 	serves int            // sessions that serve the line, as who joined last was told
 
-	holds map[uint64]*holder // sessions that callers of a connection got in line, and have; by connection
+	holds map[uint64]*Holder // sessions that callers of a connection got in line, and have; by connection
 	kept  int                // the size of holds at which those that are 0 are removed
-	spare *turn              // some that are free, linked by next; at most as many as were ever in use at a time
+	spare *turn[T]           // some that are free, linked by next; at most as many as were ever in use at a time
 }
 
 // rules say who is turned away from the head of the line.
 type rules struct {
-	deadline bool          // see Config.Shed
-	age      time.Duration // see Config.QueueAge
-	target   time.Duration // see Config.QueueTarget
+	deadline bool          // see Config.Deadline
+	age      time.Duration // see Config.Age
+	target   time.Duration // see Config.Target
+}
+
+// Config is how many may wait, and who is turned away.
+type Config struct {
+	Limit    int            // callers that wait at a time, all classes
+	Shares   [ClassSize]int // percent of the sessions that a class gets at least while it waits
+	Deadline bool           // work that cannot be done in time is refused, and callers that would wait for long in an overload
+	Age      time.Duration  // nobody waits for longer; 0: no such limit
+	Target   time.Duration  // those that waited for longer are refused while the queue stands; 0: off
 }
 
 // rhythm is how often somebody is served while others wait.
@@ -148,7 +153,7 @@ func (r *rhythm) served(now time.Duration) {
 
 // wait is how long it takes until so many are served; 0: nobody knows.
 func (r *rhythm) wait(n int) time.Duration {
-	if r.seen < paceLeast {
+	if r.seen < PaceLeast {
 		return 0
 	}
 	return time.Duration(n) * r.pace
@@ -166,8 +171,8 @@ type losses struct {
 }
 
 const (
-	many   = 8 // one in so many is lost
-	enough = 4 // intervals
+	LostShare = 8 // one in so many is lost
+	enough    = 4 // intervals
 )
 
 // look ends the interval if it is over.
@@ -176,7 +181,7 @@ func (l *losses) look(now, interval time.Duration) {
 	if passed < 1 {
 		return
 	}
-	if l.lost > 0 && (l.last || l.lost*many >= l.came) {
+	if l.lost > 0 && (l.last || l.lost*LostShare >= l.came) {
 		l.level = min(l.level+1, enough)
 		passed--
 	}
@@ -186,16 +191,16 @@ func (l *losses) look(now, interval time.Duration) {
 }
 
 const (
-	// standing is for how long somebody must have waited for the queue to be one that
+	// Standing is for how long somebody must have waited for the queue to be one that
 	// does not go away by itself: the interval of CoDel (RFC 8289).
-	standing = 100 * time.Millisecond
+	Standing = 100 * time.Millisecond
 
 	// The pace of a queue is that of so many: one stall, of a node or of this machine,
 	// must not foretell a wait of seconds to everybody who comes next.
 	paceOf = 32
 	// and so many are the least that tell one. What the first ones wait for is often
 	// sessions that are opened, not others who are done.
-	paceLeast = 8
+	PaceLeast = 8
 
 	costUnknown = 1000       // microseconds: of work of which nobody knows what it needs
 	costLeast   = 100        // a session changes hands, whatever it is for
@@ -211,31 +216,43 @@ const (
 	clockMax = 1 << 62 // virtual time, see rewind; far more than the cost of a call below the end of 64 bits
 )
 
-func newLine(c Config) line {
-	l := line{inTurn: perTurn, kept: mostHolders}
-	l.configure(c)
+// New returns an empty Line.
+func New[T any](c Config) Line[T] {
+	l := Line[T]{inTurn: perTurn, kept: mostHolders}
+	l.Configure(c)
 	return l
 }
 
-// configure puts another configuration into force. Waiters keep their places.
-func (l *line) configure(c Config) {
-	l.limit, l.shares = c.Queue, c.Shares.byClass()
-	l.rules = rules{deadline: c.Shed, age: c.QueueAge, target: c.QueueTarget}
+// Len returns how many wait.
+func (l *Line[T]) Len() int { return l.n }
+
+// Joined returns how many callers have joined the queue so far.
+func (l *Line[T]) Joined() uint64 { return l.joined }
+
+// Holders returns where sessions count, by connection.
+func (l *Line[T]) Holders() map[uint64]*Holder { return l.holds }
+
+// Configure puts another configuration into force. Waiters keep their places.
+func (l *Line[T]) Configure(c Config) {
+	l.limit, l.shares = c.Limit, c.Shares
+	l.rules = rules{deadline: c.Deadline, age: c.Age, target: c.Target}
 }
 
-// refusesLate reports whether work that cannot be done in time is refused.
-func (l *line) refusesLate() bool { return l.rules.deadline }
+// RefusesLate reports whether work that cannot be done in time is refused.
+func (l *Line[T]) RefusesLate() bool { return l.rules.deadline }
 
-// age is the longest wait; 0: there is no limit.
-func (l *line) age() time.Duration { return l.rules.age }
+// Age is the longest wait; 0: there is no limit.
+func (l *Line[T]) Age() time.Duration { return l.rules.age }
 
 // ahead is how long a caller of a connection that joins the queue now has to wait, going by those who were
 // served while others waited; 0: nobody knows.
-func (l *line) ahead(q *queue, from uint64) time.Duration { return q.rhythm.wait(l.before(q, from)) }
+func (l *Line[T]) ahead(q *queue[T], from uint64) time.Duration {
+	return q.rhythm.wait(l.before(q, from))
+}
 
-// arrive counts w, a caller that comes to wait, while there are so many sessions. It returns why the caller
+// Arrive counts w, a caller that comes to wait, while there are so many sessions. It returns why the caller
 // is to be refused at once, and for how long it would have to wait; notRefused: push may follow.
-func (l *line) arrive(w *Waiter, sessions int, needs, left time.Duration) (why refused, ahead time.Duration) {
+func (l *Line[T]) Arrive(w *Waiter[T], sessions int, needs, left time.Duration) (why Reason, ahead time.Duration) {
 	q := l.class[w.class].of(w.app)
 	vain, ahead := l.came(q, w, sessions)
 	if left > 0 && l.rules.deadline {
@@ -244,14 +261,14 @@ func (l *line) arrive(w *Waiter, sessions int, needs, left time.Duration) (why r
 		wait := l.ahead(q, w.from)
 		if estimate := wait + needs; wait > 0 && estimate+estimate/4 > left {
 			q.losses.lost++
-			return tooLate, wait
+			return Late, wait
 		}
 	}
 	if vain {
 		q.losses.lost++
-		return tooSlow, ahead
+		return Slow, ahead
 	}
-	return notRefused, 0
+	return None, 0
 }
 
 // came counts one more who comes to wait, while there are so many sessions. It reports
@@ -262,16 +279,16 @@ func (l *line) arrive(w *Waiter, sessions int, needs, left time.Duration) (why r
 // than the sessions that serve it: the wait in it is at most one round, in which every
 // session changes hands once. As long as all who wait are served in the end, they may; and
 // while there is no session, because they wait for the cluster.
-func (l *line) came(q *queue, w *Waiter, sessions int) (vain bool, ahead time.Duration) {
+func (l *Line[T]) came(q *queue[T], w *Waiter[T], sessions int) (vain bool, ahead time.Duration) {
 	l.serves = sessions
 	round := l.rhythm.wait(sessions)
-	q.losses.look(w.since, max(standing/2, round))
+	q.losses.look(w.since, max(Standing/2, round))
 	q.losses.came++
 	ahead = q.rhythm.wait(l.before(q, w.from) + 1)
 	return l.rules.deadline && q.losses.last && w.class != Batch && round > 0 && ahead > round, ahead
 }
 
-// push appends w to the queue of its app. If the line is full, it takes the place
+// Push appends w to the queue of its app. If the line is full, it takes the place
 // of another, which is returned and has left the line, or push returns w.
 //
 // A caller may take the place of the youngest of a lower class, and of any class
@@ -279,7 +296,7 @@ func (l *line) came(q *queue, w *Waiter, sessions int) (vain bool, ahead time.Du
 // that has no more than its share. In its own class an app may take the place of
 // the youngest of the one that has most for its weight, if it has less. So may, in its
 // app, a connection: that of the one that has most. The youngest of an app is that of its connection with most waiters.
-func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
+func (l *Line[T]) Push(w *Waiter[T], weight uint16) (turned *Waiter[T]) {
 	r := &l.class[w.class]
 	q := r.of(w.app)
 	if q.n == 0 {
@@ -288,12 +305,12 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 	if l.n >= l.limit {
 		turned = l.yielding(int(w.class), w.app, w.from)
 		if turned == nil {
-			w.why = tooMany
+			w.why = Full
 			q.losses.lost++
 			return w
 		}
-		turned.why = tooMany
-		l.lose(turned)
+		turned.why = Full
+		l.Lose(turned)
 	}
 	if q.n == 0 {
 		q.start = max(r.now, q.finish)
@@ -303,13 +320,13 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 		}
 		// What empties a queue that has stood for long is that all were turned away: if the
 		// next come at once, nothing is over.
-		if q.moved-q.busy <= standing || w.since-q.moved > l.rules.target {
+		if q.moved-q.busy <= Standing || w.since-q.moved > l.rules.target {
 			q.busy = w.since
 		}
 		r.join(w.app)
 	}
 	t := l.take(q, w.from)
-	w.prev, w.next, w.queued, w.why = t.last, nil, true, notRefused
+	w.prev, w.next, w.queued, w.why = t.last, nil, true, None
 	if t.last == nil {
 		t.first = w
 	} else {
@@ -329,9 +346,9 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 	return turned
 }
 
-func (l *line) places(class int) int { return l.limit * l.shares[class] / 100 }
+func (l *Line[T]) places(class int) int { return l.limit * l.shares[class] / 100 }
 
-func (l *line) yielding(to int, app uint8, from uint64) *Waiter {
+func (l *Line[T]) yielding(to int, app uint8, from uint64) *Waiter[T] {
 	short := l.class[to].n < l.places(to)
 	for i := ClassSize - 1; i >= 0; i-- {
 		c := int(order[i])
@@ -366,10 +383,10 @@ func (l *line) yielding(to int, app uint8, from uint64) *Waiter {
 // forAll is a time of pop at which nobody is turned away.
 const forAll = time.Duration(-1)
 
-// pop takes out the waiter to be served at a time on the pool's clock; nil: none.
+// Pop takes out the waiter to be served at a time on the pool's clock; nil: none.
 // Those on the way whom a session would not help any more leave too: gone has them,
 // linked by next.
-func (l *line) pop(now time.Duration) (w, gone *Waiter) {
+func (l *Line[T]) Pop(now time.Duration) (w, gone *Waiter[T]) {
 	for earn := true; l.n > 0; earn = false {
 		class := l.choose(earn)
 		r := &l.class[class]
@@ -377,7 +394,7 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 		l.pass(q)
 		w = q.first()
 		if now != forAll {
-			if why := l.rules.judge(q, w, now); why != notRefused {
+			if why := l.judge(q, w, now); why != None {
 				l.turn(w, why, now)
 				w.next, gone = gone, w
 				continue
@@ -406,16 +423,16 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 	return nil, gone
 }
 
-// drain takes out everybody, in the order in which they would be served.
-func (l *line) drain() (all []*Waiter) {
-	for w, _ := l.pop(forAll); w != nil; w, _ = l.pop(forAll) {
+// Drain takes out everybody, in the order in which they would be served.
+func (l *Line[T]) Drain() (all []*Waiter[T]) {
+	for w, _ := l.Pop(forAll); w != nil; w, _ = l.Pop(forAll) {
 		all = append(all, w)
 	}
 	return all
 }
 
 // choose returns the class to be served, which somebody must wait in.
-func (l *line) choose(earn bool) int {
+func (l *Line[T]) choose(earn bool) int {
 	next := -1
 	for _, class := range order {
 		c := int(class)
@@ -436,25 +453,26 @@ func (l *line) choose(earn bool) int {
 }
 
 // judge says why the first of a queue is not to be served.
-func (u *rules) judge(q *queue, w *Waiter, now time.Duration) refused {
+func (l *Line[T]) judge(q *queue[T], w *Waiter[T], now time.Duration) Reason {
+	u := &l.rules
 	waited := now - w.since
 	switch {
-	case u.deadline && w.deadline > 0 && now+time.Duration(w.needs+w.needs/4)*time.Microsecond > w.deadline: // see join
-		return tooLate
+	case u.deadline && w.deadline > 0 && now+time.Duration(w.needs+w.needs/4)*time.Microsecond > w.deadline: // see Arrive
+		return Late
 	case u.age > 0 && waited > u.age:
-		return tooOld
-	case u.target > 0 && waited > u.target && now-q.busy > standing && w.class != Batch:
-		return tooSlow
+		return Old
+	case u.target > 0 && waited > u.target && now-q.busy > Standing && w.class != Batch:
+		return Slow
 	}
-	return notRefused
+	return None
 }
 
 // turn takes a waiter out who gets no session.
-func (l *line) turn(w *Waiter, why refused, now time.Duration) {
+func (l *Line[T]) turn(w *Waiter[T], why Reason, now time.Duration) {
 	q := &l.class[w.class].queue[w.app]
 	q.moved = now
 	l.remove(w)
-	if why != tooLate && why != noRight { // perhaps since long: those of a burst come to the head by and by
+	if why != Late && why != Denied { // perhaps since long: those of a burst come to the head by and by
 		q.losses.lost++
 	}
 	w.why = why
@@ -464,9 +482,9 @@ func (l *line) turn(w *Waiter, why refused, now time.Duration) {
 	w.since = now - w.since
 }
 
-// overdue takes out those who have waited for longer than the rules allow, also if
+// Overdue takes out those who have waited for longer than the rules allow, also if
 // nobody is served. next is when to look again; 0: not before somebody comes.
-func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
+func (l *Line[T]) Overdue(now time.Duration) (gone *Waiter[T], next time.Duration) {
 	if l.rules.age <= 0 {
 		return nil, 0
 	}
@@ -478,7 +496,7 @@ func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
 				after, n := t.next, t.n // a turn without waiters is used again
 				for ; n > 0 && now > t.first.since+l.rules.age; n-- {
 					w := t.first
-					l.turn(w, tooOld, now)
+					l.turn(w, Old, now)
 					w.next, gone = gone, w
 				}
 				if n > 0 {
@@ -498,8 +516,8 @@ func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
 	return gone, next
 }
 
-// clear takes out everybody.
-func (l *line) clear(why refused, now time.Duration) (gone *Waiter) {
+// Clear takes out everybody.
+func (l *Line[T]) Clear(why Reason, now time.Duration) (gone *Waiter[T]) {
 	for c := range l.class {
 		for r := &l.class[c]; r.n > 0; {
 			w := r.queue[r.order[0]].first()
@@ -510,14 +528,14 @@ func (l *line) clear(why refused, now time.Duration) (gone *Waiter) {
 	return gone
 }
 
-// lose takes out a waiter who gets no session.
-func (l *line) lose(w *Waiter) {
+// Lose takes out a waiter who gets no session.
+func (l *Line[T]) Lose(w *Waiter[T]) {
 	l.class[w.class].queue[w.app].losses.lost++
 	l.remove(w)
 }
 
 // remove takes out a waiter that is in the line.
-func (l *line) remove(w *Waiter) {
+func (l *Line[T]) remove(w *Waiter[T]) {
 	r := &l.class[w.class]
 	q := &r.queue[w.app]
 	t := q.find(w.from)

@@ -1,4 +1,4 @@
-package pool
+package queue
 
 import (
 	"math"
@@ -8,16 +8,20 @@ import (
 	"time"
 )
 
+type (
+	line   = Line[struct{}]
+	waiter = Waiter[struct{}]
+)
+
 func testLine(limit int) *line {
-	c := Default()
-	c.Queue = limit
-	l := newLine(c)
+	shares := [ClassSize]int{Interactive: 20, Normal: 10, Batch: 5}
+	l := New[struct{}](Config{Limit: limit, Shares: shares, Deadline: true, Age: time.Minute})
 	return &l
 }
 
 // served takes out who is served next.
-func served(l *line) *Waiter {
-	w, _ := l.pop(forAll)
+func served(l *line) *waiter {
+	w, _ := l.Pop(forAll)
 	return w
 }
 
@@ -38,14 +42,14 @@ func TestLineShares(t *testing.T) {
 			l := testLine(1000)
 			for _, c := range tt.classes {
 				for range 100 {
-					l.push(&Waiter{class: c}, 1)
+					l.Push(&waiter{class: c}, 1)
 				}
 			}
 			var got [ClassSize]int
 			for range 1000 {
 				w := served(l)
 				got[w.class]++
-				l.push(w, 1)
+				l.Push(w, 1)
 			}
 			for c := range got {
 				// Exact but for what is owed at the end.
@@ -60,14 +64,14 @@ func TestLineShares(t *testing.T) {
 // A class earns while it waits, not while it is away.
 func TestLineDoesNotSaveUp(t *testing.T) {
 	l := testLine(100)
-	batch := &Waiter{class: Batch}
+	batch := &waiter{class: Batch}
 	for range 10 {
-		l.push(&Waiter{class: Interactive}, 1)
+		l.Push(&waiter{class: Interactive}, 1)
 	}
 	for range 1000 { // batch is not there
-		l.push(served(l), 1)
+		l.Push(served(l), 1)
 	}
-	l.push(batch, 1)
+	l.Push(batch, 1)
 	for i := range 20 {
 		w := served(l)
 		if w == batch {
@@ -76,23 +80,23 @@ func TestLineDoesNotSaveUp(t *testing.T) {
 			}
 			return
 		}
-		l.push(w, 1)
+		l.Push(w, 1)
 	}
 	t.Errorf("batch was not among 20 served")
 }
 
 // Who must go when the line is full.
 func TestLineFull(t *testing.T) {
-	fill := func(counts [ClassSize]int) (*line, map[Class]*Waiter) {
+	fill := func(counts [ClassSize]int) (*line, map[Class]*waiter) {
 		n := 0
 		for _, k := range counts {
 			n += k
 		}
-		l, last := testLine(n), make(map[Class]*Waiter)
+		l, last := testLine(n), make(map[Class]*waiter)
 		for c, k := range counts {
 			for range k {
-				w := &Waiter{class: Class(c)}
-				if l.push(w, 1) != nil {
+				w := &waiter{class: Class(c)}
+				if l.Push(w, 1) != nil {
 					t.Fatal("not full yet")
 				}
 				last[w.class] = w
@@ -118,14 +122,14 @@ func TestLineFull(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			l, last := fill(tt.counts)
-			w := &Waiter{class: tt.comes}
-			refused, goes := l.push(w, 1), none
+			w := &waiter{class: tt.comes}
+			Reason, goes := l.Push(w, 1), none
 			switch {
-			case refused == w:
+			case Reason == w:
 				goes = self
-			case refused != nil:
-				goes = refused.class
-				if refused != last[goes] || refused.queued {
+			case Reason != nil:
+				goes = Reason.class
+				if Reason != last[goes] || Reason.queued {
 					t.Errorf("of class %v not the youngest had to go, or it is still in line", goes)
 				}
 			}
@@ -145,7 +149,7 @@ func TestLineOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const apps = 7
 	l := testLine(30)
-	var model [ClassSize][apps][]*Waiter
+	var model [ClassSize][apps][]*waiter
 	size := func() (n int) {
 		for c := range model {
 			for _, q := range model[c] {
@@ -157,13 +161,13 @@ func TestLineOrder(t *testing.T) {
 	for range 200_000 {
 		switch r.IntN(5) {
 		case 0, 1:
-			w := &Waiter{class: Class(r.IntN(ClassSize)), app: uint8(r.IntN(apps)), needs: uint32(r.IntN(5000))}
+			w := &waiter{class: Class(r.IntN(ClassSize)), app: uint8(r.IntN(apps)), needs: uint32(r.IntN(5000))}
 			q := &model[w.class][w.app]
 			*q = append(*q, w)
-			if turned := l.push(w, uint16(1+w.app%3)); turned != nil {
+			if turned := l.Push(w, uint16(1+w.app%3)); turned != nil {
 				q := &model[turned.class][turned.app]
 				if turned != (*q)[len(*q)-1] {
-					t.Fatal("not the youngest was refused")
+					t.Fatal("not the youngest was Reason")
 				}
 				*q = (*q)[:len(*q)-1]
 			}
@@ -244,14 +248,14 @@ func TestLineAppShares(t *testing.T) {
 			l := testLine(1000)
 			for i, a := range tt.apps {
 				for range a.waiting {
-					l.push(&Waiter{class: Normal, app: uint8(i), needs: a.needs}, a.weight)
+					l.Push(&waiter{class: Normal, app: uint8(i), needs: a.needs}, a.weight)
 				}
 			}
 			got := make([]int, len(tt.apps))
 			for range 1000 {
 				w := served(l)
 				got[w.app]++
-				l.push(w, tt.apps[w.app].weight)
+				l.Push(w, tt.apps[w.app].weight)
 			}
 			for i := range got {
 				if d := got[i] - tt.want[i]; d < -2 || d > 2 {
@@ -266,14 +270,14 @@ func TestLineAppShares(t *testing.T) {
 func TestLineAppsDoNotSaveUp(t *testing.T) {
 	l := testLine(1000)
 	for range 500 {
-		l.push(&Waiter{class: Normal, app: 1}, 1)
+		l.Push(&waiter{class: Normal, app: 1}, 1)
 	}
 	for range 300 { // app 2 is away
-		l.push(served(l), 1)
+		l.Push(served(l), 1)
 	}
 	first := 0
 	for range 100 {
-		l.push(&Waiter{class: Normal, app: 2}, 1)
+		l.Push(&waiter{class: Normal, app: 2}, 1)
 	}
 	var of2 int
 	for i := range 100 {
@@ -284,7 +288,7 @@ func TestLineAppsDoNotSaveUp(t *testing.T) {
 			}
 			of2++
 		}
-		l.push(w, 1)
+		l.Push(w, 1)
 	}
 	if first > 1 {
 		t.Errorf("app 2 was served after %d others; want at most one", first)
@@ -312,12 +316,12 @@ func TestLineClock(t *testing.T) {
 		}
 		return l
 	}
-	order := func(clock uint64, classes int) (all []*Waiter) {
+	order := func(clock uint64, classes int) (all []*waiter) {
 		l, r := aged(clock), rand.New(rand.NewPCG(7, uint64(classes)))
 		for range 5000 {
 			if r.IntN(9) < 5 {
 				app := r.IntN(apps)
-				l.push(&Waiter{class: Class(ClassSize - 1 - r.IntN(classes)), app: uint8(app), needs: uint32(r.IntN(100_000))}, uint16(app))
+				l.Push(&waiter{class: Class(ClassSize - 1 - r.IntN(classes)), app: uint8(app), needs: uint32(r.IntN(100_000))}, uint16(app))
 			} else if w := served(l); w != nil {
 				all = append(all, w)
 			}
@@ -329,7 +333,7 @@ func TestLineClock(t *testing.T) {
 	for range 20 {
 		clocks = append(clocks, r.Uint64(), clockMax-r.Uint64N(1<<42))
 	}
-	same := func(a, b *Waiter) bool { return a.class == b.class && a.app == b.app && a.needs == b.needs }
+	same := func(a, b *waiter) bool { return a.class == b.class && a.app == b.app && a.needs == b.needs }
 	for _, classes := range []int{1, ClassSize} {
 		want := order(0, classes)
 		for _, clock := range clocks {
@@ -344,13 +348,13 @@ func TestLineClock(t *testing.T) {
 		var got [2]int
 		for app := range got {
 			for range 3 {
-				l.push(&Waiter{app: uint8(app)}, 1)
+				l.Push(&waiter{app: uint8(app)}, 1)
 			}
 		}
 		for range 10_000 {
 			w := served(l)
 			got[w.app]++
-			l.push(w, 1)
+			l.Push(w, 1)
 		}
 		if got[0] != got[1] {
 			t.Errorf("from %#x on equal apps had %v turns of 10000; want half each", clock, got)
@@ -362,13 +366,13 @@ func TestLineClock(t *testing.T) {
 func TestLineFullOfApps(t *testing.T) {
 	l := testLine(100)
 	for range 100 {
-		l.push(&Waiter{class: Normal, app: 1}, 1)
+		l.Push(&waiter{class: Normal, app: 1}, 1)
 	}
-	if w := (&Waiter{class: Normal, app: 1}); l.push(w, 1) != w || w.why != tooMany {
+	if w := (&waiter{class: Normal, app: 1}); l.Push(w, 1) != w || w.why != Full {
 		t.Error("the flood found a place in a full line")
 	}
 	for i := range 50 {
-		turned := l.push(&Waiter{class: Normal, app: 2}, 1)
+		turned := l.Push(&waiter{class: Normal, app: 2}, 1)
 		if i == 49 { // both have half now, give or take one
 			break
 		}
@@ -377,11 +381,11 @@ func TestLineFullOfApps(t *testing.T) {
 		}
 	}
 	for _, app := range []uint8{1, 2} {
-		if w := (&Waiter{class: Normal, app: app}); l.push(w, 1) != w {
+		if w := (&waiter{class: Normal, app: app}); l.Push(w, 1) != w {
 			t.Errorf("app %d found a place beyond its half", app)
 		}
 	}
-	if turned := l.push(&Waiter{class: Normal, app: 3}, 2); turned == nil || turned.app == 3 {
+	if turned := l.Push(&waiter{class: Normal, app: 3}, 2); turned == nil || turned.app == 3 {
 		t.Errorf("app 3 displaced %+v; want one of another app", turned)
 	}
 	if l.n != 100 {
@@ -394,7 +398,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	l := testLine(100)
 	l.inTurn = 1
 	for _, from := range []uint64{1, 1, 1, 1, 2, 1, 2, 3} {
-		l.push(&Waiter{class: Normal, from: from}, 1)
+		l.Push(&waiter{class: Normal, from: from}, 1)
 	}
 	q := l.class[Normal].of(0)
 	for from, want := range map[uint64]int{1: 8, 2: 8, 3: 6, 4: 3} { // at most
@@ -411,7 +415,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	}
 	l.inTurn, got = 2, nil
 	for _, from := range []uint64{1, 1, 1, 1, 1, 2, 3, 3, 3} {
-		l.push(&Waiter{class: Normal, from: from}, 1)
+		l.Push(&waiter{class: Normal, from: from}, 1)
 	}
 	if before := l.before(q, 4); before != 5 {
 		t.Errorf("%d are served before a new connection's first; want 5", before)
@@ -432,15 +436,15 @@ func TestConnectionsWithTheirPartPass(t *testing.T) {
 	l := testLine(100)
 	l.inTurn, l.serves = 2, 12
 	now := time.Duration(0)
-	serve := func() *Waiter {
+	serve := func() *waiter {
 		now += time.Millisecond
-		w, _ := l.pop(now)
+		w, _ := l.Pop(now)
 		return w
 	}
 	for _, from := range []uint64{1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2} {
-		l.push(&Waiter{class: Normal, from: from}, 1)
+		l.Push(&waiter{class: Normal, from: from}, 1)
 	}
-	var held []*Waiter
+	var held []*waiter
 	for range 12 { // six each
 		held = append(held, serve())
 	}
@@ -449,7 +453,7 @@ func TestConnectionsWithTheirPartPass(t *testing.T) {
 		t.Errorf("%d are served before a connection that has none; want 0", got)
 	}
 	for range 3 {
-		l.push(&Waiter{class: Normal, from: 3}, 1)
+		l.Push(&waiter{class: Normal, from: 3}, 1)
 	}
 	var got []uint64
 	for range 3 {
@@ -480,7 +484,7 @@ func TestConnectionsWithTheirPartPass(t *testing.T) {
 func TestHoldersAreForgotten(t *testing.T) {
 	l := testLine(10)
 	l.holder(1).sessions.Add(1)
-	l.push(&Waiter{class: Normal, from: 2}, 1) // it waits, and is not forgotten
+	l.Push(&waiter{class: Normal, from: 2}, 1) // it waits, and is not forgotten
 	for from := range uint64(100_000) {
 		l.holder(from + 2)
 	}
@@ -497,7 +501,7 @@ func TestOneConnectionDoesNotFillTheLine(t *testing.T) {
 	l := testLine(10)
 	l.inTurn = 1
 	push := func(from uint64) (turned uint64) {
-		if w := l.push(&Waiter{class: Normal, from: from}, 1); w != nil {
+		if w := l.Push(&waiter{class: Normal, from: from}, 1); w != nil {
 			return w.from
 		}
 		return 0
@@ -523,17 +527,17 @@ func TestTurnsOfConnectionsByChance(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	l := testLine(50)
 	l.inTurn = 1
-	var all []*Waiter        // that wait, in the order in which they came
+	var all []*waiter        // that wait, in the order in which they came
 	last := map[uint64]int{} // when a connection was served last
 	began := map[uint64]int{}
 	for step := 1; step < 20_000; step++ {
 		switch k := random.IntN(10); {
 		case k < 5 && l.n < 50:
-			w := &Waiter{class: Normal, from: random.Uint64N(6)}
-			if !slices.ContainsFunc(all, func(o *Waiter) bool { return o.from == w.from }) {
+			w := &waiter{class: Normal, from: random.Uint64N(6)}
+			if !slices.ContainsFunc(all, func(o *waiter) bool { return o.from == w.from }) {
 				began[w.from] = step
 			}
-			l.push(w, 1)
+			l.Push(w, 1)
 			all = append(all, w)
 		case k < 7 && len(all) > 0:
 			i := random.IntN(len(all))
@@ -541,7 +545,7 @@ func TestTurnsOfConnectionsByChance(t *testing.T) {
 			all = slices.Delete(all, i, i+1)
 		case len(all) > 0:
 			w := served(l)
-			i := slices.IndexFunc(all, func(o *Waiter) bool { return o.from == w.from })
+			i := slices.IndexFunc(all, func(o *waiter) bool { return o.from == w.from })
 			if all[i] != w {
 				t.Fatalf("step %d: not the first of connection %d was served", step, w.from)
 			}

@@ -1,4 +1,4 @@
-package pool
+package queue
 
 import (
 	"maps"
@@ -7,10 +7,10 @@ import (
 )
 
 // queue is the waiters of one app.
-type queue struct {
-	turn   *turn            // whose it is; the others follow in a ring; nil: nobody waits
-	turns  int              // in the ring
-	others map[uint64]*turn // all of the ring by connection, once there are two; then kept
+type queue[T any] struct {
+	turn   *turn[T]            // whose it is; the others follow in a ring; nil: nobody waits
+	turns  int                 // in the ring
+	others map[uint64]*turn[T] // all of the ring by connection, once there are two; then kept
 	n      int
 	round  int    // that are served while each turn comes once, at most
 	at     int    // its place in order
@@ -26,40 +26,46 @@ type queue struct {
 }
 
 // turn is the waiters of one connection in a queue, first come, first served.
-type turn struct {
+type turn[T any] struct {
 	from        uint64
-	first, last *Waiter
+	first, last *Waiter[T]
 	n           int
-	served      int     // since its turn came
-	holds       *holder // see line.holds; nil: nobody counts
-	prev, next  *turn   // in the ring of its queue
+	served      int      // since its turn came
+	holds       *Holder  // see line.holds; nil: nobody counts
+	prev, next  *turn[T] // in the ring of its queue
 }
 
-// holder counts the sessions that callers of a connection got in line, and have.
-type holder struct {
+// Holder counts the sessions that callers of a connection got in line, and have.
+type Holder struct {
 	sessions atomic.Int32
 	turns    int // of the connection in queues; guarded by Pool.mu
 }
 
-// gave ends the lease of a session that counts here.
-func (h *holder) gave() { h.sessions.Add(-1) }
+// Gave ends the lease of a session that counts here.
+func (h *Holder) Gave() { h.sessions.Add(-1) }
+
+// Sessions returns how many sessions the connection has.
+func (h *Holder) Sessions() int32 { return h.sessions.Load() }
+
+// Turns returns in how many queues the connection waits.
+func (h *Holder) Turns() int { return h.turns }
 
 // has reports whether the connection holds so many sessions, or more.
-func (t *turn) has(part int) bool { return t.holds != nil && int(t.holds.sessions.Load()) >= part }
+func (t *turn[T]) has(part int) bool { return t.holds != nil && int(t.holds.sessions.Load()) >= part }
 
 // first is who is served next. Somebody must wait.
-func (q *queue) first() *Waiter { return q.turn.first }
+func (q *queue[T]) first() *Waiter[T] { return q.turn.first }
 
 // find returns the turn of a connection; nil: it has none.
-func (q *queue) find(from uint64) *turn {
+func (q *queue[T]) find(from uint64) *turn[T] {
 	if q.turn == nil || q.turn.from == from {
 		return q.turn
 	}
 	return q.others[from]
 }
 
-// waiting is how many callers of a connection wait.
-func (q *queue) waiting(from uint64) int {
+// Waiting is how many callers of a connection wait.
+func (q *queue[T]) waiting(from uint64) int {
 	if t := q.find(from); t != nil {
 		return t.n
 	}
@@ -68,12 +74,12 @@ func (q *queue) waiting(from uint64) int {
 
 // before is how many are served, at most, before the next caller of a connection that comes now, if that does not hold its part
 // of the sessions.
-func (l *line) before(q *queue, from uint64) int {
+func (l *Line[T]) before(q *queue[T], from uint64) int {
 	return min(q.n, (q.waiting(from)/l.inTurn+1)*l.round(q))
 }
 
 // round is how many are served while each turn comes once, at most. Of many connections it is not looked at which pass their turns on.
-func (l *line) round(q *queue) int {
+func (l *Line[T]) round(q *queue[T]) int {
 	if q.turns > passes {
 		return q.round
 	}
@@ -87,11 +93,11 @@ func (l *line) round(q *queue) int {
 }
 
 // part is the sessions of the whole pool divided by the connections that wait in a queue, and perTurn at least.
-func (l *line) part(q *queue) int { return max(l.inTurn, l.serves/max(1, q.turns)) }
+func (l *Line[T]) part(q *queue[T]) int { return max(l.inTurn, l.serves/max(1, q.turns)) }
 
 // pass goes on to the next connection that does not hold its part, among the few whose turns are next. If all of
 // these do, the last of them is served.
-func (l *line) pass(q *queue) {
+func (l *Line[T]) pass(q *queue[T]) {
 	part := l.part(q)
 	for left := min(q.turns, passes); left > 1 && q.turn.has(part); left-- {
 		q.turn.served, q.turn = 0, q.turn.next
@@ -99,27 +105,27 @@ func (l *line) pass(q *queue) {
 }
 
 // holder is where sessions count that callers of a connection get; nil: nowhere.
-func (l *line) holder(from uint64) *holder {
+func (l *Line[T]) holder(from uint64) *Holder {
 	if from == 0 {
 		return nil
 	}
 	h := l.holds[from]
 	if h == nil {
 		if len(l.holds) >= l.kept {
-			maps.DeleteFunc(l.holds, func(_ uint64, h *holder) bool { return h.turns == 0 && h.sessions.Load() == 0 })
+			maps.DeleteFunc(l.holds, func(_ uint64, h *Holder) bool { return h.turns == 0 && h.sessions.Load() == 0 })
 			l.kept = max(mostHolders, 2*len(l.holds))
 		}
 		if l.holds == nil {
-			l.holds = map[uint64]*holder{}
+			l.holds = map[uint64]*Holder{}
 		}
-		h = new(holder)
+		h = new(Holder)
 		l.holds[from] = h
 	}
 	return h
 }
 
 // oldest is who joined first. Somebody must wait.
-func (q *queue) oldest() *Waiter {
+func (q *queue[T]) oldest() *Waiter[T] {
 	first := q.turn.first
 	for t := q.turn.next; t != q.turn; t = t.next {
 		if t.first.since < first.since {
@@ -130,7 +136,7 @@ func (q *queue) oldest() *Waiter {
 }
 
 // longest is the turn with most waiters. Somebody must wait.
-func (q *queue) longest() *turn {
+func (q *queue[T]) longest() *turn[T] {
 	most := q.turn
 	for t := q.turn.next; t != q.turn; t = t.next {
 		if t.n > most.n {
@@ -141,17 +147,17 @@ func (q *queue) longest() *turn {
 }
 
 // take returns the turn of a connection, which is the last one in the ring if it is a new one.
-func (l *line) take(q *queue, from uint64) *turn {
+func (l *Line[T]) take(q *queue[T], from uint64) *turn[T] {
 	if t := q.find(from); t != nil {
 		return t
 	}
 	t := l.spare
 	if t == nil {
-		t = new(turn)
+		t = new(turn[T])
 	} else {
 		l.spare = t.next
 	}
-	*t = turn{from: from, holds: l.holder(from)}
+	*t = turn[T]{from: from, holds: l.holder(from)}
 	if t.holds != nil {
 		t.holds.turns++
 	}
@@ -162,7 +168,7 @@ func (l *line) take(q *queue, from uint64) *turn {
 	}
 	if q.turns == 2 {
 		if q.others == nil {
-			q.others = map[uint64]*turn{}
+			q.others = map[uint64]*turn[T]{}
 		}
 		q.others[q.turn.from] = q.turn
 	}
@@ -173,7 +179,7 @@ func (l *line) take(q *queue, from uint64) *turn {
 }
 
 // drop takes a turn out of the ring in which nobody waits.
-func (l *line) drop(q *queue, t *turn) {
+func (l *Line[T]) drop(q *queue[T], t *turn[T]) {
 	q.turns--
 	if t.holds != nil {
 		t.holds.turns--

@@ -1,30 +1,30 @@
-package pool
+package queue
 
 import (
 	"slices"
 )
 
 // ranks are the queues of one class.
-type ranks struct {
+type ranks[T any] struct {
 	n       int
-	weights int     // of the apps in order
-	now     uint64  // virtual time: when who was served last began
-	came    uint32  // apps that joined order so far
-	queue   []queue // by app; grows to the highest that ever waited
-	order   []uint8 // the apps that wait, a heap: who goes next is first
+	weights int        // of the apps in order
+	now     uint64     // virtual time: when who was served last began
+	came    uint32     // apps that joined order so far
+	queue   []queue[T] // by app; grows to the highest that ever waited
+	order   []uint8    // the apps that wait, a heap: who goes next is first
 }
 
 // of returns the queue of an app.
-func (r *ranks) of(app uint8) *queue {
+func (r *ranks[T]) of(app uint8) *queue[T] {
 	if int(app) >= len(r.queue) {
-		r.queue = append(r.queue, make([]queue, int(app)+1-len(r.queue))...)
+		r.queue = append(r.queue, make([]queue[T], int(app)+1-len(r.queue))...)
 		r.order = slices.Grow(r.order, len(r.queue)-len(r.order))
 	}
 	return &r.queue[app]
 }
 
 // longest is the queue with most waiters for its weight. Somebody must wait.
-func (r *ranks) longest() *queue {
+func (r *ranks[T]) longest() *queue[T] {
 	most := &r.queue[r.order[0]]
 	for _, app := range r.order[1:] {
 		if q := &r.queue[app]; q.n*int(most.weight) > most.n*int(q.weight) {
@@ -35,7 +35,7 @@ func (r *ranks) longest() *queue {
 }
 
 // charge lets the first of a queue begin, and finds the next in order.
-func (r *ranks) charge(q *queue, w *Waiter) {
+func (r *ranks[T]) charge(q *queue[T], w *Waiter[T]) {
 	cost := uint64(costUnknown)
 	if w.needs > 0 {
 		cost = uint64(min(max(w.needs, costLeast), costMost))
@@ -53,7 +53,7 @@ func (r *ranks) charge(q *queue, w *Waiter) {
 
 // rewind sets virtual time back to 0, so that it never wraps around: only differences
 // count. What lies in the past is forgotten, as in push.
-func (r *ranks) rewind() {
+func (r *ranks[T]) rewind() {
 	for i := range r.queue {
 		q := &r.queue[i]
 		q.start -= min(q.start, r.now)
@@ -63,7 +63,7 @@ func (r *ranks) rewind() {
 }
 
 // join puts an app into order.
-func (r *ranks) join(app uint8) {
+func (r *ranks[T]) join(app uint8) {
 	q := &r.queue[app]
 	r.came++
 	q.came, q.at = r.came, len(r.order)
@@ -73,7 +73,7 @@ func (r *ranks) join(app uint8) {
 }
 
 // leave takes an app out of it.
-func (r *ranks) leave(app uint8) {
+func (r *ranks[T]) leave(app uint8) {
 	q := &r.queue[app]
 	r.weights -= int(q.weight)
 	at, last := q.at, len(r.order)-1
@@ -88,17 +88,17 @@ func (r *ranks) leave(app uint8) {
 }
 
 // before reports whether the app at place i goes before the one at j.
-func (r *ranks) before(i, j int) bool {
+func (r *ranks[T]) before(i, j int) bool {
 	a, b := &r.queue[r.order[i]], &r.queue[r.order[j]]
 	return a.start < b.start || a.start == b.start && int32(a.came-b.came) < 0
 }
 
-func (r *ranks) swap(i, j int) {
+func (r *ranks[T]) swap(i, j int) {
 	r.order[i], r.order[j] = r.order[j], r.order[i]
 	r.queue[r.order[i]].at, r.queue[r.order[j]].at = i, j
 }
 
-func (r *ranks) up(i int) {
+func (r *ranks[T]) up(i int) {
 	for i > 0 {
 		parent := (i - 1) / 2
 		if !r.before(i, parent) {
@@ -109,7 +109,7 @@ func (r *ranks) up(i int) {
 	}
 }
 
-func (r *ranks) down(i int) {
+func (r *ranks[T]) down(i int) {
 	for {
 		least := i
 		for child := 2*i + 1; child <= 2*i+2 && child < len(r.order); child++ {
