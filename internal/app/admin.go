@@ -31,7 +31,7 @@ func (a *App) newAdmin() *admin.Server {
 		Pool:    pools{a},
 		Logging: logging{a},
 		Events:  a.events,
-		Page:    a.pageState,
+		Page:    a.views.PageState,
 		Reload: func(dryRun bool) (any, error) {
 			done, err := a.Reload("POST /reload", dryRun)
 			if err != nil {
@@ -44,20 +44,20 @@ func (a *App) newAdmin() *admin.Server {
 			"/buildinfo":      func(admin.Query) any { return BuildInfo(a.version) },
 			"/config":         func(admin.Query) any { return a.reload.current.Load().settings.List() },
 			"/state/findings": func(admin.Query) any { return a.findings.Report() },
-			"/state/pool":     func(admin.Query) any { return a.poolState() },
-			"/state/sessions": func(q admin.Query) any { return a.sessionsState(q) },
-			"/state/queue":    func(admin.Query) any { return a.queueState() },
+			"/state/pool":     func(admin.Query) any { return a.views.PoolState() },
+			"/state/sessions": func(q admin.Query) any { return a.views.SessionsState(q) },
+			"/state/queue":    func(admin.Query) any { return a.views.QueueState() },
 			"/state/memory":   func(admin.Query) any { return memoryState{a.memory.State(), a.requests.State()} },
 			"/state/apps":     func(admin.Query) any { return a.core.apps.State(classNames) },
-			"/state/nodes":    func(admin.Query) any { return a.nodesState() },
+			"/state/nodes":    func(admin.Query) any { return a.views.NodesState() },
 			"/state/transactions": func(q admin.Query) any {
-				state := a.transactionsState()
+				state := a.views.TransactionsState()
 				state.Transactions = admin.First(q, state.Transactions)
 				return state
 			},
 			"/state/ingest":      func(q admin.Query) any { return admin.First(q, a.api.Streams()) },
-			"/state/connections": func(q admin.Query) any { return a.connectionsState(q) },
-			"/state/xds":         func(q admin.Query) any { return a.xdsState(q) },
+			"/state/connections": func(q admin.Query) any { return a.views.ConnectionsState(q) },
+			"/state/xds":         func(q admin.Query) any { return a.views.XDSState(q) },
 		},
 		Live:    []admin.Check{{Name: "data path", Ask: a.turning}},
 		Ready:   []admin.Check{listening},

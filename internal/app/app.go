@@ -82,7 +82,7 @@ type App struct {
 	history   *history.Recorder // of the last ten minutes
 
 	nodeSeries nodeSeries
-	page       page
+	views      views
 	health     *watched // grpc.health.v1
 	listeners  listen.Set
 	socket     *listen.AdminSocket // nil: off
@@ -159,12 +159,12 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	a.core.judge.Subscribe(a.heed)
 	a.telemetry.SetEndpoint(a.core.driver.Endpoint())
 	a.access = accesslog.New(c.Access, a.log)
-	a.history = history.New(a.reading)
+	a.history = history.New(a.views.Reading)
 	a.api, err = facade.New(c.Facade, facade.Deps{
 		Driver:    facade.NewDriver(a.core.client),
 		Database:  a.core.driver.Database(),
 		Apps:      a.core.apps,
-		Status:    a.status,
+		Status:    a.views.Status,
 		Memory:    a.memory,
 		History:   a.history,
 		Tracer:    a.telemetry.Tracer(),
@@ -184,6 +184,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		return nil, err
 	}
 	a.openXDS()
+	a.views.source = a.newSource()
 	a.admin = a.newAdmin()
 	return a, a.observe(a.telemetry.Meters())
 }

@@ -301,7 +301,7 @@ func TestOperatorsReachTheSessionsOfApps(t *testing.T) {
 	shop := s.sdk(t.Context(), "shop")
 	shop.must("")
 	hashes := func() (all []string) {
-		for _, l := range s.sessionLines(0) {
+		for _, l := range s.views.SessionLines(0) {
 			all = append(all, l.Session)
 		}
 		return all

@@ -54,7 +54,7 @@ func (p pools) Pause(on bool) error {
 	return nil
 }
 
-func (p pools) State() any { return p.poolState() }
+func (p pools) State() any { return p.views.PoolState() }
 
 // note tells the log and the events what was done to the pool.
 func (p pools) note(what, from, to string) {

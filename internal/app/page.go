@@ -70,35 +70,41 @@ type page struct {
 	now    *pageNow // immutable
 }
 
-// pageState answers who has the points up to a number, of a process.
-func (a *App) pageState(process string, after uint64) any {
-	a.page.mu.Lock()
-	if a.page.now == nil || time.Since(a.page.looked) >= pageFresh {
-		a.page.now, a.page.looked = a.pageNow(), time.Now()
+// views are what the process shows of itself.
+type views struct {
+	source
+	page page
+}
+
+// PageState answers who has the points up to a number, of a process.
+func (v *views) PageState(process string, after uint64) any {
+	v.page.mu.Lock()
+	if v.page.now == nil || time.Since(v.page.looked) >= pageFresh {
+		v.page.now, v.page.looked = v.pageNow(), time.Now()
 	}
-	now := a.page.now
-	a.page.mu.Unlock()
+	now := v.page.now
+	v.page.mu.Unlock()
 	if process != now.Process {
 		after = 0
 	}
-	return pageState{now, a.history.Since(after)}
+	return pageState{now, v.History.Since(after)}
 }
 
-func (a *App) pageNow() *pageNow {
+func (s *source) pageNow() *pageNow {
 	p := &pageNow{
-		Process: a.started.UTC().Format("20060102T150405.000000000"), At: time.Now().UnixMilli(),
-		Version: a.version, Database: a.core.driver.Database(), Stage: a.phase.get().String(), UptimeS: time.Since(a.started).Seconds(),
-		TraceLink: a.config.Admin.TraceLink,
-		Findings:  a.findings.Report().Findings, Pool: a.poolState(), Nodes: a.nodesState(), API: a.api.State(),
-		HeldLongMS: a.now().Admin.HeldLong.Milliseconds(),
-		TxMaxMS:    a.config.Facade.Tx.Max.Milliseconds(), Transactions: a.api.Transactions(),
+		Process: s.Started.UTC().Format("20060102T150405.000000000"), At: time.Now().UnixMilli(),
+		Version: s.Version, Database: s.Driver.Database(), Stage: s.Stage().String(), UptimeS: time.Since(s.Started).Seconds(),
+		TraceLink: s.Starting.TraceLink,
+		Findings:  s.Findings.Report().Findings, Pool: s.PoolState(), Nodes: s.NodesState(), API: s.API.State(),
+		HeldLongMS: s.Settings().HeldLong.Milliseconds(),
+		TxMaxMS:    s.Starting.TxMax.Milliseconds(), Transactions: s.API.Transactions(),
 		Slow: []slowCall{}, Events: []admin.Event{},
 	}
 	p.Transactions = p.Transactions[:min(len(p.Transactions), pageTransactions)]
-	for _, s := range a.history.Slowest(pageSlow) {
-		p.Slow = append(p.Slow, slowCallOf(&s))
+	for _, slow := range s.History.Slowest(pageSlow) {
+		p.Slow = append(p.Slow, slowCallOf(&slow))
 	}
-	events, _ := a.events.After(0)
+	events, _ := s.Events.After(0)
 	for i := len(events) - 1; i >= 0 && len(p.Events) < pageEvents; i-- {
 		p.Events = append(p.Events, events[i])
 	}
@@ -123,15 +129,15 @@ func traceText(id [16]byte) string {
 }
 
 // reading is what a point of the history is made of.
-func (a *App) reading(r *history.Reading) {
-	p := a.core.pool.Stats()
+func (s *source) Reading(r *history.Reading) {
+	p := s.Pool.Stats()
 	r.Used, r.Idle, r.Creating, r.Limit, r.Waiting = p.Leased, p.Idle, p.Opening, p.Limit, p.InLine()
-	r.Transactions = a.api.State().Transactions
+	r.Transactions = s.API.State().Transactions
 	sessions := sessionsByNode(p)
 	var heard pessimize.Heard
-	for _, n := range a.core.router.View().Nodes {
-		a.core.judge.Heard(n.ID, &heard)
-		s := sessions[n.ID]
-		r.Nodes = append(r.Nodes, history.NodeReading{ID: uint32(n.ID), Used: s.Leased, Idle: s.Idle, Bad: heard.Bad, Took: heard.Took})
+	for _, n := range s.Router.View().Nodes {
+		s.Judge.Heard(n.ID, &heard)
+		of := sessions[n.ID]
+		r.Nodes = append(r.Nodes, history.NodeReading{ID: uint32(n.ID), Used: of.Leased, Idle: of.Idle, Bad: heard.Bad, Took: heard.Took})
 	}
 }

@@ -42,8 +42,8 @@ type ownSession struct {
 	of *pool.Pool
 }
 
-func (k *core) sessions() (all []ownSession) {
-	for _, p := range k.ownPools() {
+func ownSessions(pools []*pool.Pool) (all []ownSession) {
+	for _, p := range pools {
 		for _, s := range p.Sessions() {
 			all = append(all, ownSession{s, p})
 		}
@@ -51,45 +51,45 @@ func (k *core) sessions() (all []ownSession) {
 	return all
 }
 
-// sessionLines lists the sessions of the pool with who has them, those held longest
+// SessionLines lists the sessions of the pool with who has them, those held longest
 // first; with least, only those that are held for so long.
-func (a *App) sessionLines(least time.Duration) []sessionLine {
+func (s *source) SessionLines(least time.Duration) []sessionLine {
 	now := time.Now()
 	held := map[*pool.Session]pool.Hold{}
 	busy := map[*pool.Session]bool{}
-	if a.wire != nil {
-		for _, h := range a.wire.SessionUses() {
+	if s.Wire != nil {
+		for _, h := range s.Wire.SessionUses() {
 			held[h.Session] = pool.Hold{App: h.App, Since: h.Since, Transaction: h.Transactions > 0}
 			busy[h.Session] = h.Busy
 		}
 	}
 	running := map[string]bool{}
-	for _, t := range a.api.Transactions() {
+	for _, t := range s.API.Transactions() {
 		running[t.Session] = t.Busy
 	}
 	all := []sessionLine{}
-	for _, s := range a.core.sessions() {
-		hold := s.Hold
-		if h, ok := held[s.Session]; ok {
+	for _, its := range ownSessions(s.OwnPools()) {
+		hold := its.Hold
+		if h, ok := held[its.Session]; ok {
 			hold = &h
 		}
 		if least > 0 && (hold == nil || now.Sub(hold.Since) < least) {
 			continue
 		}
-		one := sessionLine{Node: uint32(s.Node), State: "idle", Expires: s.Expires, Why: s.Retired}
-		if r, ok := s.Resource.(*upstream.Session); ok {
+		one := sessionLine{Node: uint32(its.Node), State: "idle", Expires: its.Expires, Why: its.Retired}
+		if r, ok := its.Resource.(*upstream.Session); ok {
 			one.Session = r.Hash()
 		}
 		if hold != nil {
 			one.App, one.Since, one.HeldMS, one.Trace = hold.App, hold.Since, max(1, now.Sub(hold.Since).Milliseconds()), traceText(hold.Trace)
 			one.Kind, one.Busy, one.transaction = "call", true, hold.Transaction
 			if hold.Transaction {
-				one.Kind, one.Busy = "transaction", busy[s.Session] || running[one.Session]
+				one.Kind, one.Busy = "transaction", busy[its.Session] || running[one.Session]
 			}
 		}
-		if s.Leased || hold != nil {
+		if its.Leased || hold != nil {
 			one.State = "used"
-			if s.Retired != "" {
+			if its.Retired != "" {
 				one.State = "ending"
 			}
 		}
@@ -101,11 +101,11 @@ func (a *App) sessionLines(least time.Duration) []sessionLine {
 	return all
 }
 
-func (a *App) sessionsState(q admin.Query) sessionsState {
-	all := a.sessionLines(0)
+func (s *source) SessionsState(q admin.Query) sessionsState {
+	all := s.SessionLines(0)
 	out := sessionsState{Total: len(all)}
-	for _, s := range all {
-		if s.State != "idle" {
+	for _, line := range all {
+		if line.State != "idle" {
 			out.Used++
 		}
 	}
@@ -120,8 +120,8 @@ const (
 
 // kill ends the session of that hash.
 func (a *App) kill(hash string) (any, error) {
-	lines := a.sessionLines(0)
-	for _, s := range a.core.sessions() {
+	lines := a.views.SessionLines(0)
+	for _, s := range ownSessions(a.core.ownPools()) {
 		r, ok := s.Resource.(*upstream.Session)
 		if !ok || r.Hash() != hash {
 			continue

@@ -57,7 +57,7 @@ func TestFindingsOfSlownessEnd(t *testing.T) {
 						if tick++; tick%20 == 0 {
 							watch.Look(findings.Picture{
 								At: time.Now(), Stage: "serving", Pool: findings.Pool{Max: 50, Limit: 50, Sessions: 9, Idle: 9},
-								Nodes: k.pictures(k.router.Stats(), k.judge.Stats()),
+								Nodes: pictures(k.router.Stats(), k.judge.Stats()),
 							})
 						}
 					}

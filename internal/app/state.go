@@ -53,10 +53,11 @@ type adaptiveState struct {
 	Changes   map[string]uint64 `json:"changes"`    // of the limit so far, by reason
 }
 
-func adaptiveStateOf(s *adaptive.State) *adaptiveState {
-	if s == nil {
+func adaptiveStateOf(l *limitsState) *adaptiveState {
+	if l == nil {
 		return nil
 	}
+	s := &l.Own
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	out := &adaptiveState{Limit: math.Round(s.Limit*100) / 100, BaseMS: ms(s.Base), LatencyMS: ms(s.Latency), Changes: map[string]uint64{}}
 	for reason, n := range s.Changes {
@@ -65,22 +66,22 @@ func adaptiveStateOf(s *adaptive.State) *adaptiveState {
 	return out
 }
 
-func (a *App) poolState() poolState {
-	s := a.core.pool.Stats()
+func (s *source) PoolState() poolState {
+	p := s.Pool.Stats()
 	waiting := make(map[string]int, pool.ClassSize)
-	for class, n := range s.Waiting {
+	for class, n := range p.Waiting {
 		waiting[pool.Class(class).String()] = n
 	}
-	shed := make(map[string]uint64, len(s.Shed))
-	for why, n := range s.Shed {
+	shed := make(map[string]uint64, len(p.Shed))
+	for why, n := range p.Shed {
 		shed[pool.Shed(why).String()] = n
 	}
 	return poolState{
-		Max: s.Max, Min: s.Min, Paused: s.Pause, OldestMS: milliseconds(s.Oldest), OpenErr: openError(s), Sessions: s.Sessions, Idle: s.Idle, Busy: s.Leased, Creating: s.Opening, Closing: s.Closing,
-		Waiting: waiting, Created: s.Created, Closed: s.Closed, Failed: s.Failed, TimedOut: s.TimedOut, Refused: s.Refused, Shed: shed,
-		Moved: s.Moved, Moving: s.Moving, Paced: s.Paced, Warm: a.core.pool.Warm(),
-		Limit: s.Limit, Aside: s.Aside, Parked: s.Parked, Recovering: s.Recovering, Recovered: s.Recovered,
-		Adaptive: adaptiveStateOf(a.core.limits.StateOf(a.core.limit)),
+		Max: p.Max, Min: p.Min, Paused: p.Pause, OldestMS: milliseconds(p.Oldest), OpenErr: openError(p),
+		Sessions: p.Sessions, Idle: p.Idle, Busy: p.Leased, Creating: p.Opening, Closing: p.Closing, Waiting: waiting,
+		Created: p.Created, Closed: p.Closed, Failed: p.Failed, TimedOut: p.TimedOut, Refused: p.Refused, Shed: shed,
+		Moved: p.Moved, Moving: p.Moving, Paced: p.Paced, Warm: s.Pool.Warm(), Limit: p.Limit, Aside: p.Aside,
+		Parked: p.Parked, Recovering: p.Recovering, Recovered: p.Recovered, Adaptive: adaptiveStateOf(s.Limits()),
 	}
 }
 
@@ -160,28 +161,28 @@ type nodeStateItem struct {
 	Failures    int            `json:"failures"` // to open a session, in a row
 }
 
-func (a *App) nodesState() nodesState {
-	routed, d := a.core.router.Stats(), a.core.discovery.State()
-	s := nodesState{
+func (s *source) NodesState() nodesState {
+	routed, d := s.Router.Stats(), s.Discovery.State()
+	out := nodesState{
 		Panic: routed.Panic, Forwarded: routed.Forwarded, Scattered: routed.Scattered, Preferred: routed.Preferred, Local: routed.Local,
 		Discovery: discoveryState{Answered: d.Answered, Failures: d.Failures, Version: d.Source.Version, LeftOut: d.Topology.LeftOut},
 		Nodes:     []nodeStateItem{},
 	}
 	if d.Err != nil {
-		s.Discovery.Error = d.Err.Error()
+		out.Discovery.Error = d.Err.Error()
 	}
 	for _, u := range d.Source.Unidentified[:min(len(d.Source.Unidentified), maxUnidentified)] {
 		item := unidentifiedState{Address: u.Address}
 		if u.Err != nil {
 			item.Error = u.Err.Error()
 		}
-		s.Discovery.Unidentified = append(s.Discovery.Unidentified, item)
+		out.Discovery.Unidentified = append(out.Discovery.Unidentified, item)
 	}
-	sessions, nexts := sessionsByNode(a.core.pool.Stats()), a.core.judge.Nexts()
+	sessions, nexts := sessionsByNode(s.Pool.Stats()), s.Judge.Nexts()
 	for _, n := range routed.Nodes {
 		p, next := sessions[n.Node.ID], nexts[n.Node.ID]
 		v := n.Node.Verdict
-		s.Nodes = append(s.Nodes, nodeStateItem{
+		out.Nodes = append(out.Nodes, nodeStateItem{
 			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone, Pile: n.Node.Pile.Name, PileState: n.Node.Pile.State.String(),
 			Health: v.Health.String(), Leaving: v.Leaving, Missing: n.Node.Missing, Unwell: n.Node.Unwell, Unreachable: v.Unreachable, Banned: v.Banned, Drained: next.Drained,
 			Use: n.Node.Use.String(), Weight: n.Node.Weight, Share: v.Share, Reason: v.Reason, Since: v.Since,
@@ -193,7 +194,7 @@ func (a *App) nodesState() nodesState {
 			Created: p.Created, Failed: p.Failed, Failures: p.Failures,
 		})
 	}
-	return s
+	return out
 }
 
 func causeOf(v cluster.Verdict) string {
@@ -217,26 +218,26 @@ type transactionsState struct {
 	Transactions []facade.TransactionState `json:"transactions"`
 }
 
-func (a *App) transactionsState() transactionsState {
-	return transactionsState{API: a.api.State(), Transactions: a.api.Transactions()}
+func (s *source) TransactionsState() transactionsState {
+	return transactionsState{API: s.API.State(), Transactions: s.API.Transactions()}
 }
 
 // status answers the API's call of that name; the API adds the transactions.
-func (a *App) status() *sidecarv1.StatusResponse {
-	p := a.core.pool.Stats()
-	state := a.phase.get()
+func (s *source) Status() *sidecarv1.StatusResponse {
+	p := s.Pool.Stats()
+	state := s.Stage()
 	if state > serving {
 		state = draining // all that callers need to know
 	}
 	out := &sidecarv1.StatusResponse{
-		Version: a.version, Database: a.core.driver.Database(), State: state.String(), UptimeS: time.Since(a.started).Seconds(),
+		Version: s.Version, Database: s.Driver.Database(), State: state.String(), UptimeS: time.Since(s.Started).Seconds(),
 		Pool: &sidecarv1.PoolStatus{
 			Max: uint32(p.Max), Sessions: uint32(p.Sessions), Idle: uint32(p.Idle), Busy: uint32(p.Leased),
 			Creating: uint32(p.Opening), Waiting: uint32(p.InLine()),
 		},
 	}
 	sessions := sessionsByNode(p)
-	for _, n := range a.core.router.View().Nodes {
+	for _, n := range s.Router.View().Nodes {
 		out.Nodes = append(out.Nodes, &sidecarv1.NodeStatus{
 			NodeId: uint32(n.ID), Address: n.Address, Zone: n.Zone,
 			Health: n.Verdict.Health.String(), Use: n.Use.String(), Reason: n.Verdict.Reason,
@@ -248,26 +249,23 @@ func (a *App) status() *sidecarv1.StatusResponse {
 
 // connectionsState is /state/connections. With wire.mode off it has only the number
 // of clients.
-func (a *App) connectionsState(q admin.Query) any {
-	if a.wire != nil {
-		state := a.wire.State()
+func (s *source) ConnectionsState(q admin.Query) any {
+	if s.Wire != nil {
+		state := s.Wire.State()
 		state.Connections = admin.First(q, state.Connections)
 		return state
 	}
-	clients := a.listeners.GRPC.Conns.Size()
-	if l := a.listeners.GRPCSocket; l != nil {
-		clients += l.Conns.Size()
-	}
-	return map[string]int{"clients": clients}
+	clients := s.Clients()
+	return map[string]int{"clients": clients["grpc"] + clients["grpc_socket"]}
 }
 
 // xdsState is /state/xds.
-func (a *App) xdsState(q admin.Query) xds.State {
-	if a.xds == nil {
+func (s *source) XDSState(q admin.Query) xds.State {
+	if s.XDS == nil {
 		return xds.State{Nodes: map[string]int{}, Clients: []xds.ClientState{}}
 	}
-	state := a.xds.State(q.Limit)
-	state.Address = a.listeners.XDS.Addr().String()
+	state := s.XDS.State(q.Limit)
+	state.Address = s.XDSAddress
 	return state
 }
 
@@ -287,13 +285,13 @@ type queueLine struct {
 	OldestMS float64 `json:"oldest_ms"`
 }
 
-func (a *App) queueState() queueState {
-	out := queueState{Limit: a.now().Pool.Queue, Queues: []queueLine{}}
-	for _, q := range a.core.pool.Queues() {
+func (s *source) QueueState() queueState {
+	out := queueState{Limit: s.Settings().Queue, Queues: []queueLine{}}
+	for _, q := range s.Pool.Queues() {
 		out.Waiting += q.Waiting
 		out.OldestMS = max(out.OldestMS, milliseconds(q.Oldest))
 		out.Queues = append(out.Queues, queueLine{
-			Class: q.Class.String(), App: a.core.apps.NameOf(q.App), Waiting: q.Waiting, OldestMS: milliseconds(q.Oldest),
+			Class: q.Class.String(), App: s.Apps.NameOf(q.App), Waiting: q.Waiting, OldestMS: milliseconds(q.Oldest),
 		})
 	}
 	return out

@@ -58,7 +58,7 @@ func (a *App) tellNodes(after uint64) uint64 {
 
 // look takes a picture, and tells what it shows that is new.
 func (a *App) look() {
-	p := a.picture()
+	p := a.views.Picture()
 	good := healthv1.HealthCheckResponse_NOT_SERVING
 	if a.goodNode() == nil {
 		good = healthv1.HealthCheckResponse_SERVING
@@ -86,26 +86,25 @@ func eventOf(f findings.Finding, from, to string) admin.Event {
 // healthUpstream is the service of grpc.health.v1 that says whether any node is good.
 const healthUpstream = "ydb.upstream"
 
-// picture is the state of this moment, as findings look at it.
-func (a *App) picture() findings.Picture {
-	k := &a.core
-	p, routed, judged, d := k.pool.Stats(), k.router.Stats(), k.judge.Stats(), k.discovery.State()
+// Picture is the state of this moment, as findings look at it.
+func (s *source) Picture() findings.Picture {
+	p, routed, judged, d := s.Pool.Stats(), s.Router.Stats(), s.Judge.Stats(), s.Discovery.State()
 	out := findings.Picture{
-		At: time.Now(), Stage: a.phase.get().String(), Panic: routed.Panic,
+		At: time.Now(), Stage: s.Stage().String(), Panic: routed.Panic,
 		Pool: findings.Pool{
 			Max: p.Max, Limit: p.Limit, Min: p.Min, Sessions: p.Sessions, Busy: p.Leased, Idle: p.Idle, Creating: p.Opening,
 			Waiting: p.InLine(), Oldest: p.Oldest, Paused: p.Pause, TimedOut: p.TimedOut, Refused: p.Refused, Created: p.Created, Failed: p.Failed,
 		},
-		Discovery: findings.Discovery{Failures: d.Failures, Grace: d.Grace}, HeldLong: a.now().Admin.HeldLong,
-		MemoryTight: a.memory.Tight(), Panics: findings.Panics(panics.Stats()), Nodes: k.pictures(routed, judged),
+		Discovery: findings.Discovery{Failures: d.Failures, Grace: d.Grace}, HeldLong: s.Settings().HeldLong,
+		MemoryTight: s.Memory.Tight(), Panics: findings.Panics(panics.Stats()), Nodes: pictures(routed, judged),
 	}
 	for _, n := range p.Shed {
 		out.Pool.Shed += n
 	}
-	if a.wire != nil {
-		out.Pool.Starved = a.wire.Starved()
+	if s.Wire != nil {
+		out.Pool.Starved = s.Wire.Starved()
 	}
-	if err := a.turning(); err != nil {
+	if err := s.Stalled(); err != nil {
 		out.Stalled = err.Error()
 	}
 	if p.OpenErr != nil {
@@ -114,7 +113,7 @@ func (a *App) picture() findings.Picture {
 	if d.Err != nil {
 		out.Discovery.Error = oneLine(d.Err)
 	}
-	denied, missing := k.driver.Credentials() // missing: not one that is on its way
+	denied, missing := s.Driver.Credentials() // missing: not one that is on its way
 	out.Denied = denied
 	switch {
 	case missing != nil:
@@ -124,15 +123,16 @@ func (a *App) picture() findings.Picture {
 	case unauthorized(p.OpenErr):
 		out.Credentials = out.Pool.OpenError
 	}
-	for _, s := range a.sessionLines(holderLeast) {
+	for _, l := range s.SessionLines(holderLeast) {
 		out.Holders = append(out.Holders, findings.Holder{
-			Session: s.Session, App: s.App, Node: s.Node, Trace: s.Trace, Held: time.Duration(s.HeldMS) * time.Millisecond, Transaction: s.transaction, Busy: s.Busy,
+			Session: l.Session, App: l.App, Node: l.Node, Trace: l.Trace, Held: time.Duration(l.HeldMS) * time.Millisecond,
+			Transaction: l.transaction, Busy: l.Busy,
 		})
 	}
-	for _, s := range k.apps.State(classNames) {
-		one := findings.App{Name: s.App}
+	for _, app := range s.Apps.State(classNames) {
+		one := findings.App{Name: app.App}
 		most := uint64(0)
-		for _, c := range s.Classes {
+		for _, c := range app.Classes {
 			for _, limit := range []string{"open", "sessions", "calls_per_second", "bytes_per_second"} {
 				n := c.Refused[limit]
 				one.Limited += n
@@ -147,7 +147,7 @@ func (a *App) picture() findings.Picture {
 }
 
 // pictures are the nodes, as findings look at them.
-func (k *core) pictures(routed routing.Stats, judged pessimize.Stats) (all []findings.Node) {
+func pictures(routed routing.Stats, judged pessimize.Stats) (all []findings.Node) {
 	counted := make(map[cluster.NodeID]pessimize.NodeStats, len(judged.Nodes))
 	for _, n := range judged.Nodes {
 		counted[n.Node] = n
