@@ -9,7 +9,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/history"
-	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 )
 
 // Bounds of what the page shows.
@@ -91,12 +90,13 @@ func (v *views) PageState(process string, after uint64) any {
 }
 
 func (s *source) pageNow() *pageNow {
+	now := s.look(ofPool | ofLimits | ofNodes | ofAPI)
 	p := &pageNow{
-		Process: s.Started.UTC().Format("20060102T150405.000000000"), At: time.Now().UnixMilli(),
-		Version: s.Version, Database: s.Driver.Database(), Stage: s.Stage().String(), UptimeS: time.Since(s.Started).Seconds(),
+		Process: s.Started.UTC().Format("20060102T150405.000000000"), At: now.At.UnixMilli(),
+		Version: s.Version, Database: s.Driver.Database(), Stage: now.Stage.String(), UptimeS: now.At.Sub(s.Started).Seconds(),
 		TraceLink: s.Starting.TraceLink,
-		Findings:  s.Findings.Report().Findings, Pool: s.PoolState(), Nodes: s.NodesState(), API: s.API.State(),
-		HeldLongMS: s.Settings().HeldLong.Milliseconds(),
+		Findings:  s.Findings.Report().Findings, Pool: now.poolState(), Nodes: now.nodesState(s.Judge.Nexts()), API: now.API,
+		HeldLongMS: now.Settings.HeldLong.Milliseconds(),
 		TxMaxMS:    s.Starting.TxMax.Milliseconds(), Transactions: s.API.Transactions(),
 		Slow: []slowCall{}, Events: []admin.Event{},
 	}
@@ -126,18 +126,4 @@ func traceText(id [16]byte) string {
 		return ""
 	}
 	return hex.EncodeToString(id[:])
-}
-
-// reading is what a point of the history is made of.
-func (s *source) Reading(r *history.Reading) {
-	p := s.Pool.Stats()
-	r.Used, r.Idle, r.Creating, r.Limit, r.Waiting = p.Leased, p.Idle, p.Opening, p.Limit, p.InLine()
-	r.Transactions = s.API.State().Transactions
-	sessions := sessionsByNode(p)
-	var heard pessimize.Heard
-	for _, n := range s.Router.View().Nodes {
-		s.Judge.Heard(n.ID, &heard)
-		of := sessions[n.ID]
-		r.Nodes = append(r.Nodes, history.NodeReading{ID: uint32(n.ID), Used: of.Leased, Idle: of.Idle, Bad: heard.Bad, Took: heard.Took})
-	}
 }

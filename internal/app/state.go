@@ -9,9 +9,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/xds"
-	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // poolState is /state/pool.
@@ -66,8 +66,11 @@ func adaptiveStateOf(l *limitsState) *adaptiveState {
 	return out
 }
 
-func (s *source) PoolState() poolState {
-	p := s.Pool.Stats()
+// PoolState returns /state/pool.
+func (s *source) PoolState() poolState { return s.look(ofPool | ofLimits).poolState() }
+
+func (s *snapshot) poolState() poolState {
+	p := &s.Pool
 	waiting := make(map[string]int, pool.ClassSize)
 	for class, n := range p.Waiting {
 		waiting[pool.Class(class).String()] = n
@@ -77,11 +80,11 @@ func (s *source) PoolState() poolState {
 		shed[pool.Shed(why).String()] = n
 	}
 	return poolState{
-		Max: p.Max, Min: p.Min, Paused: p.Pause, OldestMS: milliseconds(p.Oldest), OpenErr: openError(p),
+		Max: p.Max, Min: p.Min, Paused: p.Pause, OldestMS: milliseconds(p.Oldest), OpenErr: lineOf(p.OpenErr),
 		Sessions: p.Sessions, Idle: p.Idle, Busy: p.Leased, Creating: p.Opening, Closing: p.Closing, Waiting: waiting,
 		Created: p.Created, Closed: p.Closed, Failed: p.Failed, TimedOut: p.TimedOut, Refused: p.Refused, Shed: shed,
-		Moved: p.Moved, Moving: p.Moving, Paced: p.Paced, Warm: s.Pool.Warm(), Limit: p.Limit, Aside: p.Aside,
-		Parked: p.Parked, Recovering: p.Recovering, Recovered: p.Recovered, Adaptive: adaptiveStateOf(s.Limits()),
+		Moved: p.Moved, Moving: p.Moving, Paced: p.Paced, Warm: s.Warm, Limit: p.Limit, Aside: p.Aside,
+		Parked: p.Parked, Recovering: p.Recovering, Recovered: p.Recovered, Adaptive: adaptiveStateOf(s.Limits),
 	}
 }
 
@@ -161,8 +164,12 @@ type nodeStateItem struct {
 	Failures    int            `json:"failures"` // to open a session, in a row
 }
 
-func (s *source) NodesState() nodesState {
-	routed, d := s.Router.Stats(), s.Discovery.State()
+// NodesState returns /state/nodes.
+func (s *source) NodesState() nodesState { return s.look(ofPool | ofNodes).nodesState(s.Judge.Nexts()) }
+
+// nodesState is told what happens next on each node.
+func (s *snapshot) nodesState(nexts map[cluster.NodeID]pessimize.Next) nodesState {
+	routed, d := &s.Routed, &s.Discovery
 	out := nodesState{
 		Panic: routed.Panic, Forwarded: routed.Forwarded, Scattered: routed.Scattered, Preferred: routed.Preferred, Local: routed.Local,
 		Discovery: discoveryState{Answered: d.Answered, Failures: d.Failures, Version: d.Source.Version, LeftOut: d.Topology.LeftOut},
@@ -178,7 +185,7 @@ func (s *source) NodesState() nodesState {
 		}
 		out.Discovery.Unidentified = append(out.Discovery.Unidentified, item)
 	}
-	sessions, nexts := sessionsByNode(s.Pool.Stats()), s.Judge.Nexts()
+	sessions := sessionsByNode(&s.Pool)
 	for _, n := range routed.Nodes {
 		p, next := sessions[n.Node.ID], nexts[n.Node.ID]
 		v := n.Node.Verdict
@@ -204,7 +211,7 @@ func causeOf(v cluster.Verdict) string {
 	return v.Cause.String()
 }
 
-func sessionsByNode(s pool.Stats) map[cluster.NodeID]pool.NodeStats {
+func sessionsByNode(s *pool.Stats) map[cluster.NodeID]pool.NodeStats {
 	byNode := map[cluster.NodeID]pool.NodeStats{}
 	for _, n := range s.Nodes {
 		byNode[n.Node] = n
@@ -218,36 +225,12 @@ type transactionsState struct {
 	Transactions []facade.TransactionState `json:"transactions"`
 }
 
+// TransactionsState returns /state/transactions.
 func (s *source) TransactionsState() transactionsState {
-	return transactionsState{API: s.API.State(), Transactions: s.API.Transactions()}
+	return transactionsState{API: s.look(ofAPI).API, Transactions: s.API.Transactions()}
 }
 
-// status answers the API's call of that name; the API adds the transactions.
-func (s *source) Status() *sidecarv1.StatusResponse {
-	p := s.Pool.Stats()
-	state := s.Stage()
-	if state > serving {
-		state = draining // all that callers need to know
-	}
-	out := &sidecarv1.StatusResponse{
-		Version: s.Version, Database: s.Driver.Database(), State: state.String(), UptimeS: time.Since(s.Started).Seconds(),
-		Pool: &sidecarv1.PoolStatus{
-			Max: uint32(p.Max), Sessions: uint32(p.Sessions), Idle: uint32(p.Idle), Busy: uint32(p.Leased),
-			Creating: uint32(p.Opening), Waiting: uint32(p.InLine()),
-		},
-	}
-	sessions := sessionsByNode(p)
-	for _, n := range s.Router.View().Nodes {
-		out.Nodes = append(out.Nodes, &sidecarv1.NodeStatus{
-			NodeId: uint32(n.ID), Address: n.Address, Zone: n.Zone,
-			Health: n.Verdict.Health.String(), Use: n.Use.String(), Reason: n.Verdict.Reason,
-			Sessions: uint32(sessions[n.ID].Sessions), Busy: uint32(sessions[n.ID].Leased),
-		})
-	}
-	return out
-}
-
-// connectionsState is /state/connections. With wire.mode off it has only the number
+// ConnectionsState returns /state/connections. With wire.mode off it has only the number
 // of clients.
 func (s *source) ConnectionsState(q admin.Query) any {
 	if s.Wire != nil {
@@ -255,11 +238,11 @@ func (s *source) ConnectionsState(q admin.Query) any {
 		state.Connections = admin.First(q, state.Connections)
 		return state
 	}
-	clients := s.Clients()
+	clients := s.look(ofClients).Clients
 	return map[string]int{"clients": clients["grpc"] + clients["grpc_socket"]}
 }
 
-// xdsState is /state/xds.
+// XDSState returns /state/xds.
 func (s *source) XDSState(q admin.Query) xds.State {
 	if s.XDS == nil {
 		return xds.State{Nodes: map[string]int{}, Clients: []xds.ClientState{}}
@@ -285,6 +268,7 @@ type queueLine struct {
 	OldestMS float64 `json:"oldest_ms"`
 }
 
+// QueueState returns /state/queue.
 func (s *source) QueueState() queueState {
 	out := queueState{Limit: s.Settings().Queue, Queues: []queueLine{}}
 	for _, q := range s.Pool.Queues() {
@@ -299,9 +283,9 @@ func (s *source) QueueState() queueState {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func openError(s pool.Stats) string {
-	if s.OpenErr == nil {
+func lineOf(err error) string {
+	if err == nil {
 		return ""
 	}
-	return oneLine(s.OpenErr)
+	return oneLine(err)
 }

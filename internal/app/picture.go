@@ -1,0 +1,124 @@
+package app
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// holderLeast is how long a session must be in use to be looked at one by one.
+const holderLeast = time.Second
+
+// Picture is the state of this moment, as findings look at it.
+func (s *source) Picture() findings.Picture {
+	now := s.look(ofPool | ofNodes | ofHealth | ofApps)
+	p, d := &now.Pool, &now.Discovery
+	out := findings.Picture{
+		At: now.At, Stage: now.Stage.String(), Panic: now.Routed.Panic,
+		Pool: findings.Pool{
+			Max: p.Max, Limit: p.Limit, Min: p.Min, Sessions: p.Sessions, Busy: p.Leased, Idle: p.Idle, Creating: p.Opening,
+			Waiting: p.InLine(), Oldest: p.Oldest, Paused: p.Pause, TimedOut: p.TimedOut, Refused: p.Refused,
+			Created: p.Created, Failed: p.Failed, OpenError: lineOf(p.OpenErr),
+		},
+		Discovery: findings.Discovery{Failures: d.Failures, Grace: d.Grace, Error: lineOf(d.Err)}, HeldLong: now.Settings.HeldLong,
+		MemoryTight: s.Memory.Tight(), Panics: findings.Panics(panics.Stats()),
+		Nodes: pictures(now.Routed, now.Judged), Apps: limited(now.Apps),
+	}
+	for _, n := range p.Shed {
+		out.Pool.Shed += n
+	}
+	if s.Wire != nil {
+		out.Pool.Starved = s.Wire.Starved()
+	}
+	if err := s.Stalled(); err != nil {
+		out.Stalled = err.Error()
+	}
+	denied, missing := s.Driver.Credentials() // missing: not one that is on its way
+	out.Denied = denied
+	switch {
+	case missing != nil:
+		out.Credentials = oneLine(missing)
+	case unauthorized(d.Err):
+		out.Credentials = out.Discovery.Error
+	case unauthorized(p.OpenErr):
+		out.Credentials = out.Pool.OpenError
+	}
+	for _, l := range s.SessionLines(holderLeast) {
+		out.Holders = append(out.Holders, findings.Holder{
+			Session: l.Session, App: l.App, Node: l.Node, Trace: l.Trace, Held: time.Duration(l.HeldMS) * time.Millisecond,
+			Transaction: l.transaction, Busy: l.Busy,
+		})
+	}
+	return out
+}
+
+// limited are the apps, as findings look at them.
+func limited(all []apps.State) (out []findings.App) {
+	for _, app := range all {
+		one := findings.App{Name: app.App}
+		most := uint64(0)
+		for _, c := range app.Classes {
+			for _, limit := range []string{"open", "sessions", "calls_per_second", "bytes_per_second"} {
+				n := c.Refused[limit]
+				one.Limited += n
+				if n > most {
+					most, one.Limit = n, limit
+				}
+			}
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// pictures are the nodes, as findings look at them.
+func pictures(routed routing.Stats, judged pessimize.Stats) (all []findings.Node) {
+	counted := make(map[cluster.NodeID]pessimize.NodeStats, len(judged.Nodes))
+	for _, n := range judged.Nodes {
+		counted[n.Node] = n
+	}
+	for _, n := range routed.Nodes {
+		v, c := n.Node.Verdict, counted[n.Node.ID]
+		gone := v.Leaving && !c.Listed && !c.Drained && c.Hinted.IsZero()
+		one := findings.Node{
+			ID: uint32(n.Node.ID), Address: n.Node.Address, Health: v.Health.String(), Cause: causeOf(v), Reason: v.Reason, Since: v.Since,
+			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, Leaving: v.Leaving,
+			Gone: gone, Missing: n.Node.Missing, Unwell: n.Node.Unwell,
+			Succeeded: c.Succeeded, Timed: c.Timed, Refused: c.Congested[cluster.CongestedUnknown] + c.Congested[cluster.CongestedNode],
+			Tables: congested(c, cluster.CongestedTable), Disk: congested(c, cluster.CongestedDisk),
+			Quota: congested(c, cluster.CongestedQuota), Pools: congested(c, cluster.CongestedPool),
+		}
+		if c.Recent > 0 { // else the latency is of calls that are long over
+			one.Latency, one.Median = n.Node.Load.Latency(), c.Median
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func congested(n pessimize.NodeStats, by cluster.Congestion) findings.Congested {
+	return findings.Congested{Calls: n.Congested[by], Subject: n.Subjects[by]}
+}
+
+// unauthorized reports whether the cluster did not accept the credentials, or they lack a right.
+func unauthorized(err error) bool {
+	e, ok := errors.AsType[*upstream.Error](err)
+	return ok && (e.Unauthorized() || e.Denied())
+}
+
+// maxLine bounds an error in a finding, in bytes.
+const maxLine = 200
+
+func oneLine(err error) string {
+	text, _, _ := strings.Cut(err.Error(), "\n") // the first of several
+	text = strings.Join(strings.Fields(text), " ")
+	return strings.ToValidUTF8(text[:min(len(text), maxLine)], "")
+}
