@@ -81,12 +81,11 @@ type App struct {
 	judged    chan struct{}     // capacity 1: there are new verdicts
 	history   *history.Recorder // of the last ten minutes
 
-	nodeSeries nodeSeries
-	views      views
-	health     *watched // grpc.health.v1
-	listeners  listen.Set
-	socket     *listen.AdminSocket // nil: off
-	phase      phase
+	views     views
+	health    *watched // grpc.health.v1
+	listeners listen.Set
+	socket    *listen.AdminSocket // nil: off
+	phase     phase
 
 	restart restart.Restart
 }
@@ -186,7 +185,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	a.openXDS()
 	a.views.source = a.newSource()
 	a.admin = a.newAdmin()
-	return a, a.observe(a.telemetry.Meters())
+	return a, observe(a.telemetry.Meters(), &a.views.source)
 }
 
 // openGRPC makes what serves the gRPC port.

@@ -5,9 +5,6 @@ import (
 	"log/slog"
 	"sync"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
-
 	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
@@ -38,17 +35,4 @@ func (l *listenerCerts) run(ctx context.Context) error {
 	<-ctx.Done()
 	running.Wait()
 	return nil
-}
-
-// readCerts reads how files of TLS were read again.
-func (a *App) readCerts(o metric.Observer, in *instruments) {
-	for name, k := range map[string]*certs.Keeper{"grpc": a.certs.grpc, "http": a.certs.http, "admin": a.certs.admin, "xds": a.certs.xds, "ydb": a.core.driver.Certs(), "discovery.xds": a.core.discovery.Certs()} {
-		if k == nil {
-			continue
-		}
-		good, bad := k.Readings()
-		of := attribute.String("ydb.sidecar.settings", name)
-		o.ObserveInt64(in.certs, good, metric.WithAttributes(of, attribute.String("ydb.sidecar.result", "ok")))
-		o.ObserveInt64(in.certs, bad, metric.WithAttributes(of, attribute.String("ydb.sidecar.result", "failed")))
-	}
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -63,77 +62,60 @@ func (s *nodeSeries) choose(nodes []routing.NodeStats, used map[cluster.NodeID]b
 
 // nodeFigures are levels of one node, or of several together.
 type nodeFigures struct {
+	id                           string
+	one                          *routing.NodeStats // nil: of several
 	calls, idle, used, creating  int64
 	health                       [cluster.Probing + 1]int64
 	banned, leaving, unreachable int64
 	weight                       float64
 }
 
-func (f *nodeFigures) addSessions(n pool.NodeStats) {
+func (f *nodeFigures) label() attribute.KeyValue { return label("ydb.node.id", f.id) }
+
+func (f *nodeFigures) addSessions(n *pool.NodeStats) {
 	f.idle, f.used, f.creating = f.idle+int64(n.Idle), f.used+int64(n.Leased), f.creating+int64(n.Opening)
 }
 
-func (f *nodeFigures) addNode(n routing.NodeStats) {
-	v := n.Node.Verdict
+func (f *nodeFigures) addNode(n *routing.NodeStats) {
+	v := &n.Node.Verdict
 	f.calls += n.Calls
 	f.health[v.Health]++
 	f.banned, f.leaving, f.unreachable = f.banned+one(v.Banned), f.leaving+one(v.Leaving), f.unreachable+one(v.Unreachable)
 	f.weight += float64(n.Node.Weight)
 }
 
-func (f *nodeFigures) observe(o metric.Observer, in *instruments, id string) {
-	with := func(more ...attribute.KeyValue) metric.ObserveOption {
-		return metric.WithAttributes(append(more, attribute.String("ydb.node.id", id))...)
-	}
-	o.ObserveInt64(in.calls, f.calls, with())
-	for h, n := range f.health {
-		o.ObserveInt64(in.health, n, with(attribute.String("ydb.sidecar.health", cluster.Health(h).String())))
-	}
-	for mark, n := range map[string]int64{"banned": f.banned, "leaving": f.leaving, "unreachable": f.unreachable} {
-		o.ObserveInt64(in.marks, n, with(attribute.String("ydb.sidecar.mark", mark)))
-	}
-	o.ObserveFloat64(in.weight, f.weight, with())
-}
-
-func (f *nodeFigures) observeSessions(o metric.Observer, in *instruments, id string) {
-	for state, n := range map[string]int64{"idle": f.idle, "used": f.used, "creating": f.creating} {
-		o.ObserveInt64(in.ofNode, n, metric.WithAttributes(attribute.String("ydb.node.id", id), attribute.String("db.client.connection.state", state)))
-	}
-}
-
-// readNodes reads the figures of nodes. What only rises, and latencies, have no sum over nodes
-// without series of their own: these are not always the same.
-func (a *App) readNodes(o metric.Observer, in *instruments, sessions []pool.NodeStats, nodes []routing.NodeStats) {
+// figures returns the levels of each series: those of sessions and all others. The last ones are
+// of the nodes that have no series of their own, if there are any.
+func (s *nodeSeries) figures(sessions []pool.NodeStats, nodes []routing.NodeStats) (ofSessions, ofNodes []nodeFigures) {
 	used := make(map[cluster.NodeID]bool, len(sessions))
 	for _, n := range sessions {
 		used[n.Node] = n.Sessions > 0
 	}
-	chosen := a.nodeSeries.choose(nodes, used)
-	var others nodeFigures
+	chosen := s.choose(nodes, used)
+	others := nodeFigures{id: otherNodes}
 	text := func(id cluster.NodeID) string { return strconv.FormatUint(uint64(id), 10) }
-	for _, n := range sessions {
+	for i := range sessions {
+		n := &sessions[i]
 		if !chosen[n.Node] && len(chosen) == maxNodeSeries {
 			others.addSessions(n)
 			continue
 		}
-		var f nodeFigures
+		f := nodeFigures{id: text(n.Node)}
 		f.addSessions(n)
-		f.observeSessions(o, in, text(n.Node))
+		ofSessions = append(ofSessions, f)
 	}
-	for _, n := range nodes {
+	for i := range nodes {
+		n := &nodes[i]
 		if !chosen[n.Node.ID] {
 			others.addNode(n)
 			continue
 		}
-		var f nodeFigures
+		f := nodeFigures{id: text(n.Node.ID), one: n}
 		f.addNode(n)
-		f.observe(o, in, text(n.Node.ID))
-		of := metric.WithAttributes(attribute.String("ydb.node.id", text(n.Node.ID)))
-		o.ObserveInt64(in.overload, int64(n.Refused), of)
-		o.ObserveFloat64(in.latency, n.Node.Load.Latency().Seconds(), of)
+		ofNodes = append(ofNodes, f)
 	}
 	if len(nodes) > len(chosen) {
-		others.observe(o, in, otherNodes)
-		others.observeSessions(o, in, otherNodes)
+		ofSessions, ofNodes = append(ofSessions, others), append(ofNodes, others)
 	}
+	return ofSessions, ofNodes
 }

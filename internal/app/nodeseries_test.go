@@ -1,14 +1,10 @@
 package app
 
 import (
-	"context"
-	"errors"
 	"testing"
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
-
-	"go.opentelemetry.io/otel/metric"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -60,19 +56,6 @@ func TestNodesWithSeriesOfTheirOwn(t *testing.T) {
 // The levels of all nodes add up, whoever has series of their own, and no metric has more series than telemetry keeps.
 func TestSeriesOfManyNodes(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
-	meter := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("test")
-	var in instruments
-	calls, err1 := meter.Int64ObservableUpDownCounter("calls")
-	ofNode, err2 := meter.Int64ObservableUpDownCounter("sessions")
-	overload, err3 := meter.Int64ObservableCounter("refused")
-	health, err4 := meter.Int64ObservableGauge("health")
-	marks, err5 := meter.Int64ObservableGauge("marks")
-	weight, err6 := meter.Float64ObservableGauge("weight")
-	latency, err7 := meter.Float64ObservableGauge("latency")
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
-		t.Fatal(err)
-	}
-	in.calls, in.ofNode, in.overload, in.health, in.marks, in.weight, in.latency = calls, ofNode, overload, health, marks, weight, latency
 	const count = 2*maxNodeSeries + 7
 	var nodes []routing.NodeStats
 	var sessions []pool.NodeStats
@@ -82,11 +65,10 @@ func TestSeriesOfManyNodes(t *testing.T) {
 		nodes = append(nodes, n)
 		sessions = append(sessions, pool.NodeStats{Node: n.Node.ID, Counts: pool.Counts{Sessions: 3, Idle: 2, Leased: 1}})
 	}
-	a := new(App)
-	if _, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		a.readNodes(o, &in, sessions, nodes)
-		return nil
-	}, calls, ofNode, overload, health, marks, weight, latency); err != nil {
+	seen := new(snapshot)
+	seen.Pool.Nodes, seen.Routed.Nodes = sessions, nodes
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	if err := register(provider, nodeRows, func() *snapshot { return seen }); err != nil {
 		t.Fatal(err)
 	}
 	var got metricdata.ResourceMetrics
@@ -114,7 +96,7 @@ func TestSeriesOfManyNodes(t *testing.T) {
 			t.Errorf("%s has %d series", m.Name, points)
 		}
 	}
-	if sums["calls"] != 2*count || sums["sessions"] != 3*count {
-		t.Errorf("%d calls, %d sessions; want %d, %d", sums["calls"], sums["sessions"], 2*count, 3*count)
+	if sums["ydb.sidecar.node.calls"] != 2*count || sums["ydb.sidecar.node.sessions"] != 3*count {
+		t.Errorf("%d calls, %d sessions; want %d, %d", sums["ydb.sidecar.node.calls"], sums["ydb.sidecar.node.sessions"], 2*count, 3*count)
 	}
 }

@@ -24,6 +24,9 @@ type snapshot struct {
 	Stage    stage
 	Settings liveSettings
 	View     cluster.View // of the nodes, as new calls see them
+	Version  string
+	Database string
+	Starting startingSettings
 	sessionsSeen
 	nodesSeen
 	callersSeen
@@ -92,7 +95,10 @@ const (
 
 // look reads parts, each once.
 func (s *source) look(at parts) *snapshot {
-	out := &snapshot{Stage: s.Stage(), Settings: s.Settings(), View: s.Router.View()}
+	out := &snapshot{
+		Stage: s.Stage(), Settings: s.Settings(), View: s.Router.View(),
+		Version: s.Version, Database: s.Driver.Database(), Starting: s.Starting,
+	}
 	if at&ofPool != 0 {
 		out.Pool, out.Warm = s.Pool.Stats(), s.Pool.Warm()
 	}
