@@ -3,9 +3,7 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,23 +12,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
-
-// stage is how far the process is in its life.
-type stage int32
-
-const (
-	starting  stage = iota
-	serving         // everything
-	lameDuck        // by an operator: not ready and without optional work, but serves everything
-	leaving         // the same, because the end has begun: drain.delay
-	draining        // refuses what is new
-	lettingGo       // the last call and transaction are done; clients are let go
-	deleting        // deletes its sessions on their nodes
-)
-
-func (s stage) String() string {
-	return [...]string{"starting", "serving", "lame duck", "leaving", "draining", "letting clients go", "deleting sessions"}[s]
-}
 
 // phase is the stage of a process, for every goroutine to read.
 type phase struct {
@@ -79,6 +60,15 @@ func (p *phase) left() time.Duration {
 		return 0
 	}
 	return max(0, time.Until(p.deadline))
+}
+
+// state is all of it, at one moment.
+func (p *phase) state() phaseState {
+	p.mu.Lock()
+	out := phaseState{Stage: p.get(), Since: p.since, Cause: p.cause, Deadline: p.deadline}
+	p.mu.Unlock()
+	out.Left = p.left()
+	return out
 }
 
 // What may be left to do when drain.grace is over, and by when at the latest after it,
@@ -206,19 +196,6 @@ func (a *App) notReady() {
 	a.quiet(true)
 }
 
-// sessions is how many sessions there are on the nodes.
-func (a *App) sessions() int {
-	n := a.core.pool.Stats().Sessions
-	if a.wire != nil {
-		if v := a.wire.Stats().Virtual; v != nil {
-			for _, p := range v.Pools {
-				n += p.Sessions
-			}
-		}
-	}
-	return n
-}
-
 // quiet has the pools neither move sessions nor open them ahead of need.
 func (a *App) quiet(on bool) {
 	a.core.pool.Quiet(on)
@@ -293,82 +270,8 @@ func (d drainer) Stop(grace time.Duration) error {
 
 var errOperator = errors.New("asked by an operator")
 
-// progress is GET /drain.
-type progress struct {
-	Stage        string    `json:"stage"`
-	Since        time.Time `json:"since,omitzero"`
-	Cause        string    `json:"cause,omitempty"`
-	Calls        int       `json:"calls"`        // open
-	Transactions int       `json:"transactions"` // open
-	Sessions     int       `json:"sessions"`     // that the cluster still holds for this process
-	Connections  int       `json:"connections"`  // of clients
-	WaitsFor     string    `json:"waits_for,omitempty"`
-	Deadline     time.Time `json:"deadline,omitzero"` // of the stage: what is left then is cut off
-	LeftMS       int64     `json:"left_ms,omitempty"` // until the deadline
-}
-
 // Progress says what the process does now and what it waits for.
-func (d drainer) Progress() any { return d.progress() }
-
-func (a *App) progress() progress {
-	p := &a.phase
-	p.mu.Lock()
-	stage := p.get()
-	out := progress{Stage: stage.String(), Since: p.since, Cause: p.cause, Deadline: p.deadline}
-	p.mu.Unlock()
-	out.LeftMS = p.left().Milliseconds()
-	api := a.api.State()
-	out.Calls, out.Transactions = api.OpenCalls, api.Transactions
-	out.Sessions = a.sessions()
-	for _, l := range a.listeners.OfAPI() {
-		out.Connections += l.Conns.Size()
-	}
-	out.WaitsFor = a.waitsFor(stage, out)
-	return out
-}
-
-// waitsFor says in words what the end of a stage depends on.
-func (a *App) waitsFor(s stage, now progress) string {
-	switch s {
-	case lameDuck:
-		return "SIGTERM, or mode=off"
-	case leaving:
-		if a.restart.Replaced() {
-			return number(now.Connections, "connection") + ", to be handed over"
-		}
-		return "drain.delay"
-	case draining:
-		return a.waitsForCallers(now)
-	case lettingGo:
-		return number(now.Connections, "connection")
-	case deleting:
-		return number(now.Sessions, "session")
-	default:
-		return ""
-	}
-}
-
-func (a *App) waitsForCallers(now progress) string {
-	var parts []string
-	if now.Calls > 0 {
-		parts = append(parts, number(now.Calls, "call"))
-	}
-	if now.Transactions > 0 {
-		last := int64(0)
-		for _, t := range a.api.Transactions() {
-			last = max(last, t.Expires)
-		}
-		parts = append(parts, fmt.Sprintf("%s (if nothing is sent, rolled back within %v)", number(now.Transactions, "transaction"), (time.Duration(last)*time.Millisecond).Round(time.Second)))
-	}
-	return strings.Join(parts, ", ")
-}
-
-func number(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
+func (d drainer) Progress() any { return d.views.Progress() }
 
 // progressEvery is the time between two lines of the log while the process ends.
 const progressEvery = 3 * time.Second
@@ -387,7 +290,7 @@ func (a *App) logProgress(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			now := a.progress()
+			now := a.views.Progress()
 			a.log.Info("stopping: "+now.Stage, "waits_for", now.WaitsFor, "calls", now.Calls, "transactions", now.Transactions,
 				"sessions", now.Sessions, "connections", now.Connections, "left", (time.Duration(now.LeftMS) * time.Millisecond).String())
 		}

@@ -73,7 +73,7 @@ func rowsOf(s *source) []figure {
 
 // observe has the metrics of a process read whenever somebody asks for them.
 func observe(provider metric.MeterProvider, s *source) error {
-	return register(provider, rowsOf(s), func() *snapshot { return s.look(ofAll) })
+	return register(provider, rowsOf(s), s.Look)
 }
 
 // register makes an instrument of each row. All are read from one look.

@@ -2,8 +2,6 @@ package app
 
 import (
 	"cmp"
-	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -36,21 +34,6 @@ type sessionLine struct {
 	transaction bool
 }
 
-// ownSession is a session with the sidecar's own credentials.
-type ownSession struct {
-	pool.SessionStats
-	of *pool.Pool
-}
-
-func ownSessions(pools []*pool.Pool) (all []ownSession) {
-	for _, p := range pools {
-		for _, s := range p.Sessions() {
-			all = append(all, ownSession{s, p})
-		}
-	}
-	return all
-}
-
 // SessionLines lists the sessions of the pool with who has them, those held longest
 // first; with least, only those that are held for so long.
 func (s *source) SessionLines(least time.Duration) []sessionLine {
@@ -68,7 +51,11 @@ func (s *source) SessionLines(least time.Duration) []sessionLine {
 		running[t.Session] = t.Busy
 	}
 	all := []sessionLine{}
-	for _, its := range ownSessions(s.OwnPools()) {
+	var sessions []pool.SessionStats
+	for _, p := range s.OwnPools() {
+		sessions = append(sessions, p.Sessions()...)
+	}
+	for _, its := range sessions {
 		hold := its.Hold
 		if h, ok := held[its.Session]; ok {
 			hold = &h
@@ -111,39 +98,4 @@ func (s *source) SessionsState(q admin.Query) sessionsState {
 	}
 	out.Sessions = admin.First(q, all)
 	return out
-}
-
-const (
-	killLimit  = 5 * time.Second // for the node to delete a session
-	killReason = "killed by an operator"
-)
-
-// kill ends the session of that hash.
-func (a *App) kill(hash string) (any, error) {
-	lines := a.views.SessionLines(0)
-	for _, s := range ownSessions(a.core.ownPools()) {
-		r, ok := s.Resource.(*upstream.Session)
-		if !ok || r.Hash() != hash {
-			continue
-		}
-		line := sessionLine{Session: hash, Node: uint32(s.Node), State: "idle"}
-		if i := slices.IndexFunc(lines, func(l sessionLine) bool { return l.Session == hash }); i >= 0 {
-			line = lines[i]
-		}
-		s.of.Kill(s.Session, killReason)
-		ctx, cancel := context.WithTimeout(context.Background(), killLimit)
-		defer cancel()
-		if err := r.Kill(ctx); err != nil {
-			a.log.Warn("a killed session was not deleted on its node", "session", hash, "node", s.Node, "err", err)
-		}
-		text := fmt.Sprintf("session %s on node %d was killed by an operator", hash, s.Node)
-		if line.App != "" {
-			text += ", held by app " + line.App
-		}
-		a.log.Warn(text, "trace_id", line.Trace)
-		a.events.Add(admin.Event{Node: s.Node, App: line.App, Kind: "session", To: "killed", Reason: text})
-		line.State, line.Why = "ending", killReason
-		return line, nil
-	}
-	return nil, fmt.Errorf("%w: %.40q; GET /state/sessions lists them", admin.ErrSession, hash)
 }

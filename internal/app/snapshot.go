@@ -93,6 +93,9 @@ const (
 	ofAll = ofPool | ofLimits | ofNodes | ofHealth | ofAPI | ofClients | ofApps | ofWire | ofProcess
 )
 
+// Look reads all parts, each once.
+func (s *source) Look() *snapshot { return s.look(ofAll) }
+
 // look reads parts, each once.
 func (s *source) look(at parts) *snapshot {
 	out := &snapshot{
@@ -132,7 +135,7 @@ func (s *source) look(at parts) *snapshot {
 }
 
 func (s *source) lookAtProcess(out *snapshot) {
-	out.Left, out.RetryBudget, out.Panics = s.Left(), s.Client.Budget(), panics.Stats()
+	out.Left, out.RetryBudget, out.Panics = s.Phase().Left, s.Client.Budget(), panics.Stats()
 	out.Requests, out.Reloads, out.Doors = s.Requests.State(), s.Reloads(), s.Doors()
 	out.Unlogged, out.Lost = s.Access.Left(), s.Lost()
 	out.Found = s.Findings.Report().Findings

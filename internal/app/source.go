@@ -61,8 +61,9 @@ type processSources struct {
 	Starting startingSettings
 	Settings func() liveSettings
 	Stage    func() stage
-	Left     func() time.Duration // until the deadline of the stage
-	Memory   *memguard.Guard      // nil: none
+	Phase    func() phaseState
+	Replaced func() bool     // another process takes the place of this one
+	Memory   *memguard.Guard // nil: none
 	Requests *memguard.Budget
 	History  *history.Recorder
 	Events   *admin.Events
@@ -103,70 +104,4 @@ type doorsState struct {
 type reloadsState struct {
 	Good, Bad int64
 	Pending   int64 // settings that need a restart
-}
-
-// newSource says what the views look at. Call it once all parts are made.
-func (a *App) newSource() source {
-	c := &a.config
-	s := source{
-		nodeSources: nodeSources{
-			Pool: a.core.pool, OwnPools: a.core.ownPools, Limits: a.limitsState, Router: a.core.router, Judge: a.core.judge,
-			Driver: a.core.driver, Discovery: a.core.discovery, Client: a.core.client,
-		},
-		edgeSources: edgeSources{
-			API: a.api, Wire: a.wire, Stalled: a.turning, XDS: a.xds, Apps: a.core.apps,
-			Clients: a.clientsByFace, Doors: a.doorsState, Access: a.access,
-		},
-		processSources: processSources{
-			Version: a.version, Started: a.started,
-			Starting: startingSettings{TraceLink: c.Admin.TraceLink, TxMax: c.Facade.Tx.Max, ServerSessions: c.Wire.ServerSessions},
-			Settings: func() liveSettings {
-				now := a.now()
-				return liveSettings{PoolMin: now.Pool.Min, Queue: now.Pool.Queue, HeldLong: now.Admin.HeldLong}
-			},
-			Stage: a.phase.get, Left: a.phase.left, Memory: a.memory, Requests: a.requests,
-			History: a.history, Events: a.events, Findings: a.findings,
-			Reloads: func() reloadsState {
-				return reloadsState{Good: a.reload.good.Load(), Bad: a.reload.bad.Load(), Pending: a.reload.pending.Load()}
-			},
-			Certs: func() map[string]*certs.Keeper {
-				return map[string]*certs.Keeper{
-					"grpc": a.certs.grpc, "http": a.certs.http, "admin": a.certs.admin, "xds": a.certs.xds,
-					"ydb": a.core.driver.Certs(), "discovery.xds": a.core.discovery.Certs(),
-				}
-			},
-			Lost: a.lines.Lost,
-		},
-	}
-	if a.xds != nil {
-		s.XDSAddress = a.listeners.XDS.Addr().String()
-	}
-	return s
-}
-
-func (a *App) limitsState() *limitsState {
-	if a.core.limits == nil {
-		return nil
-	}
-	out := &limitsState{Own: *a.core.limits.StateOf(a.core.limit)}
-	out.Changes, out.Callers = a.core.limits.Sums(a.core.limit)
-	return out
-}
-
-// clientsByFace is how many connections of clients are open at each listener of the APIs.
-func (a *App) clientsByFace() map[string]int {
-	all := map[string]int{}
-	for face, l := range a.listeners.OfAPI() {
-		all[face] = l.Conns.Size()
-	}
-	return all
-}
-
-func (a *App) doorsState() doorsState {
-	out := doorsState{Refused: map[string]int64{}, Failed: map[string]int64{}}
-	for face, d := range a.doors() {
-		out.Refused[face], out.Failed[face] = d.Refused(), d.Failures()
-	}
-	out.Failed["takeover"] = a.restart.Failures()
-	return out
 }
