@@ -18,6 +18,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/adaptive"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
@@ -47,7 +48,7 @@ func (s *sidecar) callAs(ctx context.Context, ticket string) bool {
 }
 
 // limits are those of the sidecar's own pool and, added up, of callers' pools.
-func (s *sidecar) limits() (own poolState, callers int) {
+func (s *sidecar) limits() (own snapshot.PoolState, callers int) {
 	s.state("/state/pool", &own)
 	var st struct {
 		Virtual struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 )
 
 // newAdmin says what the admin API asks and shows.
@@ -48,7 +49,7 @@ func (a *App) newAdmin() *admin.Server {
 			"/state/sessions": func(q admin.Query) any { return a.views.SessionsState(q) },
 			"/state/queue":    func(admin.Query) any { return a.views.QueueState() },
 			"/state/memory":   func(admin.Query) any { return memoryState{a.memory.State(), a.requests.State()} },
-			"/state/apps":     func(admin.Query) any { return a.core.apps.State(classNames) },
+			"/state/apps":     func(admin.Query) any { return a.core.apps.State(snapshot.ClassNames) },
 			"/state/nodes":    func(admin.Query) any { return a.views.NodesState() },
 			"/state/transactions": func(q admin.Query) any {
 				state := a.views.TransactionsState()

@@ -46,6 +46,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/restart"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot/metrics"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
@@ -81,7 +83,7 @@ type App struct {
 	judged    chan struct{}     // capacity 1: there are new verdicts
 	history   *history.Recorder // of the last ten minutes
 
-	views     views
+	views     snapshot.Views
 	health    *watched // grpc.health.v1
 	listeners listen.Set
 	socket    *listen.AdminSocket // nil: off
@@ -183,9 +185,9 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		return nil, err
 	}
 	a.openXDS()
-	a.views.source = a.newSource()
+	a.views.Source = a.newSource()
 	a.admin = a.newAdmin()
-	return a, observe(a.telemetry.Meters(), &a.views.source)
+	return a, metrics.Observe(a.telemetry.Meters(), &a.views.Source)
 }
 
 // openGRPC makes what serves the gRPC port.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -46,11 +47,11 @@ func TestServesAndLeavesNothing(t *testing.T) {
 		t.Errorf("HTTP: %d %s", code, text)
 	}
 
-	var pool poolState
+	var pool snapshot.PoolState
 	if s.state("/state/pool", &pool); pool.Max != 50 || pool.Sessions < 3 || !pool.Warm {
 		t.Errorf("pool %+v", pool)
 	}
-	var nodes nodesState
+	var nodes snapshot.NodesState
 	s.state("/state/nodes", &nodes)
 	if len(nodes.Nodes) != 3 || nodes.Panic || nodes.Discovery.Answered.IsZero() {
 		t.Errorf("nodes %+v", nodes)
@@ -250,15 +251,15 @@ func TestGRPCServices(t *testing.T) {
 func TestANodeThatDiesAndComesBack(t *testing.T) {
 	c := newCluster(t)
 	s := start(t, c.Endpoint(), "pool.min=6", "discovery.min_pause=10ms")
-	node := func(id cluster.NodeID) (n nodeStateItem) {
-		var nodes nodesState
+	node := func(id cluster.NodeID) (n snapshot.NodeStateItem) {
+		var nodes snapshot.NodesState
 		s.state("/state/nodes", &nodes)
 		for _, n := range nodes.Nodes {
 			if n.ID == id {
 				return n
 			}
 		}
-		return nodeStateItem{Use: "gone"}
+		return snapshot.NodeStateItem{Use: "gone"}
 	}
 	s.eventually("sessions on node 2", func() bool { return node(2).Idle > 0 })
 	c.Node(2).Kill()

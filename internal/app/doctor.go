@@ -19,6 +19,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
@@ -260,7 +261,7 @@ func (x *exam) step(ctx context.Context, check, do string, f func(context.Contex
 	defer cancel()
 	text, err := f(ctx)
 	if err != nil {
-		x.add(check, Bad, do, "%s", oneLine(err))
+		x.add(check, Bad, do, "%s", snapshot.OneLine(err))
 		return
 	}
 	x.add(check, Good, "", "%s", text)

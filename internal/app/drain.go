@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 )
 
 // phase is the stage of a process, for every goroutine to read.
@@ -63,9 +64,9 @@ func (p *phase) left() time.Duration {
 }
 
 // state is all of it, at one moment.
-func (p *phase) state() phaseState {
+func (p *phase) state() snapshot.PhaseState {
 	p.mu.Lock()
-	out := phaseState{Stage: p.get(), Since: p.since, Cause: p.cause, Deadline: p.deadline}
+	out := snapshot.PhaseState{Stage: p.get(), Since: p.since, Cause: p.cause, Deadline: p.deadline}
 	p.mu.Unlock()
 	out.Left = p.left()
 	return out

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
@@ -23,8 +24,8 @@ func (a *App) kill(hash string) (any, error) {
 	if r == nil {
 		return nil, fmt.Errorf("%w: %.40q; GET /state/sessions lists them", admin.ErrSession, hash)
 	}
-	line := sessionLine{Session: hash, Node: uint32(s.Node), State: "idle"}
-	if i := slices.IndexFunc(lines, func(l sessionLine) bool { return l.Session == hash }); i >= 0 {
+	line := snapshot.SessionLine{Session: hash, Node: uint32(s.Node), State: "idle"}
+	if i := slices.IndexFunc(lines, func(l snapshot.SessionLine) bool { return l.Session == hash }); i >= 0 {
 		line = lines[i]
 	}
 	of.Kill(s.Session, killReason)

@@ -123,10 +123,10 @@ func TestNamedSettingsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	var deeper []string
-	for _, pattern := range []string{"../admin/findings/*.go", "../pool/queue/*.go"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
+	for _, in := range []string{"../admin/findings/*.go", "../pool/queue/*.go", "../snapshot/metrics/*.go"} {
+		found, err := filepath.Glob(in)
+		if err != nil || len(found) == 0 {
+			t.Fatal(in, err)
 		}
 		deeper = append(deeper, found...)
 	}

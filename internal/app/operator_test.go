@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 )
 
 func (s *sidecar) post(path string) (int, string) {
@@ -28,7 +30,7 @@ func (s *sidecar) post(path string) (int, string) {
 	return s.fetch(http.MethodPost, "http://"+s.at.Admin+path, "")
 }
 
-func (s *sidecar) draining() (now progress) {
+func (s *sidecar) draining() (now snapshot.Progress) {
 	s.Helper()
 	s.state("/drain", &now)
 	return now
@@ -285,7 +287,7 @@ func TestAdminSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var now progress
+	var now snapshot.Progress
 	if err := json.NewDecoder(response.Body).Decode(&now); err != nil || now.Stage != "lame duck" {
 		t.Errorf("over the socket: %s %+v, %v", response.Status, now, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 )
 
 // Findings of slowness end soon after the calls that showed it, whether fast ones follow
@@ -57,7 +58,7 @@ func TestFindingsOfSlownessEnd(t *testing.T) {
 						if tick++; tick%20 == 0 {
 							watch.Look(findings.Picture{
 								At: time.Now(), Stage: "serving", Pool: findings.Pool{Max: 50, Limit: 50, Sessions: 9, Idle: 9},
-								Nodes: pictures(k.router.Stats(), k.judge.Stats()),
+								Nodes: snapshot.NodePictures(k.router.Stats(), k.judge.Stats()),
 							})
 						}
 					}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery/dnstest"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -84,7 +85,7 @@ func (p *place) port() uint16 { return netip.MustParseAddrPort(p.Addr().String()
 
 // nodeIDs are the nodes that get new work.
 func (s *sidecar) nodeIDs() (ids []cluster.NodeID) {
-	var nodes nodesState
+	var nodes snapshot.NodesState
 	s.state("/state/nodes", &nodes)
 	for _, n := range nodes.Nodes {
 		if n.Use == "new" && !n.Leaving {
@@ -212,7 +213,7 @@ func TestNodesByDNS(t *testing.T) {
 	const dead = 1 // as in nobody
 	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()}, dnstest.Target{Host: "ydb.test.", Port: dead}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
 	s.eventually("an address without a node shows", func() bool {
-		var nodes nodesState
+		var nodes snapshot.NodesState
 		s.state("/state/nodes", &nodes)
 		_, metrics := s.get("/metrics")
 		return len(nodes.Discovery.Unidentified) == 1 && nodes.Discovery.Unidentified[0].Error != "" && strings.Contains(metrics, "ydb_sidecar_discovery_unidentified 1")
@@ -281,12 +282,12 @@ func TestNodesOfAnotherSidecar(t *testing.T) {
 	if n := forwarded(c); n != 0 {
 		t.Errorf("nodes forwarded %d calls; want all at the owners of their sessions", n)
 	}
-	var nodes nodesState
+	var nodes snapshot.NodesState
 	if s.state("/state/nodes", &nodes); nodes.Discovery.Version == "" || nodes.Discovery.Error != "" || nodes.Nodes[0].Zone == "" {
 		t.Errorf("nodes %+v", nodes)
 	}
 	stranger.eventually("who has no token is told so", func() bool {
-		var nodes nodesState
+		var nodes snapshot.NodesState
 		stranger.state("/state/nodes", &nodes)
 		return len(nodes.Nodes) == 0 && strings.Contains(nodes.Discovery.Error, "token")
 	})

@@ -1,30 +1,33 @@
 package app
 
-import "github.com/ydb-sidecar/sidecar/internal/certs"
+import (
+	"github.com/ydb-sidecar/sidecar/internal/certs"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
+)
 
 // newSource says what the views look at. Call it once all parts are made.
-func (a *App) newSource() source {
+func (a *App) newSource() snapshot.Source {
 	c := &a.config
-	s := source{
-		nodeSources: nodeSources{
+	s := snapshot.Source{
+		NodeSources: snapshot.NodeSources{
 			Pool: a.core.pool, OwnPools: a.core.ownPools, Limits: a.limitsState, Router: a.core.router, Judge: a.core.judge,
 			Driver: a.core.driver, Discovery: a.core.discovery, Client: a.core.client,
 		},
-		edgeSources: edgeSources{
+		EdgeSources: snapshot.EdgeSources{
 			API: a.api, Wire: a.wire, Stalled: a.turning, XDS: a.xds, Apps: a.core.apps,
 			Clients: a.clientsByFace, Doors: a.doorsState, Access: a.access,
 		},
-		processSources: processSources{
+		ProcessSources: snapshot.ProcessSources{
 			Version: a.version, Started: a.started,
-			Starting: startingSettings{TraceLink: c.Admin.TraceLink, TxMax: c.Facade.Tx.Max, ServerSessions: c.Wire.ServerSessions},
-			Settings: func() liveSettings {
+			Starting: snapshot.StartSettings{TraceLink: c.Admin.TraceLink, TxMax: c.Facade.Tx.Max, ServerSessions: c.Wire.ServerSessions},
+			Settings: func() snapshot.LiveSettings {
 				now := a.now()
-				return liveSettings{PoolMin: now.Pool.Min, Queue: now.Pool.Queue, HeldLong: now.Admin.HeldLong}
+				return snapshot.LiveSettings{PoolMin: now.Pool.Min, Queue: now.Pool.Queue, HeldLong: now.Admin.HeldLong}
 			},
 			Stage: a.phase.get, Phase: a.phase.state, Replaced: a.restart.Replaced, Memory: a.memory, Requests: a.requests,
 			History: a.history, Events: a.events, Findings: a.findings,
-			Reloads: func() reloadsState {
-				return reloadsState{Good: a.reload.good.Load(), Bad: a.reload.bad.Load(), Pending: a.reload.pending.Load()}
+			Reloads: func() snapshot.ReloadsState {
+				return snapshot.ReloadsState{Good: a.reload.good.Load(), Bad: a.reload.bad.Load(), Pending: a.reload.pending.Load()}
 			},
 			Certs: func() map[string]*certs.Keeper {
 				return map[string]*certs.Keeper{
@@ -41,11 +44,11 @@ func (a *App) newSource() source {
 	return s
 }
 
-func (a *App) limitsState() *limitsState {
+func (a *App) limitsState() *snapshot.LimitsState {
 	if a.core.limits == nil {
 		return nil
 	}
-	out := &limitsState{Own: *a.core.limits.StateOf(a.core.limit)}
+	out := &snapshot.LimitsState{Own: *a.core.limits.StateOf(a.core.limit)}
 	out.Changes, out.Callers = a.core.limits.Sums(a.core.limit)
 	return out
 }
@@ -59,8 +62,8 @@ func (a *App) clientsByFace() map[string]int {
 	return all
 }
 
-func (a *App) doorsState() doorsState {
-	out := doorsState{Refused: map[string]int64{}, Failed: map[string]int64{}}
+func (a *App) doorsState() snapshot.DoorsState {
+	out := snapshot.DoorsState{Refused: map[string]int64{}, Failed: map[string]int64{}}
 	for face, d := range a.doors() {
 		out.Refused[face], out.Failed[face] = d.Refused(), d.Failures()
 	}

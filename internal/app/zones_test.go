@@ -6,6 +6,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Bridge"
 
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
 )
@@ -29,11 +30,11 @@ func TestZones(t *testing.T) {
 			})
 			// Where an opening stalls, for a twentieth of its limit, the pool goes elsewhere: not on a busy machine.
 			s := start(t, c.Endpoint(), "pool.min=6", "pool.create_timeout=10m", "routing.zone="+tc.zone, "routing.local_zone="+tc.local)
-			var nodes nodesState
+			var nodes snapshot.NodesState
 			var first string // the zone that comes first before any is gone
 			var elsewhere int
 			spread := func() (sessions int) {
-				nodes, elsewhere = nodesState{}, 0
+				nodes, elsewhere = snapshot.NodesState{}, 0
 				s.state("/state/nodes", &nodes)
 				if first == "" && len(nodes.Preferred) == 1 {
 					first = nodes.Preferred[0]
@@ -75,7 +76,7 @@ func TestPiles(t *testing.T) {
 	s := start(t, c.Endpoint(), "pool.min=6", "pool.create_timeout=10m")
 	// on reports where the sessions are, and the weights of the nodes.
 	on := func() (sessions map[string]int, weights map[string]float32) {
-		var nodes nodesState
+		var nodes snapshot.NodesState
 		s.state("/state/nodes", &nodes)
 		sessions, weights = map[string]int{}, map[string]float32{}
 		for _, n := range nodes.Nodes {

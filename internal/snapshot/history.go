@@ -1,4 +1,4 @@
-package app
+package snapshot
 
 import (
 	"github.com/ydb-sidecar/sidecar/internal/history"
@@ -6,7 +6,7 @@ import (
 )
 
 // Reading is what a point of the history is made of.
-func (s *source) Reading(r *history.Reading) {
+func (s *Source) Reading(r *history.Reading) {
 	now := s.look(ofPool | ofAPI)
 	p := &now.Pool
 	r.Used, r.Idle, r.Creating, r.Limit, r.Waiting = p.Leased, p.Idle, p.Opening, p.Limit, p.InLine()

@@ -1,4 +1,4 @@
-package app
+package metrics
 
 // apiRows are the figures of the plain API, and of the connections to all listeners.
 var apiRows = []figure{

@@ -1,4 +1,4 @@
-package app
+package snapshot
 
 import (
 	"time"
@@ -17,16 +17,16 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/xds"
 )
 
-// snapshot is one look at the parts: each is read once, and all that a view shows is made
+// Snapshot is one look at the parts: each is read once, and all that a view shows is made
 // of that. Immutable. Parts that were not asked for are zero.
-type snapshot struct {
+type Snapshot struct {
 	At       time.Time
-	Stage    stage
-	Settings liveSettings
+	Stage    Stage
+	Settings LiveSettings
 	View     cluster.View // of the nodes, as new calls see them
 	Version  string
 	Database string
-	Starting startingSettings
+	Starting StartSettings
 	sessionsSeen
 	nodesSeen
 	callersSeen
@@ -37,7 +37,7 @@ type snapshot struct {
 type sessionsSeen struct {
 	Pool   pool.Stats   // ofPool
 	Warm   bool         // ofPool
-	Limits *limitsState // ofLimits; nil: not pool.adaptive
+	Limits *LimitsState // ofLimits; nil: not pool.adaptive
 }
 
 // nodesSeen is what is known of nodes.
@@ -63,17 +63,17 @@ type processSeen struct {
 	RetryBudget float64       // retries that could be sent at once
 	Memory      *memguard.State
 	Requests    memguard.BudgetState
-	Reloads     reloadsState
-	Doors       doorsState
-	Certs       map[string]readings // by section of settings
+	Reloads     ReloadsState
+	Doors       DoorsState
+	Certs       map[string]Readings // by section of settings
 	Unlogged    uint64              // lines of the access log
 	Lost        uint64              // lines of the log
 	Panics      panics.Seen
 	Found       []findings.Finding
 }
 
-// readings are how often files of TLS were read again.
-type readings struct{ Good, Bad int64 }
+// Readings are how often files of TLS were read again.
+type Readings struct{ Good, Bad int64 }
 
 // parts are what a look is at. A view asks for what it shows, because some parts take a
 // lock or the turn of a shard.
@@ -94,11 +94,11 @@ const (
 )
 
 // Look reads all parts, each once.
-func (s *source) Look() *snapshot { return s.look(ofAll) }
+func (s *Source) Look() *Snapshot { return s.look(ofAll) }
 
 // look reads parts, each once.
-func (s *source) look(at parts) *snapshot {
-	out := &snapshot{
+func (s *Source) look(at parts) *Snapshot {
+	out := &Snapshot{
 		Stage: s.Stage(), Settings: s.Settings(), View: s.Router.View(),
 		Version: s.Version, Database: s.Driver.Database(), Starting: s.Starting,
 	}
@@ -121,7 +121,7 @@ func (s *source) look(at parts) *snapshot {
 		out.Clients = s.Clients()
 	}
 	if at&ofApps != 0 {
-		out.Apps = s.Apps.State(classNames)
+		out.Apps = s.Apps.State(ClassNames)
 	}
 	if at&ofWire != 0 && s.Wire != nil {
 		state := s.Wire.Stats()
@@ -134,7 +134,7 @@ func (s *source) look(at parts) *snapshot {
 	return out
 }
 
-func (s *source) lookAtProcess(out *snapshot) {
+func (s *Source) lookAtProcess(out *Snapshot) {
 	out.Left, out.RetryBudget, out.Panics = s.Phase().Left, s.Client.Budget(), panics.Stats()
 	out.Requests, out.Reloads, out.Doors = s.Requests.State(), s.Reloads(), s.Doors()
 	out.Unlogged, out.Lost = s.Access.Left(), s.Lost()
@@ -147,11 +147,11 @@ func (s *source) lookAtProcess(out *snapshot) {
 		state := s.XDS.Stats()
 		out.XDS = &state
 	}
-	out.Certs = map[string]readings{}
+	out.Certs = map[string]Readings{}
 	for section, keeper := range s.Certs() {
 		if keeper != nil {
 			good, bad := keeper.Readings()
-			out.Certs[section] = readings{good, bad}
+			out.Certs[section] = Readings{good, bad}
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package app
+package snapshot
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 const holderLeast = time.Second
 
 // Picture is the state of this moment, as findings look at it.
-func (s *source) Picture() findings.Picture {
+func (s *Source) Picture() findings.Picture {
 	now := s.look(ofPool | ofNodes | ofHealth | ofApps)
 	p, d := &now.Pool, &now.Discovery
 	out := findings.Picture{
@@ -30,7 +30,7 @@ func (s *source) Picture() findings.Picture {
 		},
 		Discovery: findings.Discovery{Failures: d.Failures, Grace: d.Grace, Error: lineOf(d.Err)}, HeldLong: now.Settings.HeldLong,
 		MemoryTight: s.Memory.Tight(), Panics: findings.Panics(panics.Stats()),
-		Nodes: pictures(now.Routed, now.Judged), Apps: limited(now.Apps),
+		Nodes: NodePictures(now.Routed, now.Judged), Apps: limited(now.Apps),
 	}
 	for _, n := range p.Shed {
 		out.Pool.Shed += n
@@ -45,7 +45,7 @@ func (s *source) Picture() findings.Picture {
 	out.Denied = denied
 	switch {
 	case missing != nil:
-		out.Credentials = oneLine(missing)
+		out.Credentials = OneLine(missing)
 	case unauthorized(d.Err):
 		out.Credentials = out.Discovery.Error
 	case unauthorized(p.OpenErr):
@@ -79,8 +79,8 @@ func limited(all []apps.State) (out []findings.App) {
 	return out
 }
 
-// pictures are the nodes, as findings look at them.
-func pictures(routed routing.Stats, judged pessimize.Stats) (all []findings.Node) {
+// NodePictures are the nodes, as findings look at them.
+func NodePictures(routed routing.Stats, judged pessimize.Stats) (all []findings.Node) {
 	counted := make(map[cluster.NodeID]pessimize.NodeStats, len(judged.Nodes))
 	for _, n := range judged.Nodes {
 		counted[n.Node] = n
@@ -117,7 +117,8 @@ func unauthorized(err error) bool {
 // maxLine bounds an error in a finding, in bytes.
 const maxLine = 200
 
-func oneLine(err error) string {
+// OneLine returns the first line of an error, of at most maxLine bytes.
+func OneLine(err error) string {
 	text, _, _ := strings.Cut(err.Error(), "\n") // the first of several
 	text = strings.Join(strings.Fields(text), " ")
 	return strings.ToValidUTF8(text[:min(len(text), maxLine)], "")

@@ -1,4 +1,4 @@
-package app
+package metrics
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
@@ -57,7 +58,7 @@ func decimal(name, unit, help string, read func(*moment, decimals)) figure {
 }
 
 // rowsOf are the metrics of a process that looks at these parts.
-func rowsOf(s *source) []figure {
+func rowsOf(s *snapshot.Source) []figure {
 	all := slices.Concat(poolRows, nodeRows, routingRows, healthRows, apiRows, appRows, wireRows, processRows)
 	if s.Limits() != nil {
 		all = append(all, limitRows...)
@@ -71,13 +72,13 @@ func rowsOf(s *source) []figure {
 	return all
 }
 
-// observe has the metrics of a process read whenever somebody asks for them.
-func observe(provider metric.MeterProvider, s *source) error {
+// Observe has the metrics of a process read whenever somebody asks for them.
+func Observe(provider metric.MeterProvider, s *snapshot.Source) error {
 	return register(provider, rowsOf(s), s.Look)
 }
 
 // register makes an instrument of each row. All are read from one look.
-func register(provider metric.MeterProvider, rows []figure, look func() *snapshot) error {
+func register(provider metric.MeterProvider, rows []figure, look func() *snapshot.Snapshot) error {
 	meter := provider.Meter(scope)
 	var read []func(metric.Observer, *moment)
 	var all []metric.Observable
@@ -131,14 +132,14 @@ func (r *figure) open(meter metric.Meter) (of metric.Observable, read func(metri
 
 // moment is what rows are read from: a look, and what several rows make of it.
 type moment struct {
-	*snapshot
+	*snapshot.Snapshot
 	pool       attribute.KeyValue // the pool of the plain API
 	ofSessions []nodeFigures      // sessions by node
 	ofNodes    []nodeFigures      // all else by node
 }
 
-func newMoment(s *snapshot, series *nodeSeries) *moment {
-	m := &moment{snapshot: s, pool: poolName(s.Database)}
+func newMoment(s *snapshot.Snapshot, series *nodeSeries) *moment {
+	m := &moment{Snapshot: s, pool: poolName(s.Database)}
 	m.ofSessions, m.ofNodes = series.figures(s.Pool.Nodes, s.Routed.Nodes)
 	return m
 }

@@ -1,4 +1,4 @@
-package app
+package snapshot
 
 import (
 	"math"
@@ -14,8 +14,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/xds"
 )
 
-// poolState is /state/pool.
-type poolState struct {
+// PoolState is /state/pool.
+type PoolState struct {
 	Max        int               `json:"max"`
 	Min        int               `json:"min"`
 	Paused     bool              `json:"paused"`     // by an operator: callers wait
@@ -53,7 +53,7 @@ type adaptiveState struct {
 	Changes   map[string]uint64 `json:"changes"`    // of the limit so far, by reason
 }
 
-func adaptiveStateOf(l *limitsState) *adaptiveState {
+func adaptiveStateOf(l *LimitsState) *adaptiveState {
 	if l == nil {
 		return nil
 	}
@@ -67,9 +67,10 @@ func adaptiveStateOf(l *limitsState) *adaptiveState {
 }
 
 // PoolState returns /state/pool.
-func (s *source) PoolState() poolState { return s.look(ofPool | ofLimits).poolState() }
+func (s *Source) PoolState() PoolState { return s.look(ofPool | ofLimits).PoolState() }
 
-func (s *snapshot) poolState() poolState {
+// PoolState returns /state/pool. It needs the pool and the limits.
+func (s *Snapshot) PoolState() PoolState {
 	p := &s.Pool
 	waiting := make(map[string]int, pool.ClassSize)
 	for class, n := range p.Waiting {
@@ -79,7 +80,7 @@ func (s *snapshot) poolState() poolState {
 	for why, n := range p.Shed {
 		shed[pool.Shed(why).String()] = n
 	}
-	return poolState{
+	return PoolState{
 		Max: p.Max, Min: p.Min, Paused: p.Pause, OldestMS: milliseconds(p.Oldest), OpenErr: lineOf(p.OpenErr),
 		Sessions: p.Sessions, Idle: p.Idle, Busy: p.Leased, Creating: p.Opening, Closing: p.Closing, Waiting: waiting,
 		Created: p.Created, Closed: p.Closed, Failed: p.Failed, TimedOut: p.TimedOut, Refused: p.Refused, Shed: shed,
@@ -88,8 +89,8 @@ func (s *snapshot) poolState() poolState {
 	}
 }
 
-// classNames are the classes in the words of /state/apps and of metrics.
-var classNames = func() (names [apps.Classes]string) {
+// ClassNames are the classes in the words of /state/apps and of metrics.
+var ClassNames = func() (names [apps.Classes]string) {
 	var all [pool.ClassSize]string = names // as many as the pool has
 	for class := range all {
 		names[class] = pool.Class(class).String()
@@ -97,15 +98,15 @@ var classNames = func() (names [apps.Classes]string) {
 	return names
 }()
 
-// nodesState is /state/nodes.
-type nodesState struct {
+// NodesState is /state/nodes.
+type NodesState struct {
 	Panic     bool            `json:"panic"`     // more than half of the nodes are ejected
 	Forwarded uint64          `json:"forwarded"` // calls of open transactions sent around an unreachable owner
 	Scattered uint64          `json:"scattered"` // calls sent to a random node: routing.affinity is off
 	Preferred []string        `json:"preferred"` // zones that get new load first
 	Local     float64         `json:"local"`     // part of new load that stays in them, 0 to 1
 	Discovery discoveryState  `json:"discovery"`
-	Nodes     []nodeStateItem `json:"nodes"`
+	Nodes     []NodeStateItem `json:"nodes"`
 }
 
 type discoveryState struct {
@@ -127,7 +128,7 @@ type unidentifiedState struct {
 // maxUnidentified bounds the list.
 const maxUnidentified = 100
 
-type nodeStateItem struct {
+type NodeStateItem struct {
 	ID          cluster.NodeID `json:"id"`
 	Address     string         `json:"address"`
 	Zone        string         `json:"zone,omitempty"`
@@ -165,15 +166,15 @@ type nodeStateItem struct {
 }
 
 // NodesState returns /state/nodes.
-func (s *source) NodesState() nodesState { return s.look(ofPool | ofNodes).nodesState(s.Judge.Nexts()) }
+func (s *Source) NodesState() NodesState { return s.look(ofPool | ofNodes).NodesState(s.Judge.Nexts()) }
 
-// nodesState is told what happens next on each node.
-func (s *snapshot) nodesState(nexts map[cluster.NodeID]pessimize.Next) nodesState {
+// NodesState returns /state/nodes, told what happens next on each node. It needs the pool and the nodes.
+func (s *Snapshot) NodesState(nexts map[cluster.NodeID]pessimize.Next) NodesState {
 	routed, d := &s.Routed, &s.Discovery
-	out := nodesState{
+	out := NodesState{
 		Panic: routed.Panic, Forwarded: routed.Forwarded, Scattered: routed.Scattered, Preferred: routed.Preferred, Local: routed.Local,
 		Discovery: discoveryState{Answered: d.Answered, Failures: d.Failures, Version: d.Source.Version, LeftOut: d.Topology.LeftOut},
-		Nodes:     []nodeStateItem{},
+		Nodes:     []NodeStateItem{},
 	}
 	if d.Err != nil {
 		out.Discovery.Error = d.Err.Error()
@@ -189,7 +190,7 @@ func (s *snapshot) nodesState(nexts map[cluster.NodeID]pessimize.Next) nodesStat
 	for _, n := range routed.Nodes {
 		p, next := sessions[n.Node.ID], nexts[n.Node.ID]
 		v := n.Node.Verdict
-		out.Nodes = append(out.Nodes, nodeStateItem{
+		out.Nodes = append(out.Nodes, NodeStateItem{
 			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone, Pile: n.Node.Pile.Name, PileState: n.Node.Pile.State.String(),
 			Health: v.Health.String(), Leaving: v.Leaving, Missing: n.Node.Missing, Unwell: n.Node.Unwell, Unreachable: v.Unreachable, Banned: v.Banned, Drained: next.Drained,
 			Use: n.Node.Use.String(), Weight: n.Node.Weight, Share: v.Share, Reason: v.Reason, Since: v.Since,
@@ -219,20 +220,20 @@ func sessionsByNode(s *pool.Stats) map[cluster.NodeID]pool.NodeStats {
 	return byNode
 }
 
-// transactionsState is /state/transactions.
-type transactionsState struct {
+// TransactionsState is /state/transactions.
+type TransactionsState struct {
 	API          facade.State              `json:"api"`
 	Transactions []facade.TransactionState `json:"transactions"`
 }
 
 // TransactionsState returns /state/transactions.
-func (s *source) TransactionsState() transactionsState {
-	return transactionsState{API: s.look(ofAPI).API, Transactions: s.API.Transactions()}
+func (s *Source) TransactionsState() TransactionsState {
+	return TransactionsState{API: s.look(ofAPI).API, Transactions: s.API.Transactions()}
 }
 
 // ConnectionsState returns /state/connections. With wire.mode off it has only the number
 // of clients.
-func (s *source) ConnectionsState(q admin.Query) any {
+func (s *Source) ConnectionsState(q admin.Query) any {
 	if s.Wire != nil {
 		state := s.Wire.State()
 		state.Connections = admin.First(q, state.Connections)
@@ -243,7 +244,7 @@ func (s *source) ConnectionsState(q admin.Query) any {
 }
 
 // XDSState returns /state/xds.
-func (s *source) XDSState(q admin.Query) xds.State {
+func (s *Source) XDSState(q admin.Query) xds.State {
 	if s.XDS == nil {
 		return xds.State{Nodes: map[string]int{}, Clients: []xds.ClientState{}}
 	}
@@ -252,8 +253,8 @@ func (s *source) XDSState(q admin.Query) xds.State {
 	return state
 }
 
-// queueState is /state/queue.
-type queueState struct {
+// QueueState is /state/queue.
+type QueueState struct {
 	Waiting  int         `json:"waiting"`   // callers
 	OldestMS float64     `json:"oldest_ms"` // wait of the first of them; 0: nobody waits
 	Limit    int         `json:"limit"`     // pool.queue
@@ -269,8 +270,8 @@ type queueLine struct {
 }
 
 // QueueState returns /state/queue.
-func (s *source) QueueState() queueState {
-	out := queueState{Limit: s.Settings().Queue, Queues: []queueLine{}}
+func (s *Source) QueueState() QueueState {
+	out := QueueState{Limit: s.Settings().Queue, Queues: []queueLine{}}
 	for _, q := range s.Pool.Queues() {
 		out.Waiting += q.Waiting
 		out.OldestMS = max(out.OldestMS, milliseconds(q.Oldest))
@@ -287,5 +288,5 @@ func lineOf(err error) string {
 	if err == nil {
 		return ""
 	}
-	return oneLine(err)
+	return OneLine(err)
 }

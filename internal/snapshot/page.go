@@ -1,4 +1,4 @@
-package app
+package snapshot
 
 import (
 	"encoding/hex"
@@ -35,8 +35,8 @@ type pageNow struct {
 	UptimeS      float64                   `json:"uptime_s"`
 	TraceLink    string                    `json:"trace_link,omitempty"`
 	Findings     []findings.Finding        `json:"findings"` // worst first; none: all is well
-	Pool         poolState                 `json:"pool"`
-	Nodes        nodesState                `json:"nodes"`
+	Pool         PoolState                 `json:"pool"`
+	Nodes        NodesState                `json:"nodes"`
 	API          facade.State              `json:"api"`
 	HeldLongMS   int64                     `json:"held_long_ms"` // age at which it is a finding; 0: never
 	TxMaxMS      int64                     `json:"tx_max_ms"`    // age at which a transaction is rolled back
@@ -69,14 +69,14 @@ type page struct {
 	now    *pageNow // immutable
 }
 
-// views are what the process shows of itself.
-type views struct {
-	source
+// Views are what the process shows of itself.
+type Views struct {
+	Source
 	page page
 }
 
 // PageState answers who has the points up to a number, of a process.
-func (v *views) PageState(process string, after uint64) any {
+func (v *Views) PageState(process string, after uint64) any {
 	v.page.mu.Lock()
 	if v.page.now == nil || time.Since(v.page.looked) >= pageFresh {
 		v.page.now, v.page.looked = v.pageNow(), time.Now()
@@ -89,13 +89,13 @@ func (v *views) PageState(process string, after uint64) any {
 	return pageState{now, v.History.Since(after)}
 }
 
-func (s *source) pageNow() *pageNow {
+func (s *Source) pageNow() *pageNow {
 	now := s.look(ofPool | ofLimits | ofNodes | ofAPI)
 	p := &pageNow{
 		Process: s.Started.UTC().Format("20060102T150405.000000000"), At: now.At.UnixMilli(),
 		Version: s.Version, Database: s.Driver.Database(), Stage: now.Stage.String(), UptimeS: now.At.Sub(s.Started).Seconds(),
 		TraceLink: s.Starting.TraceLink,
-		Findings:  s.Findings.Report().Findings, Pool: now.poolState(), Nodes: now.nodesState(s.Judge.Nexts()), API: now.API,
+		Findings:  s.Findings.Report().Findings, Pool: now.PoolState(), Nodes: now.NodesState(s.Judge.Nexts()), API: now.API,
 		HeldLongMS: now.Settings.HeldLong.Milliseconds(),
 		TxMaxMS:    s.Starting.TxMax.Milliseconds(), Transactions: s.API.Transactions(),
 		Slow: []slowCall{}, Events: []admin.Event{},

@@ -1,4 +1,4 @@
-package app
+package snapshot
 
 import (
 	"cmp"
@@ -10,16 +10,16 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
-// sessionsState is /state/sessions. Pools of callers' own identities are under
+// SessionsState is /state/sessions. Pools of callers' own identities are under
 // /state/connections.
-type sessionsState struct {
+type SessionsState struct {
 	Total    int           `json:"total"`    // open in the pool
 	Used     int           `json:"used"`     // of them
-	Sessions []sessionLine `json:"sessions"` // those held longest first
+	Sessions []SessionLine `json:"sessions"` // those held longest first
 }
 
-// sessionLine is one session.
-type sessionLine struct {
+// SessionLine is one session.
+type SessionLine struct {
 	Session     string    `json:"session"` // short hash of its id
 	Node        uint32    `json:"node_id"`
 	State       string    `json:"state"`              // idle, used, or ending: it is used and must not be used again
@@ -36,7 +36,7 @@ type sessionLine struct {
 
 // SessionLines lists the sessions of the pool with who has them, those held longest
 // first; with least, only those that are held for so long.
-func (s *source) SessionLines(least time.Duration) []sessionLine {
+func (s *Source) SessionLines(least time.Duration) []SessionLine {
 	now := time.Now()
 	held := map[*pool.Session]pool.Hold{}
 	busy := map[*pool.Session]bool{}
@@ -50,7 +50,7 @@ func (s *source) SessionLines(least time.Duration) []sessionLine {
 	for _, t := range s.API.Transactions() {
 		running[t.Session] = t.Busy
 	}
-	all := []sessionLine{}
+	all := []SessionLine{}
 	var sessions []pool.SessionStats
 	for _, p := range s.OwnPools() {
 		sessions = append(sessions, p.Sessions()...)
@@ -63,7 +63,7 @@ func (s *source) SessionLines(least time.Duration) []sessionLine {
 		if least > 0 && (hold == nil || now.Sub(hold.Since) < least) {
 			continue
 		}
-		one := sessionLine{Node: uint32(its.Node), State: "idle", Expires: its.Expires, Why: its.Retired}
+		one := SessionLine{Node: uint32(its.Node), State: "idle", Expires: its.Expires, Why: its.Retired}
 		if r, ok := its.Resource.(*upstream.Session); ok {
 			one.Session = r.Hash()
 		}
@@ -82,15 +82,16 @@ func (s *source) SessionLines(least time.Duration) []sessionLine {
 		}
 		all = append(all, one)
 	}
-	slices.SortStableFunc(all, func(a, b sessionLine) int {
+	slices.SortStableFunc(all, func(a, b SessionLine) int {
 		return cmp.Or(cmp.Compare(b.HeldMS, a.HeldMS), -cmp.Compare(a.State, b.State), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Session, b.Session))
 	})
 	return all
 }
 
-func (s *source) SessionsState(q admin.Query) sessionsState {
+// SessionsState returns /state/sessions.
+func (s *Source) SessionsState(q admin.Query) SessionsState {
 	all := s.SessionLines(0)
-	out := sessionsState{Total: len(all)}
+	out := SessionsState{Total: len(all)}
 	for _, line := range all {
 		if line.State != "idle" {
 			out.Used++

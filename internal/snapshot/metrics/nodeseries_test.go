@@ -1,4 +1,4 @@
-package app
+package metrics
 
 import (
 	"testing"
@@ -9,6 +9,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 )
 
 // Of more nodes than have series of their own, those have some with which something is wrong, then those in use,
@@ -65,10 +66,10 @@ func TestSeriesOfManyNodes(t *testing.T) {
 		nodes = append(nodes, n)
 		sessions = append(sessions, pool.NodeStats{Node: n.Node.ID, Counts: pool.Counts{Sessions: 3, Idle: 2, Leased: 1}})
 	}
-	seen := new(snapshot)
+	seen := new(snapshot.Snapshot)
 	seen.Pool.Nodes, seen.Routed.Nodes = sessions, nodes
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	if err := register(provider, nodeRows, func() *snapshot { return seen }); err != nil {
+	if err := register(provider, nodeRows, func() *snapshot.Snapshot { return seen }); err != nil {
 		t.Fatal(err)
 	}
 	var got metricdata.ResourceMetrics

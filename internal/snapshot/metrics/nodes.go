@@ -1,4 +1,4 @@
-package app
+package metrics
 
 import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"

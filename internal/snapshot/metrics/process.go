@@ -1,7 +1,9 @@
-package app
+package metrics
 
 import (
 	"runtime"
+
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 )
 
 // processRows are the figures of the process itself.
@@ -23,7 +25,7 @@ var processRows = []figure{
 	gauge("ydb.sidecar.drain.stage", "{process}",
 		"1 for the stage of its life that the process is in.",
 		func(m *moment, tell ints) {
-			for s := starting; s <= deleting; s++ {
+			for s := snapshot.Starting; s <= snapshot.Deleting; s++ {
 				tell(one(m.Stage == s), label("ydb.sidecar.stage", s.String()))
 			}
 		}),

@@ -1,4 +1,4 @@
-package app
+package snapshot
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// progress is GET /drain.
-type progress struct {
+// Progress is GET /drain.
+type Progress struct {
 	Stage        string    `json:"stage"`
 	Since        time.Time `json:"since,omitzero"`
 	Cause        string    `json:"cause,omitempty"`
@@ -21,9 +21,9 @@ type progress struct {
 }
 
 // Progress returns what the process does now and what it waits for.
-func (s *source) Progress() progress {
+func (s *Source) Progress() Progress {
 	phase, now := s.Phase(), s.look(ofPool|ofAPI|ofClients|ofWire)
-	out := progress{
+	out := Progress{
 		Stage: phase.Stage.String(), Since: phase.Since, Cause: phase.Cause, Deadline: phase.Deadline, LeftMS: phase.Left.Milliseconds(),
 		Calls: now.API.OpenCalls, Transactions: now.API.Transactions, Sessions: now.Pool.Sessions,
 	}
@@ -40,27 +40,27 @@ func (s *source) Progress() progress {
 }
 
 // waitsFor says in words what the end of a stage depends on.
-func (s *source) waitsFor(at stage, now *progress) string {
+func (s *Source) waitsFor(at Stage, now *Progress) string {
 	switch at {
-	case lameDuck:
+	case LameDuck:
 		return "SIGTERM, or mode=off"
-	case leaving:
+	case Leaving:
 		if s.Replaced() {
 			return number(now.Connections, "connection") + ", to be handed over"
 		}
 		return "drain.delay"
-	case draining:
+	case Draining:
 		return s.waitsForCallers(now)
-	case lettingGo:
+	case LettingGo:
 		return number(now.Connections, "connection")
-	case deleting:
+	case Deleting:
 		return number(now.Sessions, "session")
 	default:
 		return ""
 	}
 }
 
-func (s *source) waitsForCallers(now *progress) string {
+func (s *Source) waitsForCallers(now *Progress) string {
 	var parts []string
 	if now.Calls > 0 {
 		parts = append(parts, number(now.Calls, "call"))

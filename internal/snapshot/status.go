@@ -1,15 +1,15 @@
-package app
+package snapshot
 
 import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // Status answers the API's call of that name; the API adds the transactions.
-func (s *source) Status() *sidecarv1.StatusResponse {
+func (s *Source) Status() *sidecarv1.StatusResponse {
 	now := s.look(ofPool)
 	p, state := &now.Pool, now.Stage
-	if state > serving {
-		state = draining // all that callers need to know
+	if state > Serving {
+		state = Draining // all that callers need to know
 	}
 	out := &sidecarv1.StatusResponse{
 		Version: s.Version, Database: s.Driver.Database(), State: state.String(),
