@@ -27,7 +27,7 @@ type pageState struct {
 
 // pageNow is the part that is the same for all who look.
 type pageNow struct {
-	Process      string                    `json:"process"` // another one counts its points anew
+	Process      string                    `json:"process"` // id of the process: points of the history are numbered for each
 	At           int64                     `json:"at_ms"`   // milliseconds since 1970
 	Version      string                    `json:"version"`
 	Database     string                    `json:"database"`

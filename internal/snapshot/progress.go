@@ -13,7 +13,7 @@ type Progress struct {
 	Cause        string    `json:"cause,omitempty"`
 	Calls        int       `json:"calls"`        // open
 	Transactions int       `json:"transactions"` // open
-	Sessions     int       `json:"sessions"`     // that the cluster still holds for this process
+	Sessions     int       `json:"sessions"`     // sessions of this process that are left on nodes
 	Connections  int       `json:"connections"`  // of clients
 	WaitsFor     string    `json:"waits_for,omitempty"`
 	Deadline     time.Time `json:"deadline,omitzero"` // of the stage: what is left then is cut off

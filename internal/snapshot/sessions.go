@@ -14,8 +14,8 @@ import (
 // /state/connections.
 type SessionsState struct {
 	Total    int           `json:"total"`    // open in the pool
-	Used     int           `json:"used"`     // of them
-	Sessions []SessionLine `json:"sessions"` // those held longest first
+	Used     int           `json:"used"`     // sessions that are not idle
+	Sessions []SessionLine `json:"sessions"` // held longest first
 }
 
 // SessionLine is one session.
@@ -23,7 +23,7 @@ type SessionLine struct {
 	Session     string    `json:"session"` // short hash of its id
 	Node        uint32    `json:"node_id"`
 	State       string    `json:"state"`              // idle, used, or ending: it is used and must not be used again
-	App         string    `json:"app,omitempty"`      // that has it
+	App         string    `json:"app,omitempty"`      // app that holds the session
 	Kind        string    `json:"kind,omitempty"`     // call or transaction
 	Busy        bool      `json:"busy,omitempty"`     // a call runs on it
 	Since       time.Time `json:"since,omitzero"`     // it is held
@@ -34,8 +34,8 @@ type SessionLine struct {
 	transaction bool
 }
 
-// SessionLines lists the sessions of the pool with who has them, those held longest
-// first; with least, only those that are held for so long.
+// SessionLines lists the sessions of the pool and their holders, held longest first.
+// With least, it lists only sessions that are held for at least that long.
 func (s *Source) SessionLines(least time.Duration) []SessionLine {
 	now := time.Now()
 	held := map[*pool.Session]pool.Hold{}

@@ -51,7 +51,7 @@ type nodesSeen struct {
 // callersSeen is what is known of callers and their calls.
 type callersSeen struct {
 	API     facade.State   // ofAPI
-	Clients map[string]int // ofClients: connections, by face
+	Clients map[string]int // ofClients: connections, by API and transport
 	Apps    []apps.State   // ofApps
 	Wire    *wire.State    // ofWire; nil: off. It has no list of connections.
 	XDS     *xds.Stats     // ofProcess; nil: off

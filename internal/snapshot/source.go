@@ -32,7 +32,7 @@ type Source struct {
 // NodeSources are the parts that know of nodes and of the sessions there.
 type NodeSources struct {
 	Pool      *pool.Pool
-	OwnPools  func() []*pool.Pool // those with the sidecar's own credentials, Pool first
+	OwnPools  func() []*pool.Pool // pools with the sidecar's own credentials, Pool first
 	Limits    func() *LimitsState // of sessions in use; nil: not pool.adaptive
 	Router    *routing.Router
 	Judge     *pessimize.Judge
@@ -49,7 +49,7 @@ type EdgeSources struct {
 	XDS        *xds.Publisher
 	XDSAddress string // empty if XDS is nil
 	Apps       *apps.Registry
-	Clients    func() map[string]int // connections of clients, by face
+	Clients    func() map[string]int // connections of clients, by API and transport
 	Doors      func() DoorsState
 	Access     *accesslog.Log
 }
@@ -94,7 +94,7 @@ type LimitsState struct {
 	Callers float64 // limits of all other pools together
 }
 
-// DoorsState counts connections that were not accepted, by face.
+// DoorsState counts connections that were not accepted, by listener.
 type DoorsState struct {
 	Refused map[string]int64
 	Failed  map[string]int64

@@ -10,7 +10,7 @@ const (
 	Starting  Stage = iota
 	Serving         // everything
 	LameDuck        // by an operator: not ready and without optional work, but serves everything
-	Leaving         // the same, because the end has begun: drain.delay
+	Leaving         // not ready, because the end has begun: drain.delay
 	Draining        // refuses what is new
 	LettingGo       // the last call and transaction are done; clients are let go
 	Deleting        // deletes its sessions on their nodes

@@ -19,7 +19,7 @@ type PoolState struct {
 	Max        int               `json:"max"`
 	Min        int               `json:"min"`
 	Paused     bool              `json:"paused"`     // by an operator: callers wait
-	OldestMS   float64           `json:"oldest_ms"`  // wait of the first in line; 0: nobody waits
+	OldestMS   float64           `json:"oldest_ms"`  // wait of the first caller in the queue; 0: the queue is empty
 	OpenErr    string            `json:"open_error"` // why the last session could not be opened; "": it could
 	Sessions   int               `json:"sessions"`
 	Idle       int               `json:"idle"`
@@ -30,7 +30,7 @@ type PoolState struct {
 	Created    uint64            `json:"created"`
 	Closed     uint64            `json:"closed"`
 	Failed     uint64            `json:"failed"`    // sessions that could not be opened
-	TimedOut   uint64            `json:"timed_out"` // callers whose time was up in the line
+	TimedOut   uint64            `json:"timed_out"` // callers whose time was up in the queue
 	Refused    uint64            `json:"refused"`   // callers turned away because the line was full
 	Shed       map[string]uint64 `json:"shed"`      // callers turned away for another reason: deadline, age, delay
 	Moved      uint64            `json:"moved"`     // let go for the sake of another node
@@ -40,7 +40,7 @@ type PoolState struct {
 	Limit      int               `json:"limit"`              // of sessions in use now; max without pool.adaptive
 	Aside      int               `json:"aside"`              // idle ones that the limit leaves without use
 	Parked     int               `json:"parked"`             // idle ones of nodes ejected for refusals or latency, kept until those are back
-	Recovering int               `json:"recovering"`         // sessions whose last call was given up, until their nodes say that they are at rest; they count as leased
+	Recovering int               `json:"recovering"`         // sessions whose last call was given up, until their nodes say that they are idle; they count as leased
 	Recovered  uint64            `json:"recovered"`          // sessions that recovered so far
 	Adaptive   *adaptiveState    `json:"adaptive,omitempty"` // the limit's law; left out without pool.adaptive
 }
@@ -136,11 +136,11 @@ type NodeStateItem struct {
 	PileState   string         `json:"pile_state,omitempty"` // primary, synchronized, not_synchronized or detached
 	Health      string         `json:"health"`
 	Leaving     bool           `json:"leaving"`
-	Unwell      bool           `json:"listed_unhealthy"` // by who lists the nodes: it gets new work only when most nodes are ejected or listed so
+	Unwell      bool           `json:"listed_unhealthy"` // as discovery says: the node gets new work only when most nodes are ejected or listed so
 	Missing     bool           `json:"missing"`          // it vanished from discovery with many others, and is kept until that is sure
 	Unreachable bool           `json:"unreachable"`
 	Banned      bool           `json:"banned"`          // by an operator
-	Drained     bool           `json:"drained"`         // the same
+	Drained     bool           `json:"drained"`         // by an operator
 	Cause       string         `json:"cause,omitempty"` // of the ejection
 	Use         string         `json:"use"`
 	Weight      float32        `json:"weight"`          // part of new load, relative to the other nodes
@@ -258,7 +258,7 @@ type QueueState struct {
 	Waiting  int         `json:"waiting"`   // callers
 	OldestMS float64     `json:"oldest_ms"` // wait of the first of them; 0: nobody waits
 	Limit    int         `json:"limit"`     // pool.queue
-	Queues   []queueLine `json:"queues"`    // those with somebody in them
+	Queues   []queueLine `json:"queues"`    // queues that are not empty
 }
 
 // queueLine is one app in one class.

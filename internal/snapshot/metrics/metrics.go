@@ -38,7 +38,7 @@ const (
 	isLevel   kind = iota // may be summed, and falls again
 	isCounter             // only rises
 	isGauge               // must not be summed
-	isDecimal             // the same, with a fraction
+	isDecimal             // must not be summed, and has a fraction
 )
 
 func level(name, unit, help string, read func(*moment, ints)) figure {
