@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"runtime/debug"
 	"strings"
@@ -14,13 +13,13 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
-	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
-	"github.com/ydb-sidecar/sidecar/internal/snapshot"
-	"github.com/ydb-sidecar/sidecar/internal/telemetry"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
@@ -66,26 +65,35 @@ func (x *exam) add(check string, result Result, do, format string, args ...any) 
 	x.tell(e)
 }
 
-// Examine tries out, from here, all that a sidecar with that configuration needs, and
-// tells each check. It opens no port, and one session, which it deletes. It reports
-// whether nothing failed.
-func Examine(ctx context.Context, c *Config, version string, tell func(Exam)) bool {
-	x := &exam{tell: tell}
-	x.add("config", Good, "", "all settings are valid")
-	x.machine(c)
-	x.cluster(ctx, *c, version)
-	return !x.bad
+// machine is what the system gives.
+type machine struct {
+	files  func() (most uint64, ok bool)        // that may be open; not ok: no limit is known
+	memory func() (free, limit uint64, ok bool) // of the container; not ok: no limit
+}
+
+// parts are those below the APIs that an examination uses. None of them runs yet.
+type parts struct {
+	mode      string // of discovery
+	dials     bool   // the addresses of ydb.url are called
+	driver    *upstream.Driver
+	judge     *pessimize.Judge
+	discovery *discovery.Discovery
+	attention *discovery.Attention
+	pool      *pool.Pool
+	apps      *apps.Registry
+	router    *routing.Router
+	client    *upstream.Client
 }
 
 // machine checks what the system gives.
-func (x *exam) machine(c *Config) {
+func (x *exam) machine(m machine) {
 	if built := buildTime(); !built.IsZero() && time.Now().Before(built) {
 		x.add("clock", Bad, "Set the clock: certificates and tokens are judged by it.", "it is %s, before this program was made", time.Now().Format(time.RFC3339))
 	} else {
 		x.add("clock", Good, "", "%s", time.Now().Format(time.RFC3339))
 	}
 	const raise = "Raise it: ulimit -n, LimitNOFILE= of systemd, or the container's limits. Each client and each node takes a file."
-	switch n, ok := listen.OpenFiles(); {
+	switch n, ok := m.files(); {
 	case !ok:
 		x.add("limits", Good, "", "the system has no limit of open files that can be read")
 	case n < examFiles:
@@ -93,7 +101,7 @@ func (x *exam) machine(c *Config) {
 	default:
 		x.add("limits", Good, "", "%d files may be open at a time", n)
 	}
-	if left, limit, ok := containerMemory(); ok {
+	if left, limit, ok := m.memory(); ok {
 		result := Good
 		if left < 64<<20 {
 			result = Warn
@@ -117,35 +125,21 @@ func buildTime() (at time.Time) {
 }
 
 // cluster goes the way of a call, from the name to the rows.
-func (x *exam) cluster(ctx context.Context, c Config, version string) {
-	c.Pool.Min = 0
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	tel, err := telemetry.New(ctx, c.Telemetry, func(string) string { return "" }, c.Tracing, version, log)
-	if err != nil {
-		x.add("parts", Bad, "", "%v", err)
-		return
-	}
-	defer func() { _ = tel.Shutdown(context.WithoutCancel(ctx)) }()
-	k, err := newCore(c, tel, version, log)
-	if err != nil {
-		x.add("tls files", Bad, "Check the files that the message names.", "%v", err)
-		return
-	}
-	defer func() { _ = k.driver.Close() }()
-	if c.Discovery.Mode == discovery.ModeYDB || c.YDB.Auth.Kind == "static" { // else nobody goes there
+func (x *exam) cluster(ctx context.Context, p parts) {
+	if p.dials {
 		reached := 0
-		for _, address := range k.driver.Addresses() {
-			if x.reach(ctx, &k, address) {
+		for _, address := range p.driver.Addresses() {
+			if x.reach(ctx, &p, address) {
 				reached++
 			}
 		}
 		x.failed = reached == 0
 	}
-	x.talk(ctx, &k, c.Discovery.Mode)
+	x.talk(ctx, &p)
 }
 
 // reach tries one address of ydb.url.
-func (x *exam) reach(ctx context.Context, k *core, address string) bool {
+func (x *exam) reach(ctx context.Context, p *parts, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, examStep)
 	defer cancel()
 	host, _, _ := net.SplitHostPort(address)
@@ -164,7 +158,7 @@ func (x *exam) reach(ctx context.Context, k *core, address string) bool {
 	}
 	defer conn.Close()
 	x.add("tcp", Good, "", "%s: connected in %s", address, findings.Span(time.Since(began)))
-	conf := k.driver.TLS(cluster.Node{Address: address})
+	conf := p.driver.TLS(cluster.Node{Address: address})
 	if conf == nil {
 		x.add("tls", Good, "", "%s: not used: ydb.url begins with grpc://", address)
 		return true
@@ -185,15 +179,17 @@ func (x *exam) reach(ctx context.Context, k *core, address string) bool {
 }
 
 // talk asks the cluster, step by step.
-func (x *exam) talk(ctx context.Context, k *core, mode string) {
+func (x *exam) talk(ctx context.Context, p *parts) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	for _, run := range []func(context.Context) error{k.driver.Run, k.judge.Run, k.discovery.Run, k.attention.Run, k.pool.Run, k.apps.Run} {
+	for _, run := range []func(context.Context) error{
+		p.driver.Run, p.judge.Run, p.discovery.Run, p.attention.Run, p.pool.Run, p.apps.Run,
+	} {
 		wg.Go(func() { _ = panics.Call("a part of doctor", func() error { return run(ctx) }) }) // it is logged, and the step that needs it fails
 	}
 	defer func() {
 		over, end := context.WithTimeout(context.WithoutCancel(ctx), examStep)
-		_ = k.pool.Close(over)
+		_ = p.pool.Close(over)
 		end()
 		cancel()
 		wg.Wait()
@@ -201,15 +197,15 @@ func (x *exam) talk(ctx context.Context, k *core, mode string) {
 	const account = "Check ydb.auth (kind, and the token, files or variables it names), and the account's rights to the database."
 	x.step(ctx, "credentials", account, func(ctx context.Context) (string, error) {
 		return "there are some, or none are needed", until(ctx, func() (bool, error) {
-			if _, err := k.driver.Ticket(); err == nil {
+			if _, err := p.driver.Ticket(); err == nil {
 				return true, nil
 			}
-			_, missing := k.driver.Credentials()
+			_, missing := p.driver.Credentials()
 			return missing != nil, missing
 		})
 	})
 	source := "Check the database in ydb.url; " + strings.ToLower(account[:1]) + account[1:]
-	switch mode {
+	switch p.mode {
 	case discovery.ModeDNS:
 		source = "Check discovery.dns_name and the DNS server; a node tells its id by the answer to CreateSession, so it must be reachable and accept the credentials."
 	case discovery.ModeXDS:
@@ -217,15 +213,15 @@ func (x *exam) talk(ctx context.Context, k *core, mode string) {
 	}
 	x.step(ctx, "discovery", source, func(ctx context.Context) (string, error) {
 		err := until(ctx, func() (bool, error) {
-			d := k.discovery.State()
-			return len(k.router.View().Nodes) > 0 || d.Err != nil, d.Err
+			d := p.discovery.State()
+			return len(p.router.View().Nodes) > 0 || d.Err != nil, d.Err
 		})
-		return fmt.Sprintf("%d nodes", len(k.router.View().Nodes)), err
+		return fmt.Sprintf("%d nodes", len(p.router.View().Nodes)), err
 	})
 	call := upstream.Call{Name: "doctor", Class: pool.System, Idempotent: true}
 	x.step(ctx, "session", "Check the account's right to connect, and whether the cluster has reached its limit of sessions.", func(ctx context.Context) (text string, err error) {
 		began := time.Now()
-		_, err = k.client.Do(ctx, call, func(_ context.Context, s *upstream.Session) error {
+		_, err = p.client.Do(ctx, call, func(_ context.Context, s *upstream.Session) error {
 			text = fmt.Sprintf("opened on node %d in %s", s.Node(), findings.Span(time.Since(began)))
 			return nil
 		})
@@ -233,7 +229,7 @@ func (x *exam) talk(ctx context.Context, k *core, mode string) {
 	})
 	x.step(ctx, "query", "Check the account's rights, and the cluster's own state.", func(ctx context.Context) (text string, err error) {
 		began := time.Now()
-		_, err = k.client.Do(ctx, call, func(ctx context.Context, s *upstream.Session) error {
+		_, err = p.client.Do(ctx, call, func(ctx context.Context, s *upstream.Session) error {
 			began = time.Now()
 			stream, err := s.Execute(ctx, upstream.Statement{Text: "SELECT 1"})
 			if err != nil {
@@ -261,7 +257,7 @@ func (x *exam) step(ctx context.Context, check, do string, f func(context.Contex
 	defer cancel()
 	text, err := f(ctx)
 	if err != nil {
-		x.add(check, Bad, do, "%s", snapshot.OneLine(err))
+		x.add(check, Bad, do, "%s", findings.OneLine(err))
 		return
 	}
 	x.add(check, Good, "", "%s", text)

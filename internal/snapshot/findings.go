@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
@@ -45,7 +44,7 @@ func (s *Source) Picture() findings.Picture {
 	out.Denied = denied
 	switch {
 	case missing != nil:
-		out.Credentials = OneLine(missing)
+		out.Credentials = findings.OneLine(missing)
 	case unauthorized(d.Err):
 		out.Credentials = out.Discovery.Error
 	case unauthorized(p.OpenErr):
@@ -112,14 +111,4 @@ func congested(n pessimize.NodeStats, by cluster.Congestion) findings.Congested 
 func unauthorized(err error) bool {
 	e, ok := errors.AsType[*upstream.Error](err)
 	return ok && (e.Unauthorized() || e.Denied())
-}
-
-// maxLine bounds an error in a finding, in bytes.
-const maxLine = 200
-
-// OneLine returns the first line of an error, of at most maxLine bytes.
-func OneLine(err error) string {
-	text, _, _ := strings.Cut(err.Error(), "\n") // the first of several
-	text = strings.Join(strings.Fields(text), " ")
-	return strings.ToValidUTF8(text[:min(len(text), maxLine)], "")
 }

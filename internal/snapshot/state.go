@@ -6,6 +6,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/adaptive"
 	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
@@ -288,5 +289,5 @@ func lineOf(err error) string {
 	if err == nil {
 		return ""
 	}
-	return OneLine(err)
+	return findings.OneLine(err)
 }
