@@ -6,13 +6,14 @@ import (
 	"fmt"
 
 	"github.com/ydb-sidecar/sidecar/internal/app"
+	"github.com/ydb-sidecar/sidecar/internal/doctor"
 )
 
 // errSick is the end of a doctor who has told what is wrong.
 var errSick = errors.New("something fails; the lines that begin with FAIL say what to do")
 
-// doctor tries out all that a sidecar needs.
-func doctor(e *environment, args []string) error {
+// examine tries out all that a sidecar needs.
+func examine(e *environment, args []string) error {
 	var o options
 	var out output
 	set := flags(e, "doctor", &o)
@@ -20,8 +21,8 @@ func doctor(e *environment, args []string) error {
 	if err := parse(set, args); err != nil {
 		return err
 	}
-	all := []app.Exam{}
-	tell := func(x app.Exam) {
+	all := []doctor.Exam{}
+	tell := func(x doctor.Exam) {
 		all = append(all, x)
 		if out.json {
 			return
@@ -34,7 +35,10 @@ func doctor(e *environment, args []string) error {
 	good := false
 	c, _, err := app.Load(o.file, e.environ, o.assignments)
 	if err != nil {
-		tell(app.Exam{Check: "config", Result: app.Bad, Text: app.FaultLine(err), Do: "Correct the settings; the table of them is in README.md."})
+		tell(doctor.Exam{
+			Check: "config", Result: doctor.Bad, Text: app.FaultLine(err),
+			Do: "Correct the settings; the table of them is in README.md.",
+		})
 	} else {
 		ctx, cancel := e.interruptible()
 		defer cancel()

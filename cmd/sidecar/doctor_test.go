@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ydb-sidecar/sidecar/internal/app"
+	"github.com/ydb-sidecar/sidecar/internal/doctor"
 )
 
 // Against a working cluster: proof/systemtest.
@@ -24,7 +24,7 @@ func TestDoctorWithoutACluster(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, stdout, stderr := call(t, nil, append([]string{"doctor", "-o", "json"}, tc.args...)...)
-			var all []app.Exam
+			var all []doctor.Exam
 			if err := json.Unmarshal([]byte(stdout), &all); err != nil {
 				t.Fatalf("%v in %s", err, stdout)
 			}
@@ -33,7 +33,7 @@ func TestDoctorWithoutACluster(t *testing.T) {
 			}
 			failed := 0
 			for _, x := range all {
-				if x.Result != app.Bad {
+				if x.Result != doctor.Bad {
 					continue
 				}
 				failed++

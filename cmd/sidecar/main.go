@@ -55,7 +55,7 @@ var commands = []command{
 	{"serve", "run the sidecar", serve},
 	{"check-config", "report all faults of the configuration, or print it (-print)", checkConfig},
 	{"wait", "wait until a sidecar has started, or (-deep) until it has a good node", wait},
-	{"doctor", "try out all that a sidecar needs, from the name to a query, and say what to do", doctor},
+	{"doctor", "try out all that a sidecar needs, from the name to a query, and say what to do", examine},
 	{"version", "print the version, the commit, Go's version and the platform; --version does, too", printVersion},
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery/dnstest"
+	"github.com/ydb-sidecar/sidecar/internal/doctor"
 	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -178,8 +179,8 @@ func examine(t *testing.T, good bool, url string, settings ...string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var all []Exam
-	if Examine(ctx, c, "1.2.3", func(e Exam) { all = append(all, e) }) != good {
+	var all []doctor.Exam
+	if Examine(ctx, c, "1.2.3", func(e doctor.Exam) { all = append(all, e) }) != good {
 		t.Errorf("doctor: %+v", all)
 	}
 }

@@ -30,7 +30,7 @@ var tiers = map[string]int{
 
 	"internal/app": 6,
 
-	"internal/restart": 5, "internal/snapshot": 5,
+	"internal/doctor": 5, "internal/restart": 5, "internal/snapshot": 5,
 
 	"internal/facade": 4, "internal/wire": 4, "internal/admin": 4, "internal/xds": 4,
 

@@ -1,4 +1,4 @@
-package app
+package doctor
 
 import (
 	"context"
@@ -34,7 +34,7 @@ const (
 	Skipped Result = "-" // one before it failed
 )
 
-// Exam is one check of Examine.
+// Exam is one check.
 type Exam struct {
 	Check  string `json:"check"`
 	Result Result `json:"result"`
@@ -49,14 +49,21 @@ const (
 	examTLS   = 14 * 24 * time.Hour
 )
 
-// exam collects the checks of one examination.
-type exam struct {
+// Examination collects the checks of one examination.
+type Examination struct {
 	tell   func(Exam)
 	bad    bool // something failed
 	failed bool // so that what depends on it is skipped
 }
 
-func (x *exam) add(check string, result Result, do, format string, args ...any) {
+// New begins an examination that tells each check.
+func New(tell func(Exam)) *Examination { return &Examination{tell: tell} }
+
+// Good reports whether nothing failed.
+func (x *Examination) Good() bool { return !x.bad }
+
+// Add tells a check. do is what to do about one that did not go well.
+func (x *Examination) Add(check string, result Result, do, format string, args ...any) {
 	e := Exam{Check: check, Result: result, Text: fmt.Sprintf(format, args...)}
 	if result == Bad || result == Warn {
 		e.Do = do
@@ -65,50 +72,51 @@ func (x *exam) add(check string, result Result, do, format string, args ...any) 
 	x.tell(e)
 }
 
-// machine is what the system gives.
-type machine struct {
-	files  func() (most uint64, ok bool)        // that may be open; not ok: no limit is known
-	memory func() (free, limit uint64, ok bool) // of the container; not ok: no limit
+// Machine is what the system gives.
+type Machine struct {
+	Files  func() (most uint64, ok bool)        // files that may be open; not ok: no limit is known
+	Memory func() (free, limit uint64, ok bool) // of the container; not ok: no limit
 }
 
-// parts are those below the APIs that an examination uses. None of them runs yet.
-type parts struct {
-	mode      string // of discovery
-	dials     bool   // the addresses of ydb.url are called
-	driver    *upstream.Driver
-	judge     *pessimize.Judge
-	discovery *discovery.Discovery
-	attention *discovery.Attention
-	pool      *pool.Pool
-	apps      *apps.Registry
-	router    *routing.Router
-	client    *upstream.Client
+// Parts are those below the APIs that an examination uses. None of them runs yet.
+type Parts struct {
+	Mode      string // of discovery
+	Dials     bool   // the addresses of ydb.url are called
+	Driver    *upstream.Driver
+	Judge     *pessimize.Judge
+	Discovery *discovery.Discovery
+	Attention *discovery.Attention
+	Pool      *pool.Pool
+	Apps      *apps.Registry
+	Router    *routing.Router
+	Client    *upstream.Client
 }
 
-// machine checks what the system gives.
-func (x *exam) machine(m machine) {
+// Machine checks what the system gives.
+func (x *Examination) Machine(m Machine) {
 	if built := buildTime(); !built.IsZero() && time.Now().Before(built) {
-		x.add("clock", Bad, "Set the clock: certificates and tokens are judged by it.", "it is %s, before this program was made", time.Now().Format(time.RFC3339))
+		x.Add("clock", Bad, "Set the clock: certificates and tokens are judged by it.",
+			"it is %s, before this program was made", time.Now().Format(time.RFC3339))
 	} else {
-		x.add("clock", Good, "", "%s", time.Now().Format(time.RFC3339))
+		x.Add("clock", Good, "", "%s", time.Now().Format(time.RFC3339))
 	}
 	const raise = "Raise it: ulimit -n, LimitNOFILE= of systemd, or the container's limits. Each client and each node takes a file."
-	switch n, ok := m.files(); {
+	switch n, ok := m.Files(); {
 	case !ok:
-		x.add("limits", Good, "", "the system has no limit of open files that can be read")
+		x.Add("limits", Good, "", "the system has no limit of open files that can be read")
 	case n < examFiles:
-		x.add("limits", Warn, raise, "%d files may be open at a time, fewer than %d", n, examFiles)
+		x.Add("limits", Warn, raise, "%d files may be open at a time, fewer than %d", n, examFiles)
 	default:
-		x.add("limits", Good, "", "%d files may be open at a time", n)
+		x.Add("limits", Good, "", "%d files may be open at a time", n)
 	}
-	if left, limit, ok := m.memory(); ok {
+	if left, limit, ok := m.Memory(); ok {
 		result := Good
 		if left < 64<<20 {
 			result = Warn
 		}
-		x.add("memory", result, "Give the container more memory.", "%d MiB of %d MiB are free", left>>20, limit>>20)
+		x.Add("memory", result, "Give the container more memory.", "%d MiB of %d MiB are free", left>>20, limit>>20)
 	} else {
-		x.add("memory", Good, "", "no limit by a cgroup")
+		x.Add("memory", Good, "", "no limit by a cgroup")
 	}
 }
 
@@ -124,11 +132,11 @@ func buildTime() (at time.Time) {
 	return at
 }
 
-// cluster goes the way of a call, from the name to the rows.
-func (x *exam) cluster(ctx context.Context, p parts) {
-	if p.dials {
+// Cluster goes the way of a call, from the name to the rows.
+func (x *Examination) Cluster(ctx context.Context, p Parts) {
+	if p.Dials {
 		reached := 0
-		for _, address := range p.driver.Addresses() {
+		for _, address := range p.Driver.Addresses() {
 			if x.reach(ctx, &p, address) {
 				reached++
 			}
@@ -139,57 +147,60 @@ func (x *exam) cluster(ctx context.Context, p parts) {
 }
 
 // reach tries one address of ydb.url.
-func (x *exam) reach(ctx context.Context, p *parts, address string) bool {
+func (x *Examination) reach(ctx context.Context, p *Parts, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, examStep)
 	defer cancel()
 	host, _, _ := net.SplitHostPort(address)
 	began := time.Now()
 	ips, err := net.DefaultResolver.LookupHost(ctx, host)
 	if err != nil {
-		x.add("dns", Bad, "Check the host in ydb.url, and the resolver of this machine or pod (/etc/resolv.conf).", "%s: %v", host, err)
+		x.Add("dns", Bad, "Check the host in ydb.url, and the resolver of this machine or pod (/etc/resolv.conf).", "%s: %v", host, err)
 		return false
 	}
-	x.add("dns", Good, "", "%s: %s, in %s", host, strings.Join(ips[:min(len(ips), 4)], ", "), findings.Span(time.Since(began)))
+	x.Add("dns", Good, "", "%s: %s, in %s", host, strings.Join(ips[:min(len(ips), 4)], ", "), findings.Span(time.Since(began)))
 	began = time.Now()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
-		x.add("tcp", Bad, "Check the port in ydb.url, whether the node runs, and firewalls or NetworkPolicies between.", "%s: %v", address, err)
+		x.Add("tcp", Bad, "Check the port in ydb.url, whether the node runs, and firewalls or NetworkPolicies between.",
+			"%s: %v", address, err)
 		return false
 	}
 	defer conn.Close()
-	x.add("tcp", Good, "", "%s: connected in %s", address, findings.Span(time.Since(began)))
-	conf := p.driver.TLS(cluster.Node{Address: address})
+	x.Add("tcp", Good, "", "%s: connected in %s", address, findings.Span(time.Since(began)))
+	conf := p.Driver.TLS(cluster.Node{Address: address})
 	if conf == nil {
-		x.add("tls", Good, "", "%s: not used: ydb.url begins with grpc://", address)
+		x.Add("tls", Good, "", "%s: not used: ydb.url begins with grpc://", address)
 		return true
 	}
 	began = time.Now()
 	secure := tls.Client(conn, conf)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		x.add("tls", Bad, "Check ydb.ca_file, that the certificate names this host, and whether the port speaks TLS (grpcs://) at all.", "%s: %v", address, err)
+		x.Add("tls", Bad, "Check ydb.ca_file, that the certificate names this host, and whether the port speaks TLS (grpcs://) at all.",
+			"%s: %v", address, err)
 		return false
 	}
 	leaf := secure.ConnectionState().PeerCertificates[0]
 	if left := time.Until(leaf.NotAfter); left < examTLS {
-		x.add("tls", Warn, "Have the cluster's certificate renewed.", "%s: the certificate expires in %s", address, findings.Span(left))
+		x.Add("tls", Warn, "Have the cluster's certificate renewed.", "%s: the certificate expires in %s", address, findings.Span(left))
 	} else {
-		x.add("tls", Good, "", "%s: %s in %s; the certificate expires in %d days", address, tls.VersionName(secure.ConnectionState().Version), findings.Span(time.Since(began)), int(left.Hours()/24))
+		x.Add("tls", Good, "", "%s: %s in %s; the certificate expires in %d days", address,
+			tls.VersionName(secure.ConnectionState().Version), findings.Span(time.Since(began)), int(left.Hours()/24))
 	}
 	return true
 }
 
 // talk asks the cluster, step by step.
-func (x *exam) talk(ctx context.Context, p *parts) {
+func (x *Examination) talk(ctx context.Context, p *Parts) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{
-		p.driver.Run, p.judge.Run, p.discovery.Run, p.attention.Run, p.pool.Run, p.apps.Run,
+		p.Driver.Run, p.Judge.Run, p.Discovery.Run, p.Attention.Run, p.Pool.Run, p.Apps.Run,
 	} {
 		wg.Go(func() { _ = panics.Call("a part of doctor", func() error { return run(ctx) }) }) // it is logged, and the step that needs it fails
 	}
 	defer func() {
 		over, end := context.WithTimeout(context.WithoutCancel(ctx), examStep)
-		_ = p.pool.Close(over)
+		_ = p.Pool.Close(over)
 		end()
 		cancel()
 		wg.Wait()
@@ -197,15 +208,15 @@ func (x *exam) talk(ctx context.Context, p *parts) {
 	const account = "Check ydb.auth (kind, and the token, files or variables it names), and the account's rights to the database."
 	x.step(ctx, "credentials", account, func(ctx context.Context) (string, error) {
 		return "there are some, or none are needed", until(ctx, func() (bool, error) {
-			if _, err := p.driver.Ticket(); err == nil {
+			if _, err := p.Driver.Ticket(); err == nil {
 				return true, nil
 			}
-			_, missing := p.driver.Credentials()
+			_, missing := p.Driver.Credentials()
 			return missing != nil, missing
 		})
 	})
 	source := "Check the database in ydb.url; " + strings.ToLower(account[:1]) + account[1:]
-	switch p.mode {
+	switch p.Mode {
 	case discovery.ModeDNS:
 		source = "Check discovery.dns_name and the DNS server; a node tells its id by the answer to CreateSession, so it must be reachable and accept the credentials."
 	case discovery.ModeXDS:
@@ -213,15 +224,15 @@ func (x *exam) talk(ctx context.Context, p *parts) {
 	}
 	x.step(ctx, "discovery", source, func(ctx context.Context) (string, error) {
 		err := until(ctx, func() (bool, error) {
-			d := p.discovery.State()
-			return len(p.router.View().Nodes) > 0 || d.Err != nil, d.Err
+			d := p.Discovery.State()
+			return len(p.Router.View().Nodes) > 0 || d.Err != nil, d.Err
 		})
-		return fmt.Sprintf("%d nodes", len(p.router.View().Nodes)), err
+		return fmt.Sprintf("%d nodes", len(p.Router.View().Nodes)), err
 	})
 	call := upstream.Call{Name: "doctor", Class: pool.System, Idempotent: true}
 	x.step(ctx, "session", "Check the account's right to connect, and whether the cluster has reached its limit of sessions.", func(ctx context.Context) (text string, err error) {
 		began := time.Now()
-		_, err = p.client.Do(ctx, call, func(_ context.Context, s *upstream.Session) error {
+		_, err = p.Client.Do(ctx, call, func(_ context.Context, s *upstream.Session) error {
 			text = fmt.Sprintf("opened on node %d in %s", s.Node(), findings.Span(time.Since(began)))
 			return nil
 		})
@@ -229,7 +240,7 @@ func (x *exam) talk(ctx context.Context, p *parts) {
 	})
 	x.step(ctx, "query", "Check the account's rights, and the cluster's own state.", func(ctx context.Context) (text string, err error) {
 		began := time.Now()
-		_, err = p.client.Do(ctx, call, func(ctx context.Context, s *upstream.Session) error {
+		_, err = p.Client.Do(ctx, call, func(ctx context.Context, s *upstream.Session) error {
 			began = time.Now()
 			stream, err := s.Execute(ctx, upstream.Statement{Text: "SELECT 1"})
 			if err != nil {
@@ -248,19 +259,19 @@ func (x *exam) talk(ctx context.Context, p *parts) {
 }
 
 // step makes one check, unless one before it failed.
-func (x *exam) step(ctx context.Context, check, do string, f func(context.Context) (string, error)) {
+func (x *Examination) step(ctx context.Context, check, do string, f func(context.Context) (string, error)) {
 	if x.failed {
-		x.add(check, Skipped, "", "not tried: an earlier step failed")
+		x.Add(check, Skipped, "", "not tried: an earlier step failed")
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, examStep)
 	defer cancel()
 	text, err := f(ctx)
 	if err != nil {
-		x.add(check, Bad, do, "%s", findings.OneLine(err))
+		x.Add(check, Bad, do, "%s", findings.OneLine(err))
 		return
 	}
-	x.add(check, Good, "", "%s", text)
+	x.Add(check, Good, "", "%s", text)
 }
 
 // until asks again and again until there is an answer.
