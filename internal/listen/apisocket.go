@@ -16,7 +16,7 @@ import (
 // socketName is the name of a Unix socket of clients. The socket is made under a name of its own and gets the one that
 // clients know when this process serves: until then another process may have that. A nil one is of no socket.
 type socketName struct {
-	path string // that clients know
+	path string // the one that clients know
 
 	mu   sync.Mutex
 	here string // the name it has now; "": none
@@ -95,7 +95,7 @@ func (n *socketName) remove() {
 type UserAddr struct {
 	uid    uint32
 	known  bool   // the kernel has said it
-	number uint64 // that tells clients of one user apart
+	number uint64 // tells clients of one user apart
 }
 
 func newUserAddr(conn *net.UnixConn) *UserAddr {

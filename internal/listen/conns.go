@@ -20,10 +20,10 @@ import (
 type Conns struct {
 	mu        sync.Mutex // guards open, newcomers, seconds and ended
 	open      map[*Conn]struct{}
-	newcomers list.List     // those of which no request has come yet, the oldest first; some may have one by now
+	newcomers list.List     // connections of which no request has come yet, the oldest first; some may have one by now
 	left      chan struct{} // capacity 1: open shrank
 
-	seconds map[*Conn]time.Time // those of HTTP/2, and when they were taken in; guarded by mu
+	seconds map[*Conn]time.Time // connections of HTTP/2, and when they were taken in; guarded by mu
 	queue   chan struct{}       // capacity 1: whoever holds it looks for room, and further ones of HTTP/2 wait for it in their order
 	ended   time.Time           // when one of these made room whose requests were coming; guarded by mu
 	most    int                 // of these; 0: as many as come

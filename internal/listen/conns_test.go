@@ -211,7 +211,7 @@ func TestHeadersAreBounded(t *testing.T) {
 					return err
 				}
 				defer conn.Close()
-				for range 2 { // the second one on a connection counts anew
+				for range 2 { // the second one on a connection counts from zero
 					if _, err := io.WriteString(conn, text); err != nil {
 						return err
 					}
@@ -410,7 +410,7 @@ func TestTLSThatIsNotReadDoesNotHoldUpTheStop(t *testing.T) {
 				}
 			})
 			if t.Failed() {
-				break // with more of them time would stand still: synctest waits for who waits for the server's lock
+				break // with more of them time would stand still: synctest waits for goroutines that wait for the server's lock
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // once, unless others give way, and a failure to accept, such as for want of
 // descriptors, is no end.
 type Door struct {
-	setting string // that the listener is of
+	setting string // the setting of its listener
 	log     *slog.Logger
 	open    func() int   // connections that are open
 	full    func() bool  // no more connections are taken; nil: never

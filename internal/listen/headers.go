@@ -78,7 +78,7 @@ func heads(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// shook has what comes after the handshake of TLS counted anew. It is for the goroutine that shakes hands, before and after.
+// shook has what comes after the handshake of TLS counted from zero. It is for the goroutine that shakes hands, before and after.
 func (g *Conn) shook() {
 	secure := g.handshake.Load()
 	if secure == nil {

@@ -14,7 +14,7 @@ import (
 // ordinary requests that come over them. For any other request a connection goes to the server, which takes it for a
 // new one.
 type Parking struct {
-	After time.Duration // a connection is parked after so long without a request
+	After time.Duration // the time without a request after which a connection is parked
 	First time.Duration // the time that the first request of a new connection may take; 0: new ones go to the server
 
 	Park   func(conn net.Conn, until time.Time, c *Conn) Parked // nil: it cannot be parked
@@ -226,7 +226,7 @@ func (s *Conns) GreetParked(ctx context.Context, track func(net.Conn)) {
 	}
 	moved := func() bool { return p.moving.Load() == 0 }
 	Within(ctx, moved)
-	defer Within(ctx, moved) // who was being read just now
+	defer Within(ctx, moved) // for connections that were being read just now
 	for _, g := range s.All() {
 		read, ok := g.recall()
 		switch {

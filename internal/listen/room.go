@@ -5,7 +5,7 @@ import (
 )
 
 // A connection of HTTP/2 that finds no room waits for it, and is closed after roomWait: one that was closed at once
-// would be back at once, which costs us more than its client. Who is first in the queue looks again every roomEach.
+// would be back at once, which costs us more than its client. The first one in the queue looks again every roomEach.
 const (
 	roomEach = 50 * time.Millisecond
 	RoomWait = 2 * spareAfter
@@ -120,7 +120,7 @@ func (s *Conns) spareLocked(now time.Time) (spare *Conn) {
 		}
 	}
 	if spare != nil && blocked < least {
-		return nil // that one's time comes soon
+		return nil // the blocked one may make room soon
 	}
 	return spare
 }

@@ -106,7 +106,7 @@ func TestConnectionsThatMadeRoomAreFew(t *testing.T) {
 	})
 }
 
-// Who finds no room waits for it, and those whose requests are coming make room one after the other.
+// A connection that finds no room waits for it, and those whose requests are coming make room one after the other.
 func TestConnectionsOfHTTP2WaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused atomic.Int64

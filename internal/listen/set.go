@@ -31,7 +31,7 @@ type Places struct {
 // Set are the bound ports.
 type Set struct {
 	GRPC, HTTP, Admin, Probes, XDS *Listener // probes, xds: nil if off
-	GRPCSocket, HTTPSocket         *Listener // Unix sockets of the same faces; nil: off
+	GRPCSocket, HTTPSocket         *Listener // Unix sockets of the same APIs; nil: off
 	places                         Places
 	opened                         chan struct{} // closed when connections may be accepted
 }
@@ -91,7 +91,7 @@ func (l *Set) Bind(at Places, log *slog.Logger) error {
 	}
 	for _, http2 := range []struct {
 		on  *Listener
-		tls bool // whose handshakes count as headers do
+		tls bool // handshakes count as headers do
 	}{{l.GRPC, at.GRPCTLS}, {l.GRPCSocket, false}, {l.XDS, at.XDSTLS}} {
 		if http2.on != nil && !http2.tls {
 			http2.on.Conns.Headers = nil
@@ -100,7 +100,7 @@ func (l *Set) Bind(at Places, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// OfAPI are those of the API and of YDB's protocol, by the name of their face.
+// OfAPI returns the listeners of the plain API and of YDB's protocol, by their names in metrics.
 func (l *Set) OfAPI() map[string]*Listener {
 	all := map[string]*Listener{"grpc": l.GRPC, "http": l.HTTP}
 	if l.GRPCSocket != nil {
@@ -117,7 +117,7 @@ func (l *Set) OfHTTP() []*Listener {
 	return slices.DeleteFunc([]*Listener{l.HTTP, l.HTTPSocket}, func(p *Listener) bool { return p == nil })
 }
 
-// Size is how many connections are open, but for those of admin.socket.
+// Size is how many connections are open, except those of admin.socket.
 func (l *Set) Size() (n int) {
 	for _, one := range l.all() {
 		n += one.Conns.Size()
