@@ -237,17 +237,8 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 		report()
 		return
 	}
-	n.counts.Created++
-	s.res, s.seenAt = res, now
-	if named, ok := res.(interface{ ID() string }); ok {
-		s.name = named.ID()
-	}
 	s.expires = p.cfg.expiry(now)
-	s.index = p.cellLocked()
-	p.cells.at(s.index).session = s
-	n.link(s)
-	n.live.Add(1)
-	n.peaks()
+	p.bornLocked(s, res, now)
 	if s.Valid() {
 		if failures := n.pace.failures; failures > 0 {
 			p.targets.clear() // it may have more before its pause is over
@@ -272,6 +263,21 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	}
 	p.dismiss(gone)
 	report()
+}
+
+// bornLocked makes s, which was just opened, one of its node's live sessions.
+func (p *shelf) bornLocked(s *Session, res Resource, now time.Time) {
+	n := s.node
+	n.counts.Created++
+	s.res, s.seenAt = res, now
+	if named, ok := res.(interface{ ID() string }); ok {
+		s.name = named.ID()
+	}
+	s.index = p.cellLocked()
+	p.cells.at(s.index).session = s
+	n.link(s)
+	n.live.Add(1)
+	n.peaks()
 }
 
 // failedLocked takes note of a session that could not be opened, or not be used. It

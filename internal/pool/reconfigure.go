@@ -35,7 +35,7 @@ func (p *Pool) Reconfigure(c Config) {
 }
 
 // ageLocked puts the Age of c into force for open sessions.
-func (p *state) ageLocked(c Config, now time.Time) {
+func (p *shelf) ageLocked(c Config, now time.Time) {
 	for s := range p.liveLocked() {
 		if at := c.expiry(now); at.IsZero() || s.expires.IsZero() || at.Before(s.expires) {
 			s.expires = at

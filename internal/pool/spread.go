@@ -169,31 +169,7 @@ func drifts(nodes []*node) (far, above bool) {
 // It opens one there first, and lets the other one go when it is open; only if there is no
 // room, one is let go before. It reports false if nothing is left to be moved.
 func (p *state) moveLocked(now time.Time, most int) bool {
-	nodes := p.table.Load().nodes
-	p.walked += len(nodes)
-	leaving, owed := p.closing+p.going, 0
-	full := p.size >= p.cfg.Max || !p.stake.spare()
-	from := nodeHeap{less: func(n, m *node) bool { return n.share.surplus > m.share.surplus }}
-	to := nodeHeap{less: func(n, m *node) bool { return n.share.surplus < m.share.surplus }}
-	lowest := math.Inf(1)
-	for _, n := range nodes {
-		if owed += n.share.owed; full && owed > leaving {
-			n.share.owed -= owed - leaving // those in line took the room
-			owed = leaving
-		}
-		if n.share.surplus > 0 {
-			from.nodes = append(from.nodes, n)
-		}
-		if n.share.fair == 0 || n.share.stays {
-			continue
-		}
-		lowest = min(lowest, n.share.surplus)
-		if n.ready(now, p.cfg.CreateBurst) {
-			to.nodes = append(to.nodes, n)
-		}
-	}
-	heap.Init(&from)
-	heap.Init(&to)
+	from, to, lowest, owed := p.candidatesLocked(now)
 	helps := func(lowest float64) bool {
 		return len(from.nodes) > 0 && from.nodes[0].share.surplus-lowest > 1+1e-6
 	}
@@ -232,6 +208,37 @@ func (p *state) moveLocked(now time.Time, most int) bool {
 		}
 	}
 	return true
+}
+
+// candidatesLocked returns the nodes with a surplus and those that can have a session now, the lowest surplus
+// of all nodes that may get any, and how many sessions are owed. Where others took the room, less is owed.
+func (p *state) candidatesLocked(now time.Time) (from, to nodeHeap, lowest float64, owed int) {
+	nodes := p.table.Load().nodes
+	p.walked += len(nodes)
+	leaving := p.closing + p.going
+	full := p.size >= p.cfg.Max || !p.stake.spare()
+	from.less = func(n, m *node) bool { return n.share.surplus > m.share.surplus }
+	to.less = func(n, m *node) bool { return n.share.surplus < m.share.surplus }
+	lowest = math.Inf(1)
+	for _, n := range nodes {
+		if owed += n.share.owed; full && owed > leaving {
+			n.share.owed -= owed - leaving // waiting callers took the room
+			owed = leaving
+		}
+		if n.share.surplus > 0 {
+			from.nodes = append(from.nodes, n)
+		}
+		if n.share.fair == 0 || n.share.stays {
+			continue
+		}
+		lowest = min(lowest, n.share.surplus)
+		if n.ready(now, p.cfg.CreateBurst) {
+			to.nodes = append(to.nodes, n)
+		}
+	}
+	heap.Init(&from)
+	heap.Init(&to)
+	return from, to, lowest, owed
 }
 
 // ready reports whether a session may be moved to n now; burst is Config.CreateBurst.

@@ -28,34 +28,7 @@ func (p *state) viewLocked(v cluster.View) {
 	for _, n := range p.order {
 		n.place.known = false
 	}
-	others := false // nodes that are new here, or gone
-	eligible, sum, weight := 0, 0.0, weightOf
-	for _, vn := range v.Nodes {
-		if vn.Use == cluster.UseNew {
-			eligible++
-			sum += weight(vn)
-		}
-	}
-	if sum == 0 {
-		sum, weight = float64(eligible), func(cluster.ViewNode) float64 { return 1 }
-	}
-	for _, vn := range v.Nodes {
-		n := p.nodes[vn.ID]
-		if n == nil {
-			n = &node{id: vn.ID}
-			n.shelf = p.shelf
-			p.nodes[vn.ID], others = n, true
-		}
-		to := place{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load, parks: soft(vn)}
-		if vn.Use == cluster.UseNew {
-			to.weight = weight(vn)
-			to.limit = p.cfg.nodeCap(eligible, to.weight/sum)
-			to.keeps = vn.Missing && to.weight == 0
-			to.starts = vn.Verdict.Share > 0
-			to.part = partOf(vn)
-		}
-		p.placeLocked(n, to, vn.Use)
-	}
+	others := p.placesLocked(v) // nodes that are new here, or gone
 	for id, n := range p.nodes {
 		if !n.place.known {
 			p.placeLocked(n, place{}, cluster.UseNone)
@@ -88,6 +61,38 @@ func (p *state) viewLocked(v cluster.View) {
 	p.spread.at = p.began // look at it at once
 	p.dueLocked(p.began)
 	p.growLocked()
+}
+
+// placesLocked gives the nodes of a view their places. It reports whether some are new.
+func (p *state) placesLocked(v cluster.View) (others bool) {
+	eligible, sum, weight := 0, 0.0, weightOf
+	for _, vn := range v.Nodes {
+		if vn.Use == cluster.UseNew {
+			eligible++
+			sum += weight(vn)
+		}
+	}
+	if sum == 0 {
+		sum, weight = float64(eligible), func(cluster.ViewNode) float64 { return 1 }
+	}
+	for _, vn := range v.Nodes {
+		n := p.nodes[vn.ID]
+		if n == nil {
+			n = &node{id: vn.ID}
+			n.shelf = p.shelf
+			p.nodes[vn.ID], others = n, true
+		}
+		to := place{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load, parks: soft(vn)}
+		if vn.Use == cluster.UseNew {
+			to.weight = weight(vn)
+			to.limit = p.cfg.nodeCap(eligible, to.weight/sum)
+			to.keeps = vn.Missing && to.weight == 0
+			to.starts = vn.Verdict.Share > 0
+			to.part = partOf(vn)
+		}
+		p.placeLocked(n, to, vn.Use)
+	}
+	return others
 }
 
 // weightOf is the weight of a node for the spread of sessions, made a finite number that is not
