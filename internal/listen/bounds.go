@@ -17,7 +17,7 @@ const (
 	ownFiles         = 1024 // at most, for connections to nodes, files and what is refused
 )
 
-// perConnection is how much of the memory limit there must be for each connection of apps, in bytes: one at rest takes
+// perConnection is how much of the memory limit there must be for each connection of apps, in bytes: an idle one takes
 // some 20 KB, and one that has begun something more.
 const perConnection = 64 << 10
 

@@ -35,7 +35,7 @@ type Conns struct {
 
 	Headers *memguard.Budget // for headers of HTTP, and handshakes of TLS, that are not whole yet; nil: the server bounds them
 
-	move  atomic.Pointer[Mover]     // where connections at rest go; nil: they stay
+	move  atomic.Pointer[Mover]     // where idle connections go; nil: they stay
 	until atomic.Pointer[time.Time] // see Hush; nil: their server does not stop
 }
 

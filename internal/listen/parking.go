@@ -92,7 +92,7 @@ func (s *Conns) Parked() (n int) {
 	return n
 }
 
-// park parks a connection at rest: another one has its socket then. False: its server is to read on.
+// park parks an idle connection: another one has its socket then. False: its server is to read on.
 func (g *Conn) park() bool {
 	s := g.of
 	if g.Stream.SetReadDeadline(time.Time{}) != nil {
