@@ -27,11 +27,13 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // Bodies that never end make room for those that come whole, and are told why they ended.
 func TestBodiesThatNeverEnd(t *testing.T) {
+	short.Skip(t, "its peers take seconds each")
 	budget := memguard.OfBytes(2 << 20)
 	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		return nil, nil
@@ -80,6 +82,7 @@ func TestBodiesThatNeverEnd(t *testing.T) {
 
 // What counts for a request is about what it takes: never less, and not many times as much.
 func TestRequestsTakeWhatIsCounted(t *testing.T) {
+	short.Skip(t, "it measures the memory of the process")
 	const items = 200_000
 	config := Default()
 	ints := "[" + strings.Repeat("1,", items-1) + "1]"
@@ -161,6 +164,7 @@ func narrow(t *testing.T, rows int) []*Ydb_Query.ExecuteQueryResponsePart {
 
 // What counts for an answer that is not streamed is about what it takes when it goes out.
 func TestAnswersTakeWhatIsCounted(t *testing.T) {
+	short.Skip(t, "it measures the memory of the process")
 	const rows = 100_000
 	answer := narrow(t, rows)
 	for name, call := range map[string]struct{ path, body string }{

@@ -25,6 +25,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // world is a service over the real driver and a cluster in this process, with
@@ -196,7 +197,8 @@ func TestReadsWhoseAnswersAreCut(t *testing.T) {
 		return err
 	}
 	answered, streams, broken, transactions := 0, 0, 0, 0
-	for i := range 200 {
+	calls := short.Of(200, 60)
+	for i := range calls {
 		face := faces[i%2]
 		if n := w.cluster.Node(uint32(i/20)%3 + 1); i%20 == 10 {
 			n.Kill()
@@ -245,8 +247,8 @@ func TestReadsWhoseAnswersAreCut(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d queries were answered, %d of %d streams cut", answered, 200-streams-transactions, broken, streams)
-	if answered < 50 {
+	t.Logf("%d of %d queries were answered, %d of %d streams cut", answered, calls-streams-transactions, broken, streams)
+	if answered < calls/4 {
 		t.Errorf("%d queries were answered", answered)
 	}
 	cut(0)

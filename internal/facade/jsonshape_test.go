@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 func TestShapeOfJSON(t *testing.T) {
@@ -93,6 +95,7 @@ func TestNamesOfRequests(t *testing.T) {
 
 // What is kept of the names of an object with many members counts while it is kept, and no more of it is kept than there is memory.
 func TestManyMembersTakeWhatIsCounted(t *testing.T) {
+	short.Skip(t, "it measures the memory of the process")
 	object := func(n int) string {
 		var b strings.Builder
 		for i := range n {

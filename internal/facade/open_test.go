@@ -22,6 +22,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // opener opens calls over one connection of HTTP/2, whose bodies never come.
@@ -169,6 +170,7 @@ func nearly(takes, counted int64) bool {
 
 // Calls over HTTP/2 whose bodies do not come count what they take.
 func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
+	short.Skip(t, "it measures the memory of the process")
 	for name, headers := range map[string]func(i int) []hpack.HeaderField{
 		"short": func(int) []hpack.HeaderField { return nil },
 		"long": func(i int) []hpack.HeaderField {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // model says, in the plainest way, what may come of each call on one lease.
@@ -24,7 +26,7 @@ const maxAge = 40 * time.Second
 
 // TestWalk takes random steps on one lease and compares each answer with the model's.
 func TestWalk(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(short.Of(300, 60)) {
 		synctest.Test(t, func(t *testing.T) { walk(t, rand.New(rand.NewPCG(seed, 1))) })
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // TestRandomWalk throws everything that can happen at the judge, in random
@@ -16,7 +17,7 @@ import (
 func TestRandomWalk(t *testing.T) {
 	var ejections [cluster.CauseSize]uint64
 	var doubts [doubtStates]int
-	for seed := range uint64(12) {
+	for seed := range uint64(short.Of(12, 2)) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		inBubble(t, Default(), func(w *world) {
 			check := &walkCheck{
@@ -91,7 +92,7 @@ func TestRandomWalk(t *testing.T) {
 		}
 	}
 	for state, n := range doubts {
-		if n == 0 {
+		if n == 0 && !testing.Short() { // a few seeds lead to two of them
 			t.Errorf("the walk led to no doubt that is %v", doubtState(state))
 		}
 	}

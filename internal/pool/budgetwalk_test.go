@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // TestBudgetWalk drives several pools within one budget through random walks,
 // while pools come and go, and compares the books after every step. In the end
 // everybody who waits is served.
 func TestBudgetWalk(t *testing.T) {
-	for seed := range (*walks + 1) / 2 { // each is several
+	for seed := range (short.Of(*walks, 6) + 1) / 2 { // each is several
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(seed), 2))
 			y := &family{TB: t, Budget: NewBudget(1 + r.IntN(12)), all: &tally{}, lowered: true}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 var walks = flag.Int("walks", 60, "random walks of the model test")
@@ -20,7 +21,7 @@ var walks = flag.Int("walks", 60, "random walks of the model test")
 // are slow, refuse, swallow requests and retire sessions, and after every step
 // compares it with what must hold.
 func TestRandomWalk(t *testing.T) {
-	for seed := range *walks {
+	for seed := range short.Of(*walks, 6) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWalk(t, uint64(seed), nil, "", nil)
 			for w.step = range 400 {

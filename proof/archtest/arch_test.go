@@ -24,7 +24,7 @@ var tiers = map[string]int{
 	"proof/chaos": 9,
 
 	"proof/await": 8, "proof/certtest": 8, "proof/conformance": 8, "proof/doctable": 8,
-	"proof/contract": 8, "proof/devcluster": 8, "proof/proc": 8, "proof/rules": 8, "proof/stepcount": 8,
+	"proof/short": 8, "proof/contract": 8, "proof/devcluster": 8, "proof/proc": 8, "proof/rules": 8, "proof/stepcount": 8,
 
 	"cmd/sidecar": 7,
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +23,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/proof/await"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -258,6 +259,7 @@ func TestLargeMessages(t *testing.T) {
 
 // What was read of a stream that stays open does not count as waiting, however little that is.
 func TestNothingOfAStreamThatLastsIsKept(t *testing.T) {
+	short.Skip(t, "what was read is let go half a minute later")
 	over := make(chan struct{})
 	v := &service{stream: func(in string, s grpc.ServerStream) error {
 		err := s.SendMsg(say(in))
@@ -282,9 +284,7 @@ func TestNothingOfAStreamThatLastsIsKept(t *testing.T) {
 	if err != nil || out.Value != "attached" {
 		t.Fatalf("%q, %v", out.Value, err)
 	}
-	for c.client.shard.Stats().Buffered > 0 {
-		runtime.Gosched()
-	}
+	await.True(t, "nothing is kept", func() bool { return c.client.shard.Stats().Buffered == 0 })
 }
 
 // A reader that does not read holds its own stream back, and no other.

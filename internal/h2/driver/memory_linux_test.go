@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 const (
@@ -42,6 +43,7 @@ func anonymous(pid int) int {
 
 // The forwarder is a process of its own, so that nothing else is in the figure.
 func TestMemoryOfIdleConnections(t *testing.T) {
+	short.Skip(t, "it measures the memory of the process")
 	if addr := os.Getenv(forwarderOf); addr != "" {
 		forwardUntilEOF(t, addr)
 		return
