@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/ydb-sidecar/sidecar/proof/stepcount"
 )
 
 // scanned is a scan of messages that come in pieces of so many octets; 0: at once.
@@ -178,29 +180,9 @@ func inPieces(text []byte, piece int) bool {
 	return false
 }
 
-// attacks are texts of about so many bytes in which each TEMP is followed by much that is no TABLE.
-func attacks(size int) map[string]string {
-	attack := func(word, end string) string { return strings.Repeat(word, size/len(word)) + end }
-	return map[string]string{
-		"comments that do not end":       attack("temp/*", ""),
-		"comments that end at the end":   attack("temp/*", "*/"),
-		"the same, and a table":          attack("temp/*", "*/ t"),
-		"long words":                     attack("temporary/*", ""),
-		"long words that end at the end": attack("temporary/*", "*/"),
-		"lines that do not end":          attack("temp--", ""),
-		"lines that end at the end":      attack("temp--", "\n"),
-		"a chain of comments":            attack("/*temp/**/", ""),
-		"a chain of lines":               attack("temp--\n--", ""),
-		"lines that end with returns":    attack("temp--", "\r"),
-		"a chain with returns":           attack("temp--\r--", ""),
-		"both":                           attack("temp--/*", "*/\n"),
-		"other letters":                  attack("TeMp/*", "*/"),
-	}
-}
-
 // A scan of a whole request gives up such a text, on the safe side, whatever the method.
 func TestScanGivesUpTextsThatTakeTooLong(t *testing.T) {
-	for name, text := range attacks(64 << 10) {
+	for name, text := range stepcount.Temps(64 << 10) {
 		for wants, message := range map[*Fields]proto.Message{
 			executeQuery:     &Ydb_Query.ExecuteQueryRequest{SessionId: "s", Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}},
 			executeDataQuery: &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}}},

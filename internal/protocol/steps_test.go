@@ -57,8 +57,8 @@ func TestStepsOfMessages(t *testing.T) {
 // So do texts that may make temporary tables.
 func TestStepsOfTexts(t *testing.T) {
 	texts := map[string]func(n int) []byte{}
-	for name := range attacks(100) {
-		texts[name] = func(n int) []byte { return []byte(attacks(n)[name]) }
+	for name := range stepcount.Temps(100) {
+		texts[name] = func(n int) []byte { return []byte(stepcount.Temps(n)[name]) }
 	}
 	stepcount.Reader{Name: "temporary tables", Most: 20, Read: func(text []byte) { LeavesSomething(text) }, Texts: texts}.Check(t)
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"unsafe"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // temporary finds statements that make a temporary table in a text that comes in pieces. It
@@ -181,7 +183,7 @@ func tableFollows(p []byte, last bool) (follows, known bool, seen int) {
 			}
 			i, end := 0, 0
 			if line {
-				i, end = bytes.IndexAny(q[2:], "\r\n"), 1
+				i, end = bytes.IndexAny(q[2:], yql.LineEnds), 1
 			} else {
 				i, end = bytes.Index(q[2:], []byte("*/")), 2
 			}

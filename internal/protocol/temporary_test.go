@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/ydb-sidecar/sidecar/proof/stepcount"
 )
 
 func TestTemporaryTables(t *testing.T) {
@@ -72,7 +74,7 @@ func bounded(text []byte, last bool) (hit bool, seen int) {
 func FuzzTemporaryTables(f *testing.F) {
 	f.Add([]byte("CREATE /* temp */ TEMPORARY -- table\n table x"), uint8(3))
 	f.Add([]byte("temp temp TEMP TABLE"), uint8(1))
-	for _, attack := range attacks(100) {
+	for _, attack := range stepcount.Temps(100) {
 		f.Add([]byte(attack), uint8(17))
 	}
 	f.Fuzz(func(t *testing.T, text []byte, piece uint8) {
@@ -97,7 +99,7 @@ func FuzzTemporaryTables(f *testing.F) {
 // What is looked at behind words TEMP grows as the text does.
 func TestTemporaryTablesAreSoughtInLinearTime(t *testing.T) {
 	for _, size := range []int{64 << 10, 1 << 20, 4 << 20} {
-		for name, text := range attacks(size) {
+		for name, text := range stepcount.Temps(size) {
 			for _, last := range []bool{true, false} {
 				if _, seen := bounded([]byte(text), last); seen > (lookAhead+1)*len(text) {
 					t.Errorf("%s, %d bytes, last %v: looked at %d", name, size, last, seen)
@@ -106,7 +108,7 @@ func TestTemporaryTablesAreSoughtInLinearTime(t *testing.T) {
 		}
 	}
 	// The count counts: without the bound it grows with the square.
-	if _, seen := unbounded([]byte(attacks(8 << 10)["lines that end at the end"]), true); seen < 100*8<<10 {
+	if _, seen := unbounded([]byte(stepcount.Temps(8 << 10)["lines that end at the end"]), true); seen < 100*8<<10 {
 		t.Errorf("only %d bytes are looked at without a bound", seen)
 	}
 }

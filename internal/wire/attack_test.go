@@ -31,6 +31,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/proof/await"
+	"github.com/ydb-sidecar/sidecar/proof/stepcount"
 )
 
 // attacked runs statements of two clients, one for each shard, until every attack has had its answer. Each
@@ -73,7 +74,7 @@ func attacked(t *testing.T, h *house, attacks ...func(context.Context)) {
 // Texts that are searched for TEMP TABLE stop nobody, whether their calls name a session or not.
 func TestTextsFullOfTempStopNobody(t *testing.T) {
 	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max = 64 }) // such a text keeps its session
-	texts := attacks(300 << 10)
+	texts := stepcount.Temps(300 << 10)
 	for _, options := range [][]grpc.CallOption{nil, compressedBy["gzip"], compressedBy["deflate"]} {
 		var all []func(context.Context)
 		for _, named := range []bool{false, true} {
@@ -124,7 +125,8 @@ func TestMessagesAreInflatedInTheLane(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if st, _, err := g.run(t.Context(), "x", attacks(900 << 10)["comments that do not end"], nil); st != Ydb.StatusIds_BAD_SESSION || err != nil {
+		text := stepcount.Temps(900 << 10)["comments that do not end"]
+		if st, _, err := g.run(t.Context(), "x", text, nil); st != Ydb.StatusIds_BAD_SESSION || err != nil {
 			t.Errorf("a large message: %v, %v", st, err)
 		}
 	}()
@@ -152,7 +154,7 @@ func TestMessagesAreInflatedInTheLane(t *testing.T) {
 func TestBombsStopNobody(t *testing.T) {
 	h := newInn(t, nil)
 	release := h.blocked()
-	bomb := attacks(900 << 10)["comments that do not end"]
+	bomb := stepcount.Temps(900 << 10)["comments that do not end"]
 	g := h.comes("attacker", "a/1")
 	g.options = compressedBy["gzip"]
 	impatient, cancel := context.WithCancel(t.Context())
@@ -215,7 +217,7 @@ func TestCancelledCallsLeaveTheInflation(t *testing.T) {
 			return ""
 		})
 	}
-	bomb := attacks(900 << 10)["comments that do not end"]
+	bomb := stepcount.Temps(900 << 10)["comments that do not end"]
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var calls sync.WaitGroup
@@ -309,7 +311,7 @@ func TestInflationEndsWithItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var calls sync.WaitGroup
-	calls.Go(func() { _, _, _ = g.run(ctx, "x", attacks(900 << 10)["comments that do not end"], nil) }) // it ends with ctx
+	calls.Go(func() { _, _, _ = g.run(ctx, "x", stepcount.Temps(900 << 10)["comments that do not end"], nil) }) // it ends with ctx
 	us := &h.server.unpackers
 	var u *unpacking
 	h.eventually("the message waits", func() string {

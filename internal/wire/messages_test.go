@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/binary"
-	"strings"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -36,26 +35,6 @@ func operationOf(t testing.TB, s Ydb.StatusIds_StatusCode, result proto.Message)
 		}
 	}
 	return op
-}
-
-// attacks are texts of about so many bytes in which each TEMP is followed by much that is no TABLE.
-func attacks(size int) map[string]string {
-	attack := func(word, end string) string { return strings.Repeat(word, size/len(word)) + end }
-	return map[string]string{
-		"comments that do not end":       attack("temp/*", ""),
-		"comments that end at the end":   attack("temp/*", "*/"),
-		"the same, and a table":          attack("temp/*", "*/ t"),
-		"long words":                     attack("temporary/*", ""),
-		"long words that end at the end": attack("temporary/*", "*/"),
-		"lines that do not end":          attack("temp--", ""),
-		"lines that end at the end":      attack("temp--", "\n"),
-		"a chain of comments":            attack("/*temp/**/", ""),
-		"a chain of lines":               attack("temp--\n--", ""),
-		"lines that end with returns":    attack("temp--", "\r"),
-		"a chain with returns":           attack("temp--\r--", ""),
-		"both":                           attack("temp--/*", "*/\n"),
-		"other letters":                  attack("TeMp/*", "*/"),
-	}
 }
 
 // scanned is a scan of whole messages.

@@ -36,9 +36,9 @@ type Lexer struct {
 	pg   bool
 }
 
-// lineEnds are the characters that end a line, and a comment that begins with "--":
+// LineEnds are the characters that end a line, and a comment that begins with "--":
 // the server's grammar takes a carriage return alone as well.
-const lineEnds = "\r\n"
+const LineEnds = "\r\n"
 
 // NewLexer returns a lexer of text. A text that begins with the line
 // "--!ansi_lexer" is read in the ANSI dialect, as the server does: quotes are
@@ -141,8 +141,8 @@ func lineEnd(text string) int {
 	for from := 0; from < len(text); from += lineStep {
 		part := text[from:min(from+lineStep, len(text))]
 		end := len(part)
-		for i := range len(lineEnds) {
-			if n := strings.IndexByte(part[:end], lineEnds[i]); n >= 0 {
+		for i := range len(LineEnds) {
+			if n := strings.IndexByte(part[:end], LineEnds[i]); n >= 0 {
 				end = n
 			}
 		}

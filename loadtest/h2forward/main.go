@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -60,7 +59,7 @@ func (r *bySession) Route(c *h2.Call) (*h2.Conn, error) {
 	if to == 0 && !whole {
 		return nil, h2.ErrNeedMessage
 	}
-	n := nodeOf(session)
+	n := int(protocol.Owner(session))
 	if n == 0 {
 		r.turn++
 		n = r.turn
@@ -71,22 +70,6 @@ func (r *bySession) Route(c *h2.Call) (*h2.Conn, error) {
 func (r *bySession) Answer(*h2.Call) {}
 
 func (r *bySession) Done(*h2.Call, *h2.Outcome) {}
-
-var nodeKey = []byte("node_id=")
-
-func nodeOf(session []byte) (n int) {
-	i := bytes.Index(session, nodeKey)
-	if i < 0 {
-		return 0
-	}
-	for _, c := range session[i+len(nodeKey):] {
-		if c < '0' || c > '9' || n > 1<<20 {
-			break
-		}
-		n = n*10 + int(c-'0')
-	}
-	return n
-}
 
 // secure makes the TLS configurations for clients and for nodes; nil is plaintext.
 func secure(cert, key, ca string) (clients, upstream *tls.Config, err error) {

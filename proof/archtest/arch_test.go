@@ -52,6 +52,7 @@ const productTop = 7
 var sideways = map[[2]string]string{
 	{"internal/ydbstatus", "internal/cluster"}: "the table speaks of blame in the words of cluster",
 	{"internal/protocol", "internal/cluster"}:  "methods say what their failure says of a node, and ids name nodes, in the words of cluster",
+	{"internal/protocol", "internal/yql"}:      "comments end where the lexer of YQL says",
 	{"internal/yql", "proto/sidecar"}:          "values are converted to and from the plain API's messages",
 }
 
