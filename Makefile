@@ -271,6 +271,7 @@ test-steps:
 
 lint: fmt-check
 	$(GO) vet ./...
+	$(GO) vet -tags steps ./internal/yql ./internal/protocol ./internal/h2 ./internal/facade
 	$(GO) test -run 'TestSettingsAreFew' ./internal/app
 	$(GO) test -count=1 -run 'TestWords|TestGlossary' ./proof/archtest
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...

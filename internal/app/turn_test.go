@@ -125,6 +125,7 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	before := callsAt(cluster)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	ended := make(chan error, 2*open)
@@ -136,7 +137,9 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 		go execute(begin)
 		go execute(txs[i])
 	}
-	s.eventually("the statements are open", func() bool { return s.core.pool.Stats().Leased == 2*open && s.api.State().OpenCalls == 2*open })
+	s.eventually("the statements are open", func() bool {
+		return s.core.pool.Stats().Leased == 2*open && s.api.State().OpenCalls == 2*open && callsAt(cluster) >= before+2*open
+	})
 	if n := atWork(); n > 0 {
 		t.Errorf("%d goroutines serve %d calls", n, 2*open)
 	}
@@ -163,6 +166,14 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 			t.Errorf("a transaction whose caller left in a statement: %v", err)
 		}
 	}
+}
+
+// callsAt is how many calls have come to the nodes. A caller that leaves before its call has come to a node leaves its transaction open.
+func callsAt(c *devcluster.Cluster) (n int64) {
+	for id := uint32(1); id <= 3; id++ {
+		n += c.Node(id).Counters().Calls
+	}
+	return n
 }
 
 // Begin, Commit and Rollback that wait for their node hold no goroutine, over either API. A rollback whose node does not answer succeeds when its time is up.
@@ -196,6 +207,7 @@ func TestOpenBeginsAndEndsHoldNoGoroutine(t *testing.T) {
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			left, rolledBack := make(chan error, 2*open), make(chan error, open)
+			before := callsAt(cluster)
 			for i := range open {
 				if api == "gRPC" {
 					go func() {
@@ -233,7 +245,9 @@ func TestOpenBeginsAndEndsHoldNoGoroutine(t *testing.T) {
 					})
 				}
 			}
-			s.eventually("the calls are open", func() bool { return s.core.pool.Stats().Leased == 3*open && s.api.State().OpenCalls == 3*open })
+			s.eventually("the calls are open", func() bool {
+				return s.core.pool.Stats().Leased == 3*open && s.api.State().OpenCalls == 3*open && callsAt(cluster) >= before+3*open
+			})
 			if n := atWork() + httpAtWork(); n > 0 {
 				t.Errorf("%d goroutines serve %d calls", n, 3*open)
 			}

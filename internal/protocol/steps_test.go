@@ -40,9 +40,9 @@ func TestStepsOfMessages(t *testing.T) {
 	check("topics in pieces", 12, func(text []byte) { topicScanned(text, 7) })
 	check("locations", 35, func(text []byte) {
 		for _, m := range All() {
-			if m.Places != nil {
-				m.Places.Rename(text, 5)
-				m.Places.Asked(text)
+			if m.Locations != nil {
+				m.Locations.Rename(text, 5)
+				m.Locations.Asked(text)
 			}
 		}
 		Pin(text)
