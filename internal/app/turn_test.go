@@ -125,10 +125,9 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := callsAt(cluster)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	ended := make(chan error, 2*open)
+	ended, before := make(chan error, 2*open), callsAt(cluster)
 	execute := func(tx *sidecarv1.TxSelector) {
 		_, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 3", Tx: tx})
 		ended <- err
@@ -137,9 +136,7 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 		go execute(begin)
 		go execute(txs[i])
 	}
-	s.eventually("the statements are open", func() bool {
-		return s.core.pool.Stats().Leased == 2*open && s.api.State().OpenCalls == 2*open && callsAt(cluster) >= before+2*open
-	})
+	s.open(2*open, cluster, before)
 	if n := atWork(); n > 0 {
 		t.Errorf("%d goroutines serve %d calls", n, 2*open)
 	}
@@ -168,7 +165,16 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 	}
 }
 
-// callsAt is how many calls have come to the nodes. A caller that leaves before its call has come to a node leaves its transaction open.
+// open waits until n calls are open, and at their nodes, to which so many had come before: a caller that leaves before its call has come to a node
+// leaves its transaction open.
+func (s *sidecar) open(n int, c *devcluster.Cluster, before int64) {
+	s.Helper()
+	s.eventually("the calls are open", func() bool {
+		return s.core.pool.Stats().Leased == n && s.api.State().OpenCalls == n && callsAt(c) >= before+int64(n)
+	})
+}
+
+// callsAt is how many calls have come to the nodes.
 func callsAt(c *devcluster.Cluster) (n int64) {
 	for id := uint32(1); id <= 3; id++ {
 		n += c.Node(id).Counters().Calls
@@ -206,8 +212,7 @@ func TestOpenBeginsAndEndsHoldNoGoroutine(t *testing.T) {
 			}
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
-			left, rolledBack := make(chan error, 2*open), make(chan error, open)
-			before := callsAt(cluster)
+			left, rolledBack, before := make(chan error, 2*open), make(chan error, open), callsAt(cluster)
 			for i := range open {
 				if api == "gRPC" {
 					go func() {
@@ -245,9 +250,7 @@ func TestOpenBeginsAndEndsHoldNoGoroutine(t *testing.T) {
 					})
 				}
 			}
-			s.eventually("the calls are open", func() bool {
-				return s.core.pool.Stats().Leased == 3*open && s.api.State().OpenCalls == 3*open && callsAt(cluster) >= before+3*open
-			})
+			s.open(3*open, cluster, before)
 			if n := atWork() + httpAtWork(); n > 0 {
 				t.Errorf("%d goroutines serve %d calls", n, 3*open)
 			}
