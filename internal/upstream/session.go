@@ -343,6 +343,7 @@ func (s *Session) Begin(ctx context.Context, settings *Ydb_Query.TransactionSett
 		}
 		if err == nil {
 			s.tx, s.readOnly = r.GetTxMeta().GetId(), readOnly(settings)
+			s.spoiled = s.spoiled || s.tx == "" // one may be open whose id is not known
 		}
 		return err
 	})

@@ -337,8 +337,13 @@ func TestAMissingTxMetaSpoilsTheSession(t *testing.T) {
 		if _, err := run(t.Context(), s, inTx(statement("x"), serializable, "", false)); err != nil {
 			t.Fatal(err)
 		}
-		if s.clean() {
-			t.Error("a transaction may be open whose id nobody knows, and the session is clean")
+		begun, _ := b.mustOpen(1)
+		b.node(1).onBegin = func() (Ydb.StatusIds_StatusCode, error) { return Ydb.StatusIds_SUCCESS, errNoID }
+		if err := begun.Begin(t.Context(), serializable); err != nil {
+			t.Fatal(err)
+		}
+		if s.clean() || begun.clean() {
+			t.Errorf("a transaction may be open whose id nobody knows, and a session is clean: %t, %t", s.clean(), begun.clean())
 		}
 	})
 }

@@ -378,11 +378,16 @@ func (n *fakeNode) answer(r *Ydb_Query.ExecuteQueryRequest, stream Ydb_Query_V1.
 	return stream.Send(part)
 }
 
+// errNoID is what onBegin returns for an answer without the id of a transaction.
+var errNoID = errors.New("no id")
+
 func (n *fakeNode) BeginTransaction(context.Context, *Ydb_Query.BeginTransactionRequest) (*Ydb_Query.BeginTransactionResponse, error) {
 	status := Ydb.StatusIds_SUCCESS
 	if n.onBegin != nil {
 		var err error
-		if status, err = n.onBegin(); err != nil {
+		if status, err = n.onBegin(); err == errNoID {
+			return &Ydb_Query.BeginTransactionResponse{Status: status}, nil
+		} else if err != nil {
 			return nil, err
 		}
 	}
