@@ -89,10 +89,8 @@ func (v *readValues) addTo(p *upstream.Params, name, full string, t *Ydb.Type) b
 
 // add keeps an entry of the map of parameters. False: package proto has to read it.
 func (v *readValues) add(entry []byte) bool {
-	const fieldName, fieldValue = 1, 2
-	name, entry := only(entry, fieldName)
-	value, entry := only(entry, fieldValue)
-	if name == nil || value == nil || len(entry) > 0 || !utf8.Valid(name) || len(v.list) == mostRead {
+	name, value, ok := mapEntry(entry)
+	if !ok || len(v.list) == mostRead {
 		return false
 	}
 	if v.list == nil {
@@ -121,49 +119,39 @@ func (r *readRequest) read(message []byte) bool {
 	// The fields of ExecuteRequest.
 	const sql, params, types, mode, tx, idempotent, timeout, limits, stats, priority = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 	r.params = &r.values
-	for len(message) > 0 {
-		f, ok := nextField(&message)
-		if !ok {
-			return false
-		}
+	return eachField(message, func(f field) bool {
 		switch f.number {
 		case sql:
-			ok = f.text(&r.sql)
+			return f.text(&r.sql)
 		case params:
-			ok = f.is(protowire.BytesType) && r.values.add(f.bytes)
+			return f.isBytes() && r.values.add(f.bytes)
 		case types:
-			ok = f.is(protowire.BytesType) && r.addType(f.bytes)
+			return f.isBytes() && r.addType(f.bytes)
 		case mode:
-			ok = f.text(&r.mode)
+			return f.text(&r.mode)
 		case tx:
-			ok = f.is(protowire.BytesType) && r.executeRequest.tx == nil && r.tx.read(f.bytes)
+			once := r.executeRequest.tx == nil
 			r.executeRequest.tx = &r.tx
+			return once && f.isBytes() && r.tx.read(f.bytes)
 		case idempotent:
-			ok = f.flag(&r.idempotent)
+			return f.flag(&r.idempotent)
 		case timeout:
-			ok = f.text(&r.timeout)
+			return f.text(&r.timeout)
 		case limits:
-			ok = f.is(protowire.BytesType) && r.limits.read(f.bytes)
+			return f.isBytes() && r.limits.read(f.bytes)
 		case stats:
-			ok = f.text(&r.stats)
+			return f.text(&r.stats)
 		case priority:
-			ok = f.text(&r.priority)
-		default:
-			ok = false
+			return f.text(&r.priority)
 		}
-		if !ok {
-			return false
-		}
-	}
-	return true
+		return false
+	})
 }
 
 // addType keeps an entry of the map of types.
 func (r *readRequest) addType(entry []byte) bool {
-	const fieldName, fieldType = 1, 2
-	name, entry := only(entry, fieldName)
-	text, entry := only(entry, fieldType)
-	if name == nil || text == nil || len(entry) > 0 || !utf8.Valid(name) || !utf8.Valid(text) {
+	name, text, ok := mapEntry(entry)
+	if !ok || !utf8.Valid(text) {
 		return false
 	}
 	if r.types == nil {
@@ -175,46 +163,30 @@ func (r *readRequest) addType(entry []byte) bool {
 
 // read reads a TxSelector.
 func (t *txSelector) read(message []byte) bool {
-	const begin, id, seq, commit, fieldMode = 1, 2, 3, 4, 1
-	for len(message) > 0 {
-		f, ok := nextField(&message)
-		switch {
-		case !ok:
-			return false
-		case f.number == begin && f.is(protowire.BytesType) && !t.begin:
+	const begin, id, seq, commit = 1, 2, 3, 4
+	return eachField(message, func(f field) bool {
+		switch f.number {
+		case begin:
+			once := !t.begin
 			t.begin = true
-			for inner := f.bytes; len(inner) > 0; {
-				g, ok := nextField(&inner)
-				if !ok || g.number != fieldMode || !g.text(&t.mode) {
-					return false
-				}
-			}
-		case f.number == id:
-			ok = f.text(&t.id)
-		case f.number == seq:
-			ok = f.whole(&t.seq)
-		case f.number == commit:
-			ok = f.flag(&t.commit)
-		default:
-			ok = false
+			return once && f.isBytes() && readTexts(f.bytes, &t.mode)
+		case id:
+			return f.text(&t.id)
+		case seq:
+			return f.whole(&t.seq)
+		case commit:
+			return f.flag(&t.commit)
 		}
-		if !ok {
-			return false
-		}
-	}
-	return true
+		return false
+	})
 }
 
 // read reads a Limits, as if it followed those that were read before.
 func (l *limits) read(message []byte) bool {
 	const rows, bytes = 1, 2
-	for len(message) > 0 {
-		f, ok := nextField(&message)
-		if !ok || !(f.number == rows && f.whole(&l.rows) || f.number == bytes && f.whole(&l.bytes)) {
-			return false
-		}
-	}
-	return true
+	return eachField(message, func(f field) bool {
+		return f.number == rows && f.whole(&l.rows) || f.number == bytes && f.whole(&l.bytes)
+	})
 }
 
 // field is one of a message.
@@ -225,46 +197,55 @@ type field struct {
 	n      uint64 // of VarintType
 }
 
-// nextField takes the first field off a message. False: the message is malformed, or the field is neither a varint nor bytes.
-func nextField(message *[]byte) (f field, ok bool) {
-	number, typ, n := protowire.ConsumeTag(*message)
-	if n < 0 {
-		return field{}, false
+// eachField calls take with each field of a message. False: take returned false, the message is malformed, or a field is
+// neither a varint nor bytes.
+func eachField(message []byte, take func(field) bool) bool {
+	for len(message) > 0 {
+		var f field
+		n, size := 0, -1
+		if f.number, f.typ, n = protowire.ConsumeTag(message); n < 0 {
+			return false
+		}
+		switch f.typ {
+		case protowire.BytesType:
+			f.bytes, size = protowire.ConsumeBytes(message[n:])
+		case protowire.VarintType:
+			f.n, size = protowire.ConsumeVarint(message[n:])
+		}
+		if size < 0 || !take(f) {
+			return false
+		}
+		message = message[n+size:]
 	}
-	f.number, f.typ = number, typ
-	size := -1
-	switch typ {
-	case protowire.BytesType:
-		f.bytes, size = protowire.ConsumeBytes((*message)[n:])
-	case protowire.VarintType:
-		f.n, size = protowire.ConsumeVarint((*message)[n:])
-	}
-	if size < 0 {
-		return field{}, false
-	}
-	*message = (*message)[n+size:]
-	return f, true
+	return true
 }
 
-func (f *field) is(typ protowire.Type) bool { return f.typ == typ }
+func (f field) isBytes() bool { return f.typ == protowire.BytesType }
 
 // text, flag and whole store the field as a string, a bool and a number. False: its wire type is another one.
-func (f *field) text(s *string) bool {
-	if f.typ != protowire.BytesType || !utf8.Valid(f.bytes) {
+func (f field) text(s *string) bool {
+	if !f.isBytes() || !utf8.Valid(f.bytes) {
 		return false
 	}
 	*s = string(f.bytes)
 	return true
 }
 
-func (f *field) flag(b *bool) bool {
+func (f field) flag(b *bool) bool {
 	*b = f.n != 0
 	return f.typ == protowire.VarintType
 }
 
-func (f *field) whole(n *uint64) bool {
+func (f field) whole(n *uint64) bool {
 	*n = f.n
 	return f.typ == protowire.VarintType
+}
+
+// mapEntry reads an entry of a map whose names are text, and whose values are bytes. False: encoders do not write it so.
+func mapEntry(entry []byte) (name, value []byte, ok bool) {
+	name, entry = only(entry, 1)
+	value, entry = only(entry, 2)
+	return name, value, name != nil && value != nil && len(entry) == 0 && utf8.Valid(name)
 }
 
 // only reads a field that must have this number, and returns what follows. nil: the next field is another.

@@ -36,57 +36,47 @@ func (r *kvRequest) of(table string, id *sidecarv1.KvId, cond *sidecarv1.KvCondi
 // read reads a request as package proto does. False: it has something that package proto has to read, or refuses.
 func (r *kvRequest) read(message []byte, fields kvFields) bool {
 	id := false
-	for len(message) > 0 {
-		f, ok := nextField(&message)
-		if !ok {
-			return false
-		}
+	return eachField(message, func(f field) bool {
 		switch f.number {
 		case fields.table:
-			ok = f.text(&r.table)
+			return f.text(&r.table)
 		case fields.id:
-			ok = f.is(protowire.BytesType) && !id && r.readID(f.bytes)
+			once := !id
 			id = true
+			return once && f.isBytes() && r.readID(f.bytes)
 		case fields.cond:
-			ok = f.is(protowire.BytesType) && readCondition(&r.cond, f.bytes)
+			return f.isBytes() && readCondition(&r.cond, f.bytes)
 		case fields.timeout:
-			ok = f.text(&r.timeout)
+			return f.text(&r.timeout)
 		case fields.priority:
-			ok = f.text(&r.priority)
+			return f.text(&r.priority)
 		case fields.value:
-			ok = f.is(protowire.BytesType)
 			r.value = f.bytes
-		default:
-			ok = false
+			return f.isBytes()
 		}
-		if !ok {
-			return false
-		}
-	}
-	return id
+		return false
+	}) && id
 }
 
 // readID keeps the values of an id.
 func (r *kvRequest) readID(message []byte) bool {
 	const columns = 1
 	r.columns, r.size = r.room[:0], len(message)
-	for len(message) > 0 {
-		f, ok := nextField(&message)
-		if !ok || f.number != columns || !f.is(protowire.BytesType) || !yql.IsScalar(f.bytes) {
+	return eachField(message, func(f field) bool {
+		if f.number != columns || !f.isBytes() || !yql.IsScalar(f.bytes) {
 			return false
 		}
 		r.columns = append(r.columns, f.bytes)
-	}
-	return true
+		return true
+	})
 }
 
 // readCondition reads a KvCondition, as if it followed those that were read before.
 func readCondition(c *condition, message []byte) bool {
 	const match, noneMatch = 1, 2
-	for len(message) > 0 {
+	return eachField(message, func(f field) bool {
 		var version string
-		f, ok := nextField(&message)
-		if !ok || !f.text(&version) {
+		if !f.text(&version) {
 			return false
 		}
 		switch f.number {
@@ -97,8 +87,8 @@ func readCondition(c *condition, message []byte) bool {
 		default:
 			return false
 		}
-	}
-	return true
+		return true
+	})
 }
 
 // key makes the parameters of a statement on the row.
@@ -144,11 +134,7 @@ func (r *kvRequest) toWrite(s *Service) (*kvTable, *upstream.Params, error) {
 
 // readTexts reads a message whose fields are all text, numbered from 1. False: package proto has to read it, or refuses it.
 func readTexts(message []byte, fields ...*string) bool {
-	for len(message) > 0 {
-		f, ok := nextField(&message)
-		if !ok || int(f.number) > len(fields) || !f.text(fields[f.number-1]) {
-			return false
-		}
-	}
-	return true
+	return eachField(message, func(f field) bool {
+		return int(f.number) <= len(fields) && f.text(fields[f.number-1])
+	})
 }
