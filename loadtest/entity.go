@@ -36,7 +36,7 @@ func entity() lab.Experiment {
 	return lab.Experiment{
 		Name:  "entity",
 		Title: "Entities of 2.5 KB over HTTP",
-		Question: `The key-value face under six GETs to three PUTs to one DELETE of values of 2500 bytes, sent by vegeta as loadtest/kv/entity.http says (loadtest attack -targets takes the same file), but with an id of its own for each request, random over
+		Question: `The key-value face under six GETs to three PUTs to one DELETE of values of 2500 bytes, sent by vegeta as loadtest/kv/entity.http says (vegeta attack -targets takes the same file), but with an id of its own for each request, random over
 the table. Three of four ids have a row at the begin, which is where this mix leads to, so a quarter of the GETs is answered with 404, rightly. The table is once so small that all of it is in the cache of the database, and once as large as -rows says.
 What caches: the development cluster is SQLite on a file, with 2 MB of pages for each of its connections. The large table is beyond that, and not beyond memory: the kernel keeps the file, no disk is read, and nothing here says how YDB's storage fares.`,
 		Published: `The published measurement of such a store (GET 20,000 to 22,000 a second, PUT 12,000, of 8.1 GB) is of a storage engine by itself on eight cores; no figure here compares with it. It is looked for where it belongs: *knee*.`,

@@ -5,7 +5,6 @@
 //
 //	loadtest NAME           one experiment: docs/benchmarks has the list, or call it without a name
 //	loadtest all            all of them, one after the other
-//	loadtest attack         sends what vegeta's targets say, over HTTP or gRPC; loadtest report reports on it
 //	loadtest hostile        attacks a sidecar beside an honest load
 //	loadtest chaos          breaks nodes and sidecars under load and keeps the books: docs/chaos.md
 //	loadtest overload       more than can be done, and an app that floods another: docs/overload.md
@@ -34,7 +33,6 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/acquire"
-	"github.com/ydb-sidecar/sidecar/loadtest/attack"
 	"github.com/ydb-sidecar/sidecar/loadtest/hostile"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
@@ -59,9 +57,6 @@ func main() {
 
 // commands are those that have reports of their own.
 var commands = map[string]func(ctx context.Context, args []string) error{
-	"attack": func(ctx context.Context, args []string) error { return attack.Main(ctx, args, os.Stdin, os.Stdout) },
-	"report": func(ctx context.Context, args []string) error { return attack.Report(ctx, args, os.Stdin, os.Stdout) },
-
 	"chaos":    breakThings,
 	"overload": overload,
 	"peers":    comparePeers,

@@ -114,7 +114,7 @@ func TestScheduleFollowsThePacer(t *testing.T) {
 		"none":     {vegeta.Rate{Freq: -1, Per: time.Second}, time.Second, nil},
 	} {
 		var got []time.Duration
-		next := Schedule(tc.pacer, tc.duration)
+		next := schedule(tc.pacer, tc.duration)
 		for at, more := next(); more; at, more = next() {
 			got = append(got, at)
 		}

@@ -118,9 +118,9 @@ const grace = 20 * time.Second
 // so many are waits, and the wait counts.
 const maxUnderWay = 10_000
 
-// Schedule returns the instants at which calls are due by the pacer, counted
+// schedule returns the instants at which calls are due by the pacer, counted
 // from the begin, until the duration is over, its last instant included; one of 0 never is.
-func Schedule(pacer vegeta.Pacer, duration time.Duration) func() (time.Duration, bool) {
+func schedule(pacer vegeta.Pacer, duration time.Duration) func() (time.Duration, bool) {
 	var hits uint64
 	var due time.Duration
 	return func() (time.Duration, bool) {
@@ -131,7 +131,7 @@ func Schedule(pacer vegeta.Pacer, duration time.Duration) func() (time.Duration,
 		}
 		due += wait
 		hits++
-		return due, duration == 0 || due <= duration
+		return due, due <= duration
 	}
 }
 
@@ -142,7 +142,7 @@ func Open(ctx context.Context, pacer vegeta.Pacer, duration time.Duration, c Cal
 	ctx, cancel := context.WithTimeout(ctx, duration+grace)
 	defer cancel()
 	r, begun := NewRecorder(), time.Now()
-	next := Schedule(pacer, duration)
+	next := schedule(pacer, duration)
 	room := make(chan struct{}, maxUnderWay)
 	var calls sync.WaitGroup
 	for at, more := next(); more && ctx.Err() == nil; at, more = next() {
@@ -219,41 +219,30 @@ func Attack(ctx context.Context, targeter vegeta.Targeter, pacer vegeta.Pacer, d
 	return r.Open(time.Since(begun), duration)
 }
 
-// Hits has vegeta send HTTP requests as they are due by the pacer, until the duration is over (0: until the targeter
-// has no more), and yields the results as they come. vegeta counts latency from the instant at which a worker sends; here timestamp
-// and latency count from the one at which the request was due, except with a rate of 0, which has no schedule. A request that
+// Hits has vegeta send HTTP requests as they are due by the pacer, until the duration is over, and yields the
+// results as they come. vegeta counts latency from the instant at which a worker sends. Here timestamp and latency
+// count from the one at which the request was due, except with a rate of 0, which has no schedule. A request that
 // could not be sent until the grace after the last was due is yielded as one that failed.
 func Hits(ctx context.Context, targeter vegeta.Targeter, pacer vegeta.Pacer, duration time.Duration, name string, options ...func(*vegeta.Attacker)) iter.Seq[*vegeta.Result] {
 	return func(yield func(*vegeta.Result) bool) {
 		attacker := vegeta.NewAttacker(append([]func(*vegeta.Attacker){vegeta.Timeout(grace), vegeta.Workers(16), vegeta.MaxWorkers(maxUnderWay), vegeta.MaxBody(1 << 20), vegeta.KeepAlive(true)}, options...)...)
 		defer context.AfterFunc(ctx, func() { attacker.Stop() })()
-		var ended atomic.Bool // there was no target for a request
-		targets := func(t *vegeta.Target) error {
-			err := targeter(t)
-			if err != nil {
-				ended.Store(true)
-			}
-			return err
-		}
 		begun := time.Now()
 		scheduled := !Unpaced(pacer)
 		var results <-chan *vegeta.Result
 		if scheduled {
 			// vegeta would give up what it could not send until the end of the duration.
-			results = attacker.Attack(targets, &follower{next: Schedule(pacer, duration), duration: duration}, 0, name)
+			results = attacker.Attack(targeter, &follower{next: schedule(pacer, duration), duration: duration}, 0, name)
 		} else {
-			results = attacker.Attack(targets, pacer, duration, name)
+			results = attacker.Attack(targeter, pacer, duration, name)
 		}
 		defer func() {
 			attacker.Stop()
 			for range results { // its workers end when all is taken
 			}
 		}()
-		next, seen, dues := Schedule(pacer, duration), uint64(0), map[uint64]time.Duration{} // by the number of the hit; results come in another order
+		next, seen, dues := schedule(pacer, duration), uint64(0), map[uint64]time.Duration{} // by the number of the hit; results come in another order
 		for hit := range results {
-			if hit.URL == "" {
-				continue // there was no target for it
-			}
 			if scheduled {
 				for ; seen <= hit.Seq; seen++ {
 					dues[seen], _ = next()
@@ -266,12 +255,12 @@ func Hits(ctx context.Context, targeter vegeta.Targeter, pacer vegeta.Pacer, dur
 				return
 			}
 		}
-		if !scheduled || duration == 0 || ended.Load() || ctx.Err() != nil {
+		if !scheduled || ctx.Err() != nil {
 			return
 		}
 		for due, more := next(); more; due, more = next() {
 			at := begun.Add(due)
-			if !yield(&vegeta.Result{Attack: name, Seq: seen, Timestamp: at, Latency: time.Since(at), Error: NotSent}) {
+			if !yield(&vegeta.Result{Attack: name, Seq: seen, Timestamp: at, Latency: time.Since(at), Error: notSent}) {
 				return
 			}
 			seen++
@@ -279,8 +268,8 @@ func Hits(ctx context.Context, targeter vegeta.Targeter, pacer vegeta.Pacer, dur
 	}
 }
 
-// NotSent is the error of a request that was due and could not be sent.
-const NotSent = "not sent: too many were under way"
+// notSent is the error of a request that was due and could not be sent.
+const notSent = "not sent: too many were under way"
 
 // Unpaced tells that a pacer has no schedule: it sends as fast as workers are free.
 func Unpaced(pacer vegeta.Pacer) bool {
@@ -297,7 +286,7 @@ type follower struct {
 // Pace is called once for each hit, by one goroutine.
 func (f *follower) Pace(elapsed time.Duration, _ uint64) (time.Duration, bool) {
 	due, more := f.next()
-	return max(0, due-elapsed), !more || f.duration > 0 && elapsed > f.duration+grace
+	return max(0, due-elapsed), !more || elapsed > f.duration+grace
 }
 
 // Rate is for vegeta's own use.
