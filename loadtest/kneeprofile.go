@@ -40,7 +40,7 @@ func (c *kneeCase) rates() [3]int {
 func (k *kneeBench) profile(ctx context.Context, l *lab.Lab, c *kneeCase) error {
 	rates := c.rates()
 	var taken [3]kneeProfiles
-	text := fmt.Sprintf("%d, %d and %d calls a second. The profiles are taken in these runs, which costs the sidecar a few percent; what it spends on that is left out of them. The flame graphs at the knee and above show the difference to the one before: red has become more, blue less.", rates[0], rates[1], rates[2])
+	text := fmt.Sprintf("%d, %d and %d calls a second. The profiles are taken in these runs, which costs the sidecar a few percent; what it spends on that is left out of them. Flame graphs, and their differences: `go tool pprof -http : -diff_base BEFORE.pb.gz THIS.pb.gz`.", rates[0], rates[1], rates[2])
 	if c.knee == 0 {
 		text += " There is no knee: not even the least rate holds, and these are around it."
 	}
@@ -128,19 +128,12 @@ func (k *kneeBench) show(l *lab.Lab, c *kneeCase, t *lab.Table, dir string, take
 			if err := merged.Write(&raw); err != nil {
 				return fmt.Errorf("write a profile: %w", err)
 			}
-			file := fmt.Sprintf("%s/%s-%s", dir, kind.file, kneeRates[at])
-			l.Report.File(file+".pb.gz", raw.Bytes())
-			title, before := fmt.Sprintf("%s, %s, %s the knee", c.name, kind.title, [...]string{"below", "at", "above"}[at]), (*pprof.Profile)(nil)
-			if at > 0 {
-				before = all[at-1]
-				title += ", and the difference to " + kneeRates[at-1]
-			}
-			l.Report.File(file+".svg", lab.Flame(title, merged, before))
+			l.Report.File(fmt.Sprintf("%s/%s-%s.pb.gz", dir, kind.file, kneeRates[at]), raw.Bytes())
 		}
 		facts := compareProfiles(all, [3]float64{taken[0].calls[i], taken[1].calls[i], taken[2].calls[i]}, kind.by)
 		fmt.Fprintf(&b, "**%s: %s.** ", c.name, kind.title)
 		for at, name := range kneeRates {
-			fmt.Fprintf(&b, "%s %.1f %s a call (flame graph `%s/%s-%s.svg`); ", name, facts.each[at]*kind.scale, kind.unit, dir, kind.file, name)
+			fmt.Fprintf(&b, "%s %.1f %s a call (`%s/%s-%s.pb.gz`); ", name, facts.each[at]*kind.scale, kind.unit, dir, kind.file, name)
 		}
 		if facts.each[0] > 0 {
 			fmt.Fprintf(&b, "from below to above %.2f times. ", facts.each[2]/facts.each[0])

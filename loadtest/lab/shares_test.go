@@ -1,8 +1,6 @@
 package lab
 
 import (
-	"encoding/xml"
-	"io"
 	"maps"
 	"strings"
 	"testing"
@@ -51,27 +49,5 @@ func TestPackageOf(t *testing.T) {
 		if got := packageOf(name); got != want {
 			t.Errorf("%s: got %s; want %s", name, got, want)
 		}
-	}
-}
-
-func TestFlameIsWhole(t *testing.T) {
-	later := stacks(map[string]int64{"main.main;a/b.(*T[<x>]).f;runtime.mallocgc": 60, "main.main;other": 39, "main.main;dust": 1, "tiny": 0})
-	for _, svg := range []string{string(Flame("one & all", later, nil)), string(Flame("change", later, stacks(map[string]int64{"main.main;other": 100})))} {
-		for d := xml.NewDecoder(strings.NewReader(svg)); ; {
-			if _, err := d.Token(); err == io.EOF {
-				break
-			} else if err != nil {
-				t.Fatalf("%v in\n%s", err, svg)
-			}
-		}
-		if !strings.Contains(svg, "a/b.(*T[&lt;x&gt;]).f: 60.0 %") || strings.Contains(svg, "tiny") {
-			t.Errorf("got\n%s\nwant the frames that can be seen", svg)
-		}
-	}
-	if change := string(Flame("change", later, stacks(map[string]int64{"main.main;other": 100}))); !strings.Contains(change, "other: 39.0 %, -61.0 points") || !strings.Contains(change, "#5f5fff") || !strings.Contains(change, "#ff5f5f") {
-		t.Errorf("got\n%s\nwant what has become more, and less", change)
-	}
-	if empty := string(Flame("nothing", &profile.Profile{}, nil)); !strings.Contains(empty, "</svg>") {
-		t.Errorf("got %s", empty)
 	}
 }
