@@ -189,7 +189,7 @@ func (x *Examination) reach(ctx context.Context, p *Parts, address string) bool 
 	return true
 }
 
-// talk asks the cluster, step by step.
+// talk asks the cluster, step by step, while the parts run.
 func (x *Examination) talk(ctx context.Context, p *Parts) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -206,15 +206,7 @@ func (x *Examination) talk(ctx context.Context, p *Parts) {
 		wg.Wait()
 	}()
 	const account = "Check ydb.auth (kind, and the token, files or variables it names), and the account's rights to the database."
-	x.step(ctx, "credentials", account, func(ctx context.Context) (string, error) {
-		return "there are some, or none are needed", until(ctx, func() (bool, error) {
-			if _, err := p.Driver.Ticket(); err == nil {
-				return true, nil
-			}
-			_, missing := p.Driver.Credentials()
-			return missing != nil, missing
-		})
-	})
+	x.step(ctx, "credentials", account, p.credentials)
 	source := "Check the database in ydb.url; " + strings.ToLower(account[:1]) + account[1:]
 	switch p.Mode {
 	case discovery.ModeDNS:
@@ -222,40 +214,62 @@ func (x *Examination) talk(ctx context.Context, p *Parts) {
 	case discovery.ModeXDS:
 		source = "Check discovery.xds_url, xds_cluster, the token and the files of TLS, and what the control plane says."
 	}
-	x.step(ctx, "discovery", source, func(ctx context.Context) (string, error) {
-		err := until(ctx, func() (bool, error) {
-			d := p.Discovery.State()
-			return len(p.Router.View().Nodes) > 0 || d.Err != nil, d.Err
-		})
-		return fmt.Sprintf("%d nodes", len(p.Router.View().Nodes)), err
+	x.step(ctx, "discovery", source, p.nodes)
+	x.step(ctx, "session", "Check the account's right to connect, and whether the cluster has reached its limit of sessions.", p.session)
+	x.step(ctx, "query", "Check the account's rights, and the cluster's own state.", p.query)
+}
+
+// credentials waits until the driver has a ticket.
+func (p *Parts) credentials(ctx context.Context) (string, error) {
+	return "there are some, or none are needed", until(ctx, func() (bool, error) {
+		if _, err := p.Driver.Ticket(); err == nil {
+			return true, nil
+		}
+		_, missing := p.Driver.Credentials()
+		return missing != nil, missing
 	})
-	call := upstream.Call{Name: "doctor", Class: pool.System, Idempotent: true}
-	x.step(ctx, "session", "Check the account's right to connect, and whether the cluster has reached its limit of sessions.", func(ctx context.Context) (text string, err error) {
-		began := time.Now()
-		_, err = p.Client.Do(ctx, call, func(_ context.Context, s *upstream.Session) error {
-			text = fmt.Sprintf("opened on node %d in %s", s.Node(), findings.Span(time.Since(began)))
-			return nil
-		})
-		return text, err
+}
+
+// nodes waits until discovery finds nodes.
+func (p *Parts) nodes(ctx context.Context) (string, error) {
+	err := until(ctx, func() (bool, error) {
+		d := p.Discovery.State()
+		return len(p.Router.View().Nodes) > 0 || d.Err != nil, d.Err
 	})
-	x.step(ctx, "query", "Check the account's rights, and the cluster's own state.", func(ctx context.Context) (text string, err error) {
-		began := time.Now()
-		_, err = p.Client.Do(ctx, call, func(ctx context.Context, s *upstream.Session) error {
-			began = time.Now()
-			stream, err := s.Execute(ctx, upstream.Statement{Text: "SELECT 1"})
-			if err != nil {
+	return fmt.Sprintf("%d nodes", len(p.Router.View().Nodes)), err
+}
+
+// own is the call of an examination.
+var own = upstream.Call{Name: "doctor", Class: pool.System, Idempotent: true}
+
+// session opens a session, which stays in the pool.
+func (p *Parts) session(ctx context.Context) (text string, err error) {
+	began := time.Now()
+	_, err = p.Client.Do(ctx, own, func(_ context.Context, s *upstream.Session) error {
+		text = fmt.Sprintf("opened on node %d in %s", s.Node(), findings.Span(time.Since(began)))
+		return nil
+	})
+	return text, err
+}
+
+// query executes a statement on that session, or on another one.
+func (p *Parts) query(ctx context.Context) (string, error) {
+	began := time.Now()
+	_, err := p.Client.Do(ctx, own, func(ctx context.Context, s *upstream.Session) error {
+		began = time.Now()
+		stream, err := s.Execute(ctx, upstream.Statement{Text: "SELECT 1"})
+		if err != nil {
+			return err
+		}
+		for {
+			if _, err := stream.Next(); errors.Is(err, io.EOF) {
+				return nil
+			} else if err != nil {
 				return err
 			}
-			for {
-				if _, err := stream.Next(); errors.Is(err, io.EOF) {
-					return nil
-				} else if err != nil {
-					return err
-				}
-			}
-		})
-		return "SELECT 1 in " + findings.Span(time.Since(began)), err
+		}
 	})
+	return "SELECT 1 in " + findings.Span(time.Since(began)), err
 }
 
 // step makes one check, unless one before it failed.
@@ -274,7 +288,7 @@ func (x *Examination) step(ctx context.Context, check, do string, f func(context
 	x.Add(check, Good, "", "%s", text)
 }
 
-// until asks again and again until there is an answer.
+// until asks every 10 ms until there is an answer, or ctx ends.
 func until(ctx context.Context, ask func() (bool, error)) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
