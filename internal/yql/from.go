@@ -20,19 +20,15 @@ func FromValue(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) {
 	return b.fromValue(v, t)
 }
 
+// fromValue is FromValue within a budget. Long: it is one flat list of the kinds
+// of types.
 func (b *budget) fromValue(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) {
 	if err := knownValue(v); err != nil {
 		return nil, err
 	}
-	if typed := v.GetTypedValue(); typed != nil {
-		own, err := ParseType(typed.GetType())
-		if err != nil {
-			return nil, err
-		}
-		if !EqualTypes(own, t) {
-			return nil, typeConflict(own, t)
-		}
-		v = typed.GetValue()
+	v, err := untyped(v, t)
+	if err != nil {
+		return nil, err
 	}
 	if err := b.spend(); err != nil {
 		return nil, err
@@ -50,22 +46,10 @@ func (b *budget) fromValue(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) 
 	case *Ydb.Type_DecimalType:
 		return fromScalarDecimal(v, t)
 	case *Ydb.Type_OptionalType:
-		item := x.OptionalType.GetItem()
 		if null {
 			return nullValue(), nil
 		}
-		if canBeNull(item) {
-			list, ok := v.GetKind().(*sidecarv1.Value_ListValue)
-			if !ok || len(list.ListValue.GetItems()) != 1 {
-				return nil, errorf("%s must be null or a list of one", article(FormatType(t)))
-			}
-			v = list.ListValue.GetItems()[0]
-		}
-		inner, err := b.fromValue(v, item)
-		if err != nil {
-			return nil, err
-		}
-		return just(inner), nil
+		return b.fromOptional(v, t, x.OptionalType.GetItem())
 	case *Ydb.Type_TaggedType:
 		return b.fromValue(v, x.TaggedType.GetType())
 	case *Ydb.Type_VoidType, *Ydb.Type_NullType:
@@ -84,11 +68,7 @@ func (b *budget) fromValue(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) 
 		}
 	case *Ydb.Type_TupleType:
 		if list, ok := v.GetKind().(*sidecarv1.Value_ListValue); ok {
-			elements, items := x.TupleType.GetElements(), list.ListValue.GetItems()
-			if len(items) != len(elements) {
-				return nil, errorf("%d items for a Tuple of %d", len(items), len(elements))
-			}
-			return b.fromItems(items, func(i int) *Ydb.Type { return elements[i] })
+			return b.fromTuple(list.ListValue.GetItems(), x.TupleType.GetElements())
 		}
 	case *Ydb.Type_StructType:
 		if s, ok := v.GetKind().(*sidecarv1.Value_StructValue); ok {
@@ -133,6 +113,46 @@ func knownValue(v *sidecarv1.Value) error {
 		return Known(x.TypedValue.GetValue().ProtoReflect())
 	}
 	return nil
+}
+
+// untyped returns the value inside a typed_value, which must have the type t, and
+// any other value as it is.
+func untyped(v *sidecarv1.Value, t *Ydb.Type) (*sidecarv1.Value, error) {
+	typed := v.GetTypedValue()
+	if typed == nil {
+		return v, nil
+	}
+	own, err := ParseType(typed.GetType())
+	if err != nil {
+		return nil, err
+	}
+	if !EqualTypes(own, t) {
+		return nil, typeConflict(own, t)
+	}
+	return typed.GetValue(), nil
+}
+
+// fromOptional converts a value that is not null to the Optional type t of item.
+func (b *budget) fromOptional(v *sidecarv1.Value, t, item *Ydb.Type) (*Ydb.Value, error) {
+	if canBeNull(item) {
+		list, ok := v.GetKind().(*sidecarv1.Value_ListValue)
+		if !ok || len(list.ListValue.GetItems()) != 1 {
+			return nil, errorf("%s must be null or a list of one", article(FormatType(t)))
+		}
+		v = list.ListValue.GetItems()[0]
+	}
+	inner, err := b.fromValue(v, item)
+	if err != nil {
+		return nil, err
+	}
+	return just(inner), nil
+}
+
+func (b *budget) fromTuple(items []*sidecarv1.Value, elements []*Ydb.Type) (*Ydb.Value, error) {
+	if len(items) != len(elements) {
+		return nil, errorf("%d items for a Tuple of %d", len(items), len(elements))
+	}
+	return b.fromItems(items, func(i int) *Ydb.Type { return elements[i] })
 }
 
 func (b *budget) fromItems(items []*sidecarv1.Value, typeOf func(int) *Ydb.Type) (*Ydb.Value, error) {

@@ -33,6 +33,7 @@ type reader struct {
 	budget
 }
 
+// value reads a value of type t. Long: it is one flat list of the kinds of types.
 func (r *reader) value(t *Ydb.Type) (*Ydb.Value, error) {
 	if err := r.spend(); err != nil {
 		return nil, err
@@ -42,19 +43,8 @@ func (r *reader) value(t *Ydb.Type) (*Ydb.Value, error) {
 	case *Ydb.Type_TypeId:
 		return r.scalar(t, x.TypeId)
 	case *Ydb.Type_DecimalType:
-		switch {
-		case c == '"':
-			s, err := r.str()
-			if err != nil {
-				return nil, err
-			}
-			return parseDecimal(s, x.DecimalType)
-		case c == '-' || isDigit(c):
-			n, err := r.number()
-			if err != nil {
-				return nil, err
-			}
-			return parseDecimal(string(n), x.DecimalType)
+		if c == '"' || c == '-' || isDigit(c) {
+			return r.decimal(x.DecimalType)
 		}
 	case *Ydb.Type_OptionalType:
 		return r.optional(t, x.OptionalType.GetItem())
@@ -106,6 +96,22 @@ func (r *reader) value(t *Ydb.Type) (*Ydb.Value, error) {
 		return nil, unknownType(t)
 	}
 	return nil, r.mismatch(t)
+}
+
+// decimal reads a Decimal, which is a string or a number.
+func (r *reader) decimal(t *Ydb.DecimalType) (*Ydb.Value, error) {
+	if r.peek() == '"' {
+		s, err := r.str()
+		if err != nil {
+			return nil, err
+		}
+		return parseDecimal(s, t)
+	}
+	n, err := r.number()
+	if err != nil {
+		return nil, err
+	}
+	return parseDecimal(string(n), t)
 }
 
 // mismatch is the error for a value of the wrong kind; a fault in the JSON

@@ -67,32 +67,9 @@ func AppendJSON(dst []byte, v *Ydb.Value, t *Ydb.Type, o JSONOptions) ([]byte, e
 	case *Ydb.Type_ListType:
 		return appendItems(dst, v.GetItems(), x.ListType.GetItem(), o)
 	case *Ydb.Type_TupleType:
-		elements := x.TupleType.GetElements()
-		if len(v.GetItems()) != len(elements) {
-			return dst, itemsFault(v, t, len(elements))
-		}
-		dst = append(dst, '[')
-		for i, item := range v.GetItems() {
-			var err error
-			if dst, err = AppendJSON(appendComma(dst, i), item, elements[i], o); err != nil {
-				return dst, inItem(err, i)
-			}
-		}
-		return append(dst, ']'), nil
+		return appendTuple(dst, v, t, x.TupleType.GetElements(), o)
 	case *Ydb.Type_StructType:
-		list := x.StructType.GetMembers()
-		if len(v.GetItems()) != len(list) {
-			return dst, itemsFault(v, t, len(list))
-		}
-		dst = append(dst, '{')
-		for i, item := range v.GetItems() {
-			var err error
-			dst = append(appendString(appendComma(dst, i), list[i].GetName()), ':')
-			if dst, err = AppendJSON(dst, item, list[i].GetType(), o); err != nil {
-				return dst, inMember(err, list[i].GetName())
-			}
-		}
-		return append(dst, '}'), nil
+		return appendStruct(dst, v, t, x.StructType.GetMembers(), o)
 	case *Ydb.Type_DictType:
 		return appendPairs(dst, v.GetPairs(), x.DictType, o)
 	case *Ydb.Type_VariantType:
@@ -101,6 +78,35 @@ func AppendJSON(dst []byte, v *Ydb.Value, t *Ydb.Type, o JSONOptions) ([]byte, e
 		return dst, unknownType(t)
 	}
 	return dst, badEncoding(v, t)
+}
+
+func appendTuple(dst []byte, v *Ydb.Value, t *Ydb.Type, elements []*Ydb.Type, o JSONOptions) ([]byte, error) {
+	if len(v.GetItems()) != len(elements) {
+		return dst, itemsFault(v, t, len(elements))
+	}
+	dst = append(dst, '[')
+	for i, item := range v.GetItems() {
+		var err error
+		if dst, err = AppendJSON(appendComma(dst, i), item, elements[i], o); err != nil {
+			return dst, inItem(err, i)
+		}
+	}
+	return append(dst, ']'), nil
+}
+
+func appendStruct(dst []byte, v *Ydb.Value, t *Ydb.Type, members []*Ydb.StructMember, o JSONOptions) ([]byte, error) {
+	if len(v.GetItems()) != len(members) {
+		return dst, itemsFault(v, t, len(members))
+	}
+	dst = append(dst, '{')
+	for i, item := range v.GetItems() {
+		var err error
+		dst = append(appendString(appendComma(dst, i), members[i].GetName()), ':')
+		if dst, err = AppendJSON(dst, item, members[i].GetType(), o); err != nil {
+			return dst, inMember(err, members[i].GetName())
+		}
+	}
+	return append(dst, '}'), nil
 }
 
 func appendItems(dst []byte, items []*Ydb.Value, t *Ydb.Type, o JSONOptions) ([]byte, error) {

@@ -46,43 +46,11 @@ func ToValue(v *Ydb.Value, t *Ydb.Type) (*sidecarv1.Value, error) {
 	case *Ydb.Type_EmptyListType:
 		return toList(nil), nil
 	case *Ydb.Type_ListType:
-		items := make([]*sidecarv1.Value, len(v.GetItems()))
-		for i, item := range v.GetItems() {
-			var err error
-			if items[i], err = ToValue(item, x.ListType.GetItem()); err != nil {
-				return nil, inItem(err, i)
-			}
-		}
-		return toList(items), nil
+		return toItems(v, x.ListType.GetItem())
 	case *Ydb.Type_TupleType:
-		elements := x.TupleType.GetElements()
-		if len(v.GetItems()) != len(elements) {
-			return nil, itemsFault(v, t, len(elements))
-		}
-		items := make([]*sidecarv1.Value, len(elements))
-		for i, item := range v.GetItems() {
-			var err error
-			if items[i], err = ToValue(item, elements[i]); err != nil {
-				return nil, inItem(err, i)
-			}
-		}
-		return toList(items), nil
+		return toTuple(v, t, x.TupleType.GetElements())
 	case *Ydb.Type_StructType:
-		list := x.StructType.GetMembers()
-		if len(v.GetItems()) != len(list) {
-			return nil, itemsFault(v, t, len(list))
-		}
-		fields := make([]*sidecarv1.Field, len(list))
-		for i, item := range v.GetItems() {
-			out, err := ToValue(item, list[i].GetType())
-			if err != nil {
-				return nil, inMember(err, list[i].GetName())
-			}
-			fields[i] = &sidecarv1.Field{Name: list[i].GetName(), Value: out}
-		}
-		return &sidecarv1.Value{Kind: &sidecarv1.Value_StructValue{
-			StructValue: &sidecarv1.StructValue{Fields: fields},
-		}}, nil
+		return toStruct(v, t, x.StructType.GetMembers())
 	case *Ydb.Type_EmptyDictType:
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_DictValue{DictValue: &sidecarv1.DictValue{}}}, nil
 	case *Ydb.Type_DictType:
@@ -93,6 +61,48 @@ func ToValue(v *Ydb.Value, t *Ydb.Type) (*sidecarv1.Value, error) {
 		return nil, unknownType(t)
 	}
 	return nil, badEncoding(v, t)
+}
+
+func toItems(v *Ydb.Value, t *Ydb.Type) (*sidecarv1.Value, error) {
+	items := make([]*sidecarv1.Value, len(v.GetItems()))
+	for i, item := range v.GetItems() {
+		var err error
+		if items[i], err = ToValue(item, t); err != nil {
+			return nil, inItem(err, i)
+		}
+	}
+	return toList(items), nil
+}
+
+func toTuple(v *Ydb.Value, t *Ydb.Type, elements []*Ydb.Type) (*sidecarv1.Value, error) {
+	if len(v.GetItems()) != len(elements) {
+		return nil, itemsFault(v, t, len(elements))
+	}
+	items := make([]*sidecarv1.Value, len(elements))
+	for i, item := range v.GetItems() {
+		var err error
+		if items[i], err = ToValue(item, elements[i]); err != nil {
+			return nil, inItem(err, i)
+		}
+	}
+	return toList(items), nil
+}
+
+func toStruct(v *Ydb.Value, t *Ydb.Type, members []*Ydb.StructMember) (*sidecarv1.Value, error) {
+	if len(v.GetItems()) != len(members) {
+		return nil, itemsFault(v, t, len(members))
+	}
+	fields := make([]*sidecarv1.Field, len(members))
+	for i, item := range v.GetItems() {
+		out, err := ToValue(item, members[i].GetType())
+		if err != nil {
+			return nil, inMember(err, members[i].GetName())
+		}
+		fields[i] = &sidecarv1.Field{Name: members[i].GetName(), Value: out}
+	}
+	return &sidecarv1.Value{Kind: &sidecarv1.Value_StructValue{
+		StructValue: &sidecarv1.StructValue{Fields: fields},
+	}}, nil
 }
 
 func toDict(pairs []*Ydb.ValuePair, d *Ydb.DictType) (*sidecarv1.Value, error) {

@@ -140,7 +140,8 @@ func name(r *rand.Rand) string {
 	return names[r.IntN(len(names))]
 }
 
-// Value returns a random value of a type as the wire has it.
+// Value returns a random value of a type as the wire has it. Long: it is one flat
+// list of the kinds of types.
 func Value(r *rand.Rand, t *Ydb.Type) *Ydb.Value {
 	switch x := t.GetType().(type) {
 	case *Ydb.Type_TypeId:
@@ -214,6 +215,8 @@ func Value(r *rand.Rand, t *Ydb.Type) *Ydb.Value {
 	return &Ydb.Value{} // the empty containers
 }
 
+// scalar returns a random value of a primitive type. Long: it is one flat list of
+// the types, each with the range of its values.
 func scalar(r *rand.Rand, id Ydb.Type_PrimitiveTypeId) *Ydb.Value {
 	const day = 86_400_000_000
 	switch id {
