@@ -45,34 +45,21 @@ func (l *Set) Bind(at Places, log *slog.Logger) error {
 	}
 	var errs []error
 	bind := func(setting, address string) *Listener {
-		if listener, ok := at.Take(setting, address).(*net.TCPListener); ok {
-			return newListener(listener, newDoor(setting, log), at.Memory)
-		}
-		listener, err := net.Listen("tcp", address)
+		listener, err := at.bindPort(setting, address, log)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
-			return nil
 		}
-		return newListener(listener.(*net.TCPListener), newDoor(setting, log), at.Memory)
+		return listener
 	}
 	local := func(setting, path string) *Listener {
 		if path == "" {
 			return nil
 		}
-		if came, ok := at.Take(setting, path).(*net.UnixListener); ok {
-			came.SetUnlinkOnClose(false)
-			p := newListener(came, newDoor(setting, log), at.Memory)
-			p.name = &socketName{path: path, here: path}
-			return p
-		}
-		listener, name, err := openAPISocket(path, replaces)
+		listener, err := at.bindSocket(setting, path, replaces, log)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
-			return nil
 		}
-		p := newListener(listener, newDoor(setting, log), at.Memory)
-		p.name = name
-		return p
+		return listener
 	}
 	l.GRPC = bind("grpc.listen", at.GRPC)
 	l.HTTP = bind("http.listen", at.HTTP)
@@ -98,6 +85,35 @@ func (l *Set) Bind(at Places, log *slog.Logger) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// bindPort binds an address, or takes its listener over.
+func (at *Places) bindPort(setting, address string, log *slog.Logger) (*Listener, error) {
+	if listener, ok := at.Take(setting, address).(*net.TCPListener); ok {
+		return newListener(listener, newDoor(setting, log), at.Memory), nil
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return newListener(listener.(*net.TCPListener), newDoor(setting, log), at.Memory), nil
+}
+
+// bindSocket binds a Unix socket of the plain API, or takes its listener over.
+func (at *Places) bindSocket(setting, path string, replaces bool, log *slog.Logger) (*Listener, error) {
+	if came, ok := at.Take(setting, path).(*net.UnixListener); ok {
+		came.SetUnlinkOnClose(false)
+		p := newListener(came, newDoor(setting, log), at.Memory)
+		p.name = &socketName{path: path, here: path}
+		return p, nil
+	}
+	listener, name, err := openAPISocket(path, replaces)
+	if err != nil {
+		return nil, err
+	}
+	p := newListener(listener, newDoor(setting, log), at.Memory)
+	p.name = name
+	return p, nil
 }
 
 // OfAPI returns the listeners of the plain API and of YDB's protocol, by their names in metrics.
