@@ -159,46 +159,8 @@ func parseQuotas(line string) (name string, l quotas, err error) {
 		return "", l, fmt.Errorf("%.100q; must begin with * or a name of %s", line, nameForm)
 	}
 	for _, word := range words[1:] {
-		key, text, _ := strings.Cut(word, "=")
-		if key == "class" {
-			if text != "system" && text != "interactive" {
-				return "", l, fmt.Errorf("%.100q; must be class=system or class=interactive", word)
-			}
-			l.system = text == "system"
-			continue
-		}
-		if key == "pool_id" {
-			if !isName(text) {
-				return "", l, fmt.Errorf("%.100q; must be pool_id= and the name of a resource pool, %s", word, nameForm)
-			}
-			l.poolID = text
-			continue
-		}
-		n, bad := parseAmount(text)
-		if bad != nil {
-			return "", l, fmt.Errorf("%.100q: %w", word, bad)
-		}
-		most := int64(1e12)
-		switch key {
-		case "weight":
-			l.weight, most = int(n), 1000
-		case "open":
-			l.open, most = n, 1e6
-		case "sessions":
-			l.sessions, most = n, 1e6
-		case "calls_per_second":
-			l.calls.perSecond, most = n, 1e6
-		case "calls_burst":
-			l.calls.burst, most = n, 1e6
-		case "bytes_per_second":
-			l.bytes.perSecond = n
-		case "bytes_burst":
-			l.bytes.burst = n
-		default:
-			return "", l, fmt.Errorf("%.100q; must be weight, open, sessions, calls_per_second, calls_burst, bytes_per_second or bytes_burst, each with =N, or class=system, or pool_id=NAME", word)
-		}
-		if n < 1 || n > most {
-			return "", l, fmt.Errorf("%.100q; must be 1 to %d", word, most)
+		if err := l.set(word); err != nil {
+			return "", l, err
 		}
 	}
 	for _, r := range []struct {
@@ -213,6 +175,52 @@ func parseQuotas(line string) (name string, l quotas, err error) {
 		}
 	}
 	return words[0], l, nil
+}
+
+// set reads one word of a line, which is KEY=VALUE.
+func (l *quotas) set(word string) error {
+	key, text, _ := strings.Cut(word, "=")
+	if key == "class" {
+		if text != "system" && text != "interactive" {
+			return fmt.Errorf("%.100q; must be class=system or class=interactive", word)
+		}
+		l.system = text == "system"
+		return nil
+	}
+	if key == "pool_id" {
+		if !isName(text) {
+			return fmt.Errorf("%.100q; must be pool_id= and the name of a resource pool, %s", word, nameForm)
+		}
+		l.poolID = text
+		return nil
+	}
+	n, bad := parseAmount(text)
+	if bad != nil {
+		return fmt.Errorf("%.100q: %w", word, bad)
+	}
+	most := int64(1e12)
+	switch key {
+	case "weight":
+		l.weight, most = int(n), 1000
+	case "open":
+		l.open, most = n, 1e6
+	case "sessions":
+		l.sessions, most = n, 1e6
+	case "calls_per_second":
+		l.calls.perSecond, most = n, 1e6
+	case "calls_burst":
+		l.calls.burst, most = n, 1e6
+	case "bytes_per_second":
+		l.bytes.perSecond = n
+	case "bytes_burst":
+		l.bytes.burst = n
+	default:
+		return fmt.Errorf("%.100q; must be weight, open, sessions, calls_per_second, calls_burst, bytes_per_second or bytes_burst, each with =N, or class=system, or pool_id=NAME", word)
+	}
+	if n < 1 || n > most {
+		return fmt.Errorf("%.100q; must be 1 to %d", word, most)
+	}
+	return nil
 }
 
 // parseAmount reads 50, 8KiB, 8MiB or 1GiB.
