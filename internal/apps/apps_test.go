@@ -254,6 +254,12 @@ func TestPlacesUnderLoad(t *testing.T) {
 	wg.Wait()
 	close(stop)
 	clock.Wait()
+	nothingOpen(t, r)
+}
+
+// nothingOpen fails the test if an app has calls open or sessions in use.
+func nothingOpen(t *testing.T, r *Registry) {
+	t.Helper()
 	for _, s := range r.State(classes) {
 		if s.Open != 0 {
 			t.Errorf("%s has %d calls open", s.App, s.Open)

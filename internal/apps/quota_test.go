@@ -12,33 +12,38 @@ import (
 	"time"
 )
 
-func TestQuotas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := running(t, Config{Max: 10, Limits: []string{
-			"web open=2 sessions=3", "bulk calls_per_second=10 calls_burst=20", "big bytes_per_second=1KiB bytes_burst=4KiB", "* open=1"}})
-		call := func(a *Stripe) (end func(bytes int), err error) {
-			if !a.Enter() {
-				t.Fatal("gone")
-			}
-			return a.Leave, a.Admit(normal)
-		}
-		refused := func(err error, why Reason, limit int64) *Refusal {
-			t.Helper()
-			e, ok := errors.AsType[*Refusal](err)
-			if !ok || e.Why != why || e.Limit != limit || e.Retry <= 0 || !strings.Contains(err.Error(), why.String()+"= for it in apps.limits") {
-				t.Fatalf("got %v; want a refusal by %v = %d that names the setting", err, why, limit)
-			}
-			return e
-		}
+// begin begins a call, and returns what ends it.
+func begin(t *testing.T, a *Stripe) (end func(bytes int), err error) {
+	t.Helper()
+	if !a.Enter() {
+		t.Fatal("gone")
+	}
+	return a.Leave, a.Admit(normal)
+}
 
+// refused fails the test unless err is a refusal by that quota which names the setting.
+func refused(t *testing.T, err error, why Reason, limit int64) *Refusal {
+	t.Helper()
+	e, ok := errors.AsType[*Refusal](err)
+	if !ok || e.Why != why || e.Limit != limit || e.Retry <= 0 || !strings.Contains(err.Error(), why.String()+"= for it in apps.limits") {
+		t.Fatalf("got %v; want a refusal by %v = %d that names the setting", err, why, limit)
+	}
+	return e
+}
+
+// TestQuotasOfOpenCallsAndSessions has an app use all that it may have at a time,
+// and its refusals counted by reason.
+func TestQuotasOfOpenCallsAndSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, Config{Max: 10, Limits: []string{"web open=2 sessions=3"}})
 		web := mustBe(t, r, Caller{Name: "web"}, "web")
-		end1, _ := call(web)
-		end2, _ := call(web)
-		end3, err := call(web)
-		refused(err, ByOpen, 2)
+		end1, _ := begin(t, web)
+		end2, _ := begin(t, web)
+		end3, err := begin(t, web)
+		refused(t, err, ByOpen, 2)
 		end3(0)
 		end2(0)
-		if end, err := call(web); err != nil {
+		if end, err := begin(t, web); err != nil {
 			t.Error(err)
 		} else {
 			end(0)
@@ -50,9 +55,9 @@ func TestQuotas(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		refused(web.Ask(normal), BySessions, 3)
+		refused(t, web.Ask(normal), BySessions, 3)
 		web.Got(normal, 0)
-		refused(web.Ask(normal), BySessions, 3) // those in use count as well
+		refused(t, web.Ask(normal), BySessions, 3) // those in use count as well
 		web.Done(normal)
 		web.Cancel(normal)
 		web.Lost(normal, ByQueue)
@@ -61,11 +66,23 @@ func TestQuotas(t *testing.T) {
 		}
 		web.Cancel(normal)
 
-		// A burst, then the rate; what was not used for a while is a burst again, no more.
+		state := r.State(classes)
+		i := slices.IndexFunc(state, func(s State) bool { return s.App == "web" })
+		c := state[i].Classes[0]
+		if c.Class != "normal" || c.Refused["open"] != 1 || c.Refused["sessions"] != 2 || c.Refused["queue_full"] != 1 || c.Refusals() != 4 || c.Served != 1 || c.InUse != 0 || c.Waiting != 0 || state[i].Open != 0 {
+			t.Errorf("web: %+v", state[i])
+		}
+	})
+}
+
+// TestQuotaOfCalls: a burst, then the rate; what was not used for a while is a burst again, no more.
+func TestQuotaOfCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, Config{Max: 10, Limits: []string{"bulk calls_per_second=10 calls_burst=20"}})
 		bulk := mustBe(t, r, Caller{Name: "bulk"}, "bulk")
 		granted := func(tries int) (n int) {
 			for range tries {
-				end, err := call(bulk)
+				end, err := begin(t, bulk)
 				if err == nil {
 					n++
 				}
@@ -76,8 +93,8 @@ func TestQuotas(t *testing.T) {
 		if n := granted(100); n != 20 {
 			t.Errorf("%d calls at once; want the burst of 20", n)
 		}
-		end, err := call(bulk)
-		if e := refused(err, ByCalls, 10); e.Retry != 100*time.Millisecond {
+		end, err := begin(t, bulk)
+		if e := refused(t, err, ByCalls, 10); e.Retry != 100*time.Millisecond {
 			t.Errorf("try again in %v; want 100ms", e.Retry)
 		}
 		end(0)
@@ -89,18 +106,26 @@ func TestQuotas(t *testing.T) {
 		if n := granted(100); n != 20 {
 			t.Errorf("%d calls after an hour; want 20", n)
 		}
+		if wait := bulk.Spend(1 << 40); wait != 0 {
+			t.Errorf("an app without a quota of bytes: pause for %v", wait)
+		}
+	})
+}
 
-		// Bytes are known when the call is over: what was too much has to come first.
+// TestQuotaOfBytes: bytes are known when the call is over. What was too much has to come first.
+func TestQuotaOfBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, Config{Max: 10, Limits: []string{"big bytes_per_second=1KiB bytes_burst=4KiB"}})
 		big := mustBe(t, r, Caller{Name: "big"}, "big")
-		end, _ = call(big)
+		end, _ := begin(t, big)
 		end(6 << 10)
-		end, err = call(big)
-		if e := refused(err, ByBytes, 1<<10); e.Retry != 2*time.Second {
+		end, err := begin(t, big)
+		if e := refused(t, err, ByBytes, 1<<10); e.Retry != 2*time.Second {
 			t.Errorf("try again in %v; want 2s", e.Retry)
 		}
 		end(0)
 		time.Sleep(2 * time.Second)
-		if end, err := call(big); err != nil {
+		if end, err := begin(t, big); err != nil {
 			t.Error(err)
 		} else {
 			end(0)
@@ -110,24 +135,20 @@ func TestQuotas(t *testing.T) {
 		if wait := big.Spend(5 << 10); wait != time.Second { // a stream that goes on
 			t.Errorf("pause for %v; want 1s", wait)
 		}
-		if wait := bulk.Spend(1 << 40); wait != 0 {
-			t.Errorf("an app without that limit: pause for %v", wait)
-		}
+	})
+}
 
-		// Everybody who is not listed, each for itself.
+// TestQuotasOfOthers: the line of * holds for each app that has none of its own.
+func TestQuotasOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, Config{Max: 10, Limits: []string{"web open=2", "* open=1"}})
 		for _, name := range []string{"u", "v"} {
 			a := mustBe(t, r, Caller{Name: name}, name)
-			end, _ := call(a)
-			end2, err := call(a)
-			refused(err, ByOpen, 1)
+			end, _ := begin(t, a)
+			end2, err := begin(t, a)
+			refused(t, err, ByOpen, 1)
 			end2(0)
 			end(0)
-		}
-		state := r.State(classes)
-		i := slices.IndexFunc(state, func(s State) bool { return s.App == "web" })
-		c := state[i].Classes[0]
-		if c.Class != "normal" || c.Refused["open"] != 1 || c.Refused["sessions"] != 2 || c.Refused["queue_full"] != 1 || c.Refusals() != 4 || c.Served != 1 || c.InUse != 0 || c.Waiting != 0 || state[i].Open != 0 {
-			t.Errorf("web: %+v", state[i])
 		}
 	})
 }
@@ -318,8 +339,15 @@ func TestAwait(t *testing.T) {
 		if a.busy() {
 			t.Error("something is still counted")
 		}
+	})
+}
 
-		// A limit that is raised counts soon.
+// A quota that is raised counts soon for those that wait.
+func TestAwaitARaisedQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := registry(t, Config{Max: 5, Limits: []string{"a sessions=2"}})
+		a := mustBe(t, r, Caller{Name: "a"}, "a")
+		var wg sync.WaitGroup
 		for range 2 {
 			if err := a.Await(t.Context(), normal); err != nil {
 				t.Fatal(err)
