@@ -351,15 +351,7 @@ func (x *XDS) stream(ctx context.Context, client discoveryv3.AggregatedDiscovery
 	defer late.Stop()
 	// A new stream says nothing of the version that it knows: so the answer is always
 	// whole, also from a control plane that was restarted and counts from one again.
-	request := &discoveryv3.DiscoveryRequest{
-		Node: &corev3.Node{
-			Id: x.config.Node, Cluster: "ydb-sidecar", UserAgentName: "ydb-sidecar",
-			UserAgentVersionType: &corev3.Node_UserAgentVersion{UserAgentVersion: x.version},
-			// What Envoy gets tells the most: of nodes that are drained and so on.
-			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"flavor": structpb.NewStringValue("envoy")}},
-		},
-		TypeUrl: typeEDS, ResourceNames: []string{x.config.Cluster},
-	}
+	request := &discoveryv3.DiscoveryRequest{Node: x.node(), TypeUrl: typeEDS, ResourceNames: []string{x.config.Cluster}}
 	accepted, pause := "", x.retry[0]
 	for {
 		if err := s.Send(request); err != nil {
@@ -375,11 +367,7 @@ func (x *XDS) stream(ctx context.Context, client discoveryv3.AggregatedDiscovery
 		switch {
 		case bad != nil:
 			late.Stop()
-			reason := bad.Error()
-			reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "")
-			request.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: reason}
-			x.log.WarnContext(ctx, "refused what the control plane sent; keeping what there was", "version", r.GetVersionInfo(), "err", reason)
-			x.trouble(fmt.Errorf("version %q of %q was refused: %s", r.GetVersionInfo(), x.config.Cluster, reason))
+			request.ErrorDetail = x.refuse(ctx, r.GetVersionInfo(), bad)
 			if !awake.Sleep(ctx, pause) {
 				return answered, ctx.Err()
 			}
@@ -395,6 +383,25 @@ func (x *XDS) stream(ctx context.Context, client discoveryv3.AggregatedDiscovery
 			request.VersionInfo = accepted
 		}
 	}
+}
+
+// node says to the control plane who asks.
+func (x *XDS) node() *corev3.Node {
+	return &corev3.Node{
+		Id: x.config.Node, Cluster: "ydb-sidecar", UserAgentName: "ydb-sidecar",
+		UserAgentVersionType: &corev3.Node_UserAgentVersion{UserAgentVersion: x.version},
+		// What Envoy gets tells the most: of nodes that are drained and so on.
+		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"flavor": structpb.NewStringValue("envoy")}},
+	}
+}
+
+// refuse notes that a version cannot be used, and returns what to tell the control plane.
+func (x *XDS) refuse(ctx context.Context, version string, bad error) *statuspb.Status {
+	reason := bad.Error()
+	reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "")
+	x.log.WarnContext(ctx, "refused what the control plane sent; keeping what there was", "version", version, "err", reason)
+	x.trouble(fmt.Errorf("version %q of %q was refused: %s", version, x.config.Cluster, reason))
+	return &statuspb.Status{Code: int32(codes.InvalidArgument), Message: reason}
 }
 
 // nodesOf reads an answer; found is false if it says nothing of the endpoints of that
