@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -148,50 +149,7 @@ func dump(t *testing.T, p *plan, f Flavor) []byte {
 func acceptable(t *testing.T, p *plan, f Flavor) {
 	t.Helper()
 	for _, a := range p.assignments(f) {
-		if err := a.ValidateAll(); err != nil {
-			t.Errorf("%s: %v", f, err)
-		}
-		addresses, places, priorities := map[string]bool{}, map[string]bool{}, map[uint32]bool{}
-		usable := 0
-		for _, l := range a.GetEndpoints() {
-			priorities[l.GetPriority()] = true
-			if l.GetLocality() == nil || l.GetLoadBalancingWeight().GetValue() == 0 || len(l.GetLbEndpoints()) == 0 {
-				t.Errorf("%s: a locality without name, weight or endpoint: %v", f, l)
-			}
-			if key := fmt.Sprint(l.GetPriority(), l.GetLocality().String()); places[key] {
-				t.Errorf("%s: locality %s twice", f, key)
-			} else {
-				places[key] = true
-			}
-			for _, e := range l.GetLbEndpoints() {
-				if e.GetLoadBalancingWeight().GetValue() == 0 {
-					t.Errorf("%s: weight 0: %v", f, e)
-				}
-				if e.GetHealthStatus().String() == "HEALTHY" {
-					usable++
-				} else if f == GRPC {
-					t.Errorf("%s: %v", f, e)
-				}
-				all := []string{e.GetEndpoint().GetAddress().String()}
-				for _, more := range e.GetEndpoint().GetAdditionalAddresses() {
-					all = append(all, more.GetAddress().String())
-				}
-				for _, address := range all {
-					if addresses[address] {
-						t.Errorf("%s: address %s twice", f, address)
-					}
-					addresses[address] = true
-				}
-			}
-		}
-		for i := range uint32(len(priorities)) {
-			if !priorities[i] {
-				t.Errorf("%s: priority %d is missing", f, i)
-			}
-		}
-		if usable == 0 && !p.leaving {
-			t.Errorf("%s: %s has no healthy endpoint", f, a.GetClusterName())
-		}
+		acceptableEndpoints(t, a, f, p.leaving)
 	}
 	for _, c := range p.clusters(f) {
 		if err := c.ValidateAll(); err != nil {
@@ -207,5 +165,54 @@ func acceptable(t *testing.T, p *plan, f Flavor) {
 		if err := l.ValidateAll(); err != nil {
 			t.Errorf("%s: %v", f, err)
 		}
+	}
+}
+
+// acceptableEndpoints holds the endpoints of one cluster to what clients refuse.
+func acceptableEndpoints(t *testing.T, a *endpointv3.ClusterLoadAssignment, f Flavor, leaving bool) {
+	t.Helper()
+	if err := a.ValidateAll(); err != nil {
+		t.Errorf("%s: %v", f, err)
+	}
+	addresses, places, priorities := map[string]bool{}, map[string]bool{}, map[uint32]bool{}
+	usable := 0
+	for _, l := range a.GetEndpoints() {
+		priorities[l.GetPriority()] = true
+		if l.GetLocality() == nil || l.GetLoadBalancingWeight().GetValue() == 0 || len(l.GetLbEndpoints()) == 0 {
+			t.Errorf("%s: a locality without name, weight or endpoint: %v", f, l)
+		}
+		if key := fmt.Sprint(l.GetPriority(), l.GetLocality().String()); places[key] {
+			t.Errorf("%s: locality %s twice", f, key)
+		} else {
+			places[key] = true
+		}
+		for _, e := range l.GetLbEndpoints() {
+			if e.GetLoadBalancingWeight().GetValue() == 0 {
+				t.Errorf("%s: weight 0: %v", f, e)
+			}
+			if e.GetHealthStatus().String() == "HEALTHY" {
+				usable++
+			} else if f == GRPC {
+				t.Errorf("%s: %v", f, e)
+			}
+			all := []string{e.GetEndpoint().GetAddress().String()}
+			for _, more := range e.GetEndpoint().GetAdditionalAddresses() {
+				all = append(all, more.GetAddress().String())
+			}
+			for _, address := range all {
+				if addresses[address] {
+					t.Errorf("%s: address %s twice", f, address)
+				}
+				addresses[address] = true
+			}
+		}
+	}
+	for i := range uint32(len(priorities)) {
+		if !priorities[i] {
+			t.Errorf("%s: priority %d is missing", f, i)
+		}
+	}
+	if usable == 0 && !leaving {
+		t.Errorf("%s: %s has no healthy endpoint", f, a.GetClusterName())
 	}
 }

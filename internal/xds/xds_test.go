@@ -256,23 +256,8 @@ func TestDeltaIsSotw(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(9, 9))
 	nodes := map[cluster.NodeID]cluster.ViewNode{1: good(1, "a")}
-	verdicts := []cluster.Verdict{slow, lost, leaving}
 	for i := range changes {
-		id := cluster.NodeID(2 + rng.IntN(8))
-		zone := string(rune('a' + id%3))
-		switch rng.IntN(4) {
-		case 0:
-			delete(nodes, id)
-		case 1:
-			v := verdicts[rng.IntN(len(verdicts))]
-			use := cluster.UseOpen
-			if v.Unreachable {
-				use = cluster.UseNone
-			}
-			nodes[id] = node(id, zone, use, 0, v)
-		default:
-			nodes[id] = node(id, zone, cluster.UseNew, float32(rng.IntN(11))/10, cluster.Verdict{})
-		}
+		changeOne(rng, nodes)
 		if i%4 != 3 {
 			continue
 		}
@@ -302,24 +287,49 @@ func TestDeltaIsSotw(t *testing.T) {
 		c.until(fmt.Sprint("client ", i, " has the last picture"), func(c *client) bool { return maps.Equal(pictureOf(c.assignment()), want) })
 	}
 	for i := 0; i < len(clients); i += 2 {
-		a, b := clients[i], clients[i+1]
-		a.mu.Lock()
-		b.mu.Lock()
-		for typeURL, resources := range a.has {
-			for name, r := range resources {
-				if !proto.Equal(r, b.has[typeURL][name]) {
-					t.Errorf("%s %s differs:\n%v\n%v", typeURL, name, r, b.has[typeURL][name])
-				}
-			}
-			if len(resources) != len(b.has[typeURL]) {
-				t.Errorf("%s: %d and %d resources", typeURL, len(resources), len(b.has[typeURL]))
-			}
-		}
-		b.mu.Unlock()
-		a.mu.Unlock()
+		alike(t, clients[i], clients[i+1])
 	}
 	if n := s.Stats().Nacks; n != 0 {
 		t.Errorf("%d refusals", n)
+	}
+}
+
+// changeOne changes one of the nodes 2 to 9 by chance.
+func changeOne(rng *rand.Rand, nodes map[cluster.NodeID]cluster.ViewNode) {
+	verdicts := []cluster.Verdict{slow, lost, leaving}
+	id := cluster.NodeID(2 + rng.IntN(8))
+	zone := string(rune('a' + id%3))
+	switch rng.IntN(4) {
+	case 0:
+		delete(nodes, id)
+	case 1:
+		v := verdicts[rng.IntN(len(verdicts))]
+		use := cluster.UseOpen
+		if v.Unreachable {
+			use = cluster.UseNone
+		}
+		nodes[id] = node(id, zone, use, 0, v)
+	default:
+		nodes[id] = node(id, zone, cluster.UseNew, float32(rng.IntN(11))/10, cluster.Verdict{})
+	}
+}
+
+// alike fails the test unless two clients have the same resources.
+func alike(t *testing.T, a, b *client) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for typeURL, resources := range a.has {
+		for name, r := range resources {
+			if !proto.Equal(r, b.has[typeURL][name]) {
+				t.Errorf("%s %s differs:\n%v\n%v", typeURL, name, r, b.has[typeURL][name])
+			}
+		}
+		if len(resources) != len(b.has[typeURL]) {
+			t.Errorf("%s: %d and %d resources", typeURL, len(resources), len(b.has[typeURL]))
+		}
 	}
 }
 
