@@ -112,22 +112,12 @@ func (f *fakeTable) read(m *Ydb_Table.BulkUpsertRequest) (keys []string, rows []
 	return keys, rows, nil
 }
 
-func (f *fakeTable) Upsert(ctx context.Context, request mem.Buffer) (Sent, error) {
-	m := &Ydb_Table.BulkUpsertRequest{}
-	if err := proto.Unmarshal(request.ReadOnlyData(), m); err != nil {
-		f.t.Errorf("a request is no protobuf: %v", err)
-		return Sent{Attempts: 1}, err
-	}
-	bound := m.GetOperationParams().GetOperationTimeout().AsDuration()
-	if bound <= 0 {
-		bound = 5 * time.Minute // as the server does
-	}
-	until := time.Now().Add(bound + f.skew)
+// enter notes a request that begins, whose keys no other one may be writing.
+func (f *fakeTable) enter(m *Ydb_Table.BulkUpsertRequest) (keys []string, rows []map[string]string, err error) {
 	f.mu.Lock()
-	keys, rows, err := f.read(m)
-	if err != nil {
-		f.mu.Unlock()
-		return Sent{Attempts: 1}, err
+	defer f.mu.Unlock()
+	if keys, rows, err = f.read(m); err != nil {
+		return nil, nil, err
 	}
 	if len(slices.Compact(slices.Sorted(slices.Values(keys)))) != len(keys) {
 		f.t.Errorf("a request has a key twice: %v", keys)
@@ -141,8 +131,24 @@ func (f *fakeTable) Upsert(ctx context.Context, request mem.Buffer) (Sent, error
 	f.requests = append(f.requests, keys)
 	f.now++
 	f.peak = max(f.peak, f.now)
-	f.mu.Unlock()
+	return keys, rows, nil
+}
 
+func (f *fakeTable) Upsert(ctx context.Context, request mem.Buffer) (Sent, error) {
+	m := &Ydb_Table.BulkUpsertRequest{}
+	if err := proto.Unmarshal(request.ReadOnlyData(), m); err != nil {
+		f.t.Errorf("a request is no protobuf: %v", err)
+		return Sent{Attempts: 1}, err
+	}
+	bound := m.GetOperationParams().GetOperationTimeout().AsDuration()
+	if bound <= 0 {
+		bound = 5 * time.Minute // as the server does
+	}
+	until := time.Now().Add(bound + f.skew)
+	keys, rows, err := f.enter(m)
+	if err != nil {
+		return Sent{Attempts: 1}, err
+	}
 	var late time.Duration
 	if f.before != nil {
 		late, err = f.before(keys)
