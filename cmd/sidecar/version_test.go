@@ -64,58 +64,61 @@ func TestVersionsAgree(t *testing.T) {
 	if err := yaml.Unmarshal(text, &chart); err != nil || chart.AppVersion != newest[1] {
 		t.Errorf("appVersion of the chart %q, %v; CHANGELOG.md: %s", chart.AppVersion, err, newest[1])
 	}
-	script, err := os.ReadFile("../../tools/version.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	printed := func(changelog string, git ...string) string {
-		t.Helper()
-		root := t.TempDir()
-		for name, content := range map[string]string{"tools/version.sh": string(script), "CHANGELOG.md": changelog} {
-			path := filepath.Join(root, name)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
-		run := func(name string, args ...string) string {
-			t.Helper()
-			c := exec.CommandContext(t.Context(), name, args...)
-			c.Dir = root
-			c.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(root), "GIT_CONFIG_GLOBAL=/dev/null")
-			out, err := c.CombinedOutput()
-			if err != nil {
-				t.Fatalf("%s %q: %v, %s", name, args, err, out)
-			}
-			return strings.TrimSpace(string(out))
-		}
-		for _, args := range git {
-			run("git", strings.Fields(args)...)
-		}
-		return run("sh", "tools/version.sh")
-	}
-	if got := printed(string(changelog)); got != sources {
+	if got := printed(t, string(changelog)); got != sources {
 		t.Errorf("tools/version.sh: %s; the program says %s", got, sources)
 	}
 	const released = "# Changelog\n\n## Unreleased\n\n## 0.3.0 - 2026-01-02\n\n- A line.\n"
-	if got := printed(released); got != "0.3.0" {
+	if got := printed(t, released); got != "0.3.0" {
 		t.Errorf("nothing unreleased: %s", got)
 	}
 	const who = "-c user.name=a -c user.email=a@b -c commit.gpgsign=false "
 	commit := []string{"init -q", "add .", who + "commit -q -m one"}
-	if got := printed(strings.Replace(released, "\n\n## 0", "\n\n- More.\n\n## 0", 1), commit...); !regexp.MustCompile(`^0\.4\.0-dev\.g[0-9a-f]{12}$`).MatchString(got) {
+	if got := printed(t, strings.Replace(released, "\n\n## 0", "\n\n- More.\n\n## 0", 1), commit...); !regexp.MustCompile(`^0\.4\.0-dev\.g[0-9a-f]{12}$`).MatchString(got) {
 		t.Errorf("without a tag: %s", got)
 	}
-	if got := printed(released, commit...); got != "0.3.0" {
+	if got := printed(t, released, commit...); got != "0.3.0" {
 		t.Errorf("a release commit without a tag: %s", got)
 	}
 	tagged := append(commit, who+"tag -a -m one v1.2.3")
-	if got := printed(released, tagged...); got != "1.2.3" {
+	if got := printed(t, released, tagged...); got != "1.2.3" {
 		t.Errorf("with a tag: %s", got)
 	}
-	if got := printed(strings.Replace(released, "\n\n## 0", "\n\n- More.\n\n## 0", 1), append(tagged, who+"commit -q --allow-empty -m two")...); !regexp.MustCompile(`^0\.4\.0-dev\.g[0-9a-f]{12}$`).MatchString(got) {
+	if got := printed(t, strings.Replace(released, "\n\n## 0", "\n\n- More.\n\n## 0", 1), append(tagged, who+"commit -q --allow-empty -m two")...); !regexp.MustCompile(`^0\.4\.0-dev\.g[0-9a-f]{12}$`).MatchString(got) {
 		t.Errorf("one commit after the tag: %s", got)
 	}
+}
+
+// printed runs tools/version.sh in a directory of its own with a changelog,
+// after the commands of git.
+func printed(t *testing.T, changelog string, git ...string) string {
+	t.Helper()
+	script, err := os.ReadFile("../../tools/version.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	for name, content := range map[string]string{"tools/version.sh": string(script), "CHANGELOG.md": changelog} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(name string, args ...string) string {
+		t.Helper()
+		c := exec.CommandContext(t.Context(), name, args...)
+		c.Dir = root
+		c.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(root), "GIT_CONFIG_GLOBAL=/dev/null")
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %q: %v, %s", name, args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	for _, args := range git {
+		run("git", strings.Fields(args)...)
+	}
+	return run("sh", "tools/version.sh")
 }
