@@ -253,6 +253,8 @@ func old(s *tls.Config) tls.Config {
 	return tls.Config{Certificates: c.Certificates, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}
 }
 
+// TestFilesAreReadAgain changes the files of a server and a client. Long: each
+// step begins with the files that the one before left.
 func TestFilesAreReadAgain(t *testing.T) {
 	first, second := newAuthority(t), newAuthority(t)
 	cert, key := first.pair("node", never)

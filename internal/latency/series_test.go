@@ -41,6 +41,7 @@ func TestSeries(t *testing.T) {
 
 // When the series are full and nodes are replaced, the new ones get the series of the old ones; the sum over all
 // stays what was added, and no series that stays goes back.
+// Long: one series is followed from step to step, and all is compared after each.
 func TestSeriesOfReplacedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDurations([]time.Duration{time.Second})
