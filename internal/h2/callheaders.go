@@ -5,16 +5,6 @@ import (
 	"time"
 )
 
-// headSize is how much of an answer's body is remembered: the prefix of a message
-// and, of YDB's messages, the status and the start of the first issue.
-const headSize = 240
-
-// Head returns the first octets of the answer's body, with the prefix of its first message.
-func (o *Outcome) Head() []byte { return o.head[:o.headLen] }
-
-// NotRun reports that the call was surely not executed: it may be sent again.
-func (o *Outcome) NotRun() bool { return o.End == Refused || o.Node == nil }
-
 // Ticket names a call that may be over by the time it is resumed.
 type Ticket struct {
 	call       *Call
