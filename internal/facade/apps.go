@@ -96,7 +96,7 @@ func userOf(ctx context.Context, get func(string) string) (uid uint32, ok bool) 
 // callerOf is what a call says of its app.
 func callerOf(ctx context.Context, get func(string) string, authorization []string) apps.Caller {
 	c := callerBy(get(headerApp), get(headerApplication), authorization)
-	c.Peer = ctx.Value(fromPeer{}) != nil
+	c.Peer = ctx.Value(fromOther{}) != nil
 	c.User, c.Local = userOf(ctx, get)
 	return c
 }

@@ -88,7 +88,7 @@ func TestWhatACallSaysOfItsApp(t *testing.T) {
 	if got := callerOf(WithUser(t.Context(), 7), none, nil); !got.Local || got.User != 7 {
 		t.Errorf("a user: %+v", got)
 	}
-	if got := callerOf(context.WithValue(t.Context(), fromPeer{}, true), none, nil); !got.Peer {
+	if got := callerOf(context.WithValue(t.Context(), fromOther{}, true), none, nil); !got.Peer {
 		t.Errorf("the other process: %+v", got)
 	}
 }

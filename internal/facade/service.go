@@ -97,8 +97,8 @@ type Service struct {
 
 	senders sync.WaitGroup // goroutines that end with handlers: they send and receive for streams, and end transactions
 
-	peer   atomic.Pointer[Peer] // nil: none
-	handed atomic.Uint64        // calls handed over to it
+	other  atomic.Pointer[OtherProcess] // nil: none
+	handed atomic.Uint64                // calls handed over to it
 }
 
 // New returns a service that serves as soon as it is registered; Run must be
@@ -292,7 +292,7 @@ type call struct {
 
 	// For its spans.
 	collection string   // the table of the key-value face
-	handed     bool     // over to a peer
+	handed     bool     // over to the other process
 	txTrace    *txTrace // of the transaction that it is part of; nil
 	opens      bool     // that transaction
 	reports    []upstream.Report

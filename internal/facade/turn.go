@@ -157,7 +157,7 @@ func (t *Turn) greet(in context.Context, caller Caller) (_ context.Context, size
 	if !caller.Headers(h.header) {
 		return in, 0, false
 	}
-	// No peer calls over the data path.
+	// The other process does not call over the data path.
 	c := &t.c
 	c.caller, c.priority = callerBy(h.app, h.application, h.tokens), priorityOfHeaders(h.ydbPriority, h.priority)
 	c.caller.User, c.caller.Local = caller.User, caller.Local
@@ -364,7 +364,7 @@ func (j *executingGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool)
 		}
 		j.in = t.s.executeOf(whole)
 	}
-	return m, j.in.tx == nil || t.s.peerOf(j.in.tx.id) == nil
+	return m, j.in.tx == nil || t.s.otherOf(j.in.tx.id) == nil
 }
 
 func (j *executingGRPC) rest(t *Turn, b []byte) ([]byte, error) {

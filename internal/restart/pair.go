@@ -79,16 +79,16 @@ func newPair(deps *Deps, link *takeover.Link, other takeover.Process) (*pair, er
 	most := 2 * deps.MaxOpen // the API itself refuses earlier
 	p.grpc = grpc.NewServer(append([]grpc.ServerOption{
 		grpc.InitialWindowSize(deps.Window), grpc.InitialConnWindowSize(deps.ConnWindow), grpc.MaxConcurrentStreams(uint32(most)),
-	}, deps.API.PeerOptions()...)...)
+	}, deps.API.OtherOptions()...)...)
 	deps.API.Register(p.grpc)
 	p.http = &http.Server{
-		Handler: deps.API.PeerHandler(), Protocols: &protocols,
+		Handler: deps.API.OtherHandler(), Protocols: &protocols,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: most},
 		ReadHeaderTimeout: deps.HeaderTimeout,
 		MaxHeaderBytes:    2 * deps.MaxHeaders,
 		ErrorLog:          slog.NewLogLogger(deps.Log.Handler(), slog.LevelWarn),
 	}
-	deps.API.SetPeer(&facade.Peer{Instance: other.Instance, GRPC: p.toGRPC, HTTP: p.toHTTP})
+	deps.API.SetOther(&facade.OtherProcess{Instance: other.Instance, GRPC: p.toGRPC, HTTP: p.toHTTP})
 	return p, nil
 }
 
@@ -108,7 +108,7 @@ func (p *pair) finish(ctx context.Context) {
 
 // part takes back what newPair did.
 func (p *pair) part() {
-	p.deps.API.SetPeer(nil)
+	p.deps.API.SetOther(nil)
 	_ = p.toGRPC.Close()
 	p.toHTTP.CloseIdleConnections()
 }

@@ -28,69 +28,69 @@ import (
 // call for one of the other process is handed over to it, and its answer given
 // back as it came.
 
-// Peer is the other process. A call that came from a peer is never handed over
-// again: that is why a peer calls over doors of its own (PeerOptions,
-// PeerHandler).
-type Peer struct {
+// OtherProcess is how to reach it. A call that came from the other process is never handed over
+// again: that is why the other process calls over doors of its own (OtherOptions,
+// OtherHandler).
+type OtherProcess struct {
 	Instance string // its Service.Instance
 	GRPC     grpc.ClientConnInterface
 	HTTP     http.RoundTripper
 }
 
-// peerSlack is how much longer than its deadline a call that was handed over may
+// otherSlack is how much longer than its deadline a call that was handed over may
 // take: the answer of the other process says more than that there was none.
-const peerSlack = time.Second
+const otherSlack = time.Second
 
 // Instance names this process in the ids of its transactions.
 func (s *Service) Instance() string { return s.leases.Instance() }
 
-// SetPeer makes calls for transactions of p go to p; nil ends that.
-func (s *Service) SetPeer(p *Peer) { s.peer.Store(p) }
+// SetOther makes calls for transactions of the other process go to it; nil ends that.
+func (s *Service) SetOther(p *OtherProcess) { s.other.Store(p) }
 
-// ownerOf returns the peer if the transaction of that id is its own, and the call
+// ownerOf returns the other process if the transaction of that id is its own, and the call
 // of ctx may be handed over.
-func (s *Service) ownerOf(ctx context.Context, c *call, id string) *Peer {
-	p := s.peerOf(id)
-	if p == nil || ctx.Value(fromPeer{}) != nil {
+func (s *Service) ownerOf(ctx context.Context, c *call, id string) *OtherProcess {
+	p := s.otherOf(id)
+	if p == nil || ctx.Value(fromOther{}) != nil {
 		return nil
 	}
 	c.handed = true
 	return p
 }
 
-// peerOf returns the peer if the transaction of that id is its own.
-func (s *Service) peerOf(id string) *Peer {
-	if p := s.peer.Load(); p != nil && id != "" && lease.InstanceOf(id) == p.Instance {
+// otherOf returns the other process if the transaction of that id is its own.
+func (s *Service) otherOf(id string) *OtherProcess {
+	if p := s.other.Load(); p != nil && id != "" && lease.InstanceOf(id) == p.Instance {
 		return p
 	}
 	return nil
 }
 
-// fromPeer marks the context of a call that came from the peer.
-type fromPeer struct{}
+// fromOther marks the context of a call that came from the other process.
+type fromOther struct{}
 
-// PeerOptions are ServerOptions for the server over which the peer calls.
-func (s *Service) PeerOptions() []grpc.ServerOption {
+// OtherOptions are ServerOptions for the server over which the other process calls.
+func (s *Service) OtherOptions() []grpc.ServerOption {
 	return append(s.ServerOptions(),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			return next(context.WithValue(ctx, fromPeer{}, true), req)
+			return next(context.WithValue(ctx, fromOther{}, true), req)
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			return next(srv, peerStream{stream})
+			return next(srv, otherStream{stream})
 		}))
 }
 
-type peerStream struct{ grpc.ServerStream }
+type otherStream struct{ grpc.ServerStream }
 
-func (s peerStream) Context() context.Context {
-	return context.WithValue(s.ServerStream.Context(), fromPeer{}, true)
+func (s otherStream) Context() context.Context {
+	return context.WithValue(s.ServerStream.Context(), fromOther{}, true)
 }
 
-// PeerHandler is the Handler for the server over which the peer calls.
-func (s *Service) PeerHandler() http.Handler {
+// OtherHandler is the Handler for the server over which the other process calls.
+func (s *Service) OtherHandler() http.Handler {
 	next := s.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), fromPeer{}, true)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), fromOther{}, true)))
 	})
 }
 
@@ -129,13 +129,13 @@ func (s *Service) handOver(ctx context.Context, timeouts []string, f func(contex
 	// Not a deadline, which would go to the owner as the caller's own.
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	timer := time.AfterFunc(time.Until(until)+peerSlack, func() { end(context.DeadlineExceeded) })
+	timer := time.AfterFunc(time.Until(until)+otherSlack, func() { end(context.DeadlineExceeded) })
 	defer timer.Stop()
 	return f(ctx)
 }
 
 // relayUnary hands a call of the gRPC face over.
-func relayUnary[Res proto.Message](ctx context.Context, s *Service, c *call, p *Peer, req proto.Message) (Res, error) {
+func relayUnary[Res proto.Message](ctx context.Context, s *Service, c *call, p *OtherProcess, req proto.Message) (Res, error) {
 	var none Res
 	res := none.ProtoReflect().New().Interface().(Res)
 	var header, trailer metadata.MD
@@ -152,7 +152,7 @@ func relayUnary[Res proto.Message](ctx context.Context, s *Service, c *call, p *
 }
 
 // relayStream hands ExecuteStream over.
-func (s *Service) relayStream(ctx context.Context, c *call, p *Peer, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
+func (s *Service) relayStream(ctx context.Context, c *call, p *OtherProcess, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
 	return s.handOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
 		from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
 		if err == nil {
@@ -275,7 +275,7 @@ func codeNamed(name string) *code {
 
 // relayHTTP hands a request of the HTTP face over. body is what was read of the
 // request's own; nil: nothing was, and it is one to the path of a transaction.
-func (s *Service) relayHTTP(x *exchange, p *Peer, body []byte, commits bool, timeouts ...string) error {
+func (s *Service) relayHTTP(x *exchange, p *OtherProcess, body []byte, commits bool, timeouts ...string) error {
 	if body == nil {
 		var err error
 		if body, err = s.body(x); err != nil {

@@ -24,7 +24,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// door is where the peer of a bench calls. Close is the end of its process.
+// door is where the other process of a bench calls. Close is the end of its process.
 type door struct {
 	grpc *grpc.Server
 	http *http.Server
@@ -35,18 +35,18 @@ func (d door) Close() {
 	_ = d.http.Close()
 }
 
-// join makes the benches each other's peers.
+// join makes the benches each other's other process.
 func join(t *testing.T, a, b *bench) (ofA, ofB door) {
 	t.Helper()
-	return peerOf(t, a, b), peerOf(t, b, a)
+	return otherOf(t, a, b), otherOf(t, b, a)
 }
 
-// peerOf makes b the peer of a, whose door it returns.
-func peerOf(t *testing.T, a, b *bench) door {
+// otherOf makes b the other process of a, whose door it returns.
+func otherOf(t *testing.T, a, b *bench) door {
 	t.Helper()
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
-	d := door{grpc: grpc.NewServer(a.s.PeerOptions()...), http: &http.Server{Handler: a.s.PeerHandler(), Protocols: &protocols}}
+	d := door{grpc: grpc.NewServer(a.s.OtherOptions()...), http: &http.Server{Handler: a.s.OtherHandler(), Protocols: &protocols}}
 	a.s.Register(d.grpc)
 	calls, web := bufconn.Listen(1<<20), bufconn.Listen(1<<20)
 	var serving sync.WaitGroup
@@ -59,7 +59,7 @@ func peerOf(t *testing.T, a, b *bench) door {
 	}
 	transport := &http.Transport{Protocols: &protocols, DisableCompression: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return web.DialContext(ctx) }}
-	b.s.SetPeer(&Peer{Instance: a.s.Instance(), GRPC: conn, HTTP: transport})
+	b.s.SetOther(&OtherProcess{Instance: a.s.Instance(), GRPC: conn, HTTP: transport})
 	t.Cleanup(func() {
 		_ = conn.Close()
 		transport.CloseIdleConnections()
@@ -98,7 +98,7 @@ func (s split) GetTransaction(ctx context.Context, id string) (*contract.Open, e
 	return s.other.GetTransaction(ctx, id)
 }
 
-func TestAnswersOfThePeerComeUnchanged(t *testing.T) {
+func TestAnswersOfTheOtherProcessComeUnchanged(t *testing.T) {
 	a, b := start(t, small(), numbered(t)), start(t, small(), numbered(t))
 	join(t, a, b)
 	for _, through := range []struct {
@@ -191,7 +191,7 @@ func TestHandedOverCallsKeepTheirApp(t *testing.T) {
 	}
 }
 
-// A call that came from the peer is never handed over again, whatever the id says.
+// A call that came from the other process is never handed over again, whatever the id says.
 func TestHandedOverCallsDoNotCircle(t *testing.T) {
 	a, b := start(t, small(), numbered(t)), start(t, small(), numbered(t))
 	third := start(t, small(), numbered(t))
@@ -202,9 +202,9 @@ func TestHandedOverCallsDoNotCircle(t *testing.T) {
 	}
 	// Each believes that the other one has it.
 	for _, s := range []*Service{a.s, b.s} {
-		p := *s.peer.Load()
+		p := *s.other.Load()
 		p.Instance = third.s.Instance()
-		s.SetPeer(&p)
+		s.SetOther(&p)
 	}
 	for _, face := range a.faces() {
 		_, err := face.Execute(t.Context(), contract.Statement{SQL: "A", Tx: &contract.TxSelector{ID: tx.ID}})
@@ -217,7 +217,7 @@ func TestHandedOverCallsDoNotCircle(t *testing.T) {
 
 // When the process that has the transaction dies in a call, nothing was kept,
 // unless the call may have committed.
-func TestPeerDiesInACall(t *testing.T) {
+func TestOtherProcessDiesInACall(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		call    func(ctx context.Context, c contract.Client, id string) error
@@ -285,38 +285,38 @@ func TestPeerDiesInACall(t *testing.T) {
 	}
 }
 
-// A peer that hangs holds a call no longer than the call may last.
-func TestPeerThatHangs(t *testing.T) {
+// Another process that hangs holds a call no longer than the call may last.
+func TestOtherProcessThatHangs(t *testing.T) {
 	a, b := start(t, small(), numbered(t)), start(t, small(), numbered(t))
 	tx, err := a.http.Begin(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	deaf := deafPeer{}
-	b.s.SetPeer(&Peer{Instance: a.s.Instance(), GRPC: deaf, HTTP: deaf})
+	deaf := deafProcess{}
+	b.s.SetOther(&OtherProcess{Instance: a.s.Instance(), GRPC: deaf, HTTP: deaf})
 	for _, face := range b.faces() {
 		began := time.Now()
 		_, err := face.Execute(t.Context(), contract.Statement{SQL: "A", Timeout: "20ms", Tx: &contract.TxSelector{ID: tx.ID}})
 		refused(t, err, "DEADLINE_EXCEEDED", true, false)
-		if took := time.Since(began); took < peerSlack {
-			t.Errorf("gave up after %v; the peer's own answer may take %v more than the call", took, peerSlack)
+		if took := time.Since(began); took < otherSlack {
+			t.Errorf("gave up after %v; the other process's own answer may take %v more than the call", took, otherSlack)
 		}
 	}
 }
 
-type deafPeer struct{}
+type deafProcess struct{}
 
-func (deafPeer) Invoke(ctx context.Context, _ string, _, _ any, _ ...grpc.CallOption) error {
+func (deafProcess) Invoke(ctx context.Context, _ string, _, _ any, _ ...grpc.CallOption) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (deafPeer) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+func (deafProcess) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
-func (deafPeer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (deafProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
 }
