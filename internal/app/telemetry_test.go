@@ -15,6 +15,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -87,6 +88,19 @@ func (s *sidecar) sendOne(n int) {
 	}
 }
 
+// registered are the implementations of services of gRPC, by the services' names.
+type registered map[string]any
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (r registered) RegisterService(d *grpc.ServiceDesc, of any) { r[d.ServiceName] = of }
+
+// serviceOf is the service sidecar.v1.Sidecar of a sidecar.
+func serviceOf(s *sidecar) sidecarv1.SidecarServer {
+	r := registered{}
+	s.api.Register(r)
+	return r[sidecarv1.Sidecar_ServiceDesc.ServiceName].(sidecarv1.SidecarServer)
+}
+
 // callOne makes a call like those of sendOne, past the sockets.
 func (s *sidecar) callOne(handler http.Handler, n int) {
 	word := fmt.Sprintf("%s%d", madeUp, n)
@@ -100,10 +114,10 @@ func (s *sidecar) callOne(handler http.Handler, n int) {
 	case 2:
 		method, path = http.MethodDelete, "/v1/kv/"+word+"?id="+word
 	case 3:
-		_, _ = s.api.Commit(ctx, &sidecarv1.CommitRequest{Id: word})
+		_, _ = serviceOf(s).Commit(ctx, &sidecarv1.CommitRequest{Id: word})
 		return
 	case 4:
-		_, _ = s.api.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT $" + word, Mode: word})
+		_, _ = serviceOf(s).Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT $" + word, Mode: word})
 		return
 	}
 	request := httptest.NewRequest(method, "http://"+s.at.HTTP+path, strings.NewReader(body))
