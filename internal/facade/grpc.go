@@ -132,7 +132,7 @@ const (
 func unary[Res proto.Message](ctx context.Context, s *Service, name string, req proto.Message, f func(context.Context, *call) (Res, error)) (Res, error) {
 	var res Res
 	c, fault := s.grpcCall(ctx, name, req, func(ctx context.Context, c *call) (err error) {
-		if p := s.ownerOf(ctx, c, txID(req)); p != nil {
+		if p := s.other.ownerOf(ctx, c, txID(req)); p != nil {
 			res, err = relayUnary[Res](ctx, s, c, p, req)
 			return err
 		}
@@ -346,7 +346,7 @@ func (s *Service) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
 // ExecuteStream runs one statement and sends its rows as they arrive.
 func (s *Service) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
 	c, fault := s.grpcCall(stream.Context(), "ExecuteStream", req, func(ctx context.Context, c *call) error {
-		if p := s.ownerOf(ctx, c, txID(req)); p != nil {
+		if p := s.other.ownerOf(ctx, c, txID(req)); p != nil {
 			return s.relayStream(ctx, c, p, req, stream)
 		}
 		return s.streamTo(ctx, c, req, stream)

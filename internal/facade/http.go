@@ -173,7 +173,7 @@ func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 			defer cancel()
 			ctx = x.ctx
 		}
-		if p := s.ownerOf(ctx, x.call, r.PathValue("id")); p != nil {
+		if p := s.other.ownerOf(ctx, x.call, r.PathValue("id")); p != nil {
 			return s.relayHTTP(x, p, nil, rt.call == "Commit")
 		}
 		return rt.serve(s, x)

@@ -30,7 +30,7 @@ func (s *Service) httpQuery(x *exchange) error {
 	if err := s.decode(x, raw, &body); err != nil {
 		return err
 	}
-	if p := s.ownerOf(x.ctx, x.call, body.Tx.id()); p != nil {
+	if p := s.other.ownerOf(x.ctx, x.call, body.Tx.id()); p != nil {
 		return s.relayHTTP(x, p, raw, body.Tx.Commit, body.Timeout)
 	}
 	in := body.request()

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -45,12 +46,19 @@ const otherSlack = time.Second
 func (s *Service) Instance() string { return s.leases.Instance() }
 
 // SetOther makes calls for transactions of the other process go to it; nil ends that.
-func (s *Service) SetOther(p *OtherProcess) { s.other.Store(p) }
+func (s *Service) SetOther(p *OtherProcess) { s.other.process.Store(p) }
+
+// otherProcess is the way to the other process, if there is one.
+type otherProcess struct {
+	core    *Service
+	process atomic.Pointer[OtherProcess] // nil: there is none
+	handed  atomic.Uint64                // calls handed over to it
+}
 
 // ownerOf returns the other process if the transaction of that id is its own, and the call
 // of ctx may be handed over.
-func (s *Service) ownerOf(ctx context.Context, c *call, id string) *OtherProcess {
-	p := s.otherOf(id)
+func (o *otherProcess) ownerOf(ctx context.Context, c *call, id string) *OtherProcess {
+	p := o.owner(id)
 	if p == nil || ctx.Value(fromOther{}) != nil {
 		return nil
 	}
@@ -58,9 +66,9 @@ func (s *Service) ownerOf(ctx context.Context, c *call, id string) *OtherProcess
 	return p
 }
 
-// otherOf returns the other process if the transaction of that id is its own.
-func (s *Service) otherOf(id string) *OtherProcess {
-	if p := s.other.Load(); p != nil && id != "" && lease.InstanceOf(id) == p.Instance {
+// owner returns the other process if the transaction of that id is its own.
+func (o *otherProcess) owner(id string) *OtherProcess {
+	if p := o.process.Load(); p != nil && id != "" && lease.InstanceOf(id) == p.Instance {
 		return p
 	}
 	return nil
@@ -118,14 +126,14 @@ func mayCommit(req proto.Message) bool {
 
 // handOver runs f, which sends a call to its owner, not much longer than the
 // call may last; timeouts are what the request says of that.
-func (s *Service) handOver(ctx context.Context, timeouts []string, f func(context.Context) error) error {
-	bounded, cancel, err := s.cfg.API.deadline(ctx, nil, timeouts...)
+func (o *otherProcess) handOver(ctx context.Context, timeouts []string, f func(context.Context) error) error {
+	bounded, cancel, err := o.core.cfg.API.deadline(ctx, nil, timeouts...)
 	if err != nil {
 		return err
 	}
 	until, _ := bounded.Deadline()
 	cancel()
-	s.handed.Add(1)
+	o.handed.Add(1)
 	// Not a deadline, which would go to the owner as the caller's own.
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -139,7 +147,7 @@ func relayUnary[Res proto.Message](ctx context.Context, s *Service, c *call, p *
 	var none Res
 	res := none.ProtoReflect().New().Interface().(Res)
 	var header, trailer metadata.MD
-	err := s.handOver(ctx, []string{timeoutOf(req)}, func(ctx context.Context) error {
+	err := s.other.handOver(ctx, []string{timeoutOf(req)}, func(ctx context.Context) error {
 		err := p.GRPC.Invoke(relayed(ctx, c), methodPath(c.name), req, res, grpc.Header(&header), grpc.Trailer(&trailer))
 		return relayedFault(ctx, err, mayCommit(req))
 	})
@@ -153,7 +161,7 @@ func relayUnary[Res proto.Message](ctx context.Context, s *Service, c *call, p *
 
 // relayStream hands ExecuteStream over.
 func (s *Service) relayStream(ctx context.Context, c *call, p *OtherProcess, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
-	return s.handOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
+	return s.other.handOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
 		from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
 		if err == nil {
 			err = from.SendMsg(req)
@@ -285,7 +293,7 @@ func (s *Service) relayHTTP(x *exchange, p *OtherProcess, body []byte, commits b
 		_ = json.Unmarshal(body, &end) // what is wrong with it, the owner says
 		timeouts = []string{end.Timeout}
 	}
-	return s.handOver(x.ctx, append(timeouts, x.call.timeout), func(ctx context.Context) error {
+	return s.other.handOver(x.ctx, append(timeouts, x.call.timeout), func(ctx context.Context) error {
 		request := x.r.Clone(ctx)
 		request.URL = &url.URL{Scheme: "http", Host: "peer", Path: x.r.URL.Path, RawPath: x.r.URL.RawPath, RawQuery: x.r.URL.RawQuery}
 		request.RequestURI = ""

@@ -97,8 +97,7 @@ type Service struct {
 
 	senders sync.WaitGroup // goroutines that end with handlers: they send and receive for streams, and end transactions
 
-	other  atomic.Pointer[OtherProcess] // nil: none
-	handed atomic.Uint64                // calls handed over to it
+	other otherProcess
 }
 
 // New returns a service that serves as soon as it is registered; Run must be
@@ -138,6 +137,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		bodies:   pace{rate: bodyRate * runtime.GOMAXPROCS(0), burst: cfg.API.MaxBody},
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
 	}
+	s.other.core = s
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
 	}
@@ -222,7 +222,7 @@ func (s *Service) State() State {
 		Refused: s.gate.refused, Draining: s.gate.draining,
 	}
 	s.gate.mu.Unlock()
-	state.Transactions, state.HandedOver = s.leases.Size(), s.handed.Load()
+	state.Transactions, state.HandedOver = s.leases.Size(), s.other.handed.Load()
 	return state
 }
 

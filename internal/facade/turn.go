@@ -364,7 +364,7 @@ func (j *executingGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool)
 		}
 		j.in = t.s.executeOf(whole)
 	}
-	return m, j.in.tx == nil || t.s.otherOf(j.in.tx.id) == nil
+	return m, j.in.tx == nil || t.s.other.owner(j.in.tx.id) == nil
 }
 
 func (j *executingGRPC) rest(t *Turn, b []byte) ([]byte, error) {

@@ -111,7 +111,7 @@ func setPathValue(r *http.Request, name, value string) bool {
 // carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called. The body is not kept.
 func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
 	d, ok := s.deps.Driver.(driver)
-	if !ok || s.deps.Memory.Tight() || s.other.Load() != nil || s.guard.Check(r) != nil {
+	if !ok || s.deps.Memory.Tight() || s.other.process.Load() != nil || s.guard.Check(r) != nil {
 		return nil
 	}
 	t, rt := turnOf(r)

@@ -153,7 +153,7 @@ func (j *endingGRPC[T, R]) read(t *Turn, request []byte) (m proto.Message, ok bo
 		}
 		m, j.id, j.timeout = req, req.GetId(), req.GetTimeout()
 	}
-	return m, t.s.otherOf(j.id) == nil
+	return m, t.s.other.owner(j.id) == nil
 }
 
 func (j *endingGRPC[T, R]) rest(t *Turn, b []byte) ([]byte, error) {
