@@ -59,7 +59,7 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 	defer cancel()
 	call.Idempotent = in.idempotent
 	if in.tx != nil {
-		done, err := s.executeInTx(ctx, c, call, in, st, m, out)
+		done, err := s.tx.execute(ctx, c, call, in, st, m, out)
 		return done, hinted(err, st)
 	}
 	if err := s.fresh(c); err != nil {

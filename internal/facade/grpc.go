@@ -413,7 +413,7 @@ func (s *Service) Transact(ctx context.Context, req *sidecarv1.TransactRequest) 
 // Begin opens an interactive transaction.
 func (s *Service) Begin(ctx context.Context, req *sidecarv1.BeginRequest) (*sidecarv1.BeginResponse, error) {
 	return unary(ctx, s, "Begin", req, func(ctx context.Context, c *call) (*sidecarv1.BeginResponse, error) {
-		tx, err := s.beginTx(ctx, c, beginRequest{mode: req.Mode, timeout: req.Timeout, priority: req.Priority})
+		tx, err := s.tx.begin(ctx, c, beginRequest{mode: req.Mode, timeout: req.Timeout, priority: req.Priority})
 		return &sidecarv1.BeginResponse{Tx: tx, Info: c.info}, err
 	})
 }
@@ -421,21 +421,21 @@ func (s *Service) Begin(ctx context.Context, req *sidecarv1.BeginRequest) (*side
 // Commit commits an interactive transaction.
 func (s *Service) Commit(ctx context.Context, req *sidecarv1.CommitRequest) (*sidecarv1.CommitResponse, error) {
 	return unary(ctx, s, "Commit", req, func(ctx context.Context, c *call) (*sidecarv1.CommitResponse, error) {
-		return &sidecarv1.CommitResponse{Info: c.info}, s.commitTx(ctx, c, req.Id, req.Timeout)
+		return &sidecarv1.CommitResponse{Info: c.info}, s.tx.commit(ctx, c, req.Id, req.Timeout)
 	})
 }
 
 // Rollback rolls an interactive transaction back.
 func (s *Service) Rollback(ctx context.Context, req *sidecarv1.RollbackRequest) (*sidecarv1.RollbackResponse, error) {
 	return unary(ctx, s, "Rollback", req, func(ctx context.Context, c *call) (*sidecarv1.RollbackResponse, error) {
-		return &sidecarv1.RollbackResponse{Info: c.info}, s.rollbackTx(ctx, c, req.Id, req.Timeout)
+		return &sidecarv1.RollbackResponse{Info: c.info}, s.tx.rollBack(ctx, c, req.Id, req.Timeout)
 	})
 }
 
 // GetTransaction tells the state of an open interactive transaction.
 func (s *Service) GetTransaction(ctx context.Context, req *sidecarv1.GetTransactionRequest) (*sidecarv1.GetTransactionResponse, error) {
 	return unary(ctx, s, "GetTransaction", req, func(context.Context, *call) (*sidecarv1.GetTransactionResponse, error) {
-		return s.getTx(req.Id)
+		return s.tx.get(req.Id)
 	})
 }
 
@@ -506,7 +506,7 @@ func (s *Service) status() *sidecarv1.StatusResponse {
 	if s.deps.Status != nil {
 		out = s.deps.Status()
 	}
-	out.Database, out.OpenTransactions = s.deps.Database, uint32(s.leases.Size())
+	out.Database, out.OpenTransactions = s.deps.Database, uint32(s.tx.leases.Size())
 	if s.State().Draining {
 		out.State = "draining"
 	}

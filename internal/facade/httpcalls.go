@@ -144,7 +144,7 @@ func (s *Service) httpBegin(x *exchange) error {
 	if err := s.read(x, &body); err != nil {
 		return err
 	}
-	tx, err := s.beginTx(x.ctx, x.call, body.request())
+	tx, err := s.tx.begin(x.ctx, x.call, body.request())
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (s *Service) httpCommit(x *exchange) error {
 	if err := s.read(x, &body); err != nil {
 		return err
 	}
-	if err := s.commitTx(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
+	if err := s.tx.commit(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
 		return err
 	}
 	return x.replyMessage(&sidecarv1.CommitResponse{Info: x.call.info})
@@ -172,14 +172,14 @@ func (s *Service) httpRollback(x *exchange) error {
 	if err := s.read(x, &body); err != nil {
 		return err
 	}
-	if err := s.rollbackTx(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
+	if err := s.tx.rollBack(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
 		return err
 	}
 	return x.replyMessage(&sidecarv1.RollbackResponse{Info: x.call.info})
 }
 
 func (s *Service) httpGetTransaction(x *exchange) error {
-	tx, err := s.getTx(x.r.PathValue("id"))
+	tx, err := s.tx.get(x.r.PathValue("id"))
 	if err != nil {
 		return err
 	}

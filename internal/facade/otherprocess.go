@@ -43,7 +43,7 @@ type OtherProcess struct {
 const otherSlack = time.Second
 
 // Instance names this process in the ids of its transactions.
-func (s *Service) Instance() string { return s.leases.Instance() }
+func (s *Service) Instance() string { return s.tx.leases.Instance() }
 
 // SetOther makes calls for transactions of the other process go to it; nil ends that.
 func (s *Service) SetOther(p *OtherProcess) { s.other.process.Store(p) }

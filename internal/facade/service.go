@@ -84,7 +84,7 @@ type Service struct {
 	deps   Deps
 	guard  *loopback.Guard
 	gate   *gate
-	leases *lease.Table[*transaction, stored]
+	tx     transactions
 	cached *caches
 	large  *lane.Door // of large requests
 
@@ -130,14 +130,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		cfg: cfg, deps: deps, guard: guard, tel: tel,
 		gate:   newGate(cfg.API.MaxOpen),
-		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) }),
+		tx:     transactions{leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) })},
 		cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
 		large:  deps.Lane.NewDoor(),
 
 		bodies:   pace{rate: bodyRate * runtime.GOMAXPROCS(0), burst: cfg.API.MaxBody},
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
 	}
-	s.other.core = s
+	s.other.core, s.tx.core = s, s
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
 	}
@@ -154,7 +154,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	s.cached.run(ctx, &wg)
-	err := s.leases.Run(ctx)
+	err := s.tx.leases.Run(ctx)
 	wg.Wait()
 	s.ingest.Close()
 	s.senders.Wait()
@@ -168,11 +168,11 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) Drain(ctx context.Context) error {
 	s.gate.drain()
 	s.ingest.Drain()
-	err := s.leases.Drain(ctx)
+	err := s.tx.leases.Drain(ctx)
 	if err == nil {
 		err = s.gate.wait(ctx)
 	}
-	transactions := s.leases.Size()
+	transactions := s.tx.leases.Size()
 	calls := s.gate.cutAll()
 	s.ingest.Cut()
 	limited, cancel := context.WithTimeout(context.Background(), cutLimit)
@@ -181,7 +181,7 @@ func (s *Service) Drain(ctx context.Context) error {
 	s.senders.Go(func() {
 		defer over()
 		defer panics.Go("the end of all transactions")
-		s.leases.Close()
+		s.tx.leases.Close()
 	})
 	late := s.gate.wait(limited)
 	select {
@@ -222,7 +222,7 @@ func (s *Service) State() State {
 		Refused: s.gate.refused, Draining: s.gate.draining,
 	}
 	s.gate.mu.Unlock()
-	state.Transactions, state.HandedOver = s.leases.Size(), s.other.handed.Load()
+	state.Transactions, state.HandedOver = s.tx.leases.Size(), s.other.handed.Load()
 	return state
 }
 
@@ -244,7 +244,7 @@ type TransactionState struct {
 
 // Transactions lists the open transactions, oldest first.
 func (s *Service) Transactions() []TransactionState {
-	infos, values := s.leases.All()
+	infos, values := s.tx.leases.All()
 	out := make([]TransactionState, 0, len(infos))
 	for i, info := range infos {
 		t := TransactionState{Seq: info.Seq, Age: info.Age.Milliseconds(), Expires: info.Expires.Milliseconds(), Busy: info.Busy}

@@ -127,7 +127,7 @@ func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func
 		})
 	}
 	if t.err != nil && t.tx != nil { // a panic
-		s.giveUp(t.tx)
+		s.tx.giveUp(t.tx)
 	}
 	if t.err != nil || !ready {
 		return
@@ -136,7 +136,7 @@ func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func
 	defer func() {
 		if !whole { // a panic, which is for whoever's turn this is
 			if t.tx != nil {
-				s.giveUp(t.tx)
+				s.tx.giveUp(t.tx)
 			}
 			s.end(t.ctx, &t.c, errUntold)
 			t.close()
@@ -306,14 +306,14 @@ func (j *executing) begin(t *Turn) (ready bool, err error) {
 		}
 		s.classify(&t.call, j.st)
 	case tx.begin:
-		if t.tx, err = s.newTx(c); err != nil {
+		if t.tx, err = s.tx.letIn(c); err != nil {
 			return false, err
 		}
 	default:
 		if !t.takeStep(tx.id, stepOf(tx, j.st)) {
 			return false, nil
 		}
-		s.joins(t.tx.Value(), &t.call, j.st)
+		s.tx.joins(t.tx.Value(), &t.call, j.st)
 	}
 	t.own = j.in.room(s, c)
 	return true, nil
@@ -337,11 +337,11 @@ func (j *executing) run(t *Turn) (done outcome, err error) {
 	case j.in.alone():
 		return s.executeAlone(t.ctx, c, t.call, j.in.spec, j.st, j.m, t.own, j.out)
 	case t.tx == nil: // it has to wait for its turn, or gets none
-		done, err = s.continueTx(t.ctx, c, t.call, tx, j.st, j.in.room(s, c), j.out)
+		done, err = s.tx.continueWaiting(t.ctx, c, t.call, tx, j.st, j.in.room(s, c), j.out)
 	case tx.begin:
-		done, err = s.openTx(t.ctx, c, t.call, t.tx, j.st, j.m, t.own, j.out)
+		done, err = s.tx.open(t.ctx, c, t.call, t.tx, j.st, j.m, t.own, j.out)
 	default:
-		done, err = s.goOn(t.ctx, c, t.call, t.tx, tx, j.st, t.own, j.out)
+		done, err = s.tx.goOn(t.ctx, c, t.call, t.tx, tx, j.st, t.own, j.out)
 	}
 	return done, hinted(err, j.st)
 }

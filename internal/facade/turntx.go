@@ -14,7 +14,7 @@ import (
 
 // takeStep takes the turn of a step of an open transaction, without waiting. False: the step must wait, or cannot run.
 func (t *Turn) takeStep(id string, step lease.Step) bool {
-	if t.tx = t.s.leases.Now(id, step); t.tx == nil {
+	if t.tx = t.s.tx.leases.Now(id, step); t.tx == nil {
 		return false
 	}
 	t.work.LimitAt(t.tx.Deadline(), errTxMax) // see lasting
@@ -43,7 +43,7 @@ func (j *beginning) begin(t *Turn) (ready bool, err error) {
 	if err := t.prepare(j.in.timeout, j.in.priority); err != nil {
 		return false, err
 	}
-	t.tx, err = t.s.newTx(&t.c)
+	t.tx, err = t.s.tx.letIn(&t.c)
 	return err == nil, err
 }
 
@@ -52,7 +52,7 @@ func (j *beginning) first(ctx context.Context, _ *Turn, session *upstream.Sessio
 }
 
 func (j *beginning) run(t *Turn) (*sidecarv1.BeginResponse, error) {
-	tx, err := t.s.openEmpty(t.ctx, &t.c, t.call, t.tx, j.m)
+	tx, err := t.s.tx.openEmpty(t.ctx, &t.c, t.call, t.tx, j.m)
 	return &sidecarv1.BeginResponse{Tx: tx, Info: t.c.info}, err
 }
 
@@ -74,10 +74,10 @@ func (j *txEnding) begin(t *Turn) (ready bool, err error) {
 		t.call.Effects = t.tx.Value().effects()
 		return true, nil
 	}
-	if t.tx = t.s.leases.Now(j.id, rollbackStep); t.tx == nil {
+	if t.tx = t.s.tx.leases.Now(j.id, rollbackStep); t.tx == nil {
 		return false, nil
 	}
-	t.s.endsBy(t.ctx, &t.c, t.tx)
+	t.s.tx.endsBy(t.ctx, &t.c, t.tx)
 	j.ctx, t.atEnd = t.tx.Value().ending()
 	return true, nil
 }
@@ -92,15 +92,15 @@ func (j *txEnding) first(ctx context.Context, _ *Turn, session *upstream.Session
 func (j *txEnding) run(t *Turn) error {
 	switch {
 	case t.tx == nil && j.back:
-		return t.s.rollBackWaiting(t.ctx, &t.c, j.id)
+		return t.s.tx.rollBackWaiting(t.ctx, &t.c, j.id)
 	case t.tx == nil:
-		return t.s.commitWaiting(t.ctx, &t.c, t.call, j.id)
+		return t.s.tx.commitWaiting(t.ctx, &t.c, t.call, j.id)
 	case j.back:
 		t.tx.Value().ahead = t.call.Ahead
 		t.tx.End(lease.Abandoned, &stored{})
 		return nil
 	default:
-		return t.s.commit(t.ctx, &t.c, t.call, t.tx)
+		return t.s.tx.commitNow(t.ctx, &t.c, t.call, t.tx)
 	}
 }
 

@@ -25,6 +25,12 @@ const rollbackTimeout = 5 * time.Second
 // answer, which must not be late.
 const failedTimeout = 500 * time.Millisecond
 
+// transactions are the interactive ones: those that callers begin, go on with and end by calls.
+type transactions struct {
+	core   *Service
+	leases *lease.Table[*transaction, stored]
+}
+
 // transaction is what a lease holds: the session with the open transaction.
 // Only node, session, mode, app and trace may be read without its turn, and fate once it has ended.
 type transaction struct {
@@ -83,27 +89,27 @@ type beginRequest struct {
 	mode, timeout, priority string
 }
 
-// beginTx opens an interactive transaction.
-func (s *Service) beginTx(ctx context.Context, c *call, in beginRequest) (*sidecarv1.Tx, error) {
+// begin opens an interactive transaction.
+func (x *transactions) begin(ctx context.Context, c *call, in beginRequest) (*sidecarv1.Tx, error) {
 	m, err := parseTxMode(in.mode)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
+	ctx, cancel, call, err := x.core.begin(ctx, c, in.timeout, in.priority)
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	turn, err := s.newTx(c)
+	turn, err := x.letIn(c)
 	if err != nil {
 		return nil, err
 	}
-	return s.openEmpty(ctx, c, call, turn, m)
+	return x.openEmpty(ctx, c, call, turn, m)
 }
 
-// openEmpty begins a transaction without a statement, in a turn of newTx.
-func (s *Service) openEmpty(ctx context.Context, c *call, call upstream.Call, turn *txTurn, m *mode) (*sidecarv1.Tx, error) {
-	if err := s.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) error {
+// openEmpty begins a transaction without a statement, in a turn of letIn.
+func (x *transactions) openEmpty(ctx context.Context, c *call, call upstream.Call, turn *txTurn, m *mode) (*sidecarv1.Tx, error) {
+	if err := x.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) error {
 		if err := session.Begin(ctx, m.settings); err != nil {
 			return err
 		}
@@ -129,20 +135,20 @@ func txOf(id string, left time.Duration) *sidecarv1.Tx {
 // txTurn is the right to run a step of a transaction.
 type txTurn = lease.Turn[*transaction, stored]
 
-// newTx lets in a call that begins a transaction. The turn that it returns has none yet: see beginOn.
-func (s *Service) newTx(c *call) (*txTurn, error) {
-	if err := s.fresh(c); err != nil {
+// letIn lets in a call that begins a transaction. The turn that it returns has none yet: see beginOn.
+func (x *transactions) letIn(c *call) (*txTurn, error) {
+	if err := x.core.fresh(c); err != nil {
 		return nil, err
 	}
-	return s.leases.Open()
+	return x.leases.Open()
 }
 
 // beginOn takes a session for a transaction that f begins on it, and that turn holds from then on. With an error the turn has ended.
-func (s *Service) beginOn(ctx context.Context, c *call, call upstream.Call, turn *txTurn, m *mode, f func(context.Context, Session) error) error {
+func (x *transactions) beginOn(ctx context.Context, c *call, call upstream.Call, turn *txTurn, m *mode, f func(context.Context, Session) error) error {
 	var leased TxSession
 	var report upstream.Report
 	err := panics.Call("the beginning of a transaction", func() (err error) {
-		leased, report, err = s.deps.Driver.BeginTx(ctx, call, f)
+		leased, report, err = x.core.deps.Driver.BeginTx(ctx, call, f)
 		return err
 	})
 	c.note(report)
@@ -157,7 +163,7 @@ func (s *Service) beginOn(ctx context.Context, c *call, call upstream.Call, turn
 }
 
 // giveUp ends a turn of which nothing else can be said, and gives its session up.
-func (s *Service) giveUp(turn *txTurn) {
+func (x *transactions) giveUp(turn *txTurn) {
 	t := turn.Value()
 	if t == nil {
 		turn.Drop()
@@ -167,25 +173,25 @@ func (s *Service) giveUp(turn *txTurn) {
 	turn.End(lease.Failed, nil)
 }
 
-// executeInTx runs a statement that begins, continues or commits an interactive transaction.
-func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, in executeRequest, st *statement, m *mode, out sink) (outcome, error) {
+// execute runs a statement that begins, continues or commits an interactive transaction.
+func (x *transactions) execute(ctx context.Context, c *call, call upstream.Call, in executeRequest, st *statement, m *mode, out sink) (outcome, error) {
 	m, err := txModeOf(in.tx, m)
 	switch {
 	case err != nil:
 		return outcome{}, err
 	case !in.tx.begin:
-		return s.continueTx(ctx, c, call, in.tx, st, in.room(s, c), out)
+		return x.continueWaiting(ctx, c, call, in.tx, st, in.room(x.core, c), out)
 	case in.alone(): // begun and committed with one statement: nothing stays open
-		if err := s.fresh(c); err != nil {
+		if err := x.core.fresh(c); err != nil {
 			return outcome{}, err
 		}
-		return s.executeAlone(ctx, c, call, in.spec, st, m, in.room(s, c), out)
+		return x.core.executeAlone(ctx, c, call, in.spec, st, m, in.room(x.core, c), out)
 	}
-	turn, err := s.newTx(c)
+	turn, err := x.letIn(c)
 	if err != nil {
 		return outcome{}, err
 	}
-	return s.openTx(ctx, c, call, turn, st, m, in.room(s, c), out)
+	return x.open(ctx, c, call, turn, st, m, in.room(x.core, c), out)
 }
 
 // txModeOf returns the mode of a transaction that a statement begins, whose own mode is m; it refuses what does not fit together.
@@ -211,11 +217,11 @@ func txModeOf(sel *txSelector, m *mode) (*mode, error) {
 	return parseTxMode(name)
 }
 
-// openTx begins a transaction with its first statement, in a turn of newTx.
-func (s *Service) openTx(ctx context.Context, c *call, call upstream.Call, turn *txTurn, st *statement, m *mode, own *room, out sink) (outcome, error) {
-	rec := &recorder{sink: out, limit: s.cfg.Tx.Replay}
+// open begins a transaction with its first statement, in a turn of letIn.
+func (x *transactions) open(ctx context.Context, c *call, call upstream.Call, turn *txTurn, st *statement, m *mode, own *room, out sink) (outcome, error) {
+	rec := &recorder{sink: out, limit: x.core.cfg.Tx.Replay}
 	var end ending
-	if err := s.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) (err error) {
+	if err := x.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) (err error) {
 		if end, err = run(ctx, session, st, m.begin(false), false, own, rec); err == nil {
 			err = opened(session)
 		}
@@ -223,7 +229,7 @@ func (s *Service) openTx(ctx context.Context, c *call, call upstream.Call, turn 
 	}); err != nil {
 		return outcome{}, err
 	}
-	s.joins(turn.Value(), &call, st)
+	x.joins(turn.Value(), &call, st)
 	turn.Count(lease.Step{Seq: 1, Print: st.print("")})
 	done := end.outcome()
 	done.tx = txOf(turn.Token(), turn.Keep(rec.outcome(done)))
@@ -243,38 +249,38 @@ func stepOf(sel *txSelector, st *statement) lease.Step {
 	return step
 }
 
-// continueTx runs one more statement of an open transaction, as soon as it is its turn.
-func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, sel *txSelector, st *statement, own *room, out sink) (outcome, error) {
-	turn, old, err := s.leases.Take(ctx, sel.id, stepOf(sel, st))
+// continueWaiting runs one more statement of an open transaction, as soon as it is its turn.
+func (x *transactions) continueWaiting(ctx context.Context, c *call, call upstream.Call, sel *txSelector, st *statement, own *room, out sink) (outcome, error) {
+	turn, old, err := x.leases.Take(ctx, sel.id, stepOf(sel, st))
 	if err != nil {
-		return outcome{}, s.txFault(sel.id, err, sel.commit)
+		return outcome{}, x.fault(sel.id, err, sel.commit)
 	}
 	if old != nil {
-		return s.repeat(ctx, sel.id, old, out)
+		return x.repeat(ctx, sel.id, old, out)
 	}
 	ctx, cancel := lasting(ctx, turn)
 	defer cancel()
-	return s.goOn(ctx, c, call, turn, sel, st, own, out)
+	return x.goOn(ctx, c, call, turn, sel, st, own, out)
 }
 
 // goOn runs one more statement of an open transaction, in its turn.
-func (s *Service) goOn(ctx context.Context, c *call, call upstream.Call, turn *txTurn, sel *txSelector, st *statement, own *room, out sink) (outcome, error) {
+func (x *transactions) goOn(ctx context.Context, c *call, call upstream.Call, turn *txTurn, sel *txSelector, st *statement, own *room, out sink) (outcome, error) {
 	t := turn.Value()
 	if call.Ahead == nil { // else it has
-		s.joins(t, &call, st)
+		x.joins(t, &call, st)
 	}
 	var rec *recorder
 	if sel.seq > 0 {
-		rec = &recorder{sink: out, limit: s.cfg.Tx.Replay}
+		rec = &recorder{sink: out, limit: x.core.cfg.Tx.Replay}
 		out = rec
 	}
 	var end ending
-	err := s.step(ctx, c, call, turn, func(ctx context.Context, session Session) (err error) {
+	err := x.step(ctx, c, call, turn, func(ctx context.Context, session Session) (err error) {
 		end, err = run(ctx, session, st, inside(session.TxID(), sel.commit), false, own, out)
 		return err
 	})
 	if err != nil {
-		return outcome{}, s.failed(turn, err, sel.commit)
+		return outcome{}, x.failed(turn, err, sel.commit)
 	}
 	done := end.outcome()
 	var keep *stored
@@ -296,8 +302,8 @@ func (s *Service) goOn(ctx context.Context, c *call, call upstream.Call, turn *t
 }
 
 // joins notes a statement of a transaction, and in its call whether all of them so far only read.
-func (s *Service) joins(t *transaction, call *upstream.Call, st *statement) {
-	t.writes = t.writes || !t.mode.readOnly && s.cached.effectsOf(st.sql, kindOf(st.sql)) != yql.Reads
+func (x *transactions) joins(t *transaction, call *upstream.Call, st *statement) {
+	t.writes = t.writes || !t.mode.readOnly && x.core.cached.effectsOf(st.sql, kindOf(st.sql)) != yql.Reads
 	call.Effects = t.effects()
 }
 
@@ -315,7 +321,7 @@ func lasting(ctx context.Context, turn *txTurn) (context.Context, context.Cancel
 }
 
 // step runs f on the session of a turn. ctx is of lasting.
-func (s *Service) step(ctx context.Context, c *call, call upstream.Call, turn *txTurn, f func(context.Context, Session) error) error {
+func (x *transactions) step(ctx context.Context, c *call, call upstream.Call, turn *txTurn, f func(context.Context, Session) error) error {
 	c.txTrace = &turn.Value().spans
 	var report upstream.Report
 	err := panics.Call("a statement of a transaction", func() (err error) {
@@ -337,7 +343,7 @@ func (m *maxed) Unwrap() []error { return []error{m.error, errTxMax} }
 
 // failed ends the turn of a step that failed, and finds the words for it. A
 // transaction survives no failure, except of a call that was surely not sent.
-func (s *Service) failed(turn *txTurn, err error, commits bool) *fault {
+func (x *transactions) failed(turn *txTurn, err error, commits bool) *fault {
 	t := turn.Value()
 	f := faultOf(err, deed{undone: !commits || t.mode.readOnly || !t.writes})
 	e, ok := errors.AsType[*upstream.Error](err)
@@ -366,7 +372,7 @@ func refusedUnrun(e *upstream.Error) bool {
 }
 
 // repeat answers a statement that was run before.
-func (s *Service) repeat(ctx context.Context, id string, old *stored, out sink) (outcome, error) {
+func (x *transactions) repeat(ctx context.Context, id string, old *stored, out sink) (outcome, error) {
 	if old.fault != nil {
 		return outcome{}, old.fault
 	}
@@ -374,16 +380,16 @@ func (s *Service) repeat(ctx context.Context, id string, old *stored, out sink) 
 		return outcome{}, err
 	}
 	done := old.end
-	if info, _, err := s.leases.Look(id); err == nil && info.Why == lease.Open {
+	if info, _, err := x.leases.Look(id); err == nil && info.Why == lease.Open {
 		done.tx = txOf(id, info.Expires)
 	}
 	return done, nil
 }
 
-// txFault finds the words for a step that was refused. A transaction that nobody
+// fault finds the words for a step that was refused. A transaction that nobody
 // knows may have been committed by a call whose answer got lost; mayBeOver says
 // that this caller may have made one: it commits (again), or looks, or cleans up.
-func (s *Service) txFault(id string, err error, mayBeOver bool) *fault {
+func (x *transactions) fault(id string, err error, mayBeOver bool) *fault {
 	if errors.Is(err, lease.ErrForeign) {
 		f := faultf(codeTxLost, "this transaction is not known: it has ended long ago, or the sidecar was started anew")
 		f.safe, f.unknown = !mayBeOver, mayBeOver
@@ -400,17 +406,17 @@ func (s *Service) txFault(id string, err error, mayBeOver bool) *fault {
 	case lease.Abandoned:
 		f.message += "it was rolled back"
 	case lease.Idle:
-		f.message += "nothing was sent for " + s.cfg.Tx.Idle.String() + " (tx.idle), so it was rolled back"
-		if s.State().Draining {
+		f.message += "nothing was sent for " + x.core.cfg.Tx.Idle.String() + " (tx.idle), so it was rolled back"
+		if x.core.State().Draining {
 			f.message = "the transaction is over: the sidecar stops, and nothing was sent for a while (drain.idle, tx.idle), so it was rolled back"
 		}
 	case lease.Expired:
-		f.message += "it was open for " + s.cfg.Tx.Max.String() + " (tx.max), so it was rolled back"
+		f.message += "it was open for " + x.core.cfg.Tx.Max.String() + " (tx.max), so it was rolled back"
 	case lease.Closed:
 		f.message += "the sidecar stopped and rolled it back"
 	default:
 		f.message += "a statement failed"
-		if _, t, err := s.leases.Look(id); err == nil && t.fate != nil {
+		if _, t, err := x.leases.Look(id); err == nil && t.fate != nil {
 			f.message += " with " + t.fate.code.name
 			f.unknown, f.safe = t.fate.unknown, !t.fate.unknown
 		}
@@ -420,26 +426,26 @@ func (s *Service) txFault(id string, err error, mayBeOver bool) *fault {
 
 // EndUnused rolls back every transaction for which nothing is sent for so long
 // from now on, if tx.idle does not do so before.
-func (s *Service) EndUnused(after time.Duration) { s.leases.EndUnused(after) }
+func (s *Service) EndUnused(after time.Duration) { s.tx.leases.EndUnused(after) }
 
-// commitTx commits an interactive transaction. A repeat gets the first outcome.
-func (s *Service) commitTx(ctx context.Context, c *call, id, timeout string) error {
-	ctx, cancel, call, err := s.begin(ctx, c, timeout, "")
+// commit commits an interactive transaction. A repeat gets the first outcome.
+func (x *transactions) commit(ctx context.Context, c *call, id, timeout string) error {
+	ctx, cancel, call, err := x.core.begin(ctx, c, timeout, "")
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	return s.commitWaiting(ctx, c, call, id)
+	return x.commitWaiting(ctx, c, call, id)
 }
 
 // commitWaiting waits for the turn of the transaction, and commits it.
-func (s *Service) commitWaiting(ctx context.Context, c *call, call upstream.Call, id string) error {
-	turn, old, err := s.leases.Take(ctx, id, commitStep)
+func (x *transactions) commitWaiting(ctx context.Context, c *call, call upstream.Call, id string) error {
+	turn, old, err := x.leases.Take(ctx, id, commitStep)
 	if ended, ok := errors.AsType[*lease.EndedError](err); ok && ended.Why == lease.Finished {
 		return nil // with its last statement
 	}
 	if err != nil {
-		return s.txFault(id, err, true)
+		return x.fault(id, err, true)
 	}
 	if old != nil {
 		return old.err()
@@ -447,37 +453,37 @@ func (s *Service) commitWaiting(ctx context.Context, c *call, call upstream.Call
 	ctx, stop := lasting(ctx, turn)
 	defer stop()
 	call.Effects = turn.Value().effects()
-	return s.commit(ctx, c, call, turn)
+	return x.commitNow(ctx, c, call, turn)
 }
 
-// commit commits a transaction in its turn.
-func (s *Service) commit(ctx context.Context, c *call, call upstream.Call, turn *txTurn) error {
-	err := s.step(ctx, c, call, turn, func(ctx context.Context, session Session) error {
+// commitNow commits a transaction in its turn.
+func (x *transactions) commitNow(ctx context.Context, c *call, call upstream.Call, turn *txTurn) error {
+	err := x.step(ctx, c, call, turn, func(ctx context.Context, session Session) error {
 		return session.Commit(ctx)
 	})
 	if err != nil {
-		return s.failed(turn, err, true)
+		return x.failed(turn, err, true)
 	}
 	turn.End(lease.Finished, &stored{})
 	return nil
 }
 
-// rollbackTx rolls an interactive transaction back; one that is over already,
+// rollBack rolls an interactive transaction back; one that is over already,
 // and was not committed, is fine.
-func (s *Service) rollbackTx(ctx context.Context, c *call, id, timeout string) error {
-	ctx, cancel, _, err := s.begin(ctx, c, timeout, "")
+func (x *transactions) rollBack(ctx context.Context, c *call, id, timeout string) error {
+	ctx, cancel, _, err := x.core.begin(ctx, c, timeout, "")
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	return s.rollBackWaiting(ctx, c, id)
+	return x.rollBackWaiting(ctx, c, id)
 }
 
 // rollBackWaiting waits for the turn of the transaction, and rolls it back.
-func (s *Service) rollBackWaiting(ctx context.Context, c *call, id string) error {
-	turn, old, err := s.leases.Take(ctx, id, rollbackStep)
+func (x *transactions) rollBackWaiting(ctx context.Context, c *call, id string) error {
+	turn, old, err := x.leases.Take(ctx, id, rollbackStep)
 	if err != nil {
-		f := s.txFault(id, err, true)
+		f := x.fault(id, err, true)
 		if _, ok := errors.AsType[*lease.EndedError](err); ok && f.code == codeTxLost && !f.unknown {
 			return nil
 		}
@@ -486,13 +492,13 @@ func (s *Service) rollBackWaiting(ctx context.Context, c *call, id string) error
 	if old != nil {
 		return old.err()
 	}
-	s.endsBy(ctx, c, turn)
+	x.endsBy(ctx, c, turn)
 	turn.End(lease.Abandoned, &stored{})
 	return nil
 }
 
 // endsBy notes that a call ends the transaction whose turn it has. If the node does not answer in time, the session is deleted instead.
-func (s *Service) endsBy(ctx context.Context, c *call, turn *txTurn) {
+func (x *transactions) endsBy(ctx context.Context, c *call, turn *txTurn) {
 	t := turn.Value()
 	c.info.NodeId, c.txTrace = uint32(t.node), &t.spans
 	t.until, _ = ctx.Deadline()
@@ -505,14 +511,14 @@ func (o *stored) err() error {
 	return o.fault
 }
 
-// getTx tells the state of an interactive transaction that is open.
-func (s *Service) getTx(id string) (*sidecarv1.GetTransactionResponse, error) {
-	info, t, err := s.leases.Look(id)
+// get tells the state of an interactive transaction that is open.
+func (x *transactions) get(id string) (*sidecarv1.GetTransactionResponse, error) {
+	info, t, err := x.leases.Look(id)
 	if err == nil && info.Why != lease.Open {
 		err = &lease.EndedError{Why: info.Why, Seq: info.Seq}
 	}
 	if err != nil {
-		return nil, s.txFault(id, err, true)
+		return nil, x.fault(id, err, true)
 	}
 	return &sidecarv1.GetTransactionResponse{
 		Tx: txOf(id, info.Expires), Seq: info.Seq, Mode: t.mode.name, NodeId: uint32(t.node), AgeMs: info.Age.Milliseconds(),
