@@ -90,7 +90,7 @@ type served struct {
 func (v served) path(method string) string { return "/" + v.desc.ServiceName + "/" + method }
 
 func (s *Service) services() []served {
-	return []served{{&sidecarv1.Sidecar_ServiceDesc, s}, {&sidecarv1.KeyValue_ServiceDesc, keyValue{s: s}}, {&sidecarv1.Ingest_ServiceDesc, ingestServer{s: s}}}
+	return []served{{&sidecarv1.Sidecar_ServiceDesc, s}, {&sidecarv1.KeyValue_ServiceDesc, keyValueServer{s: s}}, {&sidecarv1.Ingest_ServiceDesc, ingestServer{s: s}}}
 }
 
 // ServerOptions bound what a gRPC server reads. The limits are twice those of the

@@ -24,42 +24,50 @@ const (
 	callKVBatchGet = "KeyValue/BatchGet"
 )
 
-// kvTables builds the tables of the settings, by name.
-func (s *Service) kvTables(list []KVTable) (map[string]*kvTable, error) {
-	tables := make(map[string]*kvTable, len(list))
+// keyValue is the key-value API: rows of open tables, by their keys.
+type keyValue struct {
+	core   *Service
+	tables map[string]*kvTable // the open ones, by name; fixed
+}
+
+// open opens the tables of the settings. It is called once, before the first call.
+func (k *keyValue) open(list []KVTable) error {
+	k.tables = make(map[string]*kvTable, len(list))
 	for _, entry := range list {
-		path, err := s.absolute(entry.Path, entry.Name)
+		path, err := k.core.absolute(entry.Path, entry.Name)
 		if err != nil {
-			return nil, fmt.Errorf("kv.tables: %w", err)
+			return fmt.Errorf("kv.tables: %w", err)
 		}
-		tables[entry.Name] = newKVTable(entry, path)
+		t := newKVTable(entry, path)
+		t.of = k
+		k.tables[entry.Name] = t
 	}
-	return tables, nil
+	return nil
 }
 
 // kvID is the key of a row: a value for each column of the key.
 type kvID []*Ydb.Value
 
-// kvTable finds an open table.
-func (s *Service) kvTable(name string) (*kvTable, error) {
-	if t := s.kv[name]; t != nil {
+// table finds an open table.
+func (k *keyValue) table(name string) (*kvTable, error) {
+	if t := k.tables[name]; t != nil {
 		return t, nil
 	}
 	return nil, faultf(codeTableNotOpen, "table: %.64q is not open", name)
 }
 
-// kvTableToWrite is kvTable for a call that writes.
-func (s *Service) kvTableToWrite(name string) (*kvTable, error) {
-	t, err := s.kvTable(name)
+// tableToWrite finds an open table for a call that writes.
+func (k *keyValue) tableToWrite(name string) (*kvTable, error) {
+	t, err := k.table(name)
 	if err == nil && t.ReadOnly {
 		return nil, faultf(codeReadOnly, "table: %.64q is open to be read alone", name)
 	}
 	return t, err
 }
 
-// kvID reads an id whose parts are counted and measured, in bytes, by its face.
-func (s *Service) kvID(t *kvTable, parts, size int, part func(i int, t *Ydb.Type) (*Ydb.Value, error)) (kvID, error) {
-	if err := s.fitsKey(t, parts, size); err != nil {
+// id reads an id whose parts are counted and measured, in bytes, by its face.
+func (k *keyValue) id(t *kvTable, parts, size int, part func(i int, t *Ydb.Type) (*Ydb.Value, error)) (kvID, error) {
+	if err := k.fitsKey(t, parts, size); err != nil {
 		return nil, err
 	}
 	id := make(kvID, parts)
@@ -74,12 +82,12 @@ func (s *Service) kvID(t *kvTable, parts, size int, part func(i int, t *Ydb.Type
 }
 
 // fitsKey refuses an id that is none of a table's key.
-func (s *Service) fitsKey(t *kvTable, parts, size int) error {
+func (k *keyValue) fitsKey(t *kvTable, parts, size int) error {
 	if parts != len(t.Key) {
 		return badRequest("id: %d values; the key of %s has %d", parts, t.Name, len(t.Key))
 	}
-	if size > s.cfg.KV.MaxID {
-		return faultf(codeKeyTooLarge, "id: %d bytes, at most %d are allowed (kv.max_id)", size, s.cfg.KV.MaxID)
+	if size > k.core.cfg.KV.MaxID {
+		return faultf(codeKeyTooLarge, "id: %d bytes, at most %d are allowed (kv.max_id)", size, k.core.cfg.KV.MaxID)
 	}
 	return nil
 }
@@ -91,42 +99,42 @@ type kvCall struct {
 	priority string
 }
 
-// kvEnter lets a call in and gives it its deadline.
-func (s *Service) kvEnter(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
+// enter lets a call in and gives it its deadline.
+func (k *keyValue) enter(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
 	c.collection = in.t.path
-	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
+	ctx, cancel, call, err := k.core.begin(ctx, c, in.timeout, in.priority)
 	if err == nil {
-		if err = s.fresh(c); err != nil {
+		if err = k.core.fresh(c); err != nil {
 			cancel()
 		}
 	}
 	return ctx, cancel, call, err
 }
 
-// kvBegin is kvEnter, and looks at the table, if nobody did yet.
-func (s *Service) kvBegin(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
-	ctx, cancel, call, err := s.kvEnter(ctx, c, in)
+// begin lets a call in, gives it its deadline, and looks at the table, if nobody did yet.
+func (k *keyValue) begin(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
+	ctx, cancel, call, err := k.enter(ctx, c, in)
 	if err != nil {
 		return nil, nil, call, err
 	}
-	if err = s.kvCheck(ctx, c, call, in.t); err != nil {
+	if err = k.check(ctx, c, call, in.t); err != nil {
 		cancel()
 		return nil, nil, call, err
 	}
 	return ctx, cancel, call, nil
 }
 
-// kvChecked reports whether a table was found to be as its entry says: within api.cache_ttl (fresh), or at any time (good).
-func (s *Service) kvChecked(t *kvTable) (fresh, good bool) {
+// checked reports whether a table was found to be as its entry says: within api.cache_ttl (fresh), or at any time (good).
+func (k *keyValue) checked(t *kvTable) (fresh, good bool) {
 	at := t.checked.Load()
-	return at != 0 && time.Since(time.Unix(0, at)) < s.cfg.API.CacheTTL, at != 0
+	return at != 0 && time.Since(time.Unix(0, at)) < k.core.cfg.API.CacheTTL, at != 0
 }
 
-// kvCheck compares a table with its entry in the settings: the first call does,
+// check compares a table with its entry in the settings: the first call does,
 // the first one after the database found a statement of ours strange, and one each
 // api.cache_ttl, because a table with another primary key takes our statements without a word.
-func (s *Service) kvCheck(ctx context.Context, c *call, call upstream.Call, t *kvTable) error {
-	fresh, good := s.kvChecked(t)
+func (k *keyValue) check(ctx context.Context, c *call, call upstream.Call, t *kvTable) error {
+	fresh, good := k.checked(t)
 	if fresh {
 		return nil
 	}
@@ -143,10 +151,10 @@ func (s *Service) kvCheck(ctx context.Context, c *call, call upstream.Call, t *k
 		}
 	}
 	defer func() { <-t.checking }()
-	if fresh, good = s.kvChecked(t); fresh {
+	if fresh, good = k.checked(t); fresh {
 		return nil
 	}
-	d, err := s.describe(ctx, c, call, t.path)
+	d, err := k.core.describe(ctx, c, call, t.path)
 	if err != nil {
 		f := t.fault(faultOf(err, deed{harmless: true}))
 		if good && f.code != codeTableMismatch {
@@ -287,11 +295,11 @@ func (t *kvTable) version(c *cells, row kvCells) (string, error) {
 	return string(text), nil
 }
 
-// kvRead runs a statement that reads.
-func (s *Service) kvRead(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room) (*cells, error) {
+// read runs a statement that reads.
+func (k *keyValue) read(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room) (*cells, error) {
 	var got cells
 	st.reads(&call)
-	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
+	report, err := k.core.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
 		_, err := run(ctx, session, st, modeSnapshotRO.single(), true, own, &got)
 		return err
 	})
@@ -300,24 +308,24 @@ func (s *Service) kvRead(ctx context.Context, c *call, call upstream.Call, t *kv
 		return nil, t.fault(faultOf(err, deed{harmless: true, unsure: report.Unsure}))
 	}
 	if got.full {
-		return nil, overLimit("bytes of the values", s.cfg.API.MaxBytes, s.cfg.API.MaxBytes, "api.max_bytes")
+		return nil, overLimit("bytes of the values", k.core.cfg.API.MaxBytes, k.core.cfg.API.MaxBytes, "api.max_bytes")
 	}
 	return &got, nil
 }
 
-// kvGet reads one row. Without an error and without a row, the caller has it already.
-func (s *Service) kvGet(ctx context.Context, c *call, in kvCall, key *upstream.Params, cond condition) (row kvRow, modified bool, err error) {
-	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
+// get reads one row. Without an error and without a row, the caller has it already.
+func (k *keyValue) get(ctx context.Context, c *call, in kvCall, key *upstream.Params, cond condition) (row kvRow, modified bool, err error) {
+	ctx, cancel, call, err := k.begin(ctx, c, in)
 	if err != nil {
 		return kvRow{}, false, err
 	}
 	defer cancel()
-	return s.kvRow(ctx, c, call, in.t, &statement{sql: in.t.get, params: key}, s.room(c), cond)
+	return k.row(ctx, c, call, in.t, &statement{sql: in.t.get, params: key}, k.core.room(c), cond)
 }
 
-// kvRow runs the statement of kvGet.
-func (s *Service) kvRow(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room, cond condition) (row kvRow, modified bool, err error) {
-	got, err := s.kvRead(ctx, c, call, t, st, own)
+// row runs the statement that reads one row.
+func (k *keyValue) row(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room, cond condition) (row kvRow, modified bool, err error) {
+	got, err := k.read(ctx, c, call, t, st, own)
 	if err != nil {
 		return kvRow{}, false, err
 	}
@@ -342,30 +350,30 @@ type kvFound struct {
 	none bool
 }
 
-// kvCount refuses a batch of no ids, or of too many.
-func (s *Service) kvCount(ids int) error {
+// count refuses a batch of no ids, or of too many.
+func (k *keyValue) count(ids int) error {
 	switch {
 	case ids == 0:
 		return badRequest("ids is empty")
-	case ids > s.cfg.KV.MaxIDs:
-		return overLimit("ids", ids, s.cfg.KV.MaxIDs, "kv.max_ids")
+	case ids > k.core.cfg.KV.MaxIDs:
+		return overLimit("ids", ids, k.core.cfg.KV.MaxIDs, "kv.max_ids")
 	}
 	return nil
 }
 
-// kvBatchGet reads several rows as they are at one moment, in the order of the ids.
-func (s *Service) kvBatchGet(ctx context.Context, c *call, in kvCall, ids []kvID) ([]kvFound, error) {
-	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
+// batchGet reads several rows as they are at one moment, in the order of the ids.
+func (k *keyValue) batchGet(ctx context.Context, c *call, in kvCall, ids []kvID) ([]kvFound, error) {
+	ctx, cancel, call, err := k.begin(ctx, c, in)
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	return s.kvRows(ctx, c, call, in.t, in.t.batch(ids), s.room(c), ids)
+	return k.rows(ctx, c, call, in.t, in.t.batch(ids), k.core.room(c), ids)
 }
 
-// kvRows runs the statement of kvBatchGet.
-func (s *Service) kvRows(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room, ids []kvID) ([]kvFound, error) {
-	got, err := s.kvRead(ctx, c, call, t, st, own)
+// rows runs the statement that reads several rows.
+func (k *keyValue) rows(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room, ids []kvID) ([]kvFound, error) {
+	got, err := k.read(ctx, c, call, t, st, own)
 	if err != nil {
 		return nil, err
 	}
@@ -422,11 +430,11 @@ type kvWritten struct {
 }
 
 // maxValue is the largest value that the table takes, in bytes, and the setting that says so.
-func (s *Service) maxValue(t *kvTable) (limit int, setting string) {
+func (k *keyValue) maxValue(t *kvTable) (limit int, setting string) {
 	if t.MaxValue > 0 {
 		return t.MaxValue, "max_value of " + t.Name + " in kv.tables"
 	}
-	return s.cfg.KV.MaxValue, "kv.max_value"
+	return k.core.cfg.KV.MaxValue, "kv.max_value"
 }
 
 // kvWrite is a write of one row.
@@ -441,10 +449,10 @@ type kvWrite struct {
 	then   func(there bool, version string) (sql string, err error) // what is written, knowing what is there; "" is nothing
 }
 
-// kvPut makes a write of a value. Where neither the condition nor the version depends on
+// put makes a write of a value. Where neither the condition nor the version depends on
 // what is there, that is one statement and nobody looks.
-func (s *Service) kvPut(t *kvTable, key *upstream.Params, value []byte, cond condition) (*kvWrite, error) {
-	if limit, setting := s.maxValue(t); len(value) > limit {
+func (k *keyValue) put(t *kvTable, key *upstream.Params, value []byte, cond condition) (*kvWrite, error) {
+	if limit, setting := k.maxValue(t); len(value) > limit {
 		return nil, overLimit("bytes of the value", len(value), limit, setting)
 	}
 	params := key.Clone()
@@ -487,17 +495,17 @@ func (s *Service) kvPut(t *kvTable, key *upstream.Params, value []byte, cond con
 	return w, nil
 }
 
-// kvRun does a write.
-func (s *Service) kvRun(ctx context.Context, c *call, in kvCall, w *kvWrite) (kvWritten, error) {
+// run does a write.
+func (k *keyValue) run(ctx context.Context, c *call, in kvCall, w *kvWrite) (kvWritten, error) {
 	if err := tooMuch(c.reserved.Take(w.params.Size())); err != nil {
 		return kvWritten{}, err
 	}
-	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
+	ctx, cancel, call, err := k.begin(ctx, c, in)
 	if err != nil {
 		return kvWritten{}, err
 	}
 	defer cancel()
-	return s.kvWrite(ctx, c, call, w, w.statement())
+	return k.write(ctx, c, call, w, w.statement())
 }
 
 // statement is that of a write of one; nil: it is none.
@@ -508,16 +516,16 @@ func (w *kvWrite) statement() *statement {
 	return &statement{sql: w.alone, params: w.params}
 }
 
-// kvWrite is kvRun for a call that has begun. alone is w.statement().
-func (s *Service) kvWrite(ctx context.Context, c *call, call upstream.Call, w *kvWrite, alone *statement) (kvWritten, error) {
+// write does a write in a call that has begun. alone is w.statement().
+func (k *keyValue) write(ctx context.Context, c *call, call upstream.Call, w *kvWrite, alone *statement) (kvWritten, error) {
 	if alone == nil {
-		if err := s.kvLooking(ctx, c, call, w); err != nil {
+		if err := k.writeLooking(ctx, c, call, w); err != nil {
 			return kvWritten{}, err
 		}
 		return w.done, nil
 	}
 	call.Idempotent = w.again
-	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
+	report, err := k.core.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
 		_, err := run(ctx, session, alone, modeSerializable.single(), false, nil, &cells{})
 		return err
 	})
@@ -532,14 +540,14 @@ func (s *Service) kvWrite(ctx context.Context, c *call, call upstream.Call, w *k
 	return kvWritten{}, f
 }
 
-// kvLooking looks at a row and writes it, as one transaction. Only without a
+// writeLooking looks at a row and writes it, as one transaction. Only without a
 // condition is it repeated after a try that may have been kept: the repeat
 // would not find the row as the first try did.
-func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, w *kvWrite) error {
+func (k *keyValue) writeLooking(ctx context.Context, c *call, call upstream.Call, w *kvWrite) error {
 	t, cond := w.t, w.cond
 	call.Idempotent = cond.match == nil && cond.noneMatch == nil
 	look := &statement{sql: t.look, params: w.key}
-	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
+	report, err := k.core.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
 		var got cells
 		if _, err := run(ctx, session, look, modeSerializable.begin(false), true, nil, &got); err != nil {
 			return err

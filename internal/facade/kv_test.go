@@ -332,7 +332,7 @@ func TestKVLooksAgain(t *testing.T) {
 		_, err := b.grpc.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
 		return err
 	}
-	later := func() { b.s.kv["plain"].checked.Store(time.Now().Add(-b.s.cfg.API.CacheTTL).UnixNano()) }
+	later := func() { b.s.kv.tables["plain"].checked.Store(time.Now().Add(-b.s.cfg.API.CacheTTL).UnixNano()) }
 	looks := func(want int) {
 		t.Helper()
 		if n := f.count(&f.described); n != want {
@@ -364,9 +364,9 @@ func TestKVLooksAgain(t *testing.T) {
 	})
 	later()
 	// One call looks, and others do not wait for it.
-	b.s.kv["plain"].checking <- struct{}{}
+	b.s.kv.tables["plain"].checking <- struct{}{}
 	refused(t, get(), "KEY_NOT_FOUND", false, false)
-	<-b.s.kv["plain"].checking
+	<-b.s.kv.tables["plain"].checking
 	looks(3)
 	f.taken()
 	refused(t, get(), "TABLE_MISMATCH", false, false)
@@ -459,7 +459,7 @@ func FuzzKV(f *testing.F) {
 		f.Fatal(err)
 	}
 	var texts []string
-	for _, t := range s.kv {
+	for _, t := range s.kv.tables {
 		t.checked.Store(math.MaxInt64)
 		texts = append(texts, t.get, t.batchGet, t.look, t.put, t.insert, t.remove)
 	}

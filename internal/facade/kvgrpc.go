@@ -10,20 +10,20 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// keyValue is the gRPC face of the key-value calls.
-type keyValue struct {
+// keyValueServer is the service sidecar.v1.KeyValue.
+type keyValueServer struct {
 	sidecarv1.UnimplementedKeyValueServer
 	s *Service
 }
 
 // Get reads one value.
-func (k keyValue) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*sidecarv1.KvGetResponse, error) {
+func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*sidecarv1.KvGetResponse, error) {
 	return unary(ctx, k.s, callKVGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvGetResponse, error) {
 		t, id, err := k.s.getOf(req)
 		if err != nil {
 			return nil, err
 		}
-		row, modified, err := k.s.kvGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, t.key(id), conditionOf(req.Condition))
+		row, modified, err := k.s.kv.get(ctx, c, kvCall{t, req.Timeout, req.Priority}, t.key(id), conditionOf(req.Condition))
 		if err != nil {
 			return nil, err
 		}
@@ -32,7 +32,7 @@ func (k keyValue) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*sideca
 }
 
 func (s *Service) getOf(req *sidecarv1.KvGetRequest) (*kvTable, kvID, error) {
-	t, err := s.kvTable(req.Table)
+	t, err := s.kv.table(req.Table)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -49,19 +49,19 @@ func (t *kvTable) response(c *call, row kvRow, modified bool) (_ *sidecarv1.KvGe
 }
 
 // Put writes one value.
-func (k keyValue) Put(ctx context.Context, req *sidecarv1.KvPutRequest) (*sidecarv1.KvPutResponse, error) {
+func (k keyValueServer) Put(ctx context.Context, req *sidecarv1.KvPutRequest) (*sidecarv1.KvPutResponse, error) {
 	return unary(ctx, k.s, callKVPut, req, func(ctx context.Context, c *call) (*sidecarv1.KvPutResponse, error) {
 		w, err := k.s.putOf(req)
 		if err != nil {
 			return nil, err
 		}
-		done, err := k.s.kvRun(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
+		done, err := k.s.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
 		return done.response(c), err
 	})
 }
 
 func (s *Service) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
-	t, err := s.kvTableToWrite(req.Table)
+	t, err := s.kv.tableToWrite(req.Table)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (s *Service) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.kvPut(t, t.key(id), req.Value, conditionOf(req.Condition))
+	return s.kv.put(t, t.key(id), req.Value, conditionOf(req.Condition))
 }
 
 func (w kvWritten) response(c *call) *sidecarv1.KvPutResponse {
@@ -77,19 +77,19 @@ func (w kvWritten) response(c *call) *sidecarv1.KvPutResponse {
 }
 
 // Delete deletes one row.
-func (k keyValue) Delete(ctx context.Context, req *sidecarv1.KvDeleteRequest) (*sidecarv1.KvDeleteResponse, error) {
+func (k keyValueServer) Delete(ctx context.Context, req *sidecarv1.KvDeleteRequest) (*sidecarv1.KvDeleteResponse, error) {
 	return unary(ctx, k.s, callKVDelete, req, func(ctx context.Context, c *call) (*sidecarv1.KvDeleteResponse, error) {
 		w, err := k.s.deleteOf(req)
 		if err != nil {
 			return nil, err
 		}
-		_, err = k.s.kvRun(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
+		_, err = k.s.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
 		return &sidecarv1.KvDeleteResponse{Info: c.info}, err
 	})
 }
 
 func (s *Service) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
-	t, err := s.kvTableToWrite(req.Table)
+	t, err := s.kv.tableToWrite(req.Table)
 	if err != nil {
 		return nil, err
 	}
@@ -101,13 +101,13 @@ func (s *Service) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
 }
 
 // BatchGet reads several values.
-func (k keyValue) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetRequest) (*sidecarv1.KvBatchGetResponse, error) {
+func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetRequest) (*sidecarv1.KvBatchGetResponse, error) {
 	return unary(ctx, k.s, callKVBatchGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvBatchGetResponse, error) {
 		t, ids, err := k.s.batchOf(req)
 		if err != nil {
 			return nil, err
 		}
-		found, err := k.s.kvBatchGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, ids)
+		found, err := k.s.kv.batchGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, ids)
 		if err != nil {
 			return nil, err
 		}
@@ -116,9 +116,9 @@ func (k keyValue) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetRequest
 }
 
 func (s *Service) batchOf(req *sidecarv1.KvBatchGetRequest) (*kvTable, []kvID, error) {
-	t, err := s.kvTable(req.Table)
+	t, err := s.kv.table(req.Table)
 	if err == nil {
-		err = s.kvCount(len(req.Ids))
+		err = s.kv.count(len(req.Ids))
 	}
 	if err != nil {
 		return nil, nil, err
@@ -155,7 +155,7 @@ func (t *kvTable) items(c *call, ids []kvID, found []kvFound) (*sidecarv1.KvBatc
 // protoID reads an id.
 func (s *Service) protoID(t *kvTable, id *sidecarv1.KvId) (kvID, error) {
 	parts := id.GetColumns()
-	return s.kvID(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
+	return s.kv.id(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
 		if deeper(parts[i], 2) { // a value, or one with its type
 			return nil, badRequest("id: %s is one value", yql.FormatType(t))
 		}

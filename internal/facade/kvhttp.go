@@ -34,7 +34,7 @@ func (s *Service) httpKVGet(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	row, modified, err := s.kvGet(x.ctx, x.call, kvCall{t: t}, t.key(id), cond)
+	row, modified, err := s.kv.get(x.ctx, x.call, kvCall{t: t}, t.key(id), cond)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (s *Service) httpKVGet(x *exchange) error {
 
 // kvGetOf reads a request for one value.
 func (s *Service) kvGetOf(x *exchange) (*kvTable, kvID, condition, error) {
-	t, err := s.kvTable(x.r.PathValue("table"))
+	t, err := s.kv.table(x.r.PathValue("table"))
 	if err != nil {
 		return nil, nil, condition{}, err
 	}
@@ -77,7 +77,7 @@ func (s *Service) httpKVPut(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	done, err := s.kvRun(x.ctx, x.call, kvCall{t: w.t}, w)
+	done, err := s.kv.run(x.ctx, x.call, kvCall{t: w.t}, w)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *Service) httpKVPut(x *exchange) error {
 
 // kvPutOf reads a request that writes one value, which body reads.
 func (s *Service) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte, error)) (*kvWrite, error) {
-	t, err := s.kvTableToWrite(x.r.PathValue("table"))
+	t, err := s.kv.tableToWrite(x.r.PathValue("table"))
 	if err != nil {
 		return nil, x.refuseToWrite(err)
 	}
@@ -97,7 +97,7 @@ func (s *Service) kvPutOf(x *exchange, body func(limit int, setting string) ([]b
 	if err != nil {
 		return nil, err
 	}
-	limit, setting := s.maxValue(t)
+	limit, setting := s.kv.maxValue(t)
 	if limit > s.cfg.API.MaxBody {
 		limit, setting = s.cfg.API.MaxBody, "api.max_body"
 	}
@@ -105,7 +105,7 @@ func (s *Service) kvPutOf(x *exchange, body func(limit int, setting string) ([]b
 	if err != nil {
 		return nil, err
 	}
-	return s.kvPut(t, t.key(id), value, cond)
+	return s.kv.put(t, t.key(id), value, cond)
 }
 
 // replyWritten says that a value was written.
@@ -122,7 +122,7 @@ func (s *Service) httpKVDelete(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.kvRun(x.ctx, x.call, kvCall{t: w.t}, w); err != nil {
+	if _, err := s.kv.run(x.ctx, x.call, kvCall{t: w.t}, w); err != nil {
 		return err
 	}
 	return x.send(http.StatusNoContent, "")
@@ -130,7 +130,7 @@ func (s *Service) httpKVDelete(x *exchange) error {
 
 // kvDeleteOf reads a request that deletes one row.
 func (s *Service) kvDeleteOf(x *exchange) (*kvWrite, error) {
-	t, err := s.kvTableToWrite(x.r.PathValue("table"))
+	t, err := s.kv.tableToWrite(x.r.PathValue("table"))
 	if err != nil {
 		return nil, x.refuseToWrite(err)
 	}
@@ -147,7 +147,7 @@ func (s *Service) httpKVBatchGet(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	found, err := s.kvBatchGet(x.ctx, x.call, kvCall{t: t, timeout: body.Timeout, priority: body.Priority}, ids)
+	found, err := s.kv.batchGet(x.ctx, x.call, kvCall{t: t, timeout: body.Timeout, priority: body.Priority}, ids)
 	if err != nil {
 		return err
 	}
@@ -161,14 +161,14 @@ func (s *Service) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into
 		x.w.Header().Set("Allow", kvMethods)
 		return nil, nil, faultf(codeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q", kvMethods, name+batchGetSuffix)
 	}
-	t, err := s.kvTable(name)
+	t, err := s.kv.table(name)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := read(body); err != nil {
 		return nil, nil, err
 	}
-	if err := s.kvCount(len(body.IDs)); err != nil {
+	if err := s.kv.count(len(body.IDs)); err != nil {
 		return nil, nil, err
 	}
 	ids := make([]kvID, len(body.IDs))
@@ -214,7 +214,7 @@ func (s *Service) jsonID(t *kvTable, raw json.RawMessage) (kvID, error) {
 			return nil, badRequest("id: want a list of %d values, one for each column of the key", len(t.Key))
 		}
 	}
-	return s.kvID(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
+	return s.kv.id(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
 }
 
 // atID says which of several ids a fault is about.
@@ -270,7 +270,7 @@ func (s *Service) kvRequest(x *exchange, t *kvTable) (kvID, condition, error) {
 	for _, p := range parts {
 		size += len(p)
 	}
-	id, err := s.kvID(t, len(parts), size, func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseKey(parts[i], t) })
+	id, err := s.kv.id(t, len(parts), size, func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseKey(parts[i], t) })
 	if err != nil {
 		return nil, condition{}, err
 	}

@@ -17,6 +17,7 @@ import (
 // kvTable is one open table. The texts of its statements are built once, of
 // names that KVTable has checked; what callers send goes into parameters alone.
 type kvTable struct {
+	of *keyValue // the API that serves it
 	KVTable
 	path string // absolute
 

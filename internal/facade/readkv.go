@@ -100,7 +100,7 @@ func (r *kvRequest) key(s *Service, t *kvTable) (*upstream.Params, error) {
 		}
 		return t.key(id), nil
 	}
-	if err := s.fitsKey(t, len(r.columns), r.size); err != nil {
+	if err := s.kv.fitsKey(t, len(r.columns), r.size); err != nil {
 		return nil, err
 	}
 	p := new(upstream.Params)
@@ -124,7 +124,7 @@ func (r *kvRequest) key(s *Service, t *kvTable) (*upstream.Params, error) {
 
 // toWrite finds the table of a call that writes, and makes its key.
 func (r *kvRequest) toWrite(s *Service) (*kvTable, *upstream.Params, error) {
-	t, err := s.kvTableToWrite(r.table)
+	t, err := s.kv.tableToWrite(r.table)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -88,9 +88,9 @@ type Service struct {
 	cached *caches
 	large  *lane.Door // of large requests
 
-	bodies   pace                // bodies, except for their first pieces
-	discards pace                // bodies that are read although their calls have ended
-	kv       map[string]*kvTable // the open tables, by name; fixed
+	bodies   pace // bodies, except for their first pieces
+	discards pace // bodies that are read although their calls have ended
+	kv       keyValue
 	ingest   *ingest.Engine
 	tel      *telemetry
 	meter    *history.Meter // nil: none
@@ -137,11 +137,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		bodies:   pace{rate: bodyRate * runtime.GOMAXPROCS(0), burst: cfg.API.MaxBody},
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
 	}
-	s.other.core, s.tx.core = s, s
+	s.other.core, s.tx.core, s.kv.core = s, s, s
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
 	}
-	if s.kv, err = s.kvTables(cfg.KV.Tables); err != nil {
+	if err := s.kv.open(cfg.KV.Tables); err != nil {
 		return nil, err
 	}
 	s.ingest, err = ingest.New(cfg.Ingest, ingest.Deps{Tracer: deps.Batches, Meter: deps.Meter})

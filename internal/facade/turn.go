@@ -383,12 +383,12 @@ type kvJob struct {
 
 // begin lets a call in. Its statement can be sent if the table was looked at.
 func (j *kvJob) begin(t *Turn, timeout, priority string) (ready bool, err error) {
-	ctx, _, call, err := t.s.kvEnter(t.ctx, &t.c, kvCall{j.t, timeout, priority})
+	ctx, _, call, err := j.t.of.enter(t.ctx, &t.c, kvCall{j.t, timeout, priority})
 	if err != nil {
 		return false, err
 	}
 	t.ctx, t.call = ctx, call
-	ready, _ = t.s.kvChecked(j.t)
+	ready, _ = j.t.of.checked(j.t)
 	return ready && j.st != nil, nil
 }
 
@@ -397,7 +397,7 @@ func (j *kvJob) check(t *Turn) error {
 	if t.call.Ahead != nil {
 		return nil
 	}
-	return t.s.kvCheck(t.ctx, &t.c, t.call, j.t)
+	return j.t.of.check(t.ctx, &t.c, t.call, j.t)
 }
 
 // kvReading is a call that reads.
@@ -427,7 +427,7 @@ func (j *kvReading) row(t *Turn, cond condition) (row kvRow, modified bool, err 
 	if err := j.check(t); err != nil {
 		return kvRow{}, false, err
 	}
-	return t.s.kvRow(t.ctx, &t.c, t.call, j.t, j.st, t.own, cond)
+	return j.t.of.row(t.ctx, &t.c, t.call, j.t, j.st, t.own, cond)
 }
 
 // found waits for the rows of read.
@@ -435,7 +435,7 @@ func (j *kvReading) found(t *Turn, ids []kvID) ([]kvFound, error) {
 	if err := j.check(t); err != nil {
 		return nil, err
 	}
-	return t.s.kvRows(t.ctx, &t.c, t.call, j.t, j.st, t.own, ids)
+	return j.t.of.rows(t.ctx, &t.c, t.call, j.t, j.st, t.own, ids)
 }
 
 // kvGetting is a call of Get.
@@ -454,7 +454,7 @@ func (j *kvGetting) read(_ *Turn, request []byte) (proto.Message, bool) {
 }
 
 func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
-	if j.t, err = t.s.kvTable(j.req.table); err != nil {
+	if j.t, err = t.s.kv.table(j.req.table); err != nil {
 		return false, err
 	}
 	key, err := j.req.key(t.s, j.t)
@@ -525,7 +525,7 @@ func (j *kvWriting) run(t *Turn) (kvWritten, error) {
 	if err := j.check(t); err != nil {
 		return kvWritten{}, err
 	}
-	return t.s.kvWrite(t.ctx, &t.c, t.call, j.w, j.st)
+	return j.t.of.write(t.ctx, &t.c, t.call, j.w, j.st)
 }
 
 // kvPutting is a call of Put.
@@ -548,7 +548,7 @@ func (j *kvPutting) begin(t *Turn) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	w, err := t.s.kvPut(table, key, j.req.value, j.req.cond)
+	w, err := t.s.kv.put(table, key, j.req.value, j.req.cond)
 	if err != nil {
 		return false, err
 	}
