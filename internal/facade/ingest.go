@@ -3,19 +3,15 @@ package facade
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"sync"
 	"time"
 
-	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
@@ -31,6 +27,12 @@ type ingestRequest struct {
 	table  string
 	offset uint64
 	stream string
+}
+
+// rowStreams are the calls that write rows into a table as they come.
+type rowStreams struct {
+	core   *Service
+	engine *ingest.Engine
 }
 
 // maxStreamName bounds the name of a stream, in bytes.
@@ -49,20 +51,11 @@ type rowFace interface {
 	end(ctx context.Context, t ingest.Totals) error
 }
 
-// ingestRows is the call Ingest. It has no deadline but the caller's: what bounds
+// run is the call Ingest. It has no deadline but the caller's: what bounds
 // it are ingest.idle and the time of each batch.
-func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, face rowFace) error {
-	table, err := s.absolute(in.table, "table")
+func (r *rowStreams) run(ctx context.Context, c *call, in ingestRequest, face rowFace) error {
+	table, err := r.check(c, in)
 	if err != nil {
-		return err
-	}
-	if len(in.stream) > maxStreamName {
-		return badRequest("stream has %d bytes; at most %d are allowed", len(in.stream), maxStreamName)
-	}
-	if in.offset > math.MaxInt64 {
-		return badRequest("offset: %d; at most %d is allowed", in.offset, math.MaxInt64)
-	}
-	if c.class, err = classOf(c, ""); err != nil {
 		return err
 	}
 	if c.timeout != "" {
@@ -74,10 +67,11 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
 	}
-	if err := s.fresh(c); err != nil {
+	if err := r.core.fresh(c); err != nil {
 		return err
 	}
-	rows, err := s.ingest.Open(ctx, ingest.Options{Table: table, Offset: in.offset, Name: in.stream, Sink: ingestSink{s, upstream.Call{Class: c.class, App: c.app, From: c.from}}})
+	by := upstream.Call{Class: c.class, App: c.app, From: c.from}
+	rows, err := r.engine.Open(ctx, ingest.Options{Table: table, Offset: in.offset, Name: in.stream, Sink: ingestSink{r.core, by}})
 	if err != nil {
 		return ingestFault(err)
 	}
@@ -89,23 +83,10 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	feeding, stop := context.WithCancel(ctx)
 	defer stop()
 	took := &intake{rows: rows}
-	took.reserved.Begin(s.deps.Requests, &c.app.Held, 0)
-	s.senders.Go(func() {
+	took.reserved.Begin(r.core.deps.Requests, &c.app.Held, 0)
+	r.core.senders.Go(func() {
 		defer took.end()
-		switch err := panics.Call("the rows of a stream", func() error {
-			return face.feed(feeding, rows, func(n int) error {
-				if err := took.take(feeding, n); err != nil {
-					return err
-				}
-				return c.pace(feeding, n)
-			}, took.added)
-		}); {
-		case err == nil:
-			rows.Finish()
-		default:
-			rows.Stop(err)
-		}
-		took.added()
+		took.over(panics.Call("the rows of a stream", func() error { return took.feed(feeding, c, face) }))
 		<-feeding.Done() // until the stream is over its rows count
 	})
 	for {
@@ -123,6 +104,21 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	}
 }
 
+// check says whether a stream can be opened as its caller asks, finds its table, and sets the class of the call.
+func (r *rowStreams) check(c *call, in ingestRequest) (table string, err error) {
+	if table, err = r.core.absolute(in.table, "table"); err != nil {
+		return "", err
+	}
+	if len(in.stream) > maxStreamName {
+		return "", badRequest("stream has %d bytes; at most %d are allowed", len(in.stream), maxStreamName)
+	}
+	if in.offset > math.MaxInt64 {
+		return "", badRequest("offset: %d; at most %d is allowed", in.offset, math.MaxInt64)
+	}
+	c.class, err = classOf(c, "")
+	return table, err
+}
+
 // intake counts what a stream of rows holds: the part that came last until its rows are added, and twice the rows that are
 // not written yet, which are there as they came and as they go. It is safe for concurrent use.
 type intake struct {
@@ -132,6 +128,26 @@ type intake struct {
 	reserved memguard.Reservation
 	part     int // bytes of what came last; 0: its rows are added
 	taken    int // bytes
+}
+
+// feed adds the rows of a stream as they come, until there are no more, and says why.
+func (i *intake) feed(ctx context.Context, c *call, face rowFace) error {
+	return face.feed(ctx, i.rows, func(n int) error {
+		if err := i.take(ctx, n); err != nil {
+			return err
+		}
+		return c.pace(ctx, n)
+	}, i.added)
+}
+
+// over ends a stream whose rows have come. err says why no more come; nil: the caller has sent all.
+func (i *intake) over(err error) {
+	if err == nil {
+		i.rows.Finish()
+	} else {
+		i.rows.Stop(err)
+	}
+	i.added()
 }
 
 // intakeEvery is how often a part that waits for memory asks again.
@@ -251,17 +267,6 @@ func (k ingestSink) Upsert(ctx context.Context, request mem.Buffer) (ingest.Sent
 	return sent, err
 }
 
-// upsert sends an encoded BulkUpsertRequest.
-func (s *Service) upsert(ctx context.Context, call upstream.Call, request mem.Buffer) (upstream.Report, error) {
-	return s.deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		r := new(Ydb_Table.BulkUpsertResponse)
-		if err := conn.Invoke(ctx, Ydb_Table_V1.TableService_BulkUpsert_FullMethodName, encoded{request}, r, grpc.ForceCodecV2(encodedCodec{})); err != nil {
-			return err
-		}
-		return upstream.CheckOperation(r.GetOperation())
-	})
-}
-
 // ofRows tells whether a refusal may be for the sake of single rows, or because
 // there were too many.
 func ofRows(e *upstream.Error) bool {
@@ -274,34 +279,3 @@ func ofRows(e *upstream.Error) bool {
 	}
 	return false
 }
-
-// encoded is a message that is octets already.
-type encoded struct{ mem.Buffer }
-
-// AppendMessage has the data path's client send the octets.
-func (e encoded) AppendMessage(b []byte) ([]byte, error) { return append(b, e.ReadOnlyData()...), nil }
-
-// encodedCodec has grpc-go do so: it sends encoded messages as they are, and reads answers as usual.
-type encodedCodec struct{}
-
-// Marshal hands out another reference to the octets, which gRPC lets go of once they are sent.
-func (encodedCodec) Marshal(v any) (mem.BufferSlice, error) {
-	e, ok := v.(encoded)
-	if !ok {
-		return nil, fmt.Errorf("facade: a %T is not encoded", v)
-	}
-	e.Ref()
-	return mem.BufferSlice{e.Buffer}, nil
-}
-
-// Unmarshal reads an answer.
-func (encodedCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, ok := v.(proto.Message)
-	if !ok {
-		return fmt.Errorf("facade: a %T is no message", v)
-	}
-	return proto.Unmarshal(data.Materialize(), m)
-}
-
-// Name is that of the usual codec: what is sent is the same.
-func (encodedCodec) Name() string { return "proto" }

@@ -63,7 +63,7 @@ func (i ingestServer) rows(ctx context.Context, c *call, in ingestRequest, strea
 			err = unsent
 		}
 	}()
-	return i.s.ingestRows(ctx, c, in, &ingestStream{s: i.s, stream: stream, outbox: out, traceID: c.traceID})
+	return i.s.rows.run(ctx, c, in, &ingestStream{s: i.s, stream: stream, outbox: out, traceID: c.traceID})
 }
 
 // first returns the message that opens a stream, as octets, unless ctx ends before it comes:

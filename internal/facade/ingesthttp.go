@@ -32,7 +32,7 @@ func (s *Service) httpIngest(x *exchange) error {
 		}
 	}
 	if err == nil {
-		err = s.ingestRows(x.ctx, x.call, in, f)
+		err = s.rows.run(x.ctx, x.call, in, f)
 	}
 	if !x.started {
 		return err

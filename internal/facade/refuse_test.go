@@ -81,7 +81,7 @@ func TestEarlyRefusalsDoNotWaitForTheBody(t *testing.T) {
 			t.Run(tc.name+"_"+how, func(t *testing.T) {
 				if strings.HasPrefix(tc.name, "draining") {
 					b.s.gate.drain()
-					b.s.ingest.Drain()
+					b.s.rows.engine.Drain()
 				}
 				conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 				if err != nil {
@@ -160,7 +160,7 @@ func TestEarlyRefusalsOverHTTP2(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			if strings.HasPrefix(tc.name, "draining") {
 				b.s.gate.drain()
-				b.s.ingest.Drain()
+				b.s.rows.engine.Drain()
 			}
 			body, more := io.Pipe()
 			defer more.Close()

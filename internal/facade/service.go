@@ -91,7 +91,7 @@ type Service struct {
 	bodies   pace // bodies, except for their first pieces
 	discards pace // bodies that are read although their calls have ended
 	kv       keyValue
-	ingest   *ingest.Engine
+	rows     rowStreams
 	tel      *telemetry
 	meter    *history.Meter // nil: none
 
@@ -137,14 +137,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		bodies:   pace{rate: bodyRate * runtime.GOMAXPROCS(0), burst: cfg.API.MaxBody},
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
 	}
-	s.other.core, s.tx.core, s.kv.core = s, s, s
+	s.other.core, s.tx.core, s.kv.core, s.rows.core = s, s, s, s
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
 	}
 	if err := s.kv.open(cfg.KV.Tables); err != nil {
 		return nil, err
 	}
-	s.ingest, err = ingest.New(cfg.Ingest, ingest.Deps{Tracer: deps.Batches, Meter: deps.Meter})
+	s.rows.engine, err = ingest.New(cfg.Ingest, ingest.Deps{Tracer: deps.Batches, Meter: deps.Meter})
 	return s, err
 }
 
@@ -156,7 +156,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.cached.run(ctx, &wg)
 	err := s.tx.leases.Run(ctx)
 	wg.Wait()
-	s.ingest.Close()
+	s.rows.engine.Close()
 	s.senders.Wait()
 	return err
 }
@@ -167,14 +167,14 @@ func (s *Service) Run(ctx context.Context) error {
 // The error, if any, says how many of each.
 func (s *Service) Drain(ctx context.Context) error {
 	s.gate.drain()
-	s.ingest.Drain()
+	s.rows.engine.Drain()
 	err := s.tx.leases.Drain(ctx)
 	if err == nil {
 		err = s.gate.wait(ctx)
 	}
 	transactions := s.tx.leases.Size()
 	calls := s.gate.cutAll()
-	s.ingest.Cut()
+	s.rows.engine.Cut()
 	limited, cancel := context.WithTimeout(context.Background(), cutLimit)
 	defer cancel()
 	closed, over := context.WithCancel(context.Background())
@@ -227,7 +227,7 @@ func (s *Service) State() State {
 }
 
 // Streams lists the open streams of rows, oldest first.
-func (s *Service) Streams() []ingest.State { return s.ingest.State() }
+func (s *Service) Streams() []ingest.State { return s.rows.engine.State() }
 
 // TransactionState is one open transaction, without its token.
 type TransactionState struct {
