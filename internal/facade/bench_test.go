@@ -45,7 +45,7 @@ func BenchmarkExecute(b *testing.B) {
 		b.ReportAllocs()
 		req := &sidecarv1.ExecuteRequest{Sql: sql, Params: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 42}}}}
 		for b.Loop() {
-			if _, err := s.Execute(b.Context(), req); err != nil {
+			if _, err := s.grpc.Execute(b.Context(), req); err != nil {
 				b.Fatal(err)
 			}
 			db.taken()
@@ -81,7 +81,7 @@ func BenchmarkTracing(b *testing.B) {
 		for i, s := range services {
 			start := time.Now()
 			for range turn {
-				if _, err := s.Execute(b.Context(), req); err != nil {
+				if _, err := s.grpc.Execute(b.Context(), req); err != nil {
 					b.Fatal(err)
 				}
 				db.taken()

@@ -450,7 +450,7 @@ func TestLongBulksLetOthersWork(t *testing.T) {
 
 // No more names of columns are kept of a message than a row may have.
 func TestColumnsOfIngestAreBounded(t *testing.T) {
-	g := &ingestStream{s: &Service{cfg: Default()}}
+	g := &ingestStream{api: &grpcAPI{core: &Service{cfg: Default()}}}
 	message := bytes.Repeat([]byte{fieldColumns<<3 | 2, 0}, 1<<20)
 	var columns []string
 	var err error

@@ -53,18 +53,18 @@ func TestRefusedCallsCostNoBytes(t *testing.T) {
 		{"list_in_a_transaction", post("/v1/tx", `{"statements":[{"sql":"`+long+`"}]}`), ""},
 		{"explain", post("/v1/explain", `{"sql":"`+long+`"}`), ""},
 		{"grpc", called(func(ctx context.Context, s *Service) error {
-			_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: long})
+			_, err := s.grpc.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: long})
 			return err
 		}), ""},
 		{"grpc_list", called(func(ctx context.Context, s *Service) error {
-			_, err := s.Batch(ctx, &sidecarv1.BatchRequest{Statements: []*sidecarv1.BatchStatement{{Sql: long}}})
+			_, err := s.grpc.Batch(ctx, &sidecarv1.BatchRequest{Statements: []*sidecarv1.BatchStatement{{Sql: long}}})
 			return err
 		}), ""},
 		{"no_JSON", post("/v1/query", long), "BAD_REQUEST"},
 		{"no_transaction", post("/v1/query", `{"sql":"`+long+`","tx":{"id":"tx_none"}}`), "not the id"},
 		{"no_transaction_to_end", post("/v1/tx/tx_none/commit", `{"timeout":"`+strings.Repeat("0", size)+`1s"}`), "not the id"},
 		{"grpc_no_transaction", called(func(ctx context.Context, s *Service) error {
-			_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: long, Tx: &sidecarv1.TxSelector{Id: "tx_none"}})
+			_, err := s.grpc.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: long, Tx: &sidecarv1.TxSelector{Id: "tx_none"}})
 			return err
 		}), "not the id"},
 	} {

@@ -23,18 +23,25 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
+// grpcAPI is the gRPC API: the service sidecar.v1.Sidecar, and what the other services of it share.
+type grpcAPI struct {
+	sidecarv1.UnimplementedSidecarServer
+
+	core *Service
+}
+
 // Register makes the gRPC face known to a server made with ServerOptions.
-func (s *Service) Register(r grpc.ServiceRegistrar) {
-	for _, one := range s.services() {
-		r.RegisterService(s.weighed(one.desc), one.of)
+func (a *grpcAPI) Register(r grpc.ServiceRegistrar) {
+	for _, one := range a.services() {
+		r.RegisterService(a.weighed(one.desc), one.of)
 	}
 }
 
 // Unary calls each with every method of the gRPC face that has one request and one answer:
 // its path, and what runs it as a server would.
-func (s *Service) Unary(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
-	for _, one := range s.services() {
-		for _, m := range s.weighed(one.desc).Methods {
+func (a *grpcAPI) Unary(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
+	for _, one := range a.services() {
+		for _, m := range a.weighed(one.desc).Methods {
 			each(one.path(m.MethodName), func(ctx context.Context, decode func(any) error) (any, error) {
 				return m.Handler(one.of, ctx, decode, nil)
 			})
@@ -43,9 +50,9 @@ func (s *Service) Unary(each func(path string, run func(ctx context.Context, dec
 }
 
 // Streaming is Unary for the methods that have one request and many answers.
-func (s *Service) Streaming(each func(path string, run func(grpc.ServerStream) error)) {
-	for _, one := range s.services() {
-		for _, m := range s.weighed(one.desc).Streams {
+func (a *grpcAPI) Streaming(each func(path string, run func(grpc.ServerStream) error)) {
+	for _, one := range a.services() {
+		for _, m := range a.weighed(one.desc).Streams {
 			if !m.ClientStreams {
 				each(one.path(m.StreamName), func(stream grpc.ServerStream) error { return m.Handler(one.of, stream) })
 			}
@@ -55,8 +62,8 @@ func (s *Service) Streaming(each func(path string, run func(grpc.ServerStream) e
 
 // Denied calls each with every method of the gRPC face: its path, and what answers a call that comes with no token of an app, while any app
 // has one. That does all that the method does with such a call, but without its request, of which nothing needs to be here.
-func (s *Service) Denied(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
-	for _, one := range s.services() {
+func (a *grpcAPI) Denied(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
+	for _, one := range a.services() {
 		var names []string
 		for _, m := range one.desc.Methods {
 			names = append(names, m.MethodName)
@@ -68,7 +75,7 @@ func (s *Service) Denied(each func(path string, run func(ctx context.Context, de
 			path := one.path(name)
 			each(path, func(ctx context.Context, _ func(any) error) (any, error) {
 				in, c := callOf(ctx, nameOf(path))
-				fault := s.serve(in, c, func(context.Context) error { return apps.ErrToken }) // which an app may have by now
+				fault := a.core.serve(in, c, func(context.Context) error { return apps.ErrToken }) // which an app may have by now
 				return nil, fault.status(c.traceID)
 			})
 		}
@@ -89,18 +96,18 @@ type served struct {
 // path is that of a method.
 func (v served) path(method string) string { return "/" + v.desc.ServiceName + "/" + method }
 
-func (s *Service) services() []served {
-	return []served{{&sidecarv1.Sidecar_ServiceDesc, s}, {&sidecarv1.KeyValue_ServiceDesc, keyValueServer{s: s}}, {&sidecarv1.Ingest_ServiceDesc, ingestServer{s: s}}}
+func (a *grpcAPI) services() []served {
+	return []served{{&sidecarv1.Sidecar_ServiceDesc, a}, {&sidecarv1.KeyValue_ServiceDesc, keyValueServer{api: a}}, {&sidecarv1.Ingest_ServiceDesc, ingestServer{api: a}}}
 }
 
 // ServerOptions bound what a gRPC server reads. The limits are twice those of the
 // settings, so that what exceeds a setting a little is still answered with an
 // error that names it.
-func (s *Service) ServerOptions() []grpc.ServerOption {
+func (a *grpcAPI) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(2 * s.cfg.API.MaxBody),
+		grpc.MaxRecvMsgSize(2 * a.core.cfg.API.MaxBody),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
-		grpc.MaxHeaderListSize(uint32(2 * s.cfg.API.MaxHeaders)),
+		grpc.MaxHeaderListSize(uint32(2 * a.core.cfg.API.MaxHeaders)),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
 			err = panics.Call("a gRPC handler", func() (err error) {
 				res, err = next(ctx, req)
@@ -129,11 +136,11 @@ const (
 )
 
 // unary runs one call of the gRPC face.
-func unary[Res proto.Message](ctx context.Context, s *Service, name string, req proto.Message, f func(context.Context, *call) (Res, error)) (Res, error) {
+func unary[Res proto.Message](ctx context.Context, a *grpcAPI, name string, req proto.Message, f func(context.Context, *call) (Res, error)) (Res, error) {
 	var res Res
-	c, fault := s.grpcCall(ctx, name, req, func(ctx context.Context, c *call) (err error) {
-		if p := s.other.ownerOf(ctx, c, txID(req)); p != nil {
-			res, err = relayUnary[Res](ctx, s, c, p, req)
+	c, fault := a.call(ctx, name, req, func(ctx context.Context, c *call) (err error) {
+		if p := a.core.other.ownerOf(ctx, c, txID(req)); p != nil {
+			res, err = relayUnary[Res](ctx, a, c, p, req)
 			return err
 		}
 		if res, err = f(ctx, c); err == nil && c.app.Metered() {
@@ -158,12 +165,12 @@ func callOf(ctx context.Context, name string) (context.Context, *call) {
 	return extract(ctx, incoming(md)), &call{name: name, priority: priorityOf(get), caller: callerOf(ctx, get, md.Get(headerToken)), from: connectionOf(ctx, get)}
 }
 
-func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {
+func (a *grpcAPI) call(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {
 	in, c := callOf(ctx, name)
-	fault := s.serve(in, c, func(ctx context.Context) error {
+	fault := a.core.serve(in, c, func(ctx context.Context) error {
 		early := receivedOf(ctx)
 		md, _ := metadata.FromIncomingContext(ctx)
-		if err := s.weigh(c, metadataSize(md), requestSize(ctx, early, req), early, req); err != nil {
+		if err := a.weigh(c, metadataSize(md), requestSize(ctx, early, req), early, req); err != nil {
 			return err
 		}
 		return f(ctx, c)
@@ -172,22 +179,22 @@ func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, 
 }
 
 // weigh refuses a request that is too large, for which there is no memory, or that says more than this process understands.
-func (s *Service) weigh(c *call, headers, size int, early *received, req proto.Message) error {
-	if err := s.weighRead(c, headers, size, early, func() int { return valuesOf(req) }); err != nil {
+func (a *grpcAPI) weigh(c *call, headers, size int, early *received, req proto.Message) error {
+	if err := a.weighRead(c, headers, size, early, func() int { return valuesOf(req) }); err != nil {
 		return err
 	}
 	return understood(req.ProtoReflect())
 }
 
 // weighRead is weigh without the look for unknown fields, for whoever has read the request by hand. values counts those of its parameters.
-func (s *Service) weighRead(c *call, headers, size int, early *received, values func() int) error {
-	if headers > s.cfg.API.MaxHeaders {
-		return overLimit("bytes of metadata", headers, s.cfg.API.MaxHeaders, "api.max_headers")
+func (a *grpcAPI) weighRead(c *call, headers, size int, early *received, values func() int) error {
+	if headers > a.core.cfg.API.MaxHeaders {
+		return overLimit("bytes of metadata", headers, a.core.cfg.API.MaxHeaders, "api.max_headers")
 	}
-	if size > s.cfg.API.MaxBody {
-		return overLimit("bytes of the request", size, s.cfg.API.MaxBody, "api.max_body")
+	if size > a.core.cfg.API.MaxBody {
+		return overLimit("bytes of the request", size, a.core.cfg.API.MaxBody, "api.max_body")
 	}
-	if err := s.roomFor(size); err != nil {
+	if err := a.core.roomFor(size); err != nil {
 		return err
 	}
 	if early == nil {
@@ -293,10 +300,10 @@ func (f *fault) status(traceID string) error {
 }
 
 // Execute runs one statement and returns all rows.
-func (s *Service) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*sidecarv1.ExecuteResponse, error) {
-	return unary(ctx, s, "Execute", req, func(ctx context.Context, c *call) (*sidecarv1.ExecuteResponse, error) {
+func (a *grpcAPI) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*sidecarv1.ExecuteResponse, error) {
+	return unary(ctx, a, "Execute", req, func(ctx context.Context, c *call) (*sidecarv1.ExecuteResponse, error) {
 		var rows protoSink
-		done, err := s.execute(ctx, c, s.executeOf(req), &rows)
+		done, err := a.core.execute(ctx, c, a.executeOf(req), &rows)
 		if err != nil {
 			return nil, err
 		}
@@ -336,20 +343,20 @@ func (p *protoSink) appendResponse(b []byte, c *call, done outcome) ([]byte, err
 }
 
 // executeOf reads the request of Execute and ExecuteStream.
-func (s *Service) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
+func (a *grpcAPI) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
 	return executeRequest{
-		spec: spec{sql: req.Sql, params: s.protoValues(req.Params), types: req.Types, stats: req.Stats, limits: limitsOf(req.Limits)},
+		spec: spec{sql: req.Sql, params: a.values(req.Params), types: req.Types, stats: req.Stats, limits: limitsOf(req.Limits)},
 		mode: req.Mode, tx: selectorOf(req.Tx), idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority,
 	}
 }
 
 // ExecuteStream runs one statement and sends its rows as they arrive.
-func (s *Service) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
-	c, fault := s.grpcCall(stream.Context(), "ExecuteStream", req, func(ctx context.Context, c *call) error {
-		if p := s.other.ownerOf(ctx, c, txID(req)); p != nil {
-			return s.relayStream(ctx, c, p, req, stream)
+func (a *grpcAPI) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
+	c, fault := a.call(stream.Context(), "ExecuteStream", req, func(ctx context.Context, c *call) error {
+		if p := a.core.other.ownerOf(ctx, c, txID(req)); p != nil {
+			return a.relayStream(ctx, c, p, req, stream)
 		}
-		return s.streamTo(ctx, c, req, stream)
+		return a.streamTo(ctx, c, req, stream)
 	})
 	if timing := serverTiming(c.info); timing != "" {
 		stream.SetTrailer(metadata.Pairs(keyServerTiming, timing))
@@ -360,23 +367,23 @@ func (s *Service) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.Serve
 	return nil
 }
 
-func (s *Service) streamTo(ctx context.Context, c *call, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) (err error) {
-	in := s.executeOf(req)
+func (a *grpcAPI) streamTo(ctx context.Context, c *call, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) (err error) {
+	in := a.executeOf(req)
 	in.streamed = true
 	// The deadline holds for the reader too, so it is set before execute does.
-	ctx, cancel, err := s.cfg.API.deadline(ctx, c.work, in.timeout)
+	ctx, cancel, err := a.core.cfg.API.deadline(ctx, c.work, in.timeout)
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	out := s.newProtoStream(ctx, stream)
+	out := a.newStream(ctx, stream)
 	out.call = c
 	defer func() {
 		if lost := out.close(ctx); err == nil {
 			err = lost
 		}
 	}()
-	done, err := s.execute(ctx, c, in, out)
+	done, err := a.core.execute(ctx, c, in, out)
 	if err != nil {
 		return err
 	}
@@ -386,16 +393,16 @@ func (s *Service) streamTo(ctx context.Context, c *call, req *sidecarv1.ExecuteR
 }
 
 // Transact runs a list of statements as one transaction.
-func (s *Service) Transact(ctx context.Context, req *sidecarv1.TransactRequest) (*sidecarv1.TransactResponse, error) {
-	return unary(ctx, s, "Transact", req, func(ctx context.Context, c *call) (*sidecarv1.TransactResponse, error) {
+func (a *grpcAPI) Transact(ctx context.Context, req *sidecarv1.TransactRequest) (*sidecarv1.TransactResponse, error) {
+	return unary(ctx, a, "Transact", req, func(ctx context.Context, c *call) (*sidecarv1.TransactResponse, error) {
 		in := transactRequest{mode: req.Mode, idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority}
 		for _, st := range req.Statements {
 			in.statements = append(in.statements, spec{
-				sql: st.GetSql(), params: s.protoValues(st.GetParams()), types: st.GetTypes(), stats: req.Stats, limits: limitsOf(req.Limits),
+				sql: st.GetSql(), params: a.values(st.GetParams()), types: st.GetTypes(), stats: req.Stats, limits: limitsOf(req.Limits),
 			})
 		}
 		sinks := make([]protoSink, len(in.statements))
-		done, err := s.transact(ctx, c, in, func(i int) sink { return &sinks[i] })
+		done, err := a.core.transact(ctx, c, in, func(i int) sink { return &sinks[i] })
 		if err != nil {
 			return nil, err
 		}
@@ -411,46 +418,46 @@ func (s *Service) Transact(ctx context.Context, req *sidecarv1.TransactRequest) 
 }
 
 // Begin opens an interactive transaction.
-func (s *Service) Begin(ctx context.Context, req *sidecarv1.BeginRequest) (*sidecarv1.BeginResponse, error) {
-	return unary(ctx, s, "Begin", req, func(ctx context.Context, c *call) (*sidecarv1.BeginResponse, error) {
-		tx, err := s.tx.begin(ctx, c, beginRequest{mode: req.Mode, timeout: req.Timeout, priority: req.Priority})
+func (a *grpcAPI) Begin(ctx context.Context, req *sidecarv1.BeginRequest) (*sidecarv1.BeginResponse, error) {
+	return unary(ctx, a, "Begin", req, func(ctx context.Context, c *call) (*sidecarv1.BeginResponse, error) {
+		tx, err := a.core.tx.begin(ctx, c, beginRequest{mode: req.Mode, timeout: req.Timeout, priority: req.Priority})
 		return &sidecarv1.BeginResponse{Tx: tx, Info: c.info}, err
 	})
 }
 
 // Commit commits an interactive transaction.
-func (s *Service) Commit(ctx context.Context, req *sidecarv1.CommitRequest) (*sidecarv1.CommitResponse, error) {
-	return unary(ctx, s, "Commit", req, func(ctx context.Context, c *call) (*sidecarv1.CommitResponse, error) {
-		return &sidecarv1.CommitResponse{Info: c.info}, s.tx.commit(ctx, c, req.Id, req.Timeout)
+func (a *grpcAPI) Commit(ctx context.Context, req *sidecarv1.CommitRequest) (*sidecarv1.CommitResponse, error) {
+	return unary(ctx, a, "Commit", req, func(ctx context.Context, c *call) (*sidecarv1.CommitResponse, error) {
+		return &sidecarv1.CommitResponse{Info: c.info}, a.core.tx.commit(ctx, c, req.Id, req.Timeout)
 	})
 }
 
 // Rollback rolls an interactive transaction back.
-func (s *Service) Rollback(ctx context.Context, req *sidecarv1.RollbackRequest) (*sidecarv1.RollbackResponse, error) {
-	return unary(ctx, s, "Rollback", req, func(ctx context.Context, c *call) (*sidecarv1.RollbackResponse, error) {
-		return &sidecarv1.RollbackResponse{Info: c.info}, s.tx.rollBack(ctx, c, req.Id, req.Timeout)
+func (a *grpcAPI) Rollback(ctx context.Context, req *sidecarv1.RollbackRequest) (*sidecarv1.RollbackResponse, error) {
+	return unary(ctx, a, "Rollback", req, func(ctx context.Context, c *call) (*sidecarv1.RollbackResponse, error) {
+		return &sidecarv1.RollbackResponse{Info: c.info}, a.core.tx.rollBack(ctx, c, req.Id, req.Timeout)
 	})
 }
 
 // GetTransaction tells the state of an open interactive transaction.
-func (s *Service) GetTransaction(ctx context.Context, req *sidecarv1.GetTransactionRequest) (*sidecarv1.GetTransactionResponse, error) {
-	return unary(ctx, s, "GetTransaction", req, func(context.Context, *call) (*sidecarv1.GetTransactionResponse, error) {
-		return s.tx.get(req.Id)
+func (a *grpcAPI) GetTransaction(ctx context.Context, req *sidecarv1.GetTransactionRequest) (*sidecarv1.GetTransactionResponse, error) {
+	return unary(ctx, a, "GetTransaction", req, func(context.Context, *call) (*sidecarv1.GetTransactionResponse, error) {
+		return a.core.tx.get(req.Id)
 	})
 }
 
 // Batch runs independent statements, each with an outcome of its own.
-func (s *Service) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*sidecarv1.BatchResponse, error) {
-	return unary(ctx, s, "Batch", req, func(ctx context.Context, c *call) (*sidecarv1.BatchResponse, error) {
+func (a *grpcAPI) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*sidecarv1.BatchResponse, error) {
+	return unary(ctx, a, "Batch", req, func(ctx context.Context, c *call) (*sidecarv1.BatchResponse, error) {
 		in := batchRequest{timeout: req.Timeout, priority: req.Priority}
 		for _, st := range req.Statements {
 			in.statements = append(in.statements, executeRequest{
-				spec: spec{sql: st.GetSql(), params: s.protoValues(st.GetParams()), types: st.GetTypes(), limits: limitsOf(st.GetLimits())},
+				spec: spec{sql: st.GetSql(), params: a.values(st.GetParams()), types: st.GetTypes(), limits: limitsOf(st.GetLimits())},
 				mode: st.GetMode(), idempotent: st.GetIdempotent(),
 			})
 		}
 		sinks := make([]protoSink, len(in.statements))
-		done, err := s.batch(ctx, c, in, func(i int) sink { return &sinks[i] })
+		done, err := a.core.batch(ctx, c, in, func(i int) sink { return &sinks[i] })
 		if err != nil {
 			return nil, err
 		}
@@ -470,33 +477,33 @@ func (s *Service) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*side
 }
 
 // BulkUpsert writes rows without a transaction.
-func (s *Service) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertRequest) (*sidecarv1.BulkUpsertResponse, error) {
-	return unary(ctx, s, "BulkUpsert", req, func(ctx context.Context, c *call) (*sidecarv1.BulkUpsertResponse, error) {
+func (a *grpcAPI) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertRequest) (*sidecarv1.BulkUpsertResponse, error) {
+	return unary(ctx, a, "BulkUpsert", req, func(ctx context.Context, c *call) (*sidecarv1.BulkUpsertResponse, error) {
 		in := bulkRequest{table: req.Table, types: req.Types, timeout: req.Timeout, priority: req.Priority, rows: receivedOf(ctx).rows}
-		n, err := s.bulkUpsert(ctx, c, in)
+		n, err := a.core.bulkUpsert(ctx, c, in)
 		return &sidecarv1.BulkUpsertResponse{Rows: n, Info: c.info}, err
 	})
 }
 
 // Explain returns the plan of a statement.
-func (s *Service) Explain(ctx context.Context, req *sidecarv1.ExplainRequest) (*sidecarv1.ExplainResponse, error) {
-	return unary(ctx, s, "Explain", req, func(ctx context.Context, c *call) (*sidecarv1.ExplainResponse, error) {
-		plan, err := s.explain(ctx, c, explainRequest{sql: req.Sql, types: req.Types, timeout: req.Timeout, priority: req.Priority})
+func (a *grpcAPI) Explain(ctx context.Context, req *sidecarv1.ExplainRequest) (*sidecarv1.ExplainResponse, error) {
+	return unary(ctx, a, "Explain", req, func(ctx context.Context, c *call) (*sidecarv1.ExplainResponse, error) {
+		plan, err := a.core.explain(ctx, c, explainRequest{sql: req.Sql, types: req.Types, timeout: req.Timeout, priority: req.Priority})
 		return &sidecarv1.ExplainResponse{Plan: plan.plan, Ast: plan.ast, Info: c.info}, err
 	})
 }
 
 // Describe returns the columns and the key of a table.
-func (s *Service) Describe(ctx context.Context, req *sidecarv1.DescribeRequest) (*sidecarv1.DescribeResponse, error) {
-	return unary(ctx, s, "Describe", req, func(ctx context.Context, c *call) (*sidecarv1.DescribeResponse, error) {
-		return s.describeTable(ctx, c, req.Path, req.Timeout)
+func (a *grpcAPI) Describe(ctx context.Context, req *sidecarv1.DescribeRequest) (*sidecarv1.DescribeResponse, error) {
+	return unary(ctx, a, "Describe", req, func(ctx context.Context, c *call) (*sidecarv1.DescribeResponse, error) {
+		return a.core.describeTable(ctx, c, req.Path, req.Timeout)
 	})
 }
 
 // Status returns the state of the sidecar.
-func (s *Service) Status(ctx context.Context, req *sidecarv1.StatusRequest) (*sidecarv1.StatusResponse, error) {
-	return unary(ctx, s, "Status", req, func(context.Context, *call) (*sidecarv1.StatusResponse, error) {
-		return s.status(), nil
+func (a *grpcAPI) Status(ctx context.Context, req *sidecarv1.StatusRequest) (*sidecarv1.StatusResponse, error) {
+	return unary(ctx, a, "Status", req, func(context.Context, *call) (*sidecarv1.StatusResponse, error) {
+		return a.core.status(), nil
 	})
 }
 

@@ -22,12 +22,12 @@ const callIngest = "Ingest/Ingest"
 // ingestServer is the service sidecar.v1.Ingest.
 type ingestServer struct {
 	sidecarv1.UnimplementedIngestServer
-	s *Service
+	api *grpcAPI
 }
 
 // Ingest writes rows as they come.
 func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) error {
-	c, fault := i.s.grpcCall(stream.Context(), callIngest, &sidecarv1.IngestOpen{}, func(ctx context.Context, c *call) error {
+	c, fault := i.api.call(stream.Context(), callIngest, &sidecarv1.IngestOpen{}, func(ctx context.Context, c *call) error {
 		first, err := i.first(ctx, stream)
 		if err != nil {
 			return gone(ctx, err)
@@ -57,13 +57,13 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 
 // rows is the stream after its first message.
 func (i ingestServer) rows(ctx context.Context, c *call, in ingestRequest, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (err error) {
-	out := newOutbox[sidecarv1.IngestResponse](stream.Context(), i.s, stream)
+	out := newOutbox[sidecarv1.IngestResponse](stream.Context(), i.api, stream)
 	defer func() { // also after a panic: else its goroutine waits for ever
 		if unsent := out.close(ctx); err == nil {
 			err = unsent
 		}
 	}()
-	return i.s.rows.run(ctx, c, in, &ingestStream{s: i.s, stream: stream, outbox: out, traceID: c.traceID})
+	return i.api.core.rows.run(ctx, c, in, &ingestStream{api: i.api, stream: stream, outbox: out, traceID: c.traceID})
 }
 
 // first returns the message that opens a stream, as octets, unless ctx ends before it comes:
@@ -74,7 +74,7 @@ func (i ingestServer) first(ctx context.Context, stream grpc.BidiStreamingServer
 		err error
 	}
 	came := make(chan *received, 1)
-	i.s.senders.Go(func() {
+	i.api.core.senders.Go(func() {
 		r := new(received)
 		r.err = panics.Call("the first message of a stream", func() error { return stream.RecvMsg(&r.m) })
 		came <- r
@@ -100,7 +100,7 @@ func gone(ctx context.Context, err error) error {
 
 // ingestStream is the gRPC face of one stream.
 type ingestStream struct {
-	s       *Service
+	api     *grpcAPI
 	stream  grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]
 	outbox  outbox[sidecarv1.IngestResponse]
 	traceID string
@@ -111,7 +111,7 @@ func (*ingestStream) opened(context.Context) error { return nil }
 func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
 	var columns []string
 	for {
-		g.s.deps.Memory.Slow(ctx)
+		g.api.core.deps.Memory.Slow(ctx)
 		// Rows are not taken apart into messages, which would cost more than all the
 		// rest: to a message without fields everything is unknown, and kept as it came.
 		m := &emptypb.Empty{}
@@ -157,8 +157,8 @@ func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Strea
 		case number > fieldRow || field == nil:
 			return yql.UnknownField(number, ingestRowsName)
 		case number == fieldColumns:
-			if names = append(names, string(field)); len(names) > g.s.cfg.API.MaxParams {
-				return overLimit("columns", len(names), g.s.cfg.API.MaxParams, "api.max_params")
+			if names = append(names, string(field)); len(names) > g.api.core.cfg.API.MaxParams {
+				return overLimit("columns", len(names), g.api.core.cfg.API.MaxParams, "api.max_params")
 			}
 		}
 	}

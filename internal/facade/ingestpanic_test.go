@@ -15,7 +15,7 @@ func TestAPanicInAStreamOfRowsEndsItsSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(Service)
 		if panics.Call("a stream of rows", func() error {
-			return ingestServer{s: s}.rows(t.Context(), nil, ingestRequest{table: "t"}, nil)
+			return ingestServer{api: &s.grpc}.rows(t.Context(), nil, ingestRequest{table: "t"}, nil)
 		}) == nil {
 			t.Error("it did not panic")
 		}

@@ -13,17 +13,17 @@ import (
 // keyValueServer is the service sidecar.v1.KeyValue.
 type keyValueServer struct {
 	sidecarv1.UnimplementedKeyValueServer
-	s *Service
+	api *grpcAPI
 }
 
 // Get reads one value.
 func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*sidecarv1.KvGetResponse, error) {
-	return unary(ctx, k.s, callKVGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvGetResponse, error) {
-		t, id, err := k.s.getOf(req)
+	return unary(ctx, k.api, callKVGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvGetResponse, error) {
+		t, id, err := k.api.getOf(req)
 		if err != nil {
 			return nil, err
 		}
-		row, modified, err := k.s.kv.get(ctx, c, kvCall{t, req.Timeout, req.Priority}, t.key(id), conditionOf(req.Condition))
+		row, modified, err := k.api.core.kv.get(ctx, c, kvCall{t, req.Timeout, req.Priority}, t.key(id), conditionOf(req.Condition))
 		if err != nil {
 			return nil, err
 		}
@@ -31,12 +31,12 @@ func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*
 	})
 }
 
-func (s *Service) getOf(req *sidecarv1.KvGetRequest) (*kvTable, kvID, error) {
-	t, err := s.kv.table(req.Table)
+func (a *grpcAPI) getOf(req *sidecarv1.KvGetRequest) (*kvTable, kvID, error) {
+	t, err := a.core.kv.table(req.Table)
 	if err != nil {
 		return nil, nil, err
 	}
-	id, err := s.protoID(t, req.Id)
+	id, err := a.id(t, req.Id)
 	return t, id, err
 }
 
@@ -50,26 +50,26 @@ func (t *kvTable) response(c *call, row kvRow, modified bool) (_ *sidecarv1.KvGe
 
 // Put writes one value.
 func (k keyValueServer) Put(ctx context.Context, req *sidecarv1.KvPutRequest) (*sidecarv1.KvPutResponse, error) {
-	return unary(ctx, k.s, callKVPut, req, func(ctx context.Context, c *call) (*sidecarv1.KvPutResponse, error) {
-		w, err := k.s.putOf(req)
+	return unary(ctx, k.api, callKVPut, req, func(ctx context.Context, c *call) (*sidecarv1.KvPutResponse, error) {
+		w, err := k.api.putOf(req)
 		if err != nil {
 			return nil, err
 		}
-		done, err := k.s.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
+		done, err := k.api.core.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
 		return done.response(c), err
 	})
 }
 
-func (s *Service) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
-	t, err := s.kv.tableToWrite(req.Table)
+func (a *grpcAPI) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
+	t, err := a.core.kv.tableToWrite(req.Table)
 	if err != nil {
 		return nil, err
 	}
-	id, err := s.protoID(t, req.Id)
+	id, err := a.id(t, req.Id)
 	if err != nil {
 		return nil, err
 	}
-	return s.kv.put(t, t.key(id), req.Value, conditionOf(req.Condition))
+	return a.core.kv.put(t, t.key(id), req.Value, conditionOf(req.Condition))
 }
 
 func (w kvWritten) response(c *call) *sidecarv1.KvPutResponse {
@@ -78,22 +78,22 @@ func (w kvWritten) response(c *call) *sidecarv1.KvPutResponse {
 
 // Delete deletes one row.
 func (k keyValueServer) Delete(ctx context.Context, req *sidecarv1.KvDeleteRequest) (*sidecarv1.KvDeleteResponse, error) {
-	return unary(ctx, k.s, callKVDelete, req, func(ctx context.Context, c *call) (*sidecarv1.KvDeleteResponse, error) {
-		w, err := k.s.deleteOf(req)
+	return unary(ctx, k.api, callKVDelete, req, func(ctx context.Context, c *call) (*sidecarv1.KvDeleteResponse, error) {
+		w, err := k.api.deleteOf(req)
 		if err != nil {
 			return nil, err
 		}
-		_, err = k.s.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
+		_, err = k.api.core.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
 		return &sidecarv1.KvDeleteResponse{Info: c.info}, err
 	})
 }
 
-func (s *Service) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
-	t, err := s.kv.tableToWrite(req.Table)
+func (a *grpcAPI) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
+	t, err := a.core.kv.tableToWrite(req.Table)
 	if err != nil {
 		return nil, err
 	}
-	id, err := s.protoID(t, req.Id)
+	id, err := a.id(t, req.Id)
 	if err != nil {
 		return nil, err
 	}
@@ -102,12 +102,12 @@ func (s *Service) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
 
 // BatchGet reads several values.
 func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetRequest) (*sidecarv1.KvBatchGetResponse, error) {
-	return unary(ctx, k.s, callKVBatchGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvBatchGetResponse, error) {
-		t, ids, err := k.s.batchOf(req)
+	return unary(ctx, k.api, callKVBatchGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvBatchGetResponse, error) {
+		t, ids, err := k.api.batchOf(req)
 		if err != nil {
 			return nil, err
 		}
-		found, err := k.s.kv.batchGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, ids)
+		found, err := k.api.core.kv.batchGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, ids)
 		if err != nil {
 			return nil, err
 		}
@@ -115,17 +115,17 @@ func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetR
 	})
 }
 
-func (s *Service) batchOf(req *sidecarv1.KvBatchGetRequest) (*kvTable, []kvID, error) {
-	t, err := s.kv.table(req.Table)
+func (a *grpcAPI) batchOf(req *sidecarv1.KvBatchGetRequest) (*kvTable, []kvID, error) {
+	t, err := a.core.kv.table(req.Table)
 	if err == nil {
-		err = s.kv.count(len(req.Ids))
+		err = a.core.kv.count(len(req.Ids))
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	ids := make([]kvID, len(req.Ids))
 	for i, one := range req.Ids {
-		if ids[i], err = s.protoID(t, one); err != nil {
+		if ids[i], err = a.id(t, one); err != nil {
 			return nil, nil, atID(i, err)
 		}
 	}
@@ -152,10 +152,10 @@ func (t *kvTable) items(c *call, ids []kvID, found []kvFound) (*sidecarv1.KvBatc
 	return res, nil
 }
 
-// protoID reads an id.
-func (s *Service) protoID(t *kvTable, id *sidecarv1.KvId) (kvID, error) {
+// id reads an id.
+func (a *grpcAPI) id(t *kvTable, id *sidecarv1.KvId) (kvID, error) {
 	parts := id.GetColumns()
-	return s.kv.id(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
+	return a.core.kv.id(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
 		if deeper(parts[i], 2) { // a value, or one with its type
 			return nil, badRequest("id: %s is one value", yql.FormatType(t))
 		}
@@ -163,7 +163,7 @@ func (s *Service) protoID(t *kvTable, id *sidecarv1.KvId) (kvID, error) {
 	})
 }
 
-// idOf is protoID's inverse.
+// idOf writes an id as id reads one.
 func (t *kvTable) idOf(id kvID) (*sidecarv1.KvId, error) {
 	out := &sidecarv1.KvId{Columns: make([]*sidecarv1.Value, len(id))}
 	for i, v := range id {

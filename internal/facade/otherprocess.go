@@ -78,8 +78,8 @@ func (o *otherProcess) owner(id string) *OtherProcess {
 type fromOther struct{}
 
 // OtherOptions are ServerOptions for the server over which the other process calls.
-func (s *Service) OtherOptions() []grpc.ServerOption {
-	return append(s.ServerOptions(),
+func (a *grpcAPI) OtherOptions() []grpc.ServerOption {
+	return append(a.ServerOptions(),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			return next(context.WithValue(ctx, fromOther{}, true), req)
 		}),
@@ -143,11 +143,11 @@ func (o *otherProcess) handOver(ctx context.Context, timeouts []string, f func(c
 }
 
 // relayUnary hands a call of the gRPC face over.
-func relayUnary[Res proto.Message](ctx context.Context, s *Service, c *call, p *OtherProcess, req proto.Message) (Res, error) {
+func relayUnary[Res proto.Message](ctx context.Context, a *grpcAPI, c *call, p *OtherProcess, req proto.Message) (Res, error) {
 	var none Res
 	res := none.ProtoReflect().New().Interface().(Res)
 	var header, trailer metadata.MD
-	err := s.other.handOver(ctx, []string{timeoutOf(req)}, func(ctx context.Context) error {
+	err := a.core.other.handOver(ctx, []string{timeoutOf(req)}, func(ctx context.Context) error {
 		err := p.GRPC.Invoke(relayed(ctx, c), methodPath(c.name), req, res, grpc.Header(&header), grpc.Trailer(&trailer))
 		return relayedFault(ctx, err, mayCommit(req))
 	})
@@ -160,8 +160,8 @@ func relayUnary[Res proto.Message](ctx context.Context, s *Service, c *call, p *
 }
 
 // relayStream hands ExecuteStream over.
-func (s *Service) relayStream(ctx context.Context, c *call, p *OtherProcess, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
-	return s.other.handOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
+func (a *grpcAPI) relayStream(ctx context.Context, c *call, p *OtherProcess, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
+	return a.core.other.handOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
 		from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
 		if err == nil {
 			err = from.SendMsg(req)
@@ -172,7 +172,7 @@ func (s *Service) relayStream(ctx context.Context, c *call, p *OtherProcess, req
 		if err != nil {
 			return relayedFault(ctx, err, mayCommit(req))
 		}
-		out := s.newProtoStream(ctx, stream)
+		out := a.newStream(ctx, stream)
 		defer func() {
 			if lost := out.close(ctx); err == nil {
 				err = lost

@@ -29,12 +29,12 @@ type sender interface {
 	Send(ctx context.Context, m proto.Message) error
 }
 
-func newOutbox[M any](ctx context.Context, s *Service, stream interface{ Send(*M) error }) outbox[M] {
+func newOutbox[M any](ctx context.Context, a *grpcAPI, stream interface{ Send(*M) error }) outbox[M] {
 	if direct, ok := grpc.ServerTransportStreamFromContext(ctx).(sender); ok {
 		return outbox[M]{direct: direct}
 	}
 	o := outbox[M]{queue: make(chan *M), failed: make(chan error, 1)}
-	s.senders.Go(func() {
+	a.core.senders.Go(func() {
 		defer close(o.failed)
 		defer panics.Go("the sender of a stream")
 		// When the handler returns early, gRPC ends the stream and with it the Send that hangs.
@@ -93,8 +93,8 @@ type protoStream struct {
 	chunks  [2][]byte // rows as octets: of the message that is sent, and of the one that is made
 }
 
-func (s *Service) newProtoStream(ctx context.Context, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
-	return &protoStream{outbox: newOutbox[sidecarv1.ExecuteStreamResponse](ctx, s, stream), set: -1}
+func (a *grpcAPI) newStream(ctx context.Context, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
+	return &protoStream{outbox: newOutbox[sidecarv1.ExecuteStreamResponse](ctx, a, stream), set: -1}
 }
 
 // send counts a message and hands it to the sender.

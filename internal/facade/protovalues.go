@@ -16,8 +16,8 @@ type protoValues struct {
 	depth  int // how deep they may nest
 }
 
-func (s *Service) protoValues(m map[string]*sidecarv1.Value) values {
-	return protoValues{m, s.cfg.API.MaxDepth}
+func (a *grpcAPI) values(m map[string]*sidecarv1.Value) values {
+	return protoValues{m, a.core.cfg.API.MaxDepth}
 }
 
 func (p protoValues) names() []string {

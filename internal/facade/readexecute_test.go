@@ -31,6 +31,7 @@ func readAs(in executeRequest) string {
 // FuzzReadExecute: a request that is read without messages says what its message does, and becomes the same parameters.
 func FuzzReadExecute(f *testing.F) {
 	s := &Service{cfg: Default()}
+	s.grpc.core = s
 	text := func(s string) *sidecarv1.Value {
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
 	}
@@ -75,7 +76,7 @@ func FuzzReadExecute(f *testing.F) {
 		if refused != nil || yql.Known(message.ProtoReflect()) != nil {
 			t.Fatalf("%x was read; package proto: %v, with unknown fields: %v", b, refused, yql.Known(message.ProtoReflect()))
 		}
-		want := s.executeOf(&message)
+		want := s.grpc.executeOf(&message)
 		if got, want := readAs(r.executeRequest), readAs(want); got != want {
 			t.Fatalf("%x\n got %s\nwant %s", b, got, want)
 		}

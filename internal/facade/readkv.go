@@ -92,15 +92,15 @@ func readCondition(c *condition, message []byte) bool {
 }
 
 // key makes the parameters of a statement on the row.
-func (r *kvRequest) key(s *Service, t *kvTable) (*upstream.Params, error) {
+func (r *kvRequest) key(a *grpcAPI, t *kvTable) (*upstream.Params, error) {
 	if r.columns == nil {
-		id, err := s.protoID(t, r.id)
+		id, err := a.id(t, r.id)
 		if err != nil {
 			return nil, err
 		}
 		return t.key(id), nil
 	}
-	if err := s.kv.fitsKey(t, len(r.columns), r.size); err != nil {
+	if err := a.core.kv.fitsKey(t, len(r.columns), r.size); err != nil {
 		return nil, err
 	}
 	p := new(upstream.Params)
@@ -123,12 +123,12 @@ func (r *kvRequest) key(s *Service, t *kvTable) (*upstream.Params, error) {
 }
 
 // toWrite finds the table of a call that writes, and makes its key.
-func (r *kvRequest) toWrite(s *Service) (*kvTable, *upstream.Params, error) {
-	t, err := s.kv.tableToWrite(r.table)
+func (r *kvRequest) toWrite(a *grpcAPI) (*kvTable, *upstream.Params, error) {
+	t, err := a.core.kv.tableToWrite(r.table)
 	if err != nil {
 		return nil, nil, err
 	}
-	key, err := r.key(s, t)
+	key, err := r.key(a, t)
 	return t, key, err
 }
 

@@ -16,7 +16,7 @@ import (
 // FuzzReadKV: a request for a row that is read without a message says what its message does, and its key is the same.
 func FuzzReadKV(f *testing.F) {
 	s := &Service{cfg: Default()}
-	s.kv.core = s
+	s.kv.core, s.grpc.core = s, s
 	table := newKVTable(openTable(f, "x=x key=a:Utf8 key=b:Timestamp value=v:Json version=r:Int64"), "/local/x")
 	text := func(s string) *sidecarv1.Value {
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
@@ -61,8 +61,8 @@ func FuzzReadKV(f *testing.F) {
 		if says(&put.req) != says(&want) {
 			t.Fatalf("%x\n got %s\nwant %s", b, says(&put.req), says(&want))
 		}
-		key, err := put.req.key(s, table)
-		same, bad := want.key(s, table)
+		key, err := put.req.key(&s.grpc, table)
+		same, bad := want.key(&s.grpc, table)
 		if (err == nil) != (bad == nil) || err != nil && proto.Size(req.Id) == put.req.size && err.Error() != bad.Error() || err == nil && !bytes.Equal(key.Encoded(), same.Encoded()) {
 			t.Fatalf("%x: key %v; want %v", b, err, bad)
 		}

@@ -41,7 +41,7 @@ func receivedOf(ctx context.Context) *received {
 }
 
 // weighed returns a service whose requests are looked at as octets first, unless they are small.
-func (s *Service) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
+func (a *grpcAPI) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out := *d
 	out.Methods = slices.Clone(d.Methods)
 	for i, m := range d.Methods {
@@ -52,7 +52,7 @@ func (s *Service) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 			}
 			r := &received{}
 			defer r.reserved.Release()
-			return m.Handler(of, context.WithValue(ctx, receivedKey{}, r), func(into any) error { return s.receive(ctx, r, decode, into.(proto.Message)) }, chain)
+			return m.Handler(of, context.WithValue(ctx, receivedKey{}, r), func(into any) error { return a.receive(ctx, r, decode, into.(proto.Message)) }, chain)
 		}
 	}
 	out.Streams = slices.Clone(d.Streams)
@@ -61,7 +61,7 @@ func (s *Service) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 			continue // what comes is not decoded
 		}
 		out.Streams[i].Handler = func(of any, stream grpc.ServerStream) error {
-			w := &weighedStream{ServerStream: stream, s: s}
+			w := &weighedStream{ServerStream: stream, api: a}
 			defer w.r.reserved.Release()
 			w.ctx = context.WithValue(stream.Context(), receivedKey{}, &w.r)
 			return m.Handler(of, w)
@@ -73,7 +73,7 @@ func (s *Service) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 // weighedStream is a call that has one request and many answers.
 type weighedStream struct {
 	grpc.ServerStream
-	s   *Service
+	api *grpcAPI
 	ctx context.Context
 	r   received
 }
@@ -81,7 +81,7 @@ type weighedStream struct {
 func (w *weighedStream) Context() context.Context { return w.ctx }
 
 func (w *weighedStream) RecvMsg(into any) error {
-	return w.s.receive(w.ctx, &w.r, w.ServerStream.RecvMsg, into.(proto.Message))
+	return w.api.receive(w.ctx, &w.r, w.ServerStream.RecvMsg, into.(proto.Message))
 }
 
 // octetsOf returns a request that somebody has as octets before it is decoded. They are there until it is answered.
@@ -110,15 +110,15 @@ func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
 
 // receive decodes a request if its app is known and there is memory for it. If not, the message stays empty, and the
 // call says why. gRPC calls it before any interceptor, so it catches its own panics. Nothing has run by then.
-func (s *Service) receive(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
-	err := panics.Call("the decoding of a request", func() error { return s.receiveNow(ctx, r, decode, into) })
+func (a *grpcAPI) receive(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
+	err := panics.Call("the decoding of a request", func() error { return a.receiveNow(ctx, r, decode, into) })
 	if _, ok := errors.AsType[*panics.Error](err); ok {
 		return faultOf(err, deed{harmless: true}).status("")
 	}
 	return err
 }
 
-func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
+func (a *grpcAPI) receiveNow(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
 	raw, ok := octetsOf(ctx)
 	if !ok {
 		if err := decode((*octets)(&raw)); err != nil {
@@ -127,16 +127,16 @@ func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) 
 	}
 	r.size = len(raw)
 	md, _ := metadata.FromIncomingContext(ctx)
-	app, err := s.deps.Apps.Of(callerOf(ctx, incoming(md).Get, md.Get(headerToken)))
-	if err != nil || r.size > s.cfg.API.MaxBody {
+	app, err := a.core.deps.Apps.Of(callerOf(ctx, incoming(md).Get, md.Get(headerToken)))
+	if err != nil || r.size > a.core.cfg.API.MaxBody {
 		return nil // the call says so
 	}
-	r.reserved.Begin(s.deps.Requests, &app.Held, 0)
+	r.reserved.Begin(a.core.deps.Requests, &app.Held, 0)
 	if f, ok := errors.AsType[*fault](tooMuch(r.reserved.Take(len(raw)))); ok { // it may wait for the lane
 		r.refused = f
 		return nil
 	}
-	err = s.inLane(ctx, r.size > lane.Large, func() error { return s.decodeOctets(r, raw, into) })
+	err = a.core.inLane(ctx, r.size > lane.Large, func() error { return a.decodeOctets(r, raw, into) })
 	if f, ok := errors.AsType[*fault](err); ok {
 		r.refused = f
 		return nil
@@ -145,16 +145,16 @@ func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) 
 }
 
 // decodeOctets decodes a request, if there is memory for it.
-func (s *Service) decodeOctets(r *received, raw []byte, into proto.Message) error {
+func (a *grpcAPI) decodeOctets(r *received, raw []byte, into proto.Message) error {
 	d := into.ProtoReflect().Descriptor()
-	if err := s.tooMany(d, raw); err != nil {
+	if err := a.tooMany(d, raw); err != nil {
 		return err
 	}
 	takes := len(raw) // beside what counts since it came
 	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); !bulk {
 		n, ok := yql.Messages(d, raw, math.MaxInt)
 		if !ok {
-			return overLimit("depth of the request", s.cfg.API.MaxDepth, s.cfg.API.MaxDepth, "api.max_depth")
+			return overLimit("depth of the request", a.core.cfg.API.MaxDepth, a.core.cfg.API.MaxDepth, "api.max_depth")
 		}
 		takes = (decodedTwice-1)*len(raw) + valueCost*n
 	}
@@ -171,13 +171,13 @@ func (s *Service) decodeOctets(r *received, raw []byte, into proto.Message) erro
 }
 
 // tooMany refuses more parameters, types or statements than a request may have, before any of them is decoded.
-func (s *Service) tooMany(d protoreflect.MessageDescriptor, message []byte) error {
+func (a *grpcAPI) tooMany(d protoreflect.MessageDescriptor, message []byte) error {
 	var bounds [3]bound
 	var numbers [3]protowire.Number
 	var counts [3]int
 	for i, name := range [...]protoreflect.Name{"params", "types", "statements"} {
 		if f := d.Fields().ByName(name); f != nil {
-			numbers[i], bounds[i] = f.Number(), s.cfg.API.boundOf(string(name))
+			numbers[i], bounds[i] = f.Number(), a.core.cfg.API.boundOf(string(name))
 		}
 	}
 	for number, inner := range yql.Fields(message) {
@@ -189,7 +189,7 @@ func (s *Service) tooMany(d protoreflect.MessageDescriptor, message []byte) erro
 			return bounds[i].exceeded()
 		}
 		if f := d.Fields().ByNumber(number); !f.IsMap() {
-			if err := s.tooMany(f.Message(), inner); err != nil {
+			if err := a.tooMany(f.Message(), inner); err != nil {
 				return err
 			}
 		}

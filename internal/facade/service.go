@@ -35,6 +35,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	noopmetric "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -78,8 +79,6 @@ type Deps struct {
 
 // Service is the plain API. It is safe for concurrent use.
 type Service struct {
-	sidecarv1.UnimplementedSidecarServer
-
 	cfg    Config
 	deps   Deps
 	guard  *loopback.Guard
@@ -92,6 +91,7 @@ type Service struct {
 	discards pace // bodies that are read although their calls have ended
 	kv       keyValue
 	rows     rowStreams
+	grpc     grpcAPI
 	tel      *telemetry
 	meter    *history.Meter // nil: none
 
@@ -138,6 +138,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
 	}
 	s.other.core, s.tx.core, s.kv.core, s.rows.core = s, s, s, s
+	s.grpc.core = s
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
 	}
@@ -255,6 +256,36 @@ func (s *Service) Transactions() []TransactionState {
 	}
 	return out
 }
+
+// Register makes the gRPC API known to a server made with ServerOptions.
+func (s *Service) Register(r grpc.ServiceRegistrar) { s.grpc.Register(r) }
+
+// Unary calls each with every method of the gRPC API that has one request and one answer:
+// its path, and what runs it as a server would.
+func (s *Service) Unary(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
+	s.grpc.Unary(each)
+}
+
+// Streaming calls each with every method of the gRPC API that has one request and many answers:
+// its path, and what runs it as a server would.
+func (s *Service) Streaming(each func(path string, run func(grpc.ServerStream) error)) {
+	s.grpc.Streaming(each)
+}
+
+// Denied calls each with every method of the gRPC API: its path, and what answers a call that comes with no token of an app, while any app
+// has one.
+func (s *Service) Denied(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
+	s.grpc.Denied(each)
+}
+
+// ServerOptions bound what a gRPC server reads.
+func (s *Service) ServerOptions() []grpc.ServerOption { return s.grpc.ServerOptions() }
+
+// OtherOptions are ServerOptions for the server over which the other process calls.
+func (s *Service) OtherOptions() []grpc.ServerOption { return s.grpc.OtherOptions() }
+
+// Turns calls each with the path of every method whose calls may be Turns, and what begins one.
+func (s *Service) Turns(each func(path string, begin Begin)) { s.grpc.Turns(each) }
 
 // call is one call over either face, on its way through.
 type call struct {

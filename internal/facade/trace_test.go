@@ -272,7 +272,7 @@ func TestCallsThatAreNotRecordedAllocateNothingForIt(t *testing.T) {
 		const runs = 500
 		allocs[i] = testing.AllocsPerRun(1, func() { // of all runs: pools forget some of what they hold, so the mean is no whole number
 			for range runs {
-				if _, err := s.Execute(t.Context(), req); err != nil {
+				if _, err := s.grpc.Execute(t.Context(), req); err != nil {
 					t.Fatal(err)
 				}
 				db.taken()

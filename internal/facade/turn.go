@@ -56,16 +56,16 @@ type answering interface {
 // jobs are the methods of gRPC whose calls may be Turns, by path.
 var jobs = map[string]struct {
 	name string
-	make func() answering
+	make func(a *grpcAPI) answering
 }{
-	sidecarv1.Sidecar_Execute_FullMethodName:   {"Execute", func() answering { return new(executingGRPC) }},
-	sidecarv1.Sidecar_Begin_FullMethodName:     {"Begin", func() answering { return new(beginningGRPC) }},
+	sidecarv1.Sidecar_Execute_FullMethodName:   {"Execute", func(a *grpcAPI) answering { return &executingGRPC{api: a} }},
+	sidecarv1.Sidecar_Begin_FullMethodName:     {"Begin", func(*grpcAPI) answering { return new(beginningGRPC) }},
 	sidecarv1.Sidecar_Commit_FullMethodName:    {"Commit", newCommitting},
 	sidecarv1.Sidecar_Rollback_FullMethodName:  {"Rollback", newRollingBack},
-	sidecarv1.KeyValue_Get_FullMethodName:      {callKVGet, func() answering { return new(kvGetting) }},
-	sidecarv1.KeyValue_BatchGet_FullMethodName: {callKVBatchGet, func() answering { return new(kvBatchGetting) }},
-	sidecarv1.KeyValue_Put_FullMethodName:      {callKVPut, func() answering { return new(kvPutting) }},
-	sidecarv1.KeyValue_Delete_FullMethodName:   {callKVDelete, func() answering { return new(kvDeleting) }},
+	sidecarv1.KeyValue_Get_FullMethodName:      {callKVGet, func(a *grpcAPI) answering { return &kvGetting{api: a} }},
+	sidecarv1.KeyValue_BatchGet_FullMethodName: {callKVBatchGet, func(a *grpcAPI) answering { return &kvBatchGetting{api: a} }},
+	sidecarv1.KeyValue_Put_FullMethodName:      {callKVPut, func(a *grpcAPI) answering { return &kvPutting{api: a} }},
+	sidecarv1.KeyValue_Delete_FullMethodName:   {callKVDelete, func(a *grpcAPI) answering { return &kvDeleting{api: a} }},
 }
 
 // Caller is what Turn wants to know of a call.
@@ -81,18 +81,18 @@ type Caller struct {
 type Begin func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *Turn
 
 // Turns calls each with the path of every method whose calls may be Turns, and what begins one.
-func (s *Service) Turns(each func(path string, begin Begin)) {
-	d, ok := s.deps.Driver.(driver)
+func (a *grpcAPI) Turns(each func(path string, begin Begin)) {
+	d, ok := a.core.deps.Driver.(driver)
 	if !ok {
 		return
 	}
 	for path, kind := range jobs {
 		each(path, func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *Turn {
-			if s.deps.Memory.Tight() {
+			if a.core.deps.Memory.Tight() {
 				return nil
 			}
-			j := kind.make()
-			t := &Turn{s: s, job: j}
+			j := kind.make(a)
+			t := &Turn{s: a.core, job: j}
 			t.c.name, t.c.from, t.c.begun = kind.name, caller.Connection, ctx
 			m, ok := j.read(t, request)
 			if !ok {
@@ -104,9 +104,9 @@ func (s *Service) Turns(each func(path string, begin Begin)) {
 			}
 			t.begin(in, d, via, func() error {
 				if m == nil {
-					return s.weighRead(&t.c, headers, len(request), nil, func() int { return t.values })
+					return a.weighRead(&t.c, headers, len(request), nil, func() int { return t.values })
 				}
-				return s.weigh(&t.c, headers, len(request), nil, m)
+				return a.weigh(&t.c, headers, len(request), nil, m)
 			})
 			return t
 		})
@@ -349,6 +349,7 @@ func (j *executing) run(t *Turn) (done outcome, err error) {
 // executingGRPC is one over gRPC.
 type executingGRPC struct {
 	executing
+	api  *grpcAPI
 	req  readRequest
 	rows protoSink
 }
@@ -362,7 +363,7 @@ func (j *executingGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool)
 		if m, ok = readMessage(request, whole); !ok {
 			return nil, false
 		}
-		j.in = t.s.executeOf(whole)
+		j.in = j.api.executeOf(whole)
 	}
 	return m, j.in.tx == nil || t.s.other.owner(j.in.tx.id) == nil
 }
@@ -441,6 +442,7 @@ func (j *kvReading) found(t *Turn, ids []kvID) ([]kvFound, error) {
 // kvGetting is a call of Get.
 type kvGetting struct {
 	kvReading
+	api *grpcAPI
 	req kvRequest
 }
 
@@ -454,10 +456,10 @@ func (j *kvGetting) read(_ *Turn, request []byte) (proto.Message, bool) {
 }
 
 func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
-	if j.t, err = t.s.kv.table(j.req.table); err != nil {
+	if j.t, err = j.api.core.kv.table(j.req.table); err != nil {
 		return false, err
 	}
-	key, err := j.req.key(t.s, j.t)
+	key, err := j.req.key(j.api, j.t)
 	if err != nil {
 		return false, err
 	}
@@ -475,6 +477,7 @@ func (j *kvGetting) rest(t *Turn, b []byte) ([]byte, error) {
 // kvBatchGetting is a call of BatchGet.
 type kvBatchGetting struct {
 	kvReading
+	api *grpcAPI
 	req sidecarv1.KvBatchGetRequest
 	ids []kvID
 }
@@ -484,7 +487,7 @@ func (j *kvBatchGetting) read(_ *Turn, request []byte) (proto.Message, bool) {
 }
 
 func (j *kvBatchGetting) begin(t *Turn) (ready bool, err error) {
-	if j.t, j.ids, err = t.s.batchOf(&j.req); err != nil {
+	if j.t, j.ids, err = j.api.batchOf(&j.req); err != nil {
 		return false, err
 	}
 	j.st = j.t.batch(j.ids)
@@ -531,6 +534,7 @@ func (j *kvWriting) run(t *Turn) (kvWritten, error) {
 // kvPutting is a call of Put.
 type kvPutting struct {
 	kvWriting
+	api *grpcAPI
 	req kvRequest
 }
 
@@ -544,11 +548,11 @@ func (j *kvPutting) read(_ *Turn, request []byte) (proto.Message, bool) {
 }
 
 func (j *kvPutting) begin(t *Turn) (bool, error) {
-	table, key, err := j.req.toWrite(t.s)
+	table, key, err := j.req.toWrite(j.api)
 	if err != nil {
 		return false, err
 	}
-	w, err := t.s.kv.put(table, key, j.req.value, j.req.cond)
+	w, err := j.api.core.kv.put(table, key, j.req.value, j.req.cond)
 	if err != nil {
 		return false, err
 	}
@@ -566,6 +570,7 @@ func (j *kvPutting) rest(t *Turn, b []byte) ([]byte, error) {
 // kvDeleting is a call of Delete.
 type kvDeleting struct {
 	kvWriting
+	api *grpcAPI
 	req kvRequest
 }
 
@@ -579,7 +584,7 @@ func (j *kvDeleting) read(_ *Turn, request []byte) (proto.Message, bool) {
 }
 
 func (j *kvDeleting) begin(t *Turn) (bool, error) {
-	table, key, err := j.req.toWrite(t.s)
+	table, key, err := j.req.toWrite(j.api)
 	if err != nil {
 		return false, err
 	}

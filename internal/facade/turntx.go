@@ -163,10 +163,10 @@ func (j *endingGRPC[T, R]) rest(t *Turn, b []byte) ([]byte, error) {
 	return appendInfoAlone(b, t.c.info), nil
 }
 
-func newCommitting() answering {
+func newCommitting(*grpcAPI) answering {
 	return new(endingGRPC[sidecarv1.CommitRequest, *sidecarv1.CommitRequest])
 }
 
-func newRollingBack() answering {
+func newRollingBack(*grpcAPI) answering {
 	return &endingGRPC[sidecarv1.RollbackRequest, *sidecarv1.RollbackRequest]{txEnding: txEnding{back: true}}
 }
