@@ -16,11 +16,11 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
-// arriving is a body that comes, of a service with nothing but a budget.
-func arriving(budget *memguard.Budget, length int) (*Service, *exchange) {
+// arriving is a body that comes, of an API with nothing but a budget.
+func arriving(budget *memguard.Budget, length int) (*httpAPI, *exchange) {
 	x := &exchange{r: &http.Request{ContentLength: int64(length)}, call: &call{}, ctx: context.Background()}
 	x.call.reserved.Begin(budget, new(memguard.Group), 0)
-	return &Service{bodies: pace{rate: bodyRate, burst: 1 << 30}}, x
+	return &httpAPI{bodies: pace{rate: bodyRate, burst: 1 << 30}}, x
 }
 
 // Bodies come whole, and what they take is counted.
@@ -87,7 +87,7 @@ func TestDiscardsHaveAPace(t *testing.T) {
 			t.Fatal(err)
 		}
 		var n atomic.Int64
-		s.discard(counted{&n}, time.Now().Add(linger))
+		s.http.discard(counted{&n}, time.Now().Add(linger))
 		if want := int64(2 * s.cfg.API.MaxBody); n.Load() != want {
 			t.Errorf("%d bytes of one body are read; want %d", n.Load(), want)
 		}
@@ -96,7 +96,7 @@ func TestDiscardsHaveAPace(t *testing.T) {
 		began := time.Now()
 		var all sync.WaitGroup
 		for range 50 {
-			all.Go(func() { s.discard(counted{&n}, time.Now().Add(linger)) })
+			all.Go(func() { s.http.discard(counted{&n}, time.Now().Add(linger)) })
 		}
 		all.Wait()
 		if most := int64(s.cfg.API.MaxBody + discardRate); n.Load() > most || n.Load() < most*9/10 {
@@ -182,7 +182,7 @@ func TestDiscardsCountWhatCame(t *testing.T) {
 					all.Go(func() {
 						for range 5 {
 							until := time.Now().Add(linger)
-							s.discard(slow(until), until)
+							s.http.discard(slow(until), until)
 							time.Sleep(time.Until(until)) // and comes again
 						}
 					})
@@ -191,7 +191,7 @@ func TestDiscardsCountWhatCame(t *testing.T) {
 				var n atomic.Int64
 				for range others {
 					all.Go(func() {
-						s.discard(io.LimitReader(counted{&n}, size), time.Now().Add(linger))
+						s.http.discard(io.LimitReader(counted{&n}, size), time.Now().Add(linger))
 					})
 				}
 				all.Wait()

@@ -3,7 +3,9 @@ package facade
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
@@ -47,7 +50,7 @@ type route struct {
 	path   string
 	call   string // the gRPC method that does the same
 	body   []string
-	serve  func(*Service, *exchange) error
+	serve  func(*httpAPI, *exchange) error
 	begins bool // it continues no transaction: what is new is refused before its body is read
 }
 
@@ -60,23 +63,42 @@ func (rt *route) pattern() string { return strings.TrimSuffix(rt.path, batchGetS
 
 // routes is the whole HTTP face. openapi.yaml describes the same; a test compares them.
 var routes = []route{
-	{http.MethodPost, "/v1/query", "Execute", []string{mediaJSON}, (*Service).httpQuery, false},
-	{http.MethodPost, "/v1/tx", "Transact", []string{mediaJSON}, (*Service).httpTransact, true},
-	{http.MethodPost, "/v1/tx/begin", "Begin", []string{mediaJSON}, (*Service).httpBegin, true},
-	{http.MethodPost, "/v1/tx/{id}/commit", "Commit", []string{mediaJSON}, (*Service).httpCommit, false},
-	{http.MethodPost, "/v1/tx/{id}/rollback", "Rollback", []string{mediaJSON}, (*Service).httpRollback, false},
-	{http.MethodGet, "/v1/tx/{id}", "GetTransaction", nil, (*Service).httpGetTransaction, false},
-	{http.MethodPost, "/v1/batch", "Batch", []string{mediaJSON}, (*Service).httpBatch, true},
-	{http.MethodPost, "/v1/bulk", "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*Service).httpBulk, true},
-	{http.MethodPost, "/v1/ingest/{table...}", callIngest, []string{mediaNDJSON}, (*Service).httpIngest, true},
-	{http.MethodPost, "/v1/explain", "Explain", []string{mediaJSON}, (*Service).httpExplain, true},
-	{http.MethodGet, "/v1/schema/{path...}", "Describe", nil, (*Service).httpDescribe, false},
-	{http.MethodGet, "/v1/status", "Status", nil, (*Service).httpStatus, false},
-	{http.MethodGet, "/v1/kv/{table}", callKVGet, nil, (*Service).httpKVGet, false},
-	{http.MethodPut, "/v1/kv/{table}", callKVPut, []string{mediaOctets}, (*Service).httpKVPut, true},
-	{http.MethodDelete, "/v1/kv/{table}", callKVDelete, nil, (*Service).httpKVDelete, false},
-	{http.MethodPost, "/v1/kv/{table}" + batchGetSuffix, callKVBatchGet, []string{mediaJSON}, (*Service).httpKVBatchGet, true},
-	{http.MethodGet, "/openapi.yaml", "OpenAPI", nil, (*Service).httpOpenAPI, false},
+	{http.MethodPost, "/v1/query", "Execute", []string{mediaJSON}, (*httpAPI).query, false},
+	{http.MethodPost, "/v1/tx", "Transact", []string{mediaJSON}, (*httpAPI).transact, true},
+	{http.MethodPost, "/v1/tx/begin", "Begin", []string{mediaJSON}, (*httpAPI).begin, true},
+	{http.MethodPost, "/v1/tx/{id}/commit", "Commit", []string{mediaJSON}, (*httpAPI).commit, false},
+	{http.MethodPost, "/v1/tx/{id}/rollback", "Rollback", []string{mediaJSON}, (*httpAPI).rollback, false},
+	{http.MethodGet, "/v1/tx/{id}", "GetTransaction", nil, (*httpAPI).getTransaction, false},
+	{http.MethodPost, "/v1/batch", "Batch", []string{mediaJSON}, (*httpAPI).batch, true},
+	{http.MethodPost, "/v1/bulk", "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*httpAPI).bulk, true},
+	{http.MethodPost, "/v1/ingest/{table...}", callIngest, []string{mediaNDJSON}, (*httpAPI).ingest, true},
+	{http.MethodPost, "/v1/explain", "Explain", []string{mediaJSON}, (*httpAPI).explain, true},
+	{http.MethodGet, "/v1/schema/{path...}", "Describe", nil, (*httpAPI).describe, false},
+	{http.MethodGet, "/v1/status", "Status", nil, (*httpAPI).status, false},
+	{http.MethodGet, "/v1/kv/{table}", callKVGet, nil, (*httpAPI).kvGet, false},
+	{http.MethodPut, "/v1/kv/{table}", callKVPut, []string{mediaOctets}, (*httpAPI).kvPut, true},
+	{http.MethodDelete, "/v1/kv/{table}", callKVDelete, nil, (*httpAPI).kvDelete, false},
+	{http.MethodPost, "/v1/kv/{table}" + batchGetSuffix, callKVBatchGet, []string{mediaJSON}, (*httpAPI).kvBatchGet, true},
+	{http.MethodGet, "/openapi.yaml", "OpenAPI", nil, (*httpAPI).openAPI, false},
+}
+
+// httpAPI is the HTTP API.
+type httpAPI struct {
+	core     *Service
+	guard    *loopback.Guard
+	bodies   pace // bodies, except for their first pieces
+	discards pace // bodies that are read although their calls have ended
+}
+
+// open makes the API ready for its first request.
+func (a *httpAPI) open(core *Service, cfg Config) (err error) {
+	a.core = core
+	a.bodies.rate, a.bodies.burst = bodyRate*runtime.GOMAXPROCS(0), cfg.API.MaxBody
+	a.discards.rate, a.discards.burst = discardRate, cfg.API.MaxBody
+	if a.guard, err = loopback.New(cfg.HTTP.Hosts); err != nil {
+		return fmt.Errorf("http.hosts: %w", err)
+	}
+	return nil
 }
 
 // exchange is one request and its reply.
@@ -96,26 +118,26 @@ type exchange struct {
 	last    time.Time  // when sending and receiving end at the latest, because the call was cut off; zero: it was not
 }
 
-// HTTPServer returns a server of Handler whose limits fit the settings; those of
+// Server returns a server of Handler whose limits fit the settings; those of
 // headers are larger, so that what exceeds the setting a little is still answered
 // with an error that names it.
-func (s *Service) HTTPServer() *http.Server {
+func (a *httpAPI) Server() *http.Server {
 	return &http.Server{
-		Handler:           s.Handler(),
-		MaxHeaderBytes:    2*s.cfg.API.MaxHeaders + 4<<10,
+		Handler:           a.Handler(),
+		MaxHeaderBytes:    2*a.core.cfg.API.MaxHeaders + 4<<10,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
 	}
 }
 
-// Handler returns the HTTP face.
-func (s *Service) Handler() http.Handler {
+// Handler returns the HTTP API.
+func (a *httpAPI) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for i := range routes {
 		rt := &routes[i]
-		mux.HandleFunc(rt.method+" "+rt.pattern(), func(w http.ResponseWriter, r *http.Request) { s.exchange(w, r, rt) })
+		mux.HandleFunc(rt.method+" "+rt.pattern(), func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, rt) })
 	}
-	lost := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.noRoute(mux, w, r) })
+	lost := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.noRoute(mux, w, r) })
 	all := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern == "" {
 			lost.ServeHTTP(w, r)
@@ -123,13 +145,13 @@ func (s *Service) Handler() http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
-	return panics.Handler(s.guard.Wrap(all, func(w http.ResponseWriter, r *http.Request, err error) {
-		s.stray(w, r, faultOf(err, deed{}), time.Now())
+	return panics.Handler(a.guard.Wrap(all, func(w http.ResponseWriter, r *http.Request, err error) {
+		a.stray(w, r, faultOf(err, deed{}), time.Now())
 	}))
 }
 
 // noRoute answers a path that does not exist, or not with this method.
-func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+func (a *httpAPI) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	var allowed []string
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodPost} {
@@ -139,15 +161,15 @@ func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 		}
 	}
 	if len(allowed) == 0 {
-		s.stray(w, r, faultf(codeNoRoute, "there is nothing at %.200q", r.URL.Path), start)
+		a.stray(w, r, faultf(codeNoRoute, "there is nothing at %.200q", r.URL.Path), start)
 		return
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	s.stray(w, r, faultf(codeMethod, "%.20s is not allowed here; %s is", r.Method, strings.Join(allowed, ", ")), start)
+	a.stray(w, r, faultf(codeMethod, "%.20s is not allowed here; %s is", r.Method, strings.Join(allowed, ", ")), start)
 }
 
-// exchange serves one request as a call.
-func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
+// serve serves one request as a call.
+func (a *httpAPI) serve(w http.ResponseWriter, r *http.Request, rt *route) {
 	x := &exchange{w: w, r: r, control: http.NewResponseController(w), call: &call{
 		// Over HTTP/2 a length of 0 does not say that there is no body. That of ingest lasts as long as the call.
 		coming: rt.call != callIngest && (r.ContentLength != 0 || len(rt.body) > 0),
@@ -158,32 +180,32 @@ func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 	if !x.call.coming {
 		x.here()
 	}
-	fault := s.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
+	fault := a.core.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
 		x.ctx = ctx
 		// What the connection is told here must not outlast the handler.
 		defer whenOver(ctx, x.cutOff)()
-		if err := s.admit(x, rt); err != nil {
+		if err := a.admit(x, rt); err != nil {
 			return err
 		}
 		if r.ContentLength != 0 {
-			cancel, err := s.early(x)
+			cancel, err := a.early(x)
 			if err != nil {
 				return err
 			}
 			defer cancel()
 			ctx = x.ctx
 		}
-		if p := s.other.ownerOf(ctx, x.call, r.PathValue("id")); p != nil {
-			return s.relayHTTP(x, p, nil, rt.call == "Commit")
+		if p := a.core.other.ownerOf(ctx, x.call, r.PathValue("id")); p != nil {
+			return a.relay(x, p, nil, rt.call == "Commit")
 		}
-		return rt.serve(s, x)
+		return rt.serve(a, x)
 	})
 	if fault != nil && fault.code == codeMemory && r.ProtoMajor == 2 {
 		x.on.pauseAfter()
 	}
 	if fault != nil && !x.started {
 		x.timing()
-		s.refuse(x, fault, x.call.traceID, !x.read)
+		a.refuse(x, fault, x.call.traceID, !x.read)
 	}
 	if _, broke := errors.AsType[*panics.Error](causeOf(fault)); broke && x.started {
 		panic(http.ErrAbortHandler) // half an answer must not look like a whole one
@@ -237,7 +259,7 @@ func (x *exchange) over() {
 
 // early checks whatever headers and path decide before the body is read. The time that
 // the headers give begins here.
-func (s *Service) early(x *exchange) (cancel func(), err error) {
+func (a *httpAPI) early(x *exchange) (cancel func(), err error) {
 	c := x.call
 	if x.r.PathValue("id") == "" {
 		if _, err := pool.ParseClass(c.priority); err != nil {
@@ -249,7 +271,7 @@ func (s *Service) early(x *exchange) (cancel func(), err error) {
 		_, err = x.format(jsonFormat{}, false)
 	case "BulkUpsert":
 		if x.lines() {
-			_, err = s.absolute(x.r.URL.Query().Get("table"), "table")
+			_, err = a.core.absolute(x.r.URL.Query().Get("table"), "table")
 		}
 	}
 	if err != nil {
@@ -257,12 +279,12 @@ func (s *Service) early(x *exchange) (cancel func(), err error) {
 	}
 	cancel = func() {}
 	if c.timeout != "" && c.name != callIngest { // a stream may last longer than other calls
-		if x.ctx, cancel, err = s.cfg.API.deadline(x.ctx, c.work, c.timeout); err != nil {
+		if x.ctx, cancel, err = a.core.cfg.API.deadline(x.ctx, c.work, c.timeout); err != nil {
 			return nil, err
 		}
 	}
 	if c.route.begins {
-		if err := s.freshEarly(c); err != nil {
+		if err := a.core.freshEarly(c); err != nil {
 			cancel()
 			return nil, err
 		}
@@ -282,7 +304,7 @@ const (
 )
 
 // admit checks what can be said of a request before its body is read.
-func (s *Service) admit(x *exchange, rt *route) error {
+func (a *httpAPI) admit(x *exchange, rt *route) error {
 	r := x.r
 	size, headers := len(r.RequestURI), 0
 	for key, list := range r.Header {
@@ -291,8 +313,8 @@ func (s *Service) admit(x *exchange, rt *route) error {
 			size += len(key) + len(v)
 		}
 	}
-	if size > s.cfg.API.MaxHeaders {
-		return overLimit("bytes of headers", size, s.cfg.API.MaxHeaders, "api.max_headers")
+	if size > a.core.cfg.API.MaxHeaders {
+		return overLimit("bytes of headers", size, a.core.cfg.API.MaxHeaders, "api.max_headers")
 	}
 	if why := x.call.reserved.Take(openCall + size + headerCost*headers); why != "" && !rt.ofTx() {
 		return tooMuch(why)
@@ -393,7 +415,7 @@ const discardRate = 16 << 20
 
 // refuse sends a fault in place of an answer. A body that is not read is not waited for:
 // the connection of HTTP/1 ends after the answer, and a little is read to let that arrive.
-func (s *Service) refuse(x *exchange, f *fault, traceID string, unread bool) {
+func (a *httpAPI) refuse(x *exchange, f *fault, traceID string, unread bool) {
 	w, r := x.w, x.r
 	// HTTP/2 ends the stream alone, and does so without being told.
 	unread = unread && r.ProtoMajor == 1 && r.Body != http.NoBody
@@ -415,7 +437,7 @@ func (s *Service) refuse(x *exchange, f *fault, traceID string, unread bool) {
 	}
 	// The server itself reads on when the handler has returned; the deadline is for that, too.
 	if x.control.Flush() == nil && x.receiveBy(time.Now().Add(wait)) == nil {
-		s.discard(r.Body, time.Now().Add(wait))
+		a.discard(r.Body, time.Now().Add(wait))
 	}
 }
 

@@ -10,44 +10,44 @@ import (
 )
 
 // body reads the request's body, within api.max_body.
-func (s *Service) body(x *exchange) ([]byte, error) {
-	return s.bodyUpTo(x, s.cfg.API.MaxBody, "api.max_body", nil)
+func (a *httpAPI) body(x *exchange) ([]byte, error) {
+	return a.bodyUpTo(x, a.core.cfg.API.MaxBody, "api.max_body", nil)
 }
 
 // bodyOfJSON is body, which is to be JSON: the rest of one that begins with what no request may have is not waited for.
-func (s *Service) bodyOfJSON(x *exchange) ([]byte, error) {
-	return s.bodyUpTo(x, s.cfg.API.MaxBody, "api.max_body", func(start []byte) error {
-		_, err := checkRequest(start, s.cfg.API, nil)
+func (a *httpAPI) bodyOfJSON(x *exchange) ([]byte, error) {
+	return a.bodyUpTo(x, a.core.cfg.API.MaxBody, "api.max_body", func(start []byte) error {
+		_, err := checkRequest(start, a.core.cfg.API, nil)
 		return err
 	})
 }
 
 // bodyUpTo reads the request's body, within a limit of its own. A first piece that is not the whole body is looked at by check,
 // if there is one.
-func (s *Service) bodyUpTo(x *exchange, limit int, setting string, check func(start []byte) error) ([]byte, error) {
+func (a *httpAPI) bodyUpTo(x *exchange, limit int, setting string, check func(start []byte) error) ([]byte, error) {
 	if x.r.ContentLength > int64(limit) {
 		return nil, overLimit("bytes of the body", int(x.r.ContentLength), limit, setting)
 	}
-	if err := s.roomFor(int(x.r.ContentLength)); err != nil {
+	if err := a.core.roomFor(int(x.r.ContentLength)); err != nil {
 		return nil, err
 	}
 	ctx, slow := context.WithCancelCause(x.ctx)
 	defer slow(nil)
 	done := x.receive(ctx)
-	b, err := s.readAll(x, io.LimitReader(x.r.Body, int64(limit)+1), func() { slow(errSlow) }, check)
+	b, err := a.readAll(x, io.LimitReader(x.r.Body, int64(limit)+1), func() { slow(errSlow) }, check)
 	done()
 	if !x.call.reserved.Came() {
 		err = tooMuch(x.call.reserved.Take(1))
 	}
 	if err == nil && x.r.ContentLength < 0 {
-		if err := s.roomFor(len(b)); err != nil {
+		if err := a.core.roomFor(len(b)); err != nil {
 			return nil, err
 		}
 	}
 	if err == nil {
 		x.read = true
 		x.here()
-		err = s.gate.came(x.call.open)
+		err = a.core.gate.came(x.call.open)
 	}
 	_, refused := errors.AsType[*fault](err)
 	switch {
@@ -67,9 +67,9 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string, check func(st
 }
 
 // discard reads what is left of a body, as far as the pace lets it until then.
-func (s *Service) discard(body io.Reader, until time.Time) {
-	for left := 2 * s.cfg.API.MaxBody; left > 0; {
-		wait, ok := s.discards.take(discardPiece, time.Until(until))
+func (a *httpAPI) discard(body io.Reader, until time.Time) {
+	for left := 2 * a.core.cfg.API.MaxBody; left > 0; {
+		wait, ok := a.discards.take(discardPiece, time.Until(until))
 		if !ok {
 			return
 		}
@@ -77,7 +77,7 @@ func (s *Service) discard(body io.Reader, until time.Time) {
 		piece := discarded.Get().(*[discardPiece]byte)
 		n, err := body.Read(piece[:])
 		discarded.Put(piece)
-		s.discards.give(discardPiece - n)
+		a.discards.give(discardPiece - n)
 		if err != nil {
 			return
 		}
@@ -104,8 +104,8 @@ const pieceSize = 64 << 10
 const bodyRate = 100 << 20
 
 // bodyTurn waits until one more piece of a body may be read.
-func (s *Service) bodyTurn(ctx context.Context) error {
-	wait, ok := s.bodies.take(pieceSize, bodyTimeout)
+func (a *httpAPI) bodyTurn(ctx context.Context) error {
+	wait, ok := a.bodies.take(pieceSize, bodyTimeout)
 	if !ok {
 		wait = bodyTimeout
 	}
@@ -121,7 +121,7 @@ const leastBodyWait = time.Millisecond
 var bodyPieces = sync.Pool{New: func() any { return new([pieceSize]byte) }}
 
 // readAll is io.ReadAll within the memory for requests. If that is short, and the body comes slowly, end is called.
-func (s *Service) readAll(x *exchange, r io.Reader, end func(), check func(start []byte) error) (all []byte, err error) {
+func (a *httpAPI) readAll(x *exchange, r io.Reader, end func(), check func(start []byte) error) (all []byte, err error) {
 	size := 512
 	if x.r.ContentLength > 0 {
 		size = int(min(x.r.ContentLength+1, pieceSize))
@@ -145,7 +145,7 @@ func (s *Service) readAll(x *exchange, r io.Reader, end func(), check func(start
 					}
 				}
 				full, b = append(full, b), nil
-				if err := s.bodyTurn(x.ctx); err != nil {
+				if err := a.bodyTurn(x.ctx); err != nil {
 					return nil, err
 				}
 			}

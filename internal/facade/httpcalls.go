@@ -8,12 +8,12 @@ import (
 )
 
 // read reads and decodes the body of a request.
-func (s *Service) read(x *exchange, into any) error {
-	raw, err := s.bodyOfJSON(x)
+func (a *httpAPI) read(x *exchange, into any) error {
+	raw, err := a.bodyOfJSON(x)
 	if err != nil {
 		return err
 	}
-	return s.decode(x, raw, into)
+	return a.decode(x, raw, into)
 }
 
 // replyMessage sends a message of ours.
@@ -21,28 +21,28 @@ func (x *exchange) replyMessage(m proto.Message) error {
 	return x.reply(mediaJSON, appendMessage(nil, m.ProtoReflect()))
 }
 
-func (s *Service) httpQuery(x *exchange) error {
-	raw, err := s.bodyOfJSON(x)
+func (a *httpAPI) query(x *exchange) error {
+	raw, err := a.bodyOfJSON(x)
 	if err != nil {
 		return err
 	}
 	var body jsonExecute
-	if err := s.decode(x, raw, &body); err != nil {
+	if err := a.decode(x, raw, &body); err != nil {
 		return err
 	}
-	if p := s.other.ownerOf(x.ctx, x.call, body.Tx.id()); p != nil {
-		return s.relayHTTP(x, p, raw, body.Tx.Commit, body.Timeout)
+	if p := a.core.other.ownerOf(x.ctx, x.call, body.Tx.id()); p != nil {
+		return a.relay(x, p, raw, body.Tx.Commit, body.Timeout)
 	}
 	in := body.request()
 	if x.wantsStream() {
-		return s.httpStream(x, in, body.jsonFormat)
+		return a.stream(x, in, body.jsonFormat)
 	}
 	f, err := x.format(body.jsonFormat, false)
 	if err != nil {
 		return err
 	}
 	rows := jsonSink{format: f}
-	done, err := s.execute(x.ctx, x.call, in, &rows)
+	done, err := a.core.execute(x.ctx, x.call, in, &rows)
 	if err != nil {
 		return err
 	}
@@ -65,9 +65,9 @@ func (x *exchange) replyRows(rows *jsonSink, done outcome) error {
 	return x.reply(mediaJSON, p.all()...)
 }
 
-func (s *Service) httpTransact(x *exchange) error {
+func (a *httpAPI) transact(x *exchange) error {
 	var body jsonTransact
-	if err := s.read(x, &body); err != nil {
+	if err := a.read(x, &body); err != nil {
 		return err
 	}
 	f, err := x.format(body.jsonFormat, false)
@@ -79,7 +79,7 @@ func (s *Service) httpTransact(x *exchange) error {
 		in.statements = append(in.statements, st.spec(body.Stats, body.Limits))
 	}
 	sinks := make([]jsonSink, len(in.statements))
-	done, err := s.transact(x.ctx, x.call, in, func(i int) sink {
+	done, err := a.core.transact(x.ctx, x.call, in, func(i int) sink {
 		sinks[i].format = f
 		return &sinks[i]
 	})
@@ -100,9 +100,9 @@ func (s *Service) httpTransact(x *exchange) error {
 	return x.reply(mediaJSON, p.all()...)
 }
 
-func (s *Service) httpBatch(x *exchange) error {
+func (a *httpAPI) batch(x *exchange) error {
 	var body jsonBatch
-	if err := s.read(x, &body); err != nil {
+	if err := a.read(x, &body); err != nil {
 		return err
 	}
 	f, err := x.format(body.jsonFormat, false)
@@ -114,7 +114,7 @@ func (s *Service) httpBatch(x *exchange) error {
 		in.statements = append(in.statements, executeRequest{spec: st.spec("", st.Limits), mode: st.Mode, idempotent: st.Idempotent})
 	}
 	sinks := make([]jsonSink, len(in.statements))
-	done, err := s.batch(x.ctx, x.call, in, func(i int) sink {
+	done, err := a.core.batch(x.ctx, x.call, in, func(i int) sink {
 		sinks[i].format = f
 		return &sinks[i]
 	})
@@ -139,12 +139,12 @@ func (s *Service) httpBatch(x *exchange) error {
 	return x.reply(mediaJSON, p.all()...)
 }
 
-func (s *Service) httpBegin(x *exchange) error {
+func (a *httpAPI) begin(x *exchange) error {
 	var body jsonBegin
-	if err := s.read(x, &body); err != nil {
+	if err := a.read(x, &body); err != nil {
 		return err
 	}
-	tx, err := s.tx.begin(x.ctx, x.call, body.request())
+	tx, err := a.core.tx.begin(x.ctx, x.call, body.request())
 	if err != nil {
 		return err
 	}
@@ -156,87 +156,87 @@ func (b *jsonBegin) request() beginRequest {
 	return beginRequest{mode: b.Mode, timeout: b.Timeout, priority: b.Priority}
 }
 
-func (s *Service) httpCommit(x *exchange) error {
+func (a *httpAPI) commit(x *exchange) error {
 	var body jsonEndTx
-	if err := s.read(x, &body); err != nil {
+	if err := a.read(x, &body); err != nil {
 		return err
 	}
-	if err := s.tx.commit(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
+	if err := a.core.tx.commit(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
 		return err
 	}
 	return x.replyMessage(&sidecarv1.CommitResponse{Info: x.call.info})
 }
 
-func (s *Service) httpRollback(x *exchange) error {
+func (a *httpAPI) rollback(x *exchange) error {
 	var body jsonEndTx
-	if err := s.read(x, &body); err != nil {
+	if err := a.read(x, &body); err != nil {
 		return err
 	}
-	if err := s.tx.rollBack(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
+	if err := a.core.tx.rollBack(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
 		return err
 	}
 	return x.replyMessage(&sidecarv1.RollbackResponse{Info: x.call.info})
 }
 
-func (s *Service) httpGetTransaction(x *exchange) error {
-	tx, err := s.tx.get(x.r.PathValue("id"))
+func (a *httpAPI) getTransaction(x *exchange) error {
+	tx, err := a.core.tx.get(x.r.PathValue("id"))
 	if err != nil {
 		return err
 	}
 	return x.replyMessage(tx)
 }
 
-func (s *Service) httpBulk(x *exchange) error {
-	read := s.bodyOfJSON
+func (a *httpAPI) bulk(x *exchange) error {
+	read := a.bodyOfJSON
 	if x.lines() {
-		read = s.body
+		read = a.body
 	}
 	raw, err := read(x)
 	if err != nil {
 		return err
 	}
 	x.call.large = len(raw) > lane.Large
-	in := bulkRequest{table: x.r.URL.Query().Get("table"), rows: jsonRows{raw: raw, lines: true, depth: s.cfg.API.MaxDepth, take: x.call.reserved.Take}}
+	in := bulkRequest{table: x.r.URL.Query().Get("table"), rows: jsonRows{raw: raw, lines: true, depth: a.core.cfg.API.MaxDepth, take: x.call.reserved.Take}}
 	if !x.lines() {
 		var body jsonBulk
-		rows, err := s.decodeAround(x, raw, "rows", &body)
+		rows, err := a.decodeAround(x, raw, "rows", &body)
 		if err != nil {
 			return err
 		}
 		in = bulkRequest{table: body.Table, rows: jsonRows{raw: rows}, types: body.Types, timeout: body.Timeout, priority: body.Priority}
 	}
-	n, err := s.bulkUpsert(x.ctx, x.call, in)
+	n, err := a.core.bulkUpsert(x.ctx, x.call, in)
 	if err != nil {
 		return err
 	}
 	return x.replyMessage(&sidecarv1.BulkUpsertResponse{Rows: n, Info: x.call.info})
 }
 
-func (s *Service) httpExplain(x *exchange) error {
+func (a *httpAPI) explain(x *exchange) error {
 	var body jsonExplain
-	if err := s.read(x, &body); err != nil {
+	if err := a.read(x, &body); err != nil {
 		return err
 	}
-	plan, err := s.explain(x.ctx, x.call, explainRequest{sql: body.SQL, types: body.Types, timeout: body.Timeout, priority: body.Priority})
+	plan, err := a.core.explain(x.ctx, x.call, explainRequest{sql: body.SQL, types: body.Types, timeout: body.Timeout, priority: body.Priority})
 	if err != nil {
 		return err
 	}
 	return x.replyMessage(&sidecarv1.ExplainResponse{Plan: plan.plan, Ast: plan.ast, Info: x.call.info})
 }
 
-func (s *Service) httpDescribe(x *exchange) error {
+func (a *httpAPI) describe(x *exchange) error {
 	// HTTP servers fold the two slashes before an absolute path into one.
 	path := x.r.PathValue("path")
-	if within("/"+path, s.deps.Database) {
+	if within("/"+path, a.core.deps.Database) {
 		path = "/" + path
 	}
-	d, err := s.describeTable(x.ctx, x.call, path, "")
+	d, err := a.core.describeTable(x.ctx, x.call, path, "")
 	if err != nil {
 		return err
 	}
 	return x.replyMessage(d)
 }
 
-func (s *Service) httpStatus(x *exchange) error { return x.replyMessage(s.status()) }
+func (a *httpAPI) status(x *exchange) error { return x.replyMessage(a.core.status()) }
 
-func (s *Service) httpOpenAPI(x *exchange) error { return x.reply(mediaYAML, openAPI) }
+func (a *httpAPI) openAPI(x *exchange) error { return x.reply(mediaYAML, openAPI) }

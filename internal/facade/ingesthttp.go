@@ -18,9 +18,9 @@ import (
 // lineBuffer is what is read of a body at a time, in bytes.
 const lineBuffer = 64 << 10
 
-// httpIngest reads rows as lines and answers with lines while they come.
-func (s *Service) httpIngest(x *exchange) error {
-	f := &ingestLines{s: s, x: x, fed: make(chan struct{})}
+// ingest reads rows as lines and answers with lines while they come.
+func (a *httpAPI) ingest(x *exchange) error {
+	f := &ingestLines{api: a, x: x, fed: make(chan struct{})}
 	// HTTP/2 is full duplex as it is, and says that it has no such switch.
 	_ = x.control.EnableFullDuplex()
 	query := x.r.URL.Query()
@@ -32,7 +32,7 @@ func (s *Service) httpIngest(x *exchange) error {
 		}
 	}
 	if err == nil {
-		err = s.rows.run(x.ctx, x.call, in, f)
+		err = a.core.rows.run(x.ctx, x.call, in, f)
 	}
 	if !x.started {
 		return err
@@ -53,7 +53,7 @@ func (s *Service) httpIngest(x *exchange) error {
 
 // ingestLines is the HTTP face of one stream.
 type ingestLines struct {
-	s   *Service
+	api *httpAPI
 	x   *exchange
 	buf []byte
 	fed chan struct{} // closed when the body is not read any more
@@ -76,8 +76,8 @@ func (f *ingestLines) opened(ctx context.Context) error {
 // it: most callers hear of the end only when they have sent.
 func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
 	defer close(f.fed)
-	body := pacedReader{slowly{ctx, f.x.r.Body, f.s.deps.Memory}, pace, added}
-	lines := lineReader{r: bufio.NewReaderSize(body, lineBuffer), limit: f.s.cfg.Ingest.MaxRow}
+	body := pacedReader{slowly{ctx, f.x.r.Body, f.api.core.deps.Memory}, pace, added}
+	lines := lineReader{r: bufio.NewReaderSize(body, lineBuffer), limit: f.api.core.cfg.Ingest.MaxRow}
 	err := addLines(&lines, rows)
 	switch {
 	case err == nil:
@@ -89,7 +89,7 @@ func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(i
 		return badRequest("the body broke off: %v", lines.broken)
 	}
 	rows.Stop(err)
-	_, _ = io.Copy(io.Discard, f.x.r.Body) // until httpIngest or the caller ends it
+	_, _ = io.Copy(io.Discard, f.x.r.Body) // until ingest or the caller ends it
 	return err
 }
 

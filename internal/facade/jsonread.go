@@ -166,16 +166,16 @@ func (t *jsonTx) selector() *txSelector {
 
 // decode reads a body into a request. Members that the request does not have are
 // refused: a misspelt "idempotent" must not be overlooked.
-func (s *Service) decode(x *exchange, raw []byte, into any) error {
+func (a *httpAPI) decode(x *exchange, raw []byte, into any) error {
 	x.call.large = x.call.large || len(raw) > lane.Large
-	return s.inLane(x.ctx, x.call.large, func() error { return s.decodeNow(x.call, raw, into) })
+	return a.core.inLane(x.ctx, x.call.large, func() error { return a.decodeNow(x.call, raw, into) })
 }
 
-func (s *Service) decodeNow(c *call, raw []byte, into any) error {
+func (a *httpAPI) decodeNow(c *call, raw []byte, into any) error {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil // every call has a meaning without a body, if only an error
 	}
-	values, err := checkRequest(raw, s.cfg.API, c.reserved.Take)
+	values, err := checkRequest(raw, a.core.cfg.API, c.reserved.Take)
 	if err == nil {
 		err = tooMuch(c.reserved.Take(decodedTwice*len(raw) + valueCost*values))
 	}
@@ -198,20 +198,20 @@ func (s *Service) decodeNow(c *call, raw []byte, into any) error {
 
 // decodeAround is decode without a member that is a list, whose text it returns as it came: it may be most of the body.
 // A list that is null, or is not there, has no text.
-func (s *Service) decodeAround(x *exchange, raw []byte, name string, into any) (list []byte, err error) {
+func (a *httpAPI) decodeAround(x *exchange, raw []byte, name string, into any) (list []byte, err error) {
 	x.call.large = x.call.large || len(raw) > lane.Large
-	err = s.inLane(x.ctx, x.call.large, func() (err error) {
-		list, err = s.decodeAroundNow(x.call, raw, name, into)
+	err = a.core.inLane(x.ctx, x.call.large, func() (err error) {
+		list, err = a.decodeAroundNow(x.call, raw, name, into)
 		return err
 	})
 	return list, err
 }
 
-func (s *Service) decodeAroundNow(c *call, raw []byte, name string, into any) (list []byte, err error) {
+func (a *httpAPI) decodeAroundNow(c *call, raw []byte, name string, into any) (list []byte, err error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil
 	}
-	if _, err := checkShape(raw, s.cfg.API.MaxDepth, c.reserved.Take); err != nil {
+	if _, err := checkShape(raw, a.core.cfg.API.MaxDepth, c.reserved.Take); err != nil {
 		return nil, err
 	}
 	at, found, err := yql.Member(raw, name)
@@ -223,7 +223,7 @@ func (s *Service) decodeAroundNow(c *call, raw []byte, name string, into any) (l
 		list = raw[at.Start:at.End]
 		around = slices.Concat(raw[:at.Start], []byte("null"), raw[at.End:])
 	}
-	if err := s.decodeNow(c, around, into); err != nil {
+	if err := a.decodeNow(c, around, into); err != nil {
 		return nil, err
 	}
 	switch {

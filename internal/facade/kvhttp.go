@@ -29,12 +29,12 @@ type jsonKVBatchGet struct {
 	Priority string            `json:"priority"`
 }
 
-func (s *Service) httpKVGet(x *exchange) error {
-	t, id, cond, err := s.kvGetOf(x)
+func (a *httpAPI) kvGet(x *exchange) error {
+	t, id, cond, err := a.kvGetOf(x)
 	if err != nil {
 		return err
 	}
-	row, modified, err := s.kv.get(x.ctx, x.call, kvCall{t: t}, t.key(id), cond)
+	row, modified, err := a.core.kv.get(x.ctx, x.call, kvCall{t: t}, t.key(id), cond)
 	if err != nil {
 		return err
 	}
@@ -42,12 +42,12 @@ func (s *Service) httpKVGet(x *exchange) error {
 }
 
 // kvGetOf reads a request for one value.
-func (s *Service) kvGetOf(x *exchange) (*kvTable, kvID, condition, error) {
-	t, err := s.kv.table(x.r.PathValue("table"))
+func (a *httpAPI) kvGetOf(x *exchange) (*kvTable, kvID, condition, error) {
+	t, err := a.core.kv.table(x.r.PathValue("table"))
 	if err != nil {
 		return nil, nil, condition{}, err
 	}
-	id, cond, err := s.kvRequest(x, t)
+	id, cond, err := a.kvRequest(x, t)
 	return t, id, cond, err
 }
 
@@ -72,12 +72,12 @@ func (x *exchange) replyValue(t *kvTable, row kvRow, modified bool) error {
 	return x.send(http.StatusOK, t.media(), value)
 }
 
-func (s *Service) httpKVPut(x *exchange) error {
-	w, err := s.kvPutOf(x, func(limit int, setting string) ([]byte, error) { return s.bodyUpTo(x, limit, setting, nil) })
+func (a *httpAPI) kvPut(x *exchange) error {
+	w, err := a.kvPutOf(x, func(limit int, setting string) ([]byte, error) { return a.bodyUpTo(x, limit, setting, nil) })
 	if err != nil {
 		return err
 	}
-	done, err := s.kv.run(x.ctx, x.call, kvCall{t: w.t}, w)
+	done, err := a.core.kv.run(x.ctx, x.call, kvCall{t: w.t}, w)
 	if err != nil {
 		return err
 	}
@@ -85,27 +85,27 @@ func (s *Service) httpKVPut(x *exchange) error {
 }
 
 // kvPutOf reads a request that writes one value, which body reads.
-func (s *Service) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte, error)) (*kvWrite, error) {
-	t, err := s.kv.tableToWrite(x.r.PathValue("table"))
+func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte, error)) (*kvWrite, error) {
+	t, err := a.core.kv.tableToWrite(x.r.PathValue("table"))
 	if err != nil {
 		return nil, x.refuseToWrite(err)
 	}
 	if err := t.takes(x.r.Header.Get("Content-Type")); err != nil {
 		return nil, err
 	}
-	id, cond, err := s.kvRequest(x, t)
+	id, cond, err := a.kvRequest(x, t)
 	if err != nil {
 		return nil, err
 	}
-	limit, setting := s.kv.maxValue(t)
-	if limit > s.cfg.API.MaxBody {
-		limit, setting = s.cfg.API.MaxBody, "api.max_body"
+	limit, setting := a.core.kv.maxValue(t)
+	if limit > a.core.cfg.API.MaxBody {
+		limit, setting = a.core.cfg.API.MaxBody, "api.max_body"
 	}
 	value, err := body(limit, setting)
 	if err != nil {
 		return nil, err
 	}
-	return s.kv.put(t, t.key(id), value, cond)
+	return a.core.kv.put(t, t.key(id), value, cond)
 }
 
 // replyWritten says that a value was written.
@@ -117,37 +117,37 @@ func (x *exchange) replyWritten(done kvWritten) error {
 	return x.send(http.StatusNoContent, "")
 }
 
-func (s *Service) httpKVDelete(x *exchange) error {
-	w, err := s.kvDeleteOf(x)
+func (a *httpAPI) kvDelete(x *exchange) error {
+	w, err := a.kvDeleteOf(x)
 	if err != nil {
 		return err
 	}
-	if _, err := s.kv.run(x.ctx, x.call, kvCall{t: w.t}, w); err != nil {
+	if _, err := a.core.kv.run(x.ctx, x.call, kvCall{t: w.t}, w); err != nil {
 		return err
 	}
 	return x.send(http.StatusNoContent, "")
 }
 
 // kvDeleteOf reads a request that deletes one row.
-func (s *Service) kvDeleteOf(x *exchange) (*kvWrite, error) {
-	t, err := s.kv.tableToWrite(x.r.PathValue("table"))
+func (a *httpAPI) kvDeleteOf(x *exchange) (*kvWrite, error) {
+	t, err := a.core.kv.tableToWrite(x.r.PathValue("table"))
 	if err != nil {
 		return nil, x.refuseToWrite(err)
 	}
-	id, cond, err := s.kvRequest(x, t)
+	id, cond, err := a.kvRequest(x, t)
 	if err != nil {
 		return nil, err
 	}
 	return t.kvDelete(t.key(id), cond), nil
 }
 
-func (s *Service) httpKVBatchGet(x *exchange) error {
+func (a *httpAPI) kvBatchGet(x *exchange) error {
 	var body jsonKVBatchGet
-	t, ids, err := s.kvBatchGetOf(x, &body, func(into any) error { return s.read(x, into) })
+	t, ids, err := a.kvBatchGetOf(x, &body, func(into any) error { return a.read(x, into) })
 	if err != nil {
 		return err
 	}
-	found, err := s.kv.batchGet(x.ctx, x.call, kvCall{t: t, timeout: body.Timeout, priority: body.Priority}, ids)
+	found, err := a.core.kv.batchGet(x.ctx, x.call, kvCall{t: t, timeout: body.Timeout, priority: body.Priority}, ids)
 	if err != nil {
 		return err
 	}
@@ -155,25 +155,25 @@ func (s *Service) httpKVBatchGet(x *exchange) error {
 }
 
 // kvBatchGetOf reads a request for several values, whose body read decodes.
-func (s *Service) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into any) error) (*kvTable, []kvID, error) {
+func (a *httpAPI) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into any) error) (*kvTable, []kvID, error) {
 	name, ok := strings.CutSuffix(x.r.PathValue("table"), batchGetSuffix)
 	if !ok {
 		x.w.Header().Set("Allow", kvMethods)
 		return nil, nil, faultf(codeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q", kvMethods, name+batchGetSuffix)
 	}
-	t, err := s.kv.table(name)
+	t, err := a.core.kv.table(name)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := read(body); err != nil {
 		return nil, nil, err
 	}
-	if err := s.kv.count(len(body.IDs)); err != nil {
+	if err := a.core.kv.count(len(body.IDs)); err != nil {
 		return nil, nil, err
 	}
 	ids := make([]kvID, len(body.IDs))
 	for i, raw := range body.IDs {
-		if ids[i], err = s.jsonID(t, raw); err != nil {
+		if ids[i], err = a.id(t, raw); err != nil {
 			return nil, nil, atID(i, err)
 		}
 	}
@@ -205,16 +205,16 @@ func comma(b []byte) []byte {
 	return b
 }
 
-// jsonID reads an id in JSON: a value in the JSON form of its type, or the list
+// id reads an id in JSON: a value in the JSON form of its type, or the list
 // of them where the key has several columns.
-func (s *Service) jsonID(t *kvTable, raw json.RawMessage) (kvID, error) {
+func (a *httpAPI) id(t *kvTable, raw json.RawMessage) (kvID, error) {
 	parts := []json.RawMessage{raw}
 	if len(t.Key) > 1 {
 		if err := json.Unmarshal(raw, &parts); err != nil {
 			return nil, badRequest("id: want a list of %d values, one for each column of the key", len(t.Key))
 		}
 	}
-	return s.kv.id(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
+	return a.core.kv.id(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
 }
 
 // atID says which of several ids a fault is about.
@@ -256,7 +256,7 @@ func (t *kvTable) appendItem(b []byte, id kvID, row kvRow) (_ []byte, err error)
 
 // kvRequest reads what the address and the headers of a request say: the id, one
 // value for each column of the key, and the condition.
-func (s *Service) kvRequest(x *exchange, t *kvTable) (kvID, condition, error) {
+func (a *httpAPI) kvRequest(x *exchange, t *kvTable) (kvID, condition, error) {
 	query, err := url.ParseQuery(x.r.URL.RawQuery)
 	if err != nil {
 		return nil, condition{}, badRequest("the query of the address: %v", err)
@@ -270,7 +270,7 @@ func (s *Service) kvRequest(x *exchange, t *kvTable) (kvID, condition, error) {
 	for _, p := range parts {
 		size += len(p)
 	}
-	id, err := s.kv.id(t, len(parts), size, func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseKey(parts[i], t) })
+	id, err := a.core.kv.id(t, len(parts), size, func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseKey(parts[i], t) })
 	if err != nil {
 		return nil, condition{}, err
 	}

@@ -128,11 +128,11 @@ func (s *Service) logCall(c *call, f *fault, took time.Duration) {
 }
 
 // stray measures and logs a request that is no call, and answers it.
-func (s *Service) stray(w http.ResponseWriter, r *http.Request, f *fault, start time.Time) {
+func (a *httpAPI) stray(w http.ResponseWriter, r *http.Request, f *fault, start time.Time) {
 	took := time.Since(start)
-	s.refuse(&exchange{w: w, r: r, control: http.NewResponseController(w)}, f, "", true)
-	s.tel.measures.stray(r, f, took)
-	if s.deps.Access.Wants(true, took) {
-		s.deps.Access.Write(accesslog.Call{Face: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.code.http), Reason: f.code.name, Took: took})
+	a.refuse(&exchange{w: w, r: r, control: http.NewResponseController(w)}, f, "", true)
+	a.core.tel.measures.stray(r, f, took)
+	if a.core.deps.Access.Wants(true, took) {
+		a.core.deps.Access.Write(accesslog.Call{Face: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.code.http), Reason: f.code.name, Took: took})
 	}
 }

@@ -27,12 +27,12 @@ const endTimeout = time.Second
 // lineBytes is how much is gathered before it is handed to the connection.
 const lineBytes = 64 << 10
 
-func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) error {
+func (a *httpAPI) stream(x *exchange, in executeRequest, body jsonFormat) error {
 	f, err := x.format(body, true)
 	if err != nil {
 		return err
 	}
-	ctx, cancel, err := s.cfg.API.deadline(x.ctx, x.call.work, in.timeout, x.call.timeout)
+	ctx, cancel, err := a.core.cfg.API.deadline(x.ctx, x.call.work, in.timeout, x.call.timeout)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) er
 
 	in.streamed = true
 	out := &ndjson{x: x, format: f, set: -1}
-	done, err := s.execute(ctx, x.call, in, out)
+	done, err := a.core.execute(ctx, x.call, in, out)
 	if err == nil {
 		err = out.finish(ctx, done)
 	}

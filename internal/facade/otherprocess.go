@@ -95,8 +95,8 @@ func (s otherStream) Context() context.Context {
 }
 
 // OtherHandler is the Handler for the server over which the other process calls.
-func (s *Service) OtherHandler() http.Handler {
-	next := s.Handler()
+func (a *httpAPI) OtherHandler() http.Handler {
+	next := a.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), fromOther{}, true)))
 	})
@@ -281,19 +281,19 @@ func codeNamed(name string) *code {
 	return &code{name: name, http: http.StatusInternalServerError, grpc: codes.Unknown}
 }
 
-// relayHTTP hands a request of the HTTP face over. body is what was read of the
+// relay hands a request of the HTTP face over. body is what was read of the
 // request's own; nil: nothing was, and it is one to the path of a transaction.
-func (s *Service) relayHTTP(x *exchange, p *OtherProcess, body []byte, commits bool, timeouts ...string) error {
+func (a *httpAPI) relay(x *exchange, p *OtherProcess, body []byte, commits bool, timeouts ...string) error {
 	if body == nil {
 		var err error
-		if body, err = s.body(x); err != nil {
+		if body, err = a.body(x); err != nil {
 			return err
 		}
 		var end jsonEndTx
 		_ = json.Unmarshal(body, &end) // what is wrong with it, the owner says
 		timeouts = []string{end.Timeout}
 	}
-	return s.other.handOver(x.ctx, append(timeouts, x.call.timeout), func(ctx context.Context) error {
+	return a.core.other.handOver(x.ctx, append(timeouts, x.call.timeout), func(ctx context.Context) error {
 		request := x.r.Clone(ctx)
 		request.URL = &url.URL{Scheme: "http", Host: "peer", Path: x.r.URL.Path, RawPath: x.r.URL.RawPath, RawQuery: x.r.URL.RawQuery}
 		request.RequestURI = ""

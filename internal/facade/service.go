@@ -27,7 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +45,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
-	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -81,17 +80,15 @@ type Deps struct {
 type Service struct {
 	cfg    Config
 	deps   Deps
-	guard  *loopback.Guard
 	gate   *gate
 	tx     transactions
 	cached *caches
 	large  *lane.Door // of large requests
 
-	bodies   pace // bodies, except for their first pieces
-	discards pace // bodies that are read although their calls have ended
 	kv       keyValue
 	rows     rowStreams
 	grpc     grpcAPI
+	http     httpAPI
 	tel      *telemetry
 	meter    *history.Meter // nil: none
 
@@ -122,29 +119,25 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Lane == nil {
 		deps.Lane = lane.New(1)
 	}
-	guard, err := loopback.New(cfg.HTTP.Hosts)
-	if err != nil {
-		return nil, fmt.Errorf("http.hosts: %w", err)
-	}
 	tel := newTelemetry(deps.Tracer, deps.Histogram, deps.Database)
 	s := &Service{
-		cfg: cfg, deps: deps, guard: guard, tel: tel,
+		cfg: cfg, deps: deps, tel: tel,
 		gate:   newGate(cfg.API.MaxOpen),
 		tx:     transactions{leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) })},
 		cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
 		large:  deps.Lane.NewDoor(),
-
-		bodies:   pace{rate: bodyRate * runtime.GOMAXPROCS(0), burst: cfg.API.MaxBody},
-		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
 	}
-	s.other.core, s.tx.core, s.kv.core, s.rows.core = s, s, s, s
-	s.grpc.core = s
+	s.other.core, s.tx.core, s.kv.core, s.rows.core, s.grpc.core = s, s, s, s, s
+	if err := s.http.open(s, cfg); err != nil {
+		return nil, err
+	}
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
 	}
 	if err := s.kv.open(cfg.KV.Tables); err != nil {
 		return nil, err
 	}
+	var err error
 	s.rows.engine, err = ingest.New(cfg.Ingest, ingest.Deps{Tracer: deps.Batches, Meter: deps.Meter})
 	return s, err
 }
@@ -272,8 +265,8 @@ func (s *Service) Streaming(each func(path string, run func(grpc.ServerStream) e
 	s.grpc.Streaming(each)
 }
 
-// Denied calls each with every method of the gRPC API: its path, and what answers a call that comes with no token of an app, while any app
-// has one.
+// Denied calls each with every method of the gRPC API: its path, and what answers a call that comes with no token of an app,
+// while any app has one.
 func (s *Service) Denied(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
 	s.grpc.Denied(each)
 }
@@ -286,6 +279,24 @@ func (s *Service) OtherOptions() []grpc.ServerOption { return s.grpc.OtherOption
 
 // Turns calls each with the path of every method whose calls may be Turns, and what begins one.
 func (s *Service) Turns(each func(path string, begin Begin)) { s.grpc.Turns(each) }
+
+// HTTPServer returns a server of Handler whose limits fit the settings; those of
+// headers are larger, so that what exceeds the setting a little is still answered
+// with an error that names it.
+func (s *Service) HTTPServer() *http.Server { return s.http.Server() }
+
+// Handler returns the HTTP API.
+func (s *Service) Handler() http.Handler { return s.http.Handler() }
+
+// OtherHandler is the Handler for the server over which the other process calls.
+func (s *Service) OtherHandler() http.Handler { return s.http.OtherHandler() }
+
+// BeginHTTP begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
+// carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened.
+// Otherwise Resume must be called. The body is not kept.
+func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
+	return s.http.Begin(ctx, r, body, via)
+}
 
 // call is one call over either face, on its way through.
 type call struct {

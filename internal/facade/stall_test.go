@@ -109,10 +109,12 @@ func (d *timedReply) SetWriteDeadline(at time.Time) error { return d.SetReadDead
 func TestNoDeadlineIsLaterThanTheStop(t *testing.T) {
 	s := start(t, small(), newWriter(t).fake).s
 	for name, do := range map[string]func(x *exchange){
-		"body":   func(x *exchange) { x.receive(t.Context())() },
-		"send":   func(x *exchange) { x.sendBy(time.Time{}); x.sendBy(time.Now().Add(replyTimeout)) },
-		"ingest": func(x *exchange) { _ = (&ingestLines{s: s, x: x, fed: make(chan struct{})}).opened(t.Context()) },
-		"refuse": func(x *exchange) { s.refuse(x, faultf(codeDeadline, "test"), "", true) },
+		"body": func(x *exchange) { x.receive(t.Context())() },
+		"send": func(x *exchange) { x.sendBy(time.Time{}); x.sendBy(time.Now().Add(replyTimeout)) },
+		"ingest": func(x *exchange) {
+			_ = (&ingestLines{api: &s.http, x: x, fed: make(chan struct{})}).opened(t.Context())
+		},
+		"refuse": func(x *exchange) { s.http.refuse(x, faultf(codeDeadline, "test"), "", true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &timedReply{ResponseRecorder: httptest.NewRecorder()}

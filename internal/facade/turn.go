@@ -22,11 +22,10 @@ type Turn struct {
 	ctx    context.Context // work, once it has a deadline
 	atEnd  func()          // nil: nothing
 	call   upstream.Call
-	own    *room     // nil: the reply is small
-	tx     *txTurn   // of the transaction that the call begins, goes on with or ends; nil
-	err    error     // of the beginning; nil: the first call is to be made
-	values int       // of the parameters of a request that was read without a message
-	web    *HTTPTurn // it is over HTTP; nil: over gRPC
+	own    *room   // nil: the reply is small
+	tx     *txTurn // of the transaction that the call begins, goes on with or ends; nil
+	err    error   // of the beginning; nil: the first call is to be made
+	values int     // of the parameters of a request that was read without a message
 }
 
 // job is what differs from one kind of call to another.

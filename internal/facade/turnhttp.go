@@ -16,6 +16,7 @@ import (
 // HTTPTurn is a Turn of a request of HTTP.
 type HTTPTurn struct {
 	Turn
+	api    *httpAPI
 	x      exchange
 	raw    []byte // the body, in the turn in which the call begins
 	answer gathered
@@ -24,9 +25,16 @@ type HTTPTurn struct {
 // replying is the job of a request of HTTP.
 type replying interface {
 	job
+	// over tells the job its turn, before anything else.
+	over(t *HTTPTurn)
 	// rest makes the first call, or waits for its answer, and answers the request.
 	rest(t *HTTPTurn) error
 }
+
+// overHTTP is what every job of a request of HTTP has.
+type overHTTP struct{ web *HTTPTurn }
+
+func (o *overHTTP) over(t *HTTPTurn) { o.web = t }
 
 // routeOf are the routes by the calls that they make.
 var routeOf = func() map[string]*route {
@@ -56,7 +64,8 @@ func turnOf(r *http.Request) (*HTTPTurn, *route) {
 				HTTPTurn
 				querying
 			})
-			t.job, t.web = &t.querying, &t.HTTPTurn
+			t.job = &t.querying
+			t.over(&t.HTTPTurn)
 			return &t.HTTPTurn, routeOf["Execute"]
 		}
 		if path == pathBeginTx {
@@ -69,7 +78,7 @@ func turnOf(r *http.Request) (*HTTPTurn, *route) {
 			case end == "commit":
 				return turnFor("Commit", &endingHTTP{})
 			case end == "rollback":
-				return turnFor("Rollback", &endingHTTP{txEnding{back: true}})
+				return turnFor("Rollback", &endingHTTP{txEnding: txEnding{back: true}})
 			}
 			return nil, nil
 		}
@@ -94,7 +103,8 @@ func turnOf(r *http.Request) (*HTTPTurn, *route) {
 // turnFor makes a turn of a job, and finds the route of its call.
 func turnFor(call string, j replying) (*HTTPTurn, *route) {
 	t := new(HTTPTurn)
-	t.job, t.web = j, t
+	t.job = j
+	j.over(t)
 	return t, routeOf[call]
 }
 
@@ -107,18 +117,18 @@ func setPathValue(r *http.Request, name, value string) bool {
 	return true
 }
 
-// BeginHTTP begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
+// Begin begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
 // carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called. The body is not kept.
-func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
-	d, ok := s.deps.Driver.(driver)
-	if !ok || s.deps.Memory.Tight() || s.other.process.Load() != nil || s.guard.Check(r) != nil {
+func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
+	d, ok := a.core.deps.Driver.(driver)
+	if !ok || a.core.deps.Memory.Tight() || a.core.other.process.Load() != nil || a.guard.Check(r) != nil {
 		return nil
 	}
 	t, rt := turnOf(r)
 	if t == nil {
 		return nil
 	}
-	t.s = s
+	t.s, t.api = a.core, a
 	x := &t.x
 	x.r, x.w, x.call, x.read = r, &t.answer, &t.c, true
 	if x.wantsStream() {
@@ -127,7 +137,7 @@ func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, 
 	t.c.heads(r, rt)
 	t.raw, t.c.begun = body, ctx
 	t.begin(extract(r.Context(), propagation.HeaderCarrier(r.Header)), d, via, func() error {
-		if err := s.admit(x, rt); err != nil {
+		if err := a.admit(x, rt); err != nil {
 			return err
 		}
 		return t.early()
@@ -142,7 +152,7 @@ func (t *HTTPTurn) early() (err error) {
 	if t.x.r.ContentLength == 0 {
 		return nil
 	}
-	if _, err = t.s.early(&t.x); err == nil { // what the headers say of the time is work's, which ends with the call
+	if _, err = t.api.early(&t.x); err == nil { // what the headers say of the time is work's, which ends with the call
 		t.ctx = t.x.ctx
 	}
 	return err
@@ -169,7 +179,7 @@ func (t *HTTPTurn) read(into any) error {
 	if err != nil {
 		return err
 	}
-	return t.s.decode(&t.x, raw, into) // which waits for the lane with large bodies alone
+	return t.api.decode(&t.x, raw, into) // which waits for the lane with large bodies alone
 }
 
 // Resume ends the call. pieces are all that goes out, and stay as they are. last: they say that the connection ends after them.
@@ -193,23 +203,24 @@ func (t *HTTPTurn) finishWith(w http.ResponseWriter, rest func() error) {
 	fault := t.finish(rest)
 	if fault != nil && !x.started {
 		x.timing()
-		t.s.refuse(x, fault, t.c.traceID, false)
+		t.api.refuse(x, fault, t.c.traceID, false)
 	}
 }
 
 // querying is a call of Execute over HTTP.
 type querying struct {
 	executing
+	overHTTP
 	rows jsonSink
 }
 
 func (j *querying) begin(t *Turn) (ready bool, err error) {
 	var body jsonExecute
-	if err := t.web.read(&body); err != nil {
+	if err := j.web.read(&body); err != nil {
 		return false, err
 	}
 	j.in = body.request()
-	if j.rows.format, err = t.web.x.format(body.jsonFormat, false); err != nil {
+	if j.rows.format, err = j.web.x.format(body.jsonFormat, false); err != nil {
 		return false, err
 	}
 	j.out = &j.rows
@@ -225,11 +236,14 @@ func (j *querying) rest(t *HTTPTurn) error {
 }
 
 // beginningHTTP is a call of Begin over HTTP.
-type beginningHTTP struct{ beginning }
+type beginningHTTP struct {
+	beginning
+	overHTTP
+}
 
 func (j *beginningHTTP) begin(t *Turn) (bool, error) {
 	var body jsonBegin
-	if err := t.web.read(&body); err != nil {
+	if err := j.web.read(&body); err != nil {
 		return false, err
 	}
 	j.in = body.request()
@@ -245,14 +259,17 @@ func (j *beginningHTTP) rest(t *HTTPTurn) error {
 }
 
 // endingHTTP is a call of Commit, or of Rollback, over HTTP.
-type endingHTTP struct{ txEnding }
+type endingHTTP struct {
+	txEnding
+	overHTTP
+}
 
 func (j *endingHTTP) begin(t *Turn) (bool, error) {
 	var body jsonEndTx
-	if err := t.web.read(&body); err != nil {
+	if err := j.web.read(&body); err != nil {
 		return false, err
 	}
-	j.id, j.timeout = t.web.x.r.PathValue("id"), body.Timeout
+	j.id, j.timeout = j.web.x.r.PathValue("id"), body.Timeout
 	return j.txEnding.begin(t)
 }
 
@@ -266,12 +283,13 @@ func (j *endingHTTP) rest(t *HTTPTurn) error {
 // kvGettingHTTP reads one value over HTTP.
 type kvGettingHTTP struct {
 	kvReading
+	overHTTP
 	cond condition
 }
 
 func (j *kvGettingHTTP) begin(t *Turn) (ready bool, err error) {
 	var id kvID
-	if j.t, id, j.cond, err = t.s.kvGetOf(&t.web.x); err != nil {
+	if j.t, id, j.cond, err = j.web.api.kvGetOf(&j.web.x); err != nil {
 		return false, err
 	}
 	return j.get(t, j.t.key(id), "", "")
@@ -288,12 +306,13 @@ func (j *kvGettingHTTP) rest(t *HTTPTurn) error {
 // kvBatchGettingHTTP reads several values over HTTP.
 type kvBatchGettingHTTP struct {
 	kvReading
+	overHTTP
 	ids []kvID
 }
 
 func (j *kvBatchGettingHTTP) begin(t *Turn) (_ bool, err error) {
 	var body jsonKVBatchGet
-	if j.t, j.ids, err = t.s.kvBatchGetOf(&t.web.x, &body, t.web.read); err != nil {
+	if j.t, j.ids, err = j.web.api.kvBatchGetOf(&j.web.x, &body, j.web.read); err != nil {
 		return false, err
 	}
 	j.st = j.t.batch(j.ids)
@@ -309,11 +328,14 @@ func (j *kvBatchGettingHTTP) rest(t *HTTPTurn) error {
 }
 
 // kvPuttingHTTP writes one value over HTTP.
-type kvPuttingHTTP struct{ kvWriting }
+type kvPuttingHTTP struct {
+	kvWriting
+	overHTTP
+}
 
 func (j *kvPuttingHTTP) begin(t *Turn) (bool, error) {
-	w, err := t.s.kvPutOf(&t.web.x, func(limit int, setting string) ([]byte, error) {
-		return t.web.body(limit, setting)
+	w, err := j.web.api.kvPutOf(&j.web.x, func(limit int, setting string) ([]byte, error) {
+		return j.web.body(limit, setting)
 	})
 	if err != nil {
 		return false, err
@@ -330,10 +352,13 @@ func (j *kvPuttingHTTP) rest(t *HTTPTurn) error {
 }
 
 // kvDeletingHTTP deletes one row over HTTP.
-type kvDeletingHTTP struct{ kvWriting }
+type kvDeletingHTTP struct {
+	kvWriting
+	overHTTP
+}
 
 func (j *kvDeletingHTTP) begin(t *Turn) (bool, error) {
-	w, err := t.s.kvDeleteOf(&t.web.x)
+	w, err := j.web.api.kvDeleteOf(&j.web.x)
 	if err != nil {
 		return false, err
 	}
