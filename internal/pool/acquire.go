@@ -390,7 +390,7 @@ func (p *state) waitErrorLocked(w *Waiter, cause error) error {
 		Opening: len(p.openings), Nodes: len(p.table.Load().nodes), Cause: cause,
 	}
 	e.Paused = p.paused
-	if p.hungry {
+	if p.stake.isHungry() {
 		e.Shared, e.Grouped = p.stake.shared()
 	}
 	if p.limit.most < p.cfg.Max {

@@ -188,14 +188,14 @@ func notForOneSession(t *testing.T, waiting int) {
 			})
 		}
 		time.Sleep(shedEvery / 2)
-		if n := y.pools[0].stake.goingAway(); n != 1 {
+		if n := y.goingAway(0); n != 1 {
 			t.Errorf("%d sessions were asked to go at once; want 1", n)
 		}
 		time.Sleep(3 * shedEvery)
 		synctest.Wait()
 		y.check()
 		// One a second, until both would have as many.
-		if n := y.pools[0].stake.goingAway(); n != 3 {
+		if n := y.goingAway(0); n != 3 {
 			t.Errorf("%d sessions were asked to go; want 3", n)
 		}
 		if st := y.Stats(); st.Used != 4 || st.Hungry != 1 || y.servers[0].sum() != 4 {
@@ -209,12 +209,8 @@ func notForOneSession(t *testing.T, waiting int) {
 	})
 }
 
-// goingAway returns how many sessions of the pool were asked to go.
-func (k *stake) goingAway() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.leaving
-}
+// goingAway returns how many sessions of a pool were asked to go.
+func (y *family) goingAway(i int) int { return y.books().stakes[i].leaving }
 
 // A short need of a pool that has sessions takes none from those who use theirs.
 func TestBudgetLastingNeed(t *testing.T) {
@@ -224,11 +220,11 @@ func TestBudgetLastingNeed(t *testing.T) {
 		defer lease(t, y.pools[1], 1)()
 		_, told := y.wait(1)
 		time.Sleep(hungerFor - time.Millisecond)
-		if n := y.pools[0].stake.goingAway(); n != 0 {
+		if n := y.goingAway(0); n != 0 {
 			t.Errorf("%d sessions were asked to go for a need of %v", n, hungerFor)
 		}
 		time.Sleep(2 * lookEvery)
-		if n := y.pools[0].stake.goingAway(); n != 1 {
+		if n := y.goingAway(0); n != 1 {
 			t.Errorf("%d sessions were asked to go; want 1", n)
 		}
 		release()

@@ -45,8 +45,8 @@ func TestBudgetWalk(t *testing.T) {
 					w.together = false
 				}
 				y.check()
-				for _, k := range y.stakes() {
-					if k.claimed() > 0 {
+				for _, k := range y.books().stakes {
+					if k.claim {
 						t.Error("a permit is set aside and its pool does nothing")
 					}
 				}
@@ -91,7 +91,7 @@ func TestBudgetWalk(t *testing.T) {
 			for i, w := range ws {
 				for c, line := range w.line {
 					if len(line) > 0 {
-						t.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", seed, len(line), Class(c), i, len(ws), y.max)
+						t.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", seed, len(line), Class(c), i, len(ws), y.books().max)
 					}
 				}
 				w.finish()
@@ -212,7 +212,7 @@ func TestBudgetPromises(t *testing.T) {
 			wg.Go(func() { // one that comes and goes
 				r := rand.New(rand.NewPCG(6, 0))
 				for range turns / 100 {
-					p := New(config(3), newServers(1, 2), nil).Within(y.Budget)
+					p := New(config(3), newServers(1, 2), nil).WithinGroup(y.Budget, "", weightOne)
 					p.SetView(view(1, 2))
 					ctx, end := context.WithCancel(t.Context())
 					var run sync.WaitGroup
@@ -235,7 +235,7 @@ func TestBudgetPromises(t *testing.T) {
 			if st := y.Stats(); st.Shed == 0 {
 				t.Error("no session was shed: the test tests nothing")
 			}
-			for i, k := range y.stakes() {
+			for i, k := range y.books().stakes {
 				if k.leaving != 0 || k.coming != 0 {
 					t.Errorf("pool %d: %d leaving, %d coming; want none at rest", i, k.leaving, k.coming)
 				}
@@ -255,7 +255,7 @@ func TestManyHungryPools(t *testing.T) {
 		var served atomic.Int32
 		var held []func()
 		for i := range 2 * pools {
-			p := New(config(5), y.nodes(), nil).Within(y.Budget)
+			p := New(config(5), y.nodes(), nil).WithinGroup(y.Budget, "", weightOne)
 			p.SetView(view(1))
 			stop.Go(func() { _ = p.Run(ctx) })
 			y.add(p)
@@ -275,15 +275,15 @@ func TestManyHungryPools(t *testing.T) {
 		}
 		synctest.Wait()
 		for look, now := 0, time.Now().Add(time.Hour); look < 2*pools*2*pools/compared+1; look++ {
-			before := y.seen
+			before := y.books().seen
 			y.look(now)
 			synctest.Wait()
-			if n := y.seen - before; n > compared {
+			if n := y.books().seen - before; n > compared {
 				t.Errorf("a look compared %d pools; want at most %d", n, compared)
 			}
 		}
 		asked := 0
-		for _, k := range y.stakes()[pools:] {
+		for _, k := range y.books().stakes[pools:] {
 			if k.coming > 0 {
 				asked++
 			}

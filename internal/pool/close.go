@@ -17,7 +17,6 @@ func (p *Pool) Close(ctx context.Context) error {
 	var waiting []*Waiter
 	if !p.closed {
 		p.closed, p.closedAt = true, time.Now()
-		p.hungry = false
 		p.stake.quit()
 		waiting = p.line.Drain()
 		p.setGateLocked(0)

@@ -265,7 +265,7 @@ func start(tb testing.TB, cfg Config, f *servers, v cluster.View) *Pool {
 
 func startWithin(tb testing.TB, b *Budget, cfg Config, f *servers, v cluster.View) *Pool {
 	tb.Helper()
-	return startPool(tb, f, f, v, cfg, func(p *Pool) *Pool { return p.Within(b) })
+	return startPool(tb, f, f, v, cfg, func(p *Pool) *Pool { return p.WithinGroup(b, "", weightOne) })
 }
 
 // startPool runs a pool that join, if there is one, has put into a budget. opener opens sessions on f.

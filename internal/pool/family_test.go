@@ -17,9 +17,9 @@ type family struct {
 	pools    []*Pool
 	servers  []*servers
 	all      *tally
-	leaving  bool     // the test is over
-	visitors []*stake // of pools that came and went, while one at a time did
-	lowered  bool     // a group may have more than it should, for a while
+	leaving  bool    // the test is over
+	visitors []*Pool // pools that came and went, while one at a time did
+	lowered  bool    // a group may have more than it should, for a while
 }
 
 // startFamily runs pools until the test ends, which checks the books and that
@@ -62,12 +62,17 @@ func (y *family) nodes() *servers {
 	return f
 }
 
-func (y *family) stakes() (all []*stake) {
-	for _, p := range y.pools {
-		all = append(all, p.stake)
+// books returns the state of the budget and of all pools.
+func (y *family) books() audit {
+	var stakes []*stake
+	for _, p := range slices.Concat(y.pools, y.visitors) {
+		stakes = append(stakes, p.stake)
 	}
-	return append(all, y.visitors...)
+	return y.audit(stakes...)
 }
+
+// weightOne is the weight of a pool that has no other.
+func weightOne() int { return 1 }
 
 // check compares the books of the budget with those of its pools, while nothing
 // moves.
@@ -77,11 +82,11 @@ func (y *family) check() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 	}
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	sum, leaving, coming := y.free, 0, 0
-	used := map[*group]int{}
-	for i, k := range y.stakes() {
+	books := y.books()
+	sum, leaving, coming := books.free, 0, 0
+	used := map[string]int{}
+	for i, p := range slices.Concat(y.pools, y.visitors) {
+		k := books.stakes[i]
 		sum += k.held
 		used[k.group] += k.held
 		if k.claim {
@@ -90,33 +95,33 @@ func (y *family) check() {
 		}
 		leaving += k.leaving
 		coming += k.coming
-		if k.held != k.pool.size || k.leaving < 0 || k.leaving > k.held || k.coming < 0 {
-			y.Errorf("pool %d has %d permits for %d sessions, %d leaving, %d coming", i, k.held, k.pool.size, k.leaving, k.coming)
+		if k.held != p.size || k.leaving < 0 || k.leaving > k.held || k.coming < 0 {
+			y.Errorf("pool %d has %d permits for %d sessions, %d leaving, %d coming", i, k.held, p.size, k.leaving, k.coming)
 		}
-		if k.queued && k.claim || k.queued != slices.Contains(y.queue, k) || (k.queued || k.claim) != k.pool.hungry {
-			y.Errorf("pool %d: queued %v, claim %v, in the queue %v, hungry %v", i, k.queued, k.claim, slices.Contains(y.queue, k), k.pool.hungry)
+		if k.queued && k.claim || k.queued != k.inQueue || (k.queued || k.claim) != k.hungry {
+			y.Errorf("pool %d: queued %v, claim %v, in the queue %v, hungry %v", i, k.queued, k.claim, k.inQueue, k.hungry)
 		}
-		if inLine, ahead := k.pool.wantLocked(); k.queued && max(inLine, ahead) <= 0 {
+		if inLine, ahead := p.wantLocked(); k.queued && max(inLine, ahead) <= 0 {
 			y.Errorf("pool %d is in the queue and wants nothing", i)
 		}
 	}
-	if sum != y.max || leaving != coming {
-		y.Errorf("%d permits; want %d; %d leaving, %d coming", sum, y.max, leaving, coming)
+	if sum != books.max || leaving != coming {
+		y.Errorf("%d permits; want %d; %d leaving, %d coming", sum, books.max, leaving, coming)
 	}
 	y.all.mu.Lock()
 	defer y.all.mu.Unlock()
-	if y.all.most > y.max || y.all.now > y.max-y.free {
-		y.Errorf("%d sessions at a time, limit %d; %d now, with %d permits", y.all.most, y.max, y.all.now, y.max-y.free)
+	if y.all.most > books.max || y.all.now > books.max-books.free {
+		y.Errorf("%d sessions at a time, limit %d; %d now, with %d permits", y.all.most, books.max, y.all.now, books.max-books.free)
 	}
-	if y.free > 0 && y.nextLocked() != nil {
-		y.Errorf("%d permits are free while %d pools are hungry", y.free, len(y.queue))
+	if books.free > 0 && books.nextWaits {
+		y.Errorf("%d permits are free while %d pools are hungry", books.free, y.Stats().Hungry)
 	}
-	for name, g := range y.group {
-		if g.used != used[g] || g.used == 0 && g.pools == 0 {
-			y.Errorf("group %q has %d permits; want %d; %d pools", name, g.used, used[g], g.pools)
+	for _, g := range books.groups {
+		if g.used != used[g.name] || g.used == 0 && g.pools == 0 {
+			y.Errorf("group %q has %d permits; want %d; %d pools", g.name, g.used, used[g.name], g.pools)
 		}
 		if g.used > g.max && !y.lowered {
-			y.Errorf("group %q has %d permits; at most %d", name, g.used, g.max)
+			y.Errorf("group %q has %d permits; at most %d", g.name, g.used, g.max)
 		}
 	}
 }
@@ -125,15 +130,14 @@ func (y *family) check() {
 func (y *family) checkEnd() {
 	y.Helper()
 	y.check()
-	if n := len(y.group); n != 0 {
+	books := y.books()
+	if n := len(books.groups); n != 0 {
 		y.Errorf("after all pools are closed: %d groups", n)
 	}
 	if st := y.Stats(); st.Used != 0 || st.Pools != 0 || st.Hungry != 0 {
 		y.Errorf("after all pools are closed: %+v", st)
 	}
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	for _, k := range y.stakes() {
+	for _, k := range books.stakes {
 		if k.held != 0 || k.leaving != 0 || k.coming != 0 || k.claim {
 			y.Errorf("after all pools are closed, one has %d permits, %d leaving, %d coming, claim %v", k.held, k.leaving, k.coming, k.claim)
 		}

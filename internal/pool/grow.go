@@ -68,13 +68,13 @@ func (p *state) growLocked() {
 			return
 		}
 		if inLine <= 0 && now.Before(p.warmAt) && p.size-p.closing >= warmFirst {
-			p.leaveBudgetLocked()
+			p.stake.leave()
 			p.dueLocked(p.warmAt)
 			return
 		}
 		n, retry := p.targetLocked(now)
 		if n == nil {
-			p.leaveBudgetLocked() // others can use what this pool can not
+			p.stake.leave() // others can use what this pool can not
 			p.dueLocked(retry)
 			return
 		}

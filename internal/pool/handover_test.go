@@ -122,7 +122,7 @@ func TestBudgetHandOver(t *testing.T) {
 			if st := y.Stats(); st.Shed != 1 {
 				t.Errorf("%+v; want one session shed", st)
 			}
-			for i, k := range y.stakes() {
+			for i, k := range y.books().stakes {
 				if k.leaving != 0 || k.coming != 0 {
 					t.Errorf("pool %d: %d leaving, %d coming; want none: what was promised is gone", i, k.leaving, k.coming)
 				}
@@ -219,7 +219,7 @@ func TestBudgetHandOver(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				y := &stage{family: &family{TB: t, Budget: NewBudget(2), all: &tally{}}}
 				for range 3 {
-					y.add(New(config(50), y.nodes(), nil).Within(y.Budget))
+					y.add(New(config(50), y.nodes(), nil).WithinGroup(y.Budget, "", weightOne))
 				}
 				for _, p := range y.pools {
 					p.SetView(view(1, 2))
@@ -240,14 +240,4 @@ func TestBudgetHandOver(t *testing.T) {
 			})
 		})
 	}
-}
-
-// claimed returns the permits that are set aside for the pool.
-func (k *stake) claimed() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.claim {
-		return 1
-	}
-	return 0
 }

@@ -38,7 +38,7 @@ func TestABudgetOutlivesThePanicOfAPool(t *testing.T) {
 		defer panics.LogTo(slog.Default())
 		y := startFamily(t, 3, 2, func(_ int, c *Config) { c.Min = 0 })
 		other, hungry := y.pools[0], y.pools[1]
-		broken := New(config(2), &breaking{}, nil).Within(y.Budget) // without Run, which would panic as well
+		broken := New(config(2), &breaking{}, nil).WithinGroup(y.Budget, "", weightOne) // without Run, which would panic as well
 		broken.SetView(view(1))
 		lease(t, broken, 2)()
 		lease(t, other, 1)()

@@ -68,13 +68,13 @@ type state struct {
 	limit  limit
 	log    *slog.Logger
 	worker worker // the pool
+	stake  *stake // the pool's part in a budget; nil: it has every permit
 	tasks  sync.WaitGroup
 	sums
 	roster
 	growth
 	agenda
 	switches
-	membership
 	refusals
 	counted
 }
@@ -129,12 +129,6 @@ type switches struct {
 	quiet    bool          // see Quiet
 	paused   bool          // see Pause
 	empty    chan struct{} // closed when the pool is closed and size 0
-}
-
-// membership is the pool's place in a Budget.
-type membership struct {
-	stake  *stake // nil: the pool is in none
-	hungry bool   // in the queue of the budget, or has a permit waiting
 }
 
 // refusals count callers that got no session.

@@ -62,7 +62,7 @@ type Session struct {
 	gone    bool      // closing, or closed
 	aside   bool      // in node.aside
 	going   bool      // counted in node.going
-	shedFor *stake    // the pool for whose sake it goes, see stake.promise; nil: for nobody's
+	shedFor *stake    // the pool for whose sake it goes, see promiseLocked; nil: for nobody's
 
 	prev *Session // in node.first
 	next *Session

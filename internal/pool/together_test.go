@@ -66,11 +66,9 @@ func (y *family) reload(ws []*walk, c Config, do func()) {
 		w.set(c)
 	}
 	lowered := false
-	y.mu.Lock()
-	for _, g := range y.group {
+	for _, g := range y.books().groups {
 		lowered = lowered || g.used > c.Max
 	}
-	y.mu.Unlock()
 	do()
 	synctest.Wait()
 	for i, w := range ws {
@@ -92,7 +90,7 @@ func (y *family) reload(ws []*walk, c Config, do func()) {
 func (y *family) visitor(t *testing.T, seed uint64, group string) {
 	f := newServers(1, 2)
 	f.all = y.all
-	p := New(config(3), f, nil).WithinGroup(y.Budget, group, func() int { return 1 })
+	p := New(config(3), f, nil).WithinGroup(y.Budget, group, weightOne)
 	p.SetView(view(1, 2))
 	ctx, end := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -109,7 +107,7 @@ func (y *family) visitor(t *testing.T, seed uint64, group string) {
 	}
 	end()
 	all.Wait()
-	y.visitors = append(y.visitors, p.stake)
+	y.visitors = append(y.visitors, p)
 }
 
 // disturb does something to several pools. It returns what.
@@ -126,13 +124,11 @@ func (y *family) disturb(t *testing.T, r *rand.Rand, ws []*walk) string {
 	case 0:
 		c := one.other(one.cfg)
 		y.reload(ws, c, all(c))
-		y.mu.Lock()
-		for name, g := range y.group {
+		for _, g := range y.books().groups {
 			if g.max != c.Max {
-				y.Errorf("group %q may have %d sessions; want %d", name, g.max, c.Max)
+				y.Errorf("group %q may have %d sessions; want %d", g.name, g.max, c.Max)
 			}
 		}
-		y.mu.Unlock()
 		return "reload"
 	case 1:
 		c := one.other(one.cfg)
@@ -271,8 +267,8 @@ func TestAllTogether(t *testing.T) {
 			}
 			synctest.Wait()
 			y.check()
-			for i, p := range y.pools {
-				k := p.stake
+			for i, k := range y.books().stakes[:pools] {
+				p := y.pools[i]
 				if k.leaving != 0 || k.coming != 0 || p.going != 0 {
 					t.Errorf("pool %d: %d leaving, %d coming, %d going; want none at rest", i, k.leaving, k.coming, p.going)
 				}
