@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -80,7 +80,7 @@ type directSession struct {
 }
 
 // dialNodes opens sessions on all nodes alike.
-func dialNodes(ctx context.Context, nodes []proc.Node, sessions int) (*direct, error) {
+func dialNodes(ctx context.Context, nodes []stand.Node, sessions int) (*direct, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &direct{sessions: make(chan directSession, sessions), cancel: cancel}
 	for _, node := range nodes {

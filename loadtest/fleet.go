@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // fleetOptions are the flags of fleet alone.
@@ -55,7 +55,7 @@ func runFleet(ctx context.Context, l *lab.Lab, o fleetOptions) error {
 	if o.workers < 1 || o.workers > 64 || o.rate < 1 || o.rate > 1000 || o.burst < 0 || o.burst > 100 {
 		return fmt.Errorf("workers %d, rate %d, burst %d: want 1 to 64, 1 to 1000, 0 to 100", o.workers, o.rate, o.burst)
 	}
-	root, err := proc.Root()
+	root, err := stand.Root()
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (e *fleetRun) start(ctx context.Context, url string, pool bool) (workers []
 		if pool {
 			env[4] = "POOL=1"
 		}
-		w, err := e.l.Spawn("workers", proc.Spec{Path: e.o.python, Args: []string{e.script}, Env: env})
+		w, err := e.l.Spawn("workers", stand.Spec{Path: e.o.python, Args: []string{e.script}, Env: env})
 		if err != nil {
 			return workers, err
 		}

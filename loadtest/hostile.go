@@ -19,7 +19,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/hostile"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -245,7 +245,7 @@ func (u *underAttack) attack(ctx context.Context, names ...string) error {
 		return err
 	}
 	v := lab.Variant{Name: name, Under: []*lab.Process{u.sidecar.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-		p, err := l.Spawn("attacker", proc.Spec{Path: self, Args: append([]string{hostileAttacker}, u.target.Arguments(hostileShare, names...)...)})
+		p, err := l.Spawn("attacker", stand.Spec{Path: self, Args: append([]string{hostileAttacker}, u.target.Arguments(hostileShare, names...)...)})
 		if err != nil {
 			return lab.Result{}, err
 		}

@@ -12,7 +12,7 @@ import (
 	_ "google.golang.org/grpc/encoding/proto"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -162,7 +162,7 @@ func (b *ingestBench) memory(ctx context.Context, cluster *lab.Cluster, rows row
 	if _, err := streamRows(ctx, s.Conn, rows.table, ring, b.WarmUp); err != nil {
 		return err
 	}
-	before, err := proc.ReadUsage(s.Pid())
+	before, err := stand.ReadUsage(s.Pid())
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (b *ingestBench) memory(ctx context.Context, cluster *lab.Cluster, rows row
 	}
 	peak := before.RSS
 	for ctx.Err() == nil {
-		now, err := proc.ReadUsage(s.Pid())
+		now, err := stand.ReadUsage(s.Pid())
 		if err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -218,7 +218,7 @@ func (k *kneeBench) run(ctx context.Context, l *lab.Lab) error {
 	if err != nil {
 		return err
 	}
-	backend, err := l.Start(ctx, "backend", proc.Spec{Path: program, Args: []string{"peers", "paced", k.service.String()}})
+	backend, err := l.Start(ctx, "backend", stand.Spec{Path: program, Args: []string{"peers", "paced", k.service.String()}})
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -109,7 +109,7 @@ func slo(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, sides []*lab.Sid
 				return fmt.Errorf("fill the table: %w", err)
 			}
 		}
-		through, err := dialNodes(ctx, []proc.Node{{Address: s.GRPC}, {Address: s.GRPC}, {Address: s.GRPC}}, sessions) // as many connections as directly
+		through, err := dialNodes(ctx, []stand.Node{{Address: s.GRPC}, {Address: s.GRPC}, {Address: s.GRPC}}, sessions) // as many connections as directly
 		if err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -138,7 +138,7 @@ func allocations(ctx context.Context, l *lab.Lab, side *lab.Sidecar) error {
 	if !l.Wanted("allocations") {
 		return nil
 	}
-	proxied, err := dialNodes(ctx, []proc.Node{{Address: side.GRPC}}, 16)
+	proxied, err := dialNodes(ctx, []stand.Node{{Address: side.GRPC}}, 16)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func unixCase(ctx context.Context, l *lab.Lab, side *lab.Sidecar, socket string,
 		Text:    "*SDK proxy* is YDB's protocol with a session made before, *plain gRPC* the sidecar's own; *Unix* is `grpc.socket`.",
 		Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.LoadCPU, lab.CPU}, Added: []string{lab.P50}, Variants: []lab.Variant{direct}}
 	for _, way := range []struct{ name, target string }{{"", side.GRPC}, {", Unix", "unix:" + socket}} {
-		proxied, err := dialNodes(ctx, []proc.Node{{Address: way.target}}, 1)
+		proxied, err := dialNodes(ctx, []stand.Node{{Address: way.target}}, 1)
 		if err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -145,7 +145,7 @@ func sdksVersions(ctx context.Context, l *lab.Lab, root string) error {
 }
 
 func measureSDKs(ctx context.Context, l *lab.Lab) error {
-	root, err := proc.Root()
+	root, err := stand.Root()
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func startSDKsApp(ctx context.Context, l *lab.Lab, root string, way sdksWay, add
 	seconds := func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
 	args := append(way.app[1:len(way.app):len(way.app)], "--way", way.way, "--address", address, "--in-flight", strconv.Itoa(inFlight),
 		"--warm", seconds(lab.At(l, 200*time.Millisecond, time.Second, 2*time.Second)), "--window", seconds(l.Duration))
-	p, err := l.Start(ctx, "app", proc.Spec{Path: program, Args: args, Dir: root, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}})
+	p, err := l.Start(ctx, "app", stand.Spec{Path: program, Args: args, Dir: root, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}})
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +241,7 @@ func (p *sdksProcess) run(ctx context.Context, cluster *lab.Cluster, side *lab.S
 	var before, after [2]time.Duration // CPU of the cluster and of the sidecar
 	used := func(into *[2]time.Duration) error {
 		for i, pid := range []int{cluster.Pid(), side.Pid()} {
-			u, err := proc.ReadUsage(pid)
+			u, err := stand.ReadUsage(pid)
 			if err != nil {
 				return err
 			}

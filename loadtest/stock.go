@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -230,7 +230,7 @@ func measureStock(ctx context.Context, l *lab.Lab) error {
 					return err
 				}
 			}
-			through, err := dialNodes(ctx, []proc.Node{{Address: s.GRPC}, {Address: s.GRPC}, {Address: s.GRPC}}, stockMost) // as many connections as directly
+			through, err := dialNodes(ctx, []stand.Node{{Address: s.GRPC}, {Address: s.GRPC}, {Address: s.GRPC}}, stockMost) // as many connections as directly
 			if err != nil {
 				return err
 			}

@@ -24,7 +24,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // virtualSessions is the cost of virtual sessions next to that of passthrough, in CPU and
@@ -228,7 +228,7 @@ func memoryCost(ctx context.Context, o options, out io.Writer) error {
 		if mode != "transaction" {
 			continue
 		}
-		before, err := proc.ReadUsage(side.Pid())
+		before, err := stand.ReadUsage(side.Pid())
 		if err != nil {
 			return err
 		}
@@ -236,7 +236,7 @@ func memoryCost(ctx context.Context, o options, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		after, err := proc.ReadUsage(side.Pid())
+		after, err := stand.ReadUsage(side.Pid())
 		if err != nil {
 			return err
 		}

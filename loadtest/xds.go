@@ -26,7 +26,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/xds"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // xdsOptions are the flags of xds.
@@ -135,7 +135,7 @@ func (o *xdsOptions) run(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	child, err := proc.Start(proc.Spec{Path: path, Args: []string{"xds", "-publish", "-nodes", strconv.Itoa(o.nodes), "-rate", strconv.Itoa(o.rate), "-duration", o.duration.String()}})
+	child, err := stand.Start(stand.Spec{Path: path, Args: []string{"xds", "-publish", "-nodes", strconv.Itoa(o.nodes), "-rate", strconv.Itoa(o.rate), "-duration", o.duration.String()}})
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (o *xdsOptions) run(ctx context.Context, n int) error {
 		return err
 	}
 	time.Sleep(time.Second) // the first publication
-	idle, err := proc.ReadUsage(child.Pid())
+	idle, err := stand.ReadUsage(child.Pid())
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (o *xdsOptions) run(ctx context.Context, n int) error {
 			return fmt.Errorf("client %d of %d has no nodes after a minute: %v", i, n, c.err)
 		}
 	}
-	before, err := proc.ReadUsage(child.Pid())
+	before, err := stand.ReadUsage(child.Pid())
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (o *xdsOptions) run(ctx context.Context, n int) error {
 		}
 	}
 	took := time.Since(began)
-	after, err := proc.ReadUsage(child.Pid())
+	after, err := stand.ReadUsage(child.Pid())
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // poolless lets @ydbjs, which makes a session for every query, work directly and through a sidecar in turn.
@@ -131,7 +131,7 @@ type poollessRun struct {
 
 // poollessRuns runs the client once, directly and through the sidecar by turns.
 func poollessRuns(ctx context.Context, dir string, rounds, queries int, env ...string) (row [2]poollessRun, err error) {
-	p, err := proc.Start(proc.Spec{Path: "node", Args: []string{"poolless.mjs"}, Dir: dir, Env: append(env, fmt.Sprint("YDB_ROUNDS=", rounds), fmt.Sprint("YDB_QUERIES=", queries))})
+	p, err := stand.Start(stand.Spec{Path: "node", Args: []string{"poolless.mjs"}, Dir: dir, Env: append(env, fmt.Sprint("YDB_ROUNDS=", rounds), fmt.Sprint("YDB_QUERIES=", queries))})
 	if err != nil {
 		return row, err
 	}

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // Figures of its own.
@@ -122,7 +122,7 @@ func run(ctx context.Context, l *lab.Lab, cores int) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	child, err := l.Start(ctx, "tasks", proc.Spec{Path: program, Args: []string{Child, "-sidecar", sidecar.GRPC}, Env: []string{fmt.Sprintf("GOMAXPROCS=%d", cores)}})
+	child, err := l.Start(ctx, "tasks", stand.Spec{Path: program, Args: []string{Child, "-sidecar", sidecar.GRPC}, Env: []string{fmt.Sprintf("GOMAXPROCS=%d", cores)}})
 	if err != nil {
 		return err
 	}

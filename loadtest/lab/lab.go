@@ -21,7 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // Size is how much an experiment measures.
@@ -200,7 +200,7 @@ func (l *Lab) Stop() {
 
 // Process is a program that was started.
 type Process struct {
-	*proc.Process
+	*stand.Process
 	Role  string            // under which its CPU time is reported: sidecar, cluster, a peer's name
 	Ready map[string]string // the addresses that it told
 	ended bool
@@ -208,7 +208,7 @@ type Process struct {
 
 // Start starts a program and waits for its ready line. What it used is reported
 // under its role in every run made while it is there.
-func (l *Lab) Start(ctx context.Context, role string, spec proc.Spec) (*Process, error) {
+func (l *Lab) Start(ctx context.Context, role string, spec stand.Spec) (*Process, error) {
 	p, err := l.Spawn(role, spec)
 	if err != nil {
 		return nil, err
@@ -223,8 +223,8 @@ func (l *Lab) Start(ctx context.Context, role string, spec proc.Spec) (*Process,
 }
 
 // Spawn is Start for a program without a ready line.
-func (l *Lab) Spawn(role string, spec proc.Spec) (*Process, error) {
-	started, err := proc.Start(spec)
+func (l *Lab) Spawn(role string, spec stand.Spec) (*Process, error) {
+	started, err := stand.Start(spec)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", role, err)
 	}

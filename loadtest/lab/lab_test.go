@@ -22,7 +22,7 @@ import (
 	vegeta "github.com/tsenart/vegeta/v12/lib"
 	"go.uber.org/goleak"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -228,7 +228,7 @@ func TestFinishCountsTheProcessesUnderTest(t *testing.T) {
 	r.Add(2*time.Millisecond, errors.New("no"))
 	now := time.Now()
 	at := func(cpu time.Duration) processUsed {
-		return processUsed{proc.Usage{CPU: cpu, RSS: 5000}, "sidecar"}
+		return processUsed{stand.Usage{CPU: cpu, RSS: 5000}, "sidecar"}
 	}
 	result := r.Result(time.Second)
 	result.Rows = 4
@@ -244,8 +244,8 @@ func TestFinishCountsTheProcessesUnderTest(t *testing.T) {
 	}
 }
 
-func startSleep(t *testing.T) *proc.Process {
-	p, err := proc.Start(proc.Spec{Path: "/bin/sleep", Args: []string{"60"}})
+func startSleep(t *testing.T) *stand.Process {
+	p, err := stand.Start(stand.Spec{Path: "/bin/sleep", Args: []string{"60"}})
 	if err != nil {
 		t.Fatal(err)
 	}

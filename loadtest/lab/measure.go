@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // Figures are what a run gave, by names that end in their unit:
@@ -255,14 +255,14 @@ type used struct {
 }
 
 type processUsed struct {
-	proc.Usage
+	stand.Usage
 	role string
 }
 
 func (l *Lab) used() (u used, err error) {
 	u.processes = map[int]processUsed{}
 	read := func(pid int, role string) error {
-		usage, err := proc.ReadUsage(pid)
+		usage, err := stand.ReadUsage(pid)
 		if errors.Is(err, os.ErrNotExist) {
 			return nil // it was ended or killed on purpose
 		}
@@ -273,7 +273,7 @@ func (l *Lab) used() (u used, err error) {
 	for _, p := range l.processes {
 		errs = append(errs, read(p.Pid(), p.Role))
 	}
-	u.machine, err = proc.ReadMachine()
+	u.machine, err = stand.ReadMachine()
 	u.at = time.Now()
 	return u, errors.Join(append(errs, err)...)
 }

@@ -12,15 +12,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // Cluster is a development cluster in one process.
 type Cluster struct {
 	*Process
-	Control proc.Control
-	Nodes   []proc.Node
+	Control stand.Control
+	Nodes   []stand.Node
 }
 
 // Endpoint is the address for -ydb.
@@ -38,11 +38,11 @@ func (c *Cluster) Counter(ctx context.Context, name string) (sum int64, err erro
 // Cluster starts a development cluster of n nodes.
 func (l *Lab) Cluster(ctx context.Context, n int, args ...string) (*Cluster, error) {
 	args = append([]string{"-nodes", strconv.Itoa(n), "-port", "0", "-control", "127.0.0.1:0"}, args...)
-	p, err := l.Start(ctx, "cluster", proc.Spec{Path: filepath.Join(l.Bin, "devcluster"), Args: args})
+	p, err := l.Start(ctx, "cluster", stand.Spec{Path: filepath.Join(l.Bin, "devcluster"), Args: args})
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Process: p, Control: proc.Control{Address: p.Ready["control"]}}
+	c := &Cluster{Process: p, Control: stand.Control{Address: p.Ready["control"]}}
 	if c.Nodes, err = c.Control.Nodes(ctx); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (l *Lab) SidecarOf(ctx context.Context, program, endpoint string, environme
 	for _, setting := range settings {
 		args = append(args, "-set", setting)
 	}
-	p, err := l.Start(ctx, "sidecar", proc.Spec{Path: program, Args: args, Env: environment})
+	p, err := l.Start(ctx, "sidecar", stand.Spec{Path: program, Args: args, Env: environment})
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // Measured is what one run saw.
@@ -498,7 +498,7 @@ func (f *field) snapshot(t *target, s Scenario) (snapshot, error) {
 	if p := t.at(s).process; p != nil {
 		now.proxy, now.used = all.tree(p.Pid()), all.used(p.Pid())
 	}
-	now.machine, err = proc.ReadMachine()
+	now.machine, err = stand.ReadMachine()
 	return now, err
 }
 

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -313,7 +313,7 @@ func TestOwnIsACommandLine(t *testing.T) {
 	}
 	f := &field{dir: "/d", nodes: map[bool][]string{false: {"h:1", "h:2", "h:3"}}}
 	got, err := own("x", lines[1], true)[0].command(f, "/p", "l:1", nowhere)
-	if want := (proc.Spec{Path: "/p", Args: strings.Fields("-listen l:1 -nodes h:1,h:2,h:3 -x a=b"), Env: []string{"GOMAXPROCS=1"}}); err != nil || !slices.Equal(got.Args, want.Args) || !slices.Equal(got.Env, want.Env) {
+	if want := (stand.Spec{Path: "/p", Args: strings.Fields("-listen l:1 -nodes h:1,h:2,h:3 -x a=b"), Env: []string{"GOMAXPROCS=1"}}); err != nil || !slices.Equal(got.Args, want.Args) || !slices.Equal(got.Env, want.Env) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 	got, err = own("x", lines[0], true)[0].command(f, "/p", "l:1", nowhere)

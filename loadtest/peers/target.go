@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/proof/certtest"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // The names of the targets that others are compared with.
@@ -52,7 +52,7 @@ type target struct {
 // endpoint is where a target listens.
 type endpoint struct {
 	addresses []string // one, or one of each node, of which the caller chooses
-	process   *proc.Process
+	process   *stand.Process
 }
 
 // at returns where calls of a scenario go; nil: the target cannot serve it.
@@ -62,11 +62,11 @@ func (t *target) at(s Scenario) *endpoint { return t.endpoints[s.TLS] }
 type field struct {
 	options  Options
 	dir      string // for configuration files
-	backends *proc.Process
+	backends *stand.Process
 	nodes    map[bool][]string // addresses of the backends, plain (false) and with TLS
 	targets  []*target
 	left     []string // what was left out, and why
-	started  []*proc.Process
+	started  []*stand.Process
 }
 
 // A peer tells how to run one kind of proxy.
@@ -80,7 +80,7 @@ type peer struct {
 	find    func(f *field) (string, error)
 	version func(program string) (string, error)
 	// command returns what to start, so that it listens and forwards to the backends.
-	command func(f *field, program, listen string, tls sides) (proc.Spec, error)
+	command func(f *field, program, listen string, tls sides) (stand.Spec, error)
 }
 
 const unconfigured = "no goal needs it"
@@ -95,8 +95,8 @@ func peers() []peer {
 		{name: "nginx", plainly: unconfigured, find: installed("nginx"), version: says("-v"), command: configured("nginx.conf", false, "-e", "stderr", "-c")},
 		{name: "grpc-go", plainly: unconfigured, find: func(f *field) (string, error) { return f.options.Self, nil },
 			version: func(string) (string, error) { return "grpc-go " + grpc.Version + ", " + runtime.Version(), nil },
-			command: func(f *field, program, listen string, _ sides) (proc.Spec, error) {
-				return proc.Spec{Path: program, Args: []string{"peers", "forward", listen, strings.Join(f.nodes[false], ",")}}, nil
+			command: func(f *field, program, listen string, _ sides) (stand.Spec, error) {
+				return stand.Spec{Path: program, Args: []string{"peers", "forward", listen, strings.Join(f.nodes[false], ",")}}, nil
 			}},
 	}
 }
@@ -131,8 +131,8 @@ func own(name, line string, faces bool) []peer {
 		if !alone {
 			arguments, p.version = face.arguments, says("version")
 		}
-		p.command = func(f *field, program, listen string, tls sides) (proc.Spec, error) {
-			return proc.Spec{Path: program, Args: append(arguments(f, listen, tls), words[1:]...), Env: environment}, nil
+		p.command = func(f *field, program, listen string, tls sides) (stand.Spec, error) {
+			return stand.Spec{Path: program, Args: append(arguments(f, listen, tls), words[1:]...), Env: environment}, nil
 		}
 		all = append(all, p)
 	}
@@ -242,28 +242,28 @@ func built(program string) (string, error) {
 var conf embed.FS
 
 // configured returns a command that ends in the name of a configuration file.
-func configured(file string, tcp bool, arguments ...string) func(*field, string, string, sides) (proc.Spec, error) {
-	return func(f *field, program, listen string, tls sides) (proc.Spec, error) {
+func configured(file string, tcp bool, arguments ...string) func(*field, string, string, sides) (stand.Spec, error) {
+	return func(f *field, program, listen string, tls sides) (stand.Spec, error) {
 		t, err := template.ParseFS(conf, "conf/"+file)
 		if err != nil {
-			return proc.Spec{}, err
+			return stand.Spec{}, err
 		}
 		host, port, err := net.SplitHostPort(listen)
 		if err != nil {
-			return proc.Spec{}, err
+			return stand.Spec{}, err
 		}
 		var text bytes.Buffer
 		if err := t.Execute(&text, map[string]any{
 			"Host": host, "Port": port, "Nodes": f.split(tls != nowhere), "TCP": tcp, "TLS": tls == both, "NodesTLS": tls != nowhere, "Dir": f.dir,
 			"Cert": certFile(f.dir), "Key": keyFile(f.dir), "Both": bothFile(f.dir), "Name": serverName,
 		}); err != nil {
-			return proc.Spec{}, err
+			return stand.Spec{}, err
 		}
 		path := filepath.Join(f.dir, port+"-"+file)
 		if err := os.WriteFile(path, text.Bytes(), 0o600); err != nil {
-			return proc.Spec{}, err
+			return stand.Spec{}, err
 		}
-		return proc.Spec{Path: program, Args: append(slices.Clone(arguments), path), Dir: f.dir}, nil
+		return stand.Spec{Path: program, Args: append(slices.Clone(arguments), path), Dir: f.dir}, nil
 	}
 }
 
@@ -350,7 +350,7 @@ func ownName(lines []string, i int) string {
 }
 
 func (f *field) startBackends(ctx context.Context) (err error) {
-	if f.backends, err = proc.Start(proc.Spec{Path: f.options.Self, Args: []string{"peers", "backends", f.dir}}); err != nil {
+	if f.backends, err = stand.Start(stand.Spec{Path: f.options.Self, Args: []string{"peers", "backends", f.dir}}); err != nil {
 		return err
 	}
 	f.started = append(f.started, f.backends)
@@ -413,7 +413,7 @@ func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program st
 	if err != nil {
 		return nil, err
 	}
-	process, err := proc.Start(spec)
+	process, err := stand.Start(spec)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ var tiers = map[string]int{
 	"proof/chaos": 9,
 
 	"proof/await": 8, "proof/certtest": 8, "proof/conformance": 8, "proof/doctable": 8,
-	"proof/short": 8, "proof/contract": 8, "proof/devcluster": 8, "proof/proc": 8, "proof/rules": 8, "proof/stepcount": 8,
+	"proof/short": 8, "proof/contract": 8, "proof/devcluster": 8, "proof/stand": 8, "proof/rules": 8, "proof/stepcount": 8,
 
 	"cmd/sidecar": 7,
 
@@ -63,7 +63,7 @@ var only = map[string][]string{
 	"internal/takeover":  {"internal/app", "internal/listen", "internal/restart"},
 	"internal/app":       {"cmd/sidecar"},
 	"proof/devcluster":   {"proof/cmd/devcluster"},
-	"proof/proc":         {"loadtest", "proof/chaos", "proof/cmd/realtest"},
+	"proof/stand":        {"loadtest", "proof/chaos", "proof/cmd/realtest"},
 	"proof/chaos":        {"loadtest"},
 }
 
@@ -177,13 +177,13 @@ func TestFault(t *testing.T) {
 		{"internal/facade", "internal/telemetry", true},
 		{"internal/ydbstatus", "internal/cluster", false},
 		{"internal/cluster", "internal/ydbstatus", true},
-		{"internal/pool", "proof/proc", true},
+		{"internal/pool", "proof/stand", true},
 		{"internal/app", "loadtest", true},
 		{"cmd/sidecar", "proof/devcluster", true},
 		{"proof/devcluster", "internal/loopback", false},
 		{"proof/devcluster", "internal/yql", true},
 		{"proof/contract", "internal/yql", false},
-		{"proof/chaos", "proof/proc", false},
+		{"proof/chaos", "proof/stand", false},
 		{"proof/devcluster", "proof/chaos", true},
 	} {
 		if got := fault(tc.from, tc.to); (got != "") != tc.wrong {

@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // apps are the Python and the Node shop, each over both faces, with a ledger each.
 type apps struct {
 	root    string
 	stack   *stack
-	running []*proc.Process
+	running []*stand.Process
 	names   []string
 	ledgers []string
 }
@@ -24,19 +24,19 @@ const (
 	shopQuantity = "200"
 )
 
-func (a *apps) command(language, url string, args ...string) proc.Spec {
+func (a *apps) command(language, url string, args ...string) stand.Spec {
 	args = append(args, "--url", url)
 	if language == "python" {
-		return proc.Spec{Path: filepath.Join(a.root, ".venv", "bin", "python"),
+		return stand.Spec{Path: filepath.Join(a.root, ".venv", "bin", "python"),
 			Args: append([]string{filepath.Join(a.root, "examples", "python", "app.py")}, args...), Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}
 	}
-	return proc.Spec{Path: "node", Args: append([]string{filepath.Join(a.root, "examples", "node", "app.mjs")}, args...)}
+	return stand.Spec{Path: "node", Args: append([]string{filepath.Join(a.root, "examples", "node", "app.mjs")}, args...)}
 }
 
 // startApps fills the shop's tables and opens it: so many workers in each app, with
 // a pause of so many seconds between their customers.
 func startApps(ctx context.Context, s *stack, c *sidecar, workers, pause string) (*apps, error) {
-	root, err := proc.Root()
+	root, err := stand.Root()
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func startApps(ctx context.Context, s *stack, c *sidecar, workers, pause string)
 		{"python", "grpc://" + c.grpc}, {"node", "http://" + c.http}, {"python", "http://" + c.http}, {"node", "grpc://" + c.grpc},
 	} {
 		ledger := filepath.Join(s.dir, fmt.Sprintf("ledger%d", i))
-		p, err := proc.Start(a.command(one.language, one.url, "run", "--seconds", "3600", "--workers", workers, "--pause", pause,
+		p, err := stand.Start(a.command(one.language, one.url, "run", "--seconds", "3600", "--workers", workers, "--pause", pause,
 			"--products", shopProducts, "--ledger", ledger))
 		if err != nil {
 			return nil, err
@@ -60,8 +60,8 @@ func startApps(ctx context.Context, s *stack, c *sidecar, workers, pause string)
 }
 
 // finish runs a command to its end.
-func (a *apps) finish(ctx context.Context, spec proc.Spec) (map[string]any, error) {
-	p, err := proc.Start(spec)
+func (a *apps) finish(ctx context.Context, spec stand.Spec) (map[string]any, error) {
+	p, err := stand.Start(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (a *apps) finish(ctx context.Context, spec proc.Spec) (map[string]any, erro
 
 // said waits for the end of an app and returns the line it printed last; its
 // exit code 1 says that what was asked for did not succeed.
-func said(ctx context.Context, p *proc.Process) (map[string]any, error) {
+func said(ctx context.Context, p *stand.Process) (map[string]any, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
 	code, err := p.Wait(ctx)

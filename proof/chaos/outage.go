@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // struckTable is the table whose calls the faults of the database strike: the idempotent upserts.
@@ -23,7 +23,7 @@ const struckRatio = 1.3
 // table, on all nodes alike: no node is ejected, calls on other tables do not notice, and the
 // sidecar names what it is. Windows with and without the fault take turns, so that what else
 // the machine does strikes both alike.
-func outageOf(fault proc.Fault, finding, says string) func(context.Context, *run) (func(), error) {
+func outageOf(fault stand.Fault, finding, says string) func(context.Context, *run) (func(), error) {
 	return func(ctx context.Context, r *run) (func(), error) {
 		if _, err := r.normal(ctx); err != nil {
 			return nil, err

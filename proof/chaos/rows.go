@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // rows are all events, in the order of the report. A function of its own: the
@@ -28,10 +28,10 @@ func rows() []row {
 		{name: "link", event: "only the link from the sidecar to one node swallows everything", do: unlinked, links: true},
 		{name: "forward_lost", event: "the link to one node swallows everything, and then the node is SIGSTOPped", do: forwardLost, links: true, sets: []string{"routing.forward_silence=2s"}},
 		{name: "refuse", event: "one node refuses fast (no resource)", do: refuse},
-		{name: "hot_shard", event: "a table's shard overloaded, on all nodes", do: outageOf(proc.Fault{Kind: "hot_shard", Table: struckTable}, "TABLE_OVERLOADED", "/local/"+struckTable)},
-		{name: "disk_full", event: "no disk space for a table, on all nodes", do: outageOf(proc.Fault{Kind: "disk_full", Table: struckTable}, "DISK_FULL", "disk space")},
-		{name: "quota", event: "the database's quota used up by one table's calls", do: outageOf(proc.Fault{Kind: "quota", Table: struckTable}, "DATABASE_QUOTA", "quota")},
-		{name: "pool_full", event: "a resource pool full for one table's calls", do: outageOf(proc.Fault{Kind: "pool_full", Table: struckTable}, "RESOURCE_POOL_FULL", "resource pool")},
+		{name: "hot_shard", event: "a table's shard overloaded, on all nodes", do: outageOf(stand.Fault{Kind: "hot_shard", Table: struckTable}, "TABLE_OVERLOADED", "/local/"+struckTable)},
+		{name: "disk_full", event: "no disk space for a table, on all nodes", do: outageOf(stand.Fault{Kind: "disk_full", Table: struckTable}, "DISK_FULL", "disk space")},
+		{name: "quota", event: "the database's quota used up by one table's calls", do: outageOf(stand.Fault{Kind: "quota", Table: struckTable}, "DATABASE_QUOTA", "quota")},
+		{name: "pool_full", event: "a resource pool full for one table's calls", do: outageOf(stand.Fault{Kind: "pool_full", Table: struckTable}, "RESOURCE_POOL_FULL", "resource pool")},
 		{name: "add", event: "node added", do: add},
 		{name: "zone", event: "one whole zone and one more node killed", do: zone, cluster: []string{"-nodes", "9", "-locations", "a,b,c"}},
 		{name: "outage", event: "all nodes down for 10 s, then up", do: outage},
@@ -301,7 +301,7 @@ func zone(ctx context.Context, r *run) (func(), error) {
 	before := len(nodes)
 	lost := r.random.IntN(3) // nodes of one zone have the same number modulo 3
 	other := (lost + 1) % 3
-	var victims []proc.Node
+	var victims []stand.Node
 	for _, n := range nodes {
 		if int(n.ID)%3 == lost {
 			victims = append(victims, n)

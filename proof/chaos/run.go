@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // Options say how to run.
@@ -486,7 +486,7 @@ func (r *run) victim(ctx context.Context) (uint32, error) {
 	return nodes[r.random.IntN(len(nodes))].ID, nil
 }
 
-func (r *run) up(ctx context.Context) (up []proc.Node, err error) {
+func (r *run) up(ctx context.Context) (up []stand.Node, err error) {
 	nodes, err := r.stack.control.Nodes(ctx)
 	for _, n := range nodes {
 		if n.State == "up" {

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // stack is the processes of one run: a cluster whose nodes, unless row.together, are
@@ -23,9 +23,9 @@ import (
 type stack struct {
 	bin     string
 	dir     string
-	control proc.Control
+	control stand.Control
 	client  *http.Client
-	started []*proc.Process  // in the order of their start
+	started []*stand.Process // in the order of their start
 	links   map[uint32]*link // from the sidecar to each node; empty: it reaches them directly
 }
 
@@ -40,7 +40,7 @@ func startStack(ctx context.Context, bin string, args ...string) (*stack, error)
 		return nil, err
 	}
 	s := &stack{bin: bin, dir: dir, client: &http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second}}
-	_, at, err := s.start(ctx, proc.Spec{Path: filepath.Join(bin, "devcluster"), Args: append([]string{"-port", strconv.Itoa(freePorts9()), "-control", "127.0.0.1:0",
+	_, at, err := s.start(ctx, stand.Spec{Path: filepath.Join(bin, "devcluster"), Args: append([]string{"-port", strconv.Itoa(freePorts9()), "-control", "127.0.0.1:0",
 		"-data", filepath.Join(dir, "data"), "-session-idle", orphanLife.String()}, args...)})
 	if err != nil {
 		s.stop()
@@ -89,11 +89,11 @@ func (s *stack) usage(ctx context.Context) (ours, machine time.Duration, err err
 		}
 	}
 	for _, pid := range pids {
-		if usage, err := proc.ReadUsage(pid); err == nil { // else it has ended
+		if usage, err := stand.ReadUsage(pid); err == nil { // else it has ended
 			ours += usage.CPU
 		}
 	}
-	machine, err = proc.ReadMachine()
+	machine, err = stand.ReadMachine()
 	return ours, machine, err
 }
 
@@ -103,8 +103,8 @@ func (s *stack) usage(ctx context.Context) (ours, machine time.Duration, err err
 const orphanLife = 3 * time.Second
 
 // start starts a program and waits for its ready line.
-func (s *stack) start(ctx context.Context, spec proc.Spec) (*proc.Process, map[string]string, error) {
-	p, err := proc.Start(spec)
+func (s *stack) start(ctx context.Context, spec stand.Spec) (*stand.Process, map[string]string, error) {
+	p, err := stand.Start(spec)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -149,7 +149,7 @@ func (s *stack) act(ctx context.Context, node uint32, what string, body any) err
 
 // sidecar is one running sidecar.
 type sidecar struct {
-	process           *proc.Process
+	process           *stand.Process
 	grpc, http, admin string
 	faces             []face // over gRPC, over HTTP
 }
@@ -171,7 +171,7 @@ func (s *stack) sidecar(ctx context.Context, settings []string, flags ...string)
 	for _, setting := range settings {
 		args = append(args, "-set", setting)
 	}
-	p, at, err := s.start(ctx, proc.Spec{Path: filepath.Join(s.bin, "sidecar"), Args: args})
+	p, at, err := s.start(ctx, stand.Spec{Path: filepath.Join(s.bin, "sidecar"), Args: args})
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func (s *stack) stop() {
 		l.close()
 	}
 	s.client.CloseIdleConnections()
-	http.DefaultClient.CloseIdleConnections() // of proc.Control
+	http.DefaultClient.CloseIdleConnections() // of stand.Control
 	_ = os.RemoveAll(s.dir)                   // of the temporary directory; what stays harms nobody
 }
 

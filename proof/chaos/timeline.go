@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // sampleEvery is the grain of the timeline.
@@ -47,7 +47,7 @@ type tally struct {
 	last  map[int]int64 // by process
 }
 
-func (t *tally) add(node proc.Node, counter string) {
+func (t *tally) add(node stand.Node, counter string) {
 	if node.Pid == 0 || len(node.Counters) == 0 {
 		return
 	}

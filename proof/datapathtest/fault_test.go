@@ -21,7 +21,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // told is a context with a deadline of which only the server hears: the client itself
@@ -180,23 +180,23 @@ func slowness(t testing.TB, s *sidecar) (worst func() (machine, answer time.Dura
 	return func() (machine, answer time.Duration) { end(); return most, answered }
 }
 
-// stand is three nodes, of which the first is behind a door or is a process, and a sidecar.
-type stand struct {
+// scene is three nodes, of which the first is behind a door or is a process, and a sidecar.
+type scene struct {
 	*testing.T
 	*door
-	process *proc.Process
+	process *stand.Process
 	address string // of the process
 	s       *sidecar
 }
 
-func (s *stand) kill() {
+func (s *scene) kill() {
 	if err := s.process.Signal(syscall.SIGKILL); err != nil {
 		s.Fatal(err)
 	}
 	_, _ = s.process.Wait(s.Context()) // its code is that of the signal
 }
 
-func (s *stand) restart() { s.process, _ = startNodeProcess(s.T, 1, s.address) }
+func (s *scene) restart() { s.process, _ = startNodeProcess(s.T, 1, s.address) }
 
 // ejections counts those of a node.
 func (s *sidecar) ejections(t testing.TB, id int) (byCause map[string]int) {
@@ -218,22 +218,22 @@ func garbage() []byte {
 
 var faults = []struct {
 	name   string
-	strike func(*stand)
-	mend   func(*stand)
+	strike func(*scene)
+	mend   func(*scene)
 	causes string // one of which the node is ejected for
 }{
-	{"killed", (*stand).kill, (*stand).restart, "transport"},
-	{"refused", func(s *stand) { s.shut(); s.reset() }, func(s *stand) { s.open(s.T) }, "transport"},
-	{"half_open", func(s *stand) { s.freeze() }, func(*stand) {}, "silence probe"},
-	{"black_hole", func(s *stand) { s.put(s.swallow); s.freeze() }, func(s *stand) { s.put(nil) }, "silence probe"},
-	{"garbage", func(s *stand) { s.put(s.say(garbage())); s.reset() }, func(s *stand) { s.put(nil) }, "transport"},
-	{"other_protocol", func(s *stand) {
+	{"killed", (*scene).kill, (*scene).restart, "transport"},
+	{"refused", func(s *scene) { s.shut(); s.reset() }, func(s *scene) { s.open(s.T) }, "transport"},
+	{"half_open", func(s *scene) { s.freeze() }, func(*scene) {}, "silence probe"},
+	{"black_hole", func(s *scene) { s.put(s.swallow); s.freeze() }, func(s *scene) { s.put(nil) }, "silence probe"},
+	{"garbage", func(s *scene) { s.put(s.say(garbage())); s.reset() }, func(s *scene) { s.put(nil) }, "transport"},
+	{"other_protocol", func(s *scene) {
 		s.put(s.say([]byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")))
 		s.reset()
 	},
-		func(s *stand) { s.put(nil) }, "transport"},
-	{"closes_at_once", func(s *stand) { s.put(s.closeAtOnce); s.reset() }, func(s *stand) { s.put(nil) }, "transport"},
-	{"closes_after_preface", func(s *stand) { s.put(s.closeAfterPreface); s.reset() }, func(s *stand) { s.put(nil) }, "transport"},
+		func(s *scene) { s.put(nil) }, "transport"},
+	{"closes_at_once", func(s *scene) { s.put(s.closeAtOnce); s.reset() }, func(s *scene) { s.put(nil) }, "transport"},
+	{"closes_after_preface", func(s *scene) { s.put(s.closeAfterPreface); s.reset() }, func(s *scene) { s.put(nil) }, "transport"},
 }
 
 // One of three nodes fails under load and comes back: each call is answered, in time and
@@ -242,7 +242,7 @@ var faults = []struct {
 func TestFaultsOfANode(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
-			st := &stand{T: t}
+			st := &scene{T: t}
 			if f.name == "killed" {
 				st.process, st.address = startNodeProcess(t, 1, freeAddress(t))
 			} else {
@@ -272,7 +272,7 @@ func missing(nodes []byte) []byte {
 	return nil
 }
 
-func (s *stand) run(strike, mend func(*stand), causes string) {
+func (s *scene) run(strike, mend func(*scene), causes string) {
 	t := s.T
 	bound, unbound, held := dial(t, s.s.grpc, nil), dial(t, s.s.grpc, nil), dial(t, s.s.grpc, nil)
 	for id := 1; id <= 3; id++ {
@@ -288,19 +288,42 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 	others := startLoad(t, 4, func(ctx context.Context) error { return query(ctx, bound, 2+rand.IntN(2), "", nil) })
 	its := startLoad(t, 4, func(ctx context.Context) error { return query(ctx, bound, 1, "", nil) })
 	anywhere := startLoad(t, 4, func(ctx context.Context) error { return echo(ctx, unbound, future) })
-	type ending struct {
-		text string
-		err  error
-		at   time.Time
+	endings := s.inFlight(held)
+	struck := time.Now()
+	strike(s)
+	s.theyEnd(endings, struck)
+	s.ejected(struck, causes)
+	s.callsGoOn(anywhere)
+	mend(s)
+	s.comesBack(held)
+	slow, answer := worst()
+	s.judge(map[string]*load{otherNodes: others, "on the node": its, "on any": anywhere}, slow, answer)
+	for _, conn := range []*grpc.ClientConn{bound, unbound, held} { // they may have ended, and come back
+		_ = query(t.Context(), conn, 2, "", nil)
 	}
-	const eachWay = 3
+	s.s.backAt(t, before)
+}
+
+// eachWay is how many calls are in flight at the fault for each way that a node can leave one without an answer.
+const eachWay = 3
+
+// ending is how a call that was in flight at the fault ended.
+type ending struct {
+	text string
+	err  error
+	at   time.Time
+}
+
+// inFlight begins 2*eachWay calls on the node, which answers none of them, and waits until they are under way.
+func (s *scene) inFlight(conn *grpc.ClientConn) <-chan ending {
+	t := s.T
 	endings, began := make(chan ending, 2*eachWay), make(chan struct{}, 2*eachWay)
 	for range eachWay {
 		for _, text := range []string{hold, silent} {
 			go func() {
 				ctx, end := tell(t.Context(), 30*time.Second)
 				defer end()
-				err := query(ctx, held, 1, text, began)
+				err := query(ctx, conn, 1, text, began)
 				endings <- ending{text, err, time.Now()}
 			}()
 		}
@@ -314,8 +337,12 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 		}
 		return ""
 	})
-	struck := time.Now()
-	strike(s)
+	return endings
+}
+
+// theyEnd checks that calls in flight end because of the fault: with its error, before their deadline.
+func (s *scene) theyEnd(endings <-chan ending, struck time.Time) {
+	t := s.T
 	for range 2 * eachWay {
 		e := <-endings
 		took := e.at.Sub(struck)
@@ -328,6 +355,11 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 			t.Errorf("a call in flight ended %v after the fault, with its deadline", took)
 		}
 	}
+}
+
+// ejected waits until the node is ejected and checks what for.
+func (s *scene) ejected(struck time.Time, causes string) {
+	t := s.T
 	var n nodeState
 	var got map[string]int
 	eventually(t, patience, "the node is ejected", func() string {
@@ -343,7 +375,11 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 			t.Errorf("ejected for %v; want %s", got, causes)
 		}
 	}
-	// Calls that are bound to no session go elsewhere now.
+}
+
+// callsGoOn checks that calls that are bound to no session go elsewhere now.
+func (s *scene) callsGoOn(anywhere *load) {
+	t := s.T
 	good, failed := anywhere.so()
 	eventually(t, patience, "calls go on", func() string {
 		if now, _ := anywhere.so(); now < good+100 {
@@ -354,7 +390,11 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 	if _, now := anywhere.so(); s.s.node(t, 1).Use == "none" && sum(now) > sum(failed)+4 { // those under way may fail
 		t.Errorf("with the node ejected, calls to any node fail: %v, before %v", now, failed)
 	}
-	mend(s)
+}
+
+// comesBack waits until the node is healthy and its sessions can be used.
+func (s *scene) comesBack(held *grpc.ClientConn) {
+	t := s.T
 	eventually(t, 60*time.Second, "the node is back", func() string {
 		if n := s.s.node(t, 1); n.Use != "new" || n.Health != "healthy" {
 			return fmt.Sprintf("%+v", n)
@@ -367,11 +407,19 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 		}
 		return ""
 	})
-	slow, answer := worst()
-	for name, l := range map[string]*load{"on other nodes": others, "on the node": its, "on any": anywhere} {
+}
+
+// otherNodes names the load on the two nodes that nothing happens to.
+const otherNodes = "on other nodes"
+
+// judge ends the loads: other nodes know nothing of the fault, and all answers are in time, as far as
+// this machine (slow) and the sidecar (answer) were.
+func (s *scene) judge(loads map[string]*load, slow, answer time.Duration) {
+	t := s.T
+	for name, l := range loads {
 		good, failed, late := l.stop()
 		t.Logf("%s: %d good, failed %v", name, good, failed)
-		if l == others && len(failed) > 0 {
+		if name == otherNodes && len(failed) > 0 {
 			t.Errorf("calls %s: %v", name, failed)
 		}
 		if late > time.Second+10*slow+answer {
@@ -383,8 +431,4 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 			}
 		}
 	}
-	for _, conn := range []*grpc.ClientConn{bound, unbound, held} { // they may have ended, and come back
-		_ = query(t.Context(), conn, 2, "", nil)
-	}
-	s.s.backAt(t, before)
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/certtest"
 	"github.com/ydb-sidecar/sidecar/proof/conformance"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
-	"github.com/ydb-sidecar/sidecar/proof/proc/proctest"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // bin is where TestMain builds the programs.
@@ -34,12 +34,12 @@ func TestMain(m *testing.M) {
 		runNode(id)
 		return
 	}
-	proctest.Main(m, &bin, "sidecar")
+	standtest.Main(m, &bin, "sidecar")
 }
 
 // sidecar is a running sidecar that passes calls through to static nodes.
 type sidecar struct {
-	process     *proc.Process
+	process     *stand.Process
 	grpc, admin string
 }
 
@@ -57,7 +57,7 @@ func startSidecar(t testing.TB, nodes []string, settings ...string) *sidecar {
 	for _, setting := range settings {
 		args = append(args, "-set", setting)
 	}
-	p := start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
+	p := start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
 	at := ready(t, p)
 	s := &sidecar{process: p, grpc: at["grpc"], admin: at["admin"]}
 	eventually(t, patience, "the sidecar can use its nodes", func() string {
@@ -73,9 +73,9 @@ func startSidecar(t testing.TB, nodes []string, settings ...string) *sidecar {
 
 // start starts a program for as long as the test. When the test fails, the end
 // of the program's log is shown.
-func start(t testing.TB, spec proc.Spec) *proc.Process {
+func start(t testing.TB, spec stand.Spec) *stand.Process {
 	t.Helper()
-	p, err := proc.Start(spec)
+	p, err := stand.Start(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func start(t testing.TB, spec proc.Spec) *proc.Process {
 	return p
 }
 
-func ready(t testing.TB, p *proc.Process) map[string]string {
+func ready(t testing.TB, p *stand.Process) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a busy machine starts programs slowly
 	defer cancel()
@@ -111,7 +111,7 @@ func lastLines(text string, n int) string {
 // freeAddress is one for somebody who goes away and comes back there.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	address, err := proc.FreeAddress()
+	address, err := stand.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func freeAddress(t testing.TB) string {
 
 func root(t testing.TB) string {
 	t.Helper()
-	dir, err := proc.Root()
+	dir, err := stand.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,6 +258,6 @@ func dial(t testing.TB, address string, config *tls.Config, options ...grpc.Dial
 
 // usage is the resident memory of a process, bytes.
 func usage(pid int) (int64, error) {
-	u, err := proc.ReadUsage(pid)
+	u, err := stand.ReadUsage(pid)
 	return u.RSS, err
 }

@@ -27,7 +27,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/proof/conformance"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // node is a server of gRPC's interoperability cases that also has as much of YDB's
@@ -75,13 +75,13 @@ func startNodes(t testing.TB) (addresses []string) {
 const nodeEnv = "DATAPATHTEST_NODE"
 
 // startNodeProcess runs a node in a process of its own.
-func startNodeProcess(t testing.TB, id int, address string) (p *proc.Process, at string) {
+func startNodeProcess(t testing.TB, id int, address string) (p *stand.Process, at string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = start(t, proc.Spec{Path: self, Env: []string{fmt.Sprintf("%s=%d@%s", nodeEnv, id, address)}})
+	p = start(t, stand.Spec{Path: self, Env: []string{fmt.Sprintf("%s=%d@%s", nodeEnv, id, address)}})
 	return p, ready(t, p)["grpc"]
 }
 

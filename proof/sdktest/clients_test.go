@@ -9,14 +9,14 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // client is one client of an SDK.
 type client struct {
 	sdk, name string
 	version   pin
-	spec      func(t *testing.T) proc.Spec
+	spec      func(t *testing.T) stand.Spec
 	needs     string           // what its installation leaves there, in the repository; "": nothing
 	offers    string           // what is not as with the others
 	known     map[place]string // where it fails, and why: faults of its own
@@ -106,40 +106,40 @@ var clients = []client{
 
 var buildGo, buildJava, buildJDBC sync.Once
 
-func golang(name string) func(t *testing.T) proc.Spec {
-	return func(t *testing.T) proc.Spec {
+func golang(name string) func(t *testing.T) stand.Spec {
+	return func(t *testing.T) stand.Spec {
 		path := filepath.Join(bin, "goclient")
 		buildGo.Do(func() { build(t, "go", "build", "-trimpath", "-o", path, "./proof/sdktest/goclient") })
-		return proc.Spec{Path: path, Env: []string{"CLIENT=" + name}}
+		return stand.Spec{Path: path, Env: []string{"CLIENT=" + name}}
 	}
 }
 
-func python(name string) func(t *testing.T) proc.Spec {
-	return func(t *testing.T) proc.Spec {
-		return proc.Spec{
+func python(name string) func(t *testing.T) stand.Spec {
+	return func(t *testing.T) stand.Spec {
+		return stand.Spec{
 			Path: filepath.Join(root(t), ".cache", "sdktest", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "main.py")},
 			Env: []string{"CLIENT=" + name, "PYTHONDONTWRITEBYTECODE=1"},
 		}
 	}
 }
 
-func node(script, name string) func(t *testing.T) proc.Spec {
-	return func(t *testing.T) proc.Spec {
-		return proc.Spec{Path: "node", Args: []string{filepath.Join("testdata", "node", script)}, Env: []string{"CLIENT=" + name}}
+func node(script, name string) func(t *testing.T) stand.Spec {
+	return func(t *testing.T) stand.Spec {
+		return stand.Spec{Path: "node", Args: []string{filepath.Join("testdata", "node", script)}, Env: []string{"CLIENT=" + name}}
 	}
 }
 
-func java(name string) func(t *testing.T) proc.Spec {
-	return func(t *testing.T) proc.Spec { return javaOf(t, &buildJava, "java", name, "java/Steps.java") }
+func java(name string) func(t *testing.T) stand.Spec {
+	return func(t *testing.T) stand.Spec { return javaOf(t, &buildJava, "java", name, "java/Steps.java") }
 }
 
 // javaJDBC has the jars that the driver names: an older SDK than Steps.java has otherwise.
-func javaJDBC(t *testing.T) proc.Spec {
+func javaJDBC(t *testing.T) stand.Spec {
 	return javaOf(t, &buildJDBC, "jdbc", "jdbc", "java/Steps.java", "jdbc/Jdbc.java")
 }
 
 // javaOf runs the steps with the jars that are in a directory of .cache.
-func javaOf(t *testing.T, once *sync.Once, dir, name string, sources ...string) proc.Spec {
+func javaOf(t *testing.T, once *sync.Once, dir, name string, sources ...string) stand.Spec {
 	jars, classes := filepath.Join(root(t), ".cache", dir, "*"), filepath.Join(bin, dir)
 	once.Do(func() {
 		args := []string{"-cp", jars, "-d", classes}
@@ -148,12 +148,12 @@ func javaOf(t *testing.T, once *sync.Once, dir, name string, sources ...string) 
 		}
 		build(t, "javac", args...)
 	})
-	return proc.Spec{Path: "java", Args: []string{"-cp", jars + string(filepath.ListSeparator) + classes, "Steps"}, Env: []string{"CLIENT=" + name}}
+	return stand.Spec{Path: "java", Args: []string{"-cp", jars + string(filepath.ListSeparator) + classes, "Steps"}, Env: []string{"CLIENT=" + name}}
 }
 
 // rust is built where it is installed.
-func rust(t *testing.T) proc.Spec {
-	return proc.Spec{Path: filepath.Join(root(t), ".cache", "rust", "release", "steps")}
+func rust(t *testing.T) stand.Spec {
+	return stand.Spec{Path: filepath.Join(root(t), ".cache", "rust", "release", "steps")}
 }
 
 // table is docs/sdk-matrix.md. Lines of clients that did not run here are those of the file that is there.

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/proof/await"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
-	"github.com/ydb-sidecar/sidecar/proof/proc/proctest"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 var (
@@ -32,7 +32,7 @@ var (
 var bin string
 
 func TestMain(m *testing.M) {
-	proctest.Main(m, &bin, "sidecar", "devcluster")
+	standtest.Main(m, &bin, "sidecar", "devcluster")
 }
 
 // where a client runs: "direct", or a value of wire.mode.
@@ -185,7 +185,7 @@ func (c client) runAt(t *testing.T, p place, endpoint string) (wrong []string) {
 	host, _, _ := strings.Cut(u.Host, ",")
 	database := cmp.Or(u.Query().Get("database"), u.Path)
 	at := "grpc://" + host + database
-	var sidecar *proc.Process
+	var sidecar *stand.Process
 	if p.where != "direct" {
 		sidecar = startSidecar(t, endpoint, p, access()...)
 		at = "grpc://" + ready(t, sidecar)["grpc"] + database
@@ -217,14 +217,14 @@ func access() (env []string) {
 	return env
 }
 
-func startSidecar(t *testing.T, upstream string, p place, env ...string) *proc.Process {
+func startSidecar(t *testing.T, upstream string, p place, env ...string) *stand.Process {
 	t.Helper()
-	return start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Env: env, Args: []string{"serve", "-ydb", upstream, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0",
+	return start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Env: env, Args: []string{"serve", "-ydb", upstream, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0",
 		"-admin", "127.0.0.1:0", "-set", "wire.mode=" + p.mode(), "-set", fmt.Sprint("pool.max=", cmp.Or(poolMax[p.where], 50)), "-set", "ydb.client=" + *engine}})
 }
 
 // await waits for the program and says what is wrong with what it printed.
-func (c client) await(t *testing.T, p place, program *proc.Process) (wrong []string) {
+func (c client) await(t *testing.T, p place, program *stand.Process) (wrong []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), c.limit(p))
 	defer cancel()
 	code, err := program.Wait(ctx)
@@ -238,7 +238,7 @@ func (c client) await(t *testing.T, p place, program *proc.Process) (wrong []str
 }
 
 // stop stops the sidecar and says what is wrong with that.
-func stop(sidecar *proc.Process) []string {
+func stop(sidecar *stand.Process) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if code, err := sidecar.Stop(ctx); code != 0 || err != nil {
@@ -251,7 +251,7 @@ func stop(sidecar *proc.Process) []string {
 func (c client) run(t *testing.T, p place) (r result) {
 	cluster := startCluster(t, p)
 	at := "grpc://" + cluster.endpoint + "/local"
-	var sidecar *proc.Process
+	var sidecar *stand.Process
 	if p.where != "direct" {
 		sidecar = startSidecar(t, at, p)
 		at = "grpc://" + ready(t, sidecar)["grpc"] + "/local"
@@ -335,7 +335,7 @@ func TestDifferences(t *testing.T) {
 
 // ydb is a running development cluster.
 type ydb struct {
-	proc.Control
+	stand.Control
 	endpoint string // of its first node, which is not killed, or of all
 }
 
@@ -348,8 +348,8 @@ func startCluster(t *testing.T, p place) *ydb {
 	case p.killed:
 		args = append(args, "-processes", "-data", filepath.Join(t.TempDir(), "data"))
 	}
-	at := ready(t, start(t, proc.Spec{Path: filepath.Join(bin, "devcluster"), Args: args}))
-	return &ydb{Control: proc.Control{Address: at["control"]}, endpoint: at["endpoint"]}
+	at := ready(t, start(t, stand.Spec{Path: filepath.Join(bin, "devcluster"), Args: args}))
+	return &ydb{Control: stand.Control{Address: at["control"]}, endpoint: at["endpoint"]}
 }
 
 // sum adds up a counter of the nodes that live.
@@ -413,9 +413,9 @@ func (c *ydb) watch(t *testing.T) (most func() int) {
 }
 
 // start starts a program for as long as the test.
-func start(t *testing.T, spec proc.Spec) *proc.Process {
+func start(t *testing.T, spec stand.Spec) *stand.Process {
 	t.Helper()
-	p, err := proc.Start(spec)
+	p, err := stand.Start(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,7 +430,7 @@ func start(t *testing.T, spec proc.Spec) *proc.Process {
 	return p
 }
 
-func ready(t *testing.T, p *proc.Process) map[string]string {
+func ready(t *testing.T, p *stand.Process) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a busy machine starts programs slowly
 	defer cancel()
@@ -448,7 +448,7 @@ func lastLines(text string, n int) string {
 
 func root(t *testing.T) string {
 	t.Helper()
-	dir, err := proc.Root()
+	dir, err := stand.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

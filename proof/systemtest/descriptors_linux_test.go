@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // startWithFiles runs a sidecar that may have so many files open, of a cluster that is away.
@@ -24,7 +24,7 @@ func startWithFiles(t *testing.T, files int, settings ...string) *sidecar {
 	for _, s := range settings {
 		args = append(args, "-set", s)
 	}
-	p := start(t, proc.Spec{Path: "/bin/sh", Args: args})
+	p := start(t, stand.Spec{Path: "/bin/sh", Args: args})
 	at := ready(t, p)
 	return &sidecar{process: p, grpc: at["grpc"], http: at["http"], admin: at["admin"]}
 }

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // upstream is the header by which an Envoy of the tests tells which node answered.
@@ -24,7 +24,7 @@ const upstream = "x-upstream"
 
 // envoy is an Envoy with the shipped configuration.
 type envoy struct {
-	process *proc.Process
+	process *stand.Process
 	admin   string
 	conn    *grpc.ClientConn
 }
@@ -52,7 +52,7 @@ func startEnvoy(t *testing.T, s *sidecar, edit ...string) *envoy {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e := &envoy{process: start(t, proc.Spec{
+	e := &envoy{process: start(t, stand.Spec{
 		Path: filepath.Join(root(t), ".cache", "peers", "envoy", "envoy", "_bin", "envoy"), // make deps
 		Args: []string{"-c", file, "--admin-address-path", told, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"},
 	})}

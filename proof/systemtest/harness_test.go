@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/proof/await"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
-	"github.com/ydb-sidecar/sidecar/proof/proc/proctest"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -23,21 +23,21 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	proctest.Main(m, &bin, "sidecar", "devcluster")
+	standtest.Main(m, &bin, "sidecar", "devcluster")
 }
 
 // ydb is a running development cluster.
 type ydb struct {
-	proc.Control
-	process *proc.Process
-	nodes   []proc.Node // at the start
+	stand.Control
+	process *stand.Process
+	nodes   []stand.Node // at the start
 }
 
 func startCluster(t *testing.T, env []string, args ...string) *ydb {
 	t.Helper()
 	args = append([]string{"-nodes", "3", "-port", "0", "-control", "127.0.0.1:0"}, args...)
-	p := start(t, proc.Spec{Path: filepath.Join(bin, "devcluster"), Args: args, Env: env})
-	c := &ydb{Control: proc.Control{Address: ready(t, p)["control"]}, process: p}
+	p := start(t, stand.Spec{Path: filepath.Join(bin, "devcluster"), Args: args, Env: env})
+	c := &ydb{Control: stand.Control{Address: ready(t, p)["control"]}, process: p}
 	var err error
 	if c.nodes, err = c.Nodes(t.Context()); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func (c *ydb) everywhere(t *testing.T, what string, body any) {
 }
 
 // state reads the nodes.
-func (c *ydb) state(t *testing.T) []proc.Node {
+func (c *ydb) state(t *testing.T) []stand.Node {
 	t.Helper()
 	nodes, err := c.Nodes(t.Context())
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *ydb) sum(t *testing.T, counter string) (n int64) {
 // perNode counts the live sessions of each node, nodes without any included.
 func (c *ydb) perNode(t *testing.T) map[uint32]int {
 	t.Helper()
-	return c.count(t, func(proc.Session) bool { return true })
+	return c.count(t, func(stand.Session) bool { return true })
 }
 
 // attached is perNode without query sessions that have no stream: those being made, and those of
@@ -97,9 +97,9 @@ func (c *ydb) attached(t *testing.T) map[uint32]int {
 	return c.count(t, isAttached)
 }
 
-func isAttached(s proc.Session) bool { return s.State != "created" }
+func isAttached(s stand.Session) bool { return s.State != "created" }
 
-func (c *ydb) count(t *testing.T, what func(proc.Session) bool) map[uint32]int {
+func (c *ydb) count(t *testing.T, what func(stand.Session) bool) map[uint32]int {
 	t.Helper()
 	sessions, err := c.Sessions(t.Context())
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *ydb) count(t *testing.T, what func(proc.Session) bool) map[uint32]int {
 
 // sidecar is a running sidecar.
 type sidecar struct {
-	process           *proc.Process
+	process           *stand.Process
 	grpc, http, admin string
 	xds, socket       string // "" unless it was started with them: see startXDS
 	conn              *grpc.ClientConn
@@ -142,7 +142,7 @@ func startSidecarAt(t *testing.T, url string, env []string, settings ...string) 
 		}
 		args = append(args, "-set", setting)
 	}
-	p := start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: env})
+	p := start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: env})
 	at := ready(t, p)
 	s := &sidecar{process: p, grpc: at["grpc"], http: at["http"], admin: at["admin"], xds: at["xds"]}
 	s.conn, s.SidecarClient = dial(t, s.grpc)
@@ -162,9 +162,9 @@ func dial(t *testing.T, address string) (*grpc.ClientConn, sidecarv1.SidecarClie
 
 // start starts a program for as long as the test. When the test fails, the end
 // of the program's log is shown.
-func start(t *testing.T, spec proc.Spec) *proc.Process {
+func start(t *testing.T, spec stand.Spec) *stand.Process {
 	t.Helper()
-	p, err := proc.Start(spec)
+	p, err := stand.Start(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func start(t *testing.T, spec proc.Spec) *proc.Process {
 	return p
 }
 
-func ready(t *testing.T, p *proc.Process) map[string]string {
+func ready(t *testing.T, p *stand.Process) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a busy machine starts programs slowly
 	defer cancel()
@@ -213,7 +213,7 @@ func eventually(t *testing.T, within time.Duration, what string, ask func() (wro
 // app is one of the example apps.
 type app struct {
 	name, url string
-	spec      proc.Spec
+	spec      stand.Spec
 }
 
 // apps returns the four ways to run the shop against a sidecar.
@@ -230,18 +230,18 @@ func python(t *testing.T, url string) app {
 	t.Helper()
 	dir := filepath.Join(root(t), "examples", "python")
 	return app{name: "python over " + url[:4], url: url,
-		spec: proc.Spec{Path: filepath.Join(root(t), ".venv", "bin", "python"), Args: []string{filepath.Join(dir, "app.py")}, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}}
+		spec: stand.Spec{Path: filepath.Join(root(t), ".venv", "bin", "python"), Args: []string{filepath.Join(dir, "app.py")}, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}}
 }
 
 func node(t *testing.T, url string) app {
 	t.Helper()
 	return app{name: "node over " + url[:4], url: url,
-		spec: proc.Spec{Path: "node", Args: []string{filepath.Join(root(t), "examples", "node", "app.mjs")}}}
+		spec: stand.Spec{Path: "node", Args: []string{filepath.Join(root(t), "examples", "node", "app.mjs")}}}
 }
 
 func root(t *testing.T) string {
 	t.Helper()
-	dir, err := proc.Root()
+	dir, err := stand.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func root(t *testing.T) string {
 }
 
 // start starts a command of the app.
-func (a app) start(t *testing.T, env []string, args ...string) *proc.Process {
+func (a app) start(t *testing.T, env []string, args ...string) *stand.Process {
 	t.Helper()
 	spec := a.spec
 	spec.Args = append(append(append([]string{}, spec.Args...), args...), "--url", a.url)
@@ -264,7 +264,7 @@ func (a app) run(t *testing.T, args ...string) map[string]any {
 }
 
 // finish waits for a command to end well and returns the JSON line it printed.
-func (a app) finish(t *testing.T, p *proc.Process) map[string]any {
+func (a app) finish(t *testing.T, p *stand.Process) map[string]any {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()

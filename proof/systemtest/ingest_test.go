@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/proof/contract"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -302,7 +302,7 @@ func TestIngestKeepsOrderOfRowsThatComeLate(t *testing.T) {
 					t.Fatalf("%+v, %v; want %d rows acknowledged", p, err, next)
 				}
 			}
-			id, err := c.AddFault(t.Context(), proc.Fault{Kind: "late", Table: table, Share: 1, Delay: late.delay, Status: late.status})
+			id, err := c.AddFault(t.Context(), stand.Fault{Kind: "late", Table: table, Share: 1, Delay: late.delay, Status: late.status})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -100,7 +100,7 @@ func kill(t *testing.T, c *ydb, id uint32) {
 // shop is all four apps at work.
 type shop struct {
 	apps      []app
-	processes []*proc.Process
+	processes []*stand.Process
 	ledgers   []string
 }
 

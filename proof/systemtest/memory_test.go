@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 const (
@@ -95,7 +95,7 @@ func floodWith(t *testing.T, s *sidecar) (f flood) {
 		clients = append(clients, Ydb_Query_V1.NewQueryServiceClient(conn))
 	}
 	look := func() {
-		u, err := proc.ReadUsage(s.process.Pid())
+		u, err := stand.ReadUsage(s.process.Pid())
 		if err != nil {
 			t.Fatal(err)
 		}

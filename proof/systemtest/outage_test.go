@@ -14,7 +14,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -139,15 +139,15 @@ func TestNoNodeIsBlamedForTheDatabase(t *testing.T) {
 	call(t, 2, write("other", &others, false))
 	still := watchStalls(t, c, s)
 	for _, fault := range []struct {
-		proc.Fault
+		stand.Fault
 		finding, says string
 	}{
-		{proc.Fault{Kind: "hot_shard", Table: "hot"}, "TABLE_OVERLOADED", "/local/hot"},
-		{proc.Fault{Kind: "disk_full", Table: "hot"}, "DISK_FULL", "/local/hot"},
-		{proc.Fault{Kind: "quota", Table: "hot", Delay: "1ms"}, "DATABASE_QUOTA", "quota"},
-		{proc.Fault{Kind: "pool_full", Table: "hot"}, "RESOURCE_POOL_FULL", "default"},
-		{proc.Fault{Kind: "shard_busy", Table: "hot"}, "TABLE_OVERLOADED", "/local/hot"},
-		{proc.Fault{Kind: "compute_node", Table: "hot"}, "CLUSTER_OVERLOADED", "the cluster refuses calls"},
+		{stand.Fault{Kind: "hot_shard", Table: "hot"}, "TABLE_OVERLOADED", "/local/hot"},
+		{stand.Fault{Kind: "disk_full", Table: "hot"}, "DISK_FULL", "/local/hot"},
+		{stand.Fault{Kind: "quota", Table: "hot", Delay: "1ms"}, "DATABASE_QUOTA", "quota"},
+		{stand.Fault{Kind: "pool_full", Table: "hot"}, "RESOURCE_POOL_FULL", "default"},
+		{stand.Fault{Kind: "shard_busy", Table: "hot"}, "TABLE_OVERLOADED", "/local/hot"},
+		{stand.Fault{Kind: "compute_node", Table: "hot"}, "CLUSTER_OVERLOADED", "the cluster refuses calls"},
 	} {
 		for _, share := range []float64{1, 0.5} {
 			t.Run(fmt.Sprintf("%s_%v", fault.Kind, share), func(t *testing.T) {

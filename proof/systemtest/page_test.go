@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // pictures is where TestPage leaves pictures of the page (make pictures); "": none.
@@ -34,12 +34,12 @@ func TestPage(t *testing.T) {
 	c := startCluster(t, nil, "-locations", "zone-a,zone-b,zone-c")
 	addresses := []string{"-grpc", freeAddress(t), "-http", freeAddress(t), "-admin", freeAddress(t)} // another process comes there
 	const token = "a-token-of-the-test"
-	serve := func(settings ...string) (*proc.Process, map[string]string) {
+	serve := func(settings ...string) (*stand.Process, map[string]string) {
 		args := append([]string{"serve", "-ydb", "grpc://" + c.nodes[0].Address + "/local"}, addresses...)
 		for _, s := range append(settings, "pool.max=24", "admin.trace_link=https://traces.example/trace/{trace_id}") {
 			args = append(args, "-set", s)
 		}
-		p := start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: []string{"SIDECAR_ADMIN_TOKEN=" + token}})
+		p := start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: []string{"SIDECAR_ADMIN_TOKEN=" + token}})
 		return p, ready(t, p)
 	}
 	p, at := serve()

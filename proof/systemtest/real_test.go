@@ -15,7 +15,7 @@ import (
 	"github.com/ydb-platform/ydb-go-sdk/v3/table"
 	"github.com/ydb-platform/ydb-go-sdk/v3/types"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // endpoint is what the TestReal tests run against: the endpoint named by
@@ -92,7 +92,7 @@ func TestRealApps(t *testing.T) {
 	}
 	all[0].run(t, "init")
 	var args []string
-	processes := make([]*proc.Process, len(all))
+	processes := make([]*stand.Process, len(all))
 	for i, a := range all {
 		ledger := filepath.Join(t.TempDir(), "ledger")
 		args = append(args, "--ledger", ledger)

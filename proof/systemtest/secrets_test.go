@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -57,7 +57,7 @@ func TestSecretsStayInside(t *testing.T) {
 	const settings = "admin: {token: planted-admin-token, control: token, pprof: on}\nydb.auth: {kind: token, token: planted-upstream-token}\nlog: {level: DEBUG, access: all}\npool: {min: 1, max: %d}\n"
 	put(file, fmt.Sprintf(settings, 5))
 	env = append(env, "SIDECAR_APPS_TOKEN=one=planted-app-token-0123456789", "SIDECAR_APPS_TOKEN_FILE="+tokens, "OTEL_EXPORTER_OTLP_HEADERS=authorization=planted-trace-header")
-	p := start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Env: env, Args: []string{
+	p := start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Env: env, Args: []string{
 		"serve", "-config", file, "-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0",
 	}})
 	at := ready(t, p)

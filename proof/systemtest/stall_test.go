@@ -17,7 +17,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -263,7 +263,7 @@ func startUnread(t *testing.T, c *ydb, settings ...string) (*sidecar, *os.File) 
 	for _, setting := range settings {
 		args = append(args, "-set", setting)
 	}
-	p := start(t, proc.Spec{Path: "/bin/sh", Args: args, Env: []string{"UNREAD=" + path}})
+	p := start(t, stand.Spec{Path: "/bin/sh", Args: args, Env: []string{"UNREAD=" + path}})
 	at := ready(t, p)
 	s := &sidecar{process: p, grpc: at["grpc"], http: at["http"], admin: at["admin"]}
 	s.conn, s.SidecarClient = dial(t, s.grpc)

@@ -19,24 +19,24 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // successor starts a sidecar that is to take the place of s.
-func successor(t *testing.T, c *ydb, settings ...string) *proc.Process {
+func successor(t *testing.T, c *ydb, settings ...string) *stand.Process {
 	t.Helper()
 	args := []string{"serve", "-takeover", "-ydb", "grpc://" + c.nodes[0].Address + "/local",
 		"-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
 	for _, setting := range settings {
 		args = append(args, "-set", setting)
 	}
-	return start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
+	return start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
 }
 
 // replace puts a new process in the place of s, which keeps its addresses, and
 // returns the old process.
-func (s *sidecar) replace(t *testing.T, c *ydb, settings ...string) (old *proc.Process) {
+func (s *sidecar) replace(t *testing.T, c *ydb, settings ...string) (old *stand.Process) {
 	t.Helper()
 	p := successor(t, c, settings...)
 	if at := ready(t, p); at["grpc"] != s.grpc || at["http"] != s.http || at["admin"] != s.admin {
@@ -47,7 +47,7 @@ func (s *sidecar) replace(t *testing.T, c *ydb, settings ...string) (old *proc.P
 }
 
 // exited waits for the end of a process that was replaced.
-func exited(t *testing.T, p *proc.Process) {
+func exited(t *testing.T, p *stand.Process) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -338,12 +338,12 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 	s := &sidecar{process: first, grpc: at["grpc"], http: at["http"], admin: at["admin"]}
 	s.conn, s.SidecarClient = dial(t, s.grpc)
 
-	second := func(args ...string) *proc.Process {
-		return start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: append([]string{"serve", "-set", socket}, args...)})
+	second := func(args ...string) *stand.Process {
+		return start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: append([]string{"serve", "-set", socket}, args...)})
 	}
 	here := []string{"-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", s.grpc, "-http", s.http, "-admin", s.admin}
 	elsewhere := []string{"-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
-	fails := func(p *proc.Process, with string) {
+	fails := func(p *stand.Process, with string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()

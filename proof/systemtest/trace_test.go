@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // span is one received span.
@@ -42,14 +42,14 @@ func startCollector(t *testing.T) *collector {
 		t.Fatalf("build the collector: %v\n%s", err, out)
 	}
 	c := &collector{grpc: freeAddress(t), http: freeAddress(t), file: filepath.Join(dir, "spans.json")}
-	ready(t, start(t, proc.Spec{Path: filepath.Join(dir, "otelcollector"), Args: []string{"-grpc", c.grpc, "-http", c.http, "-out", c.file}}))
+	ready(t, start(t, stand.Spec{Path: filepath.Join(dir, "otelcollector"), Args: []string{"-grpc", c.grpc, "-http", c.http, "-out", c.file}}))
 	return c
 }
 
 // freeAddress is one for a program that does not say which port it took, or that comes back there.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	address, err := proc.FreeAddress()
+	address, err := stand.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}

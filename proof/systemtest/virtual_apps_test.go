@@ -17,7 +17,7 @@ import (
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // bound waits until so many virtual sessions have a server session while they do nothing.
@@ -82,7 +82,7 @@ func TestModesByApplication(t *testing.T) {
 	}
 	for _, app := range all[1:] {
 		t.Run("python/"+app.name, func(t *testing.T) {
-			p := start(t, proc.Spec{
+			p := start(t, stand.Spec{
 				Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "hold.py")},
 				Env: []string{"YDB_URL=grpc://" + s.grpc, "YDB_APPLICATION=" + app.name},
 			})

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // A client without a pool makes a session for every query, attaches to it and deletes it: four
@@ -19,7 +19,7 @@ func TestPoollessClientCostsOneCallAQuery(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, inMode("transaction")...)
 	dir := filepath.Join(root(t), officialTests, "node")
-	p := start(t, proc.Spec{Path: "node", Args: []string{"poolless.mjs"}, Dir: dir, Env: []string{
+	p := start(t, stand.Spec{Path: "node", Args: []string{"poolless.mjs"}, Dir: dir, Env: []string{
 		"YDB_URLS=grpc://" + c.nodes[0].Address + "/local," + s.sdk(), "YDB_CONTROL=" + c.Address,
 		fmt.Sprint("YDB_QUERIES=", queries), fmt.Sprint("YDB_ROUNDS=", rounds), fmt.Sprint("YDB_IN_FLIGHT=", inFlight),
 	}})

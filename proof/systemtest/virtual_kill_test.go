@@ -12,7 +12,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // virtualState asks the sidecar for its virtual sessions.
@@ -52,7 +52,7 @@ func TestKilledClientFreesItsSession(t *testing.T) {
 				db := openSDK(t, s.sdk())
 				must(t, db, "CREATE TABLE held (id Uint64, PRIMARY KEY (id))")
 				closeSDK(t, db)
-				victim := start(t, proc.Spec{
+				victim := start(t, stand.Spec{
 					Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "hold.py")},
 					Env: []string{"YDB_URL=grpc://" + s.grpc, "YDB_SERVICE=" + service},
 				})

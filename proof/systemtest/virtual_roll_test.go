@@ -14,7 +14,7 @@ import (
 	ydbsdk "github.com/ydb-platform/ydb-go-sdk/v3"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // written is what writers were told of the rows that they wrote.
@@ -175,7 +175,7 @@ func eachPair(ctx context.Context, s query.Session, sql string, f func(a, b uint
 func pythonBooks(t *testing.T, s *sidecar) *pythonLoad {
 	t.Helper()
 	l := &pythonLoad{app: app{name: "python"}, count: filepath.Join(t.TempDir(), "count")}
-	l.process = start(t, proc.Spec{
+	l.process = start(t, stand.Spec{
 		Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "books.py")},
 		Env: []string{"YDB_URL=" + "grpc://" + s.grpc, "YDB_COUNT=" + l.count, "YDB_WRITER=" + fmt.Sprint(pythonWriter)},
 	})
@@ -217,7 +217,7 @@ func (s *sidecar) again(t *testing.T, c *ydb, settings ...string) {
 	for _, setting := range settings {
 		args = append(args, "-set", setting)
 	}
-	s.process = start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
+	s.process = start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
 	ready(t, s.process)
 }
 

@@ -22,7 +22,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/proof/certtest"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -103,7 +103,7 @@ func appsBesideSDK(t *testing.T, s *sidecar) {
 	all := []app{python(t, "grpc://"+s.grpc), node(t, "grpc://"+s.grpc)}
 	all[0].run(t, "init")
 	var args []string
-	processes := make([]*proc.Process, len(all))
+	processes := make([]*stand.Process, len(all))
 	for i, a := range all {
 		ledger := filepath.Join(t.TempDir(), "ledger")
 		args = append(args, "--ledger", ledger)

@@ -9,29 +9,29 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // officialClient is the test of an official client in its own language, which also
 // runs against the development cluster itself: see package officialtest.
 type officialClient struct {
 	name  string
-	spec  func(t *testing.T) proc.Spec
+	spec  func(t *testing.T) stand.Spec
 	proof string // in its output: that many of its tests ran
 }
 
 const officialTests = "proof/devcluster/officialtest/testdata"
 
 var officialClients = []officialClient{
-	{"python", func(t *testing.T) proc.Spec {
-		return proc.Spec{
+	{"python", func(t *testing.T) stand.Spec {
+		return stand.Spec{
 			Path: filepath.Join(root(t), ".cache", "official", "bin", "python"),
 			Args: []string{"-W", "error::ResourceWarning", "-m", "unittest", "-v", "test_official"},
 			Dir:  filepath.Join(root(t), officialTests, "python"),
 		}
 	}, `Ran 1\d tests`},
-	{"node", func(t *testing.T) proc.Spec {
-		return proc.Spec{Path: "node", Args: []string{"--test", "official.test.mjs"}, Dir: filepath.Join(root(t), officialTests, "node")}
+	{"node", func(t *testing.T) stand.Spec {
+		return stand.Spec{Path: "node", Args: []string{"--test", "official.test.mjs"}, Dir: filepath.Join(root(t), officialTests, "node")}
 	}, `# pass 5`},
 }
 
@@ -76,7 +76,7 @@ func everyOfficialClient(t *testing.T, through []string) {
 // javaClient runs the program of testdata/java against a URL and returns what it said.
 func javaClient(t *testing.T, url string, env ...string) string {
 	t.Helper()
-	p := start(t, proc.Spec{
+	p := start(t, stand.Spec{
 		Path: "java", Args: []string{"-cp", filepath.Join(root(t), ".cache", "java", "*"), filepath.Join("testdata", "java", "Client.java")},
 		Env: append(env, "YDB_URL="+url),
 	})

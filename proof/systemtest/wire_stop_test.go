@@ -13,7 +13,7 @@ import (
 	ydbsdk "github.com/ydb-platform/ydb-go-sdk/v3"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // Answers that are due when SIGTERM comes are given; sessions of clients, each of
@@ -172,14 +172,14 @@ func TestReplacedUnderSDKLoad(t *testing.T) {
 // pythonLoad is the official Python client at work that is safe to repeat.
 type pythonLoad struct {
 	app
-	process *proc.Process
+	process *stand.Process
 	count   string // file that grows by a byte with each success
 }
 
 func loadPython(t *testing.T, s *sidecar) *pythonLoad {
 	t.Helper()
 	l := &pythonLoad{app: app{name: "python"}, count: filepath.Join(t.TempDir(), "count")}
-	l.process = start(t, proc.Spec{
+	l.process = start(t, stand.Spec{
 		Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "load.py")},
 		Env: []string{"YDB_URL=" + "grpc://" + s.grpc, "YDB_COUNT=" + l.count},
 	})

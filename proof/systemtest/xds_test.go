@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -65,7 +65,7 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 	}
 
 	// timed does something to a node and measures when the clients go by it.
-	timed := func(what string, node proc.Node, do func(proc.Node), follows func(d *direct, t *testing.T, node string, at time.Time) time.Duration) (late bool) {
+	timed := func(what string, node stand.Node, do func(stand.Node), follows func(d *direct, t *testing.T, node string, at time.Time) time.Duration) (late bool) {
 		t.Helper()
 		at := time.Now()
 		do(node)
@@ -79,7 +79,7 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 	// each takes one node after the other until the clients are in time: a busy machine may stall now and then, a mechanism that
 	// is slow always is.
 	unused := slices.Clone(c.nodes[1:])
-	each := func(try func(node proc.Node) (late bool)) (node proc.Node) {
+	each := func(try func(node stand.Node) (late bool)) (node stand.Node) {
 		t.Helper()
 		for range 3 {
 			if len(unused) == 0 {
@@ -93,26 +93,26 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 		t.Fatalf("not within %v, three times", soon)
 		return node
 	}
-	do := func(what string, body any) func(proc.Node) {
-		return func(n proc.Node) { c.do(t, n.ID, what, body) }
+	do := func(what string, body any) func(stand.Node) {
+		return func(n stand.Node) { c.do(t, n.ID, what, body) }
 	}
-	order := func(what string) func(proc.Node) {
-		return func(n proc.Node) { s.order(t, n.ID, what) }
+	order := func(what string) func(stand.Node) {
+		return func(n stand.Node) { s.order(t, n.ID, what) }
 	}
 
-	unused = slices.Insert(unused, 0, proc.Node{}, proc.Node{}) // to be added
-	each(func(proc.Node) bool {
+	unused = slices.Insert(unused, 0, stand.Node{}, stand.Node{}) // to be added
+	each(func(stand.Node) bool {
 		n, err := c.Add(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return timed("added", n, func(proc.Node) {}, (*direct).starts)
+		return timed("added", n, func(stand.Node) {}, (*direct).starts)
 	})
-	unused = slices.DeleteFunc(unused, func(n proc.Node) bool { return n.ID == 0 })
-	each(func(n proc.Node) bool {
+	unused = slices.DeleteFunc(unused, func(n stand.Node) bool { return n.ID == 0 })
+	each(func(n stand.Node) bool {
 		return timed("drained by an operator", n, order("drain"), (*direct).stops) || timed("no longer drained", n, order("undrain"), (*direct).starts)
 	})
-	leaving := each(func(n proc.Node) bool {
+	leaving := each(func(n stand.Node) bool {
 		return timed("drained by the cluster", n, do("drain", map[string]any{"mode": "hints", "notice": "1s", "soft": "10s", "hard": "10s"}), (*direct).stops)
 	})
 	eventually(t, patience, "the drained node has stopped", func() string {
@@ -123,7 +123,7 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 		}
 		return "it is unknown"
 	})
-	each(func(n proc.Node) bool {
+	each(func(n stand.Node) bool {
 		// How soon the sidecar finds a node slow depends on its calls (docs/health.md): what counts here is what comes after that.
 		slowed := time.Now()
 		c.do(t, n.ID, "delay", map[string]any{"delay": "200ms"})
@@ -136,14 +136,14 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 			return ""
 		})
 		t.Logf("node %d is found slow after %v", n.ID, time.Since(slowed).Round(time.Millisecond))
-		return timed("slow", n, func(proc.Node) {}, (*direct).stops)
+		return timed("slow", n, func(stand.Node) {}, (*direct).stops)
 	})
 	for _, d := range clients {
 		if err := d.failed(begun); err != nil {
 			t.Errorf("%s: a call failed while nodes were added, slow and drained: %v", d.name, err)
 		}
 	}
-	each(func(n proc.Node) bool { return timed("killed", n, do("kill", nil), (*direct).stops) })
+	each(func(n stand.Node) bool { return timed("killed", n, do("kill", nil), (*direct).stops) })
 
 	for _, d := range clients {
 		d.stop()
@@ -346,7 +346,7 @@ func TestTheSidecarIsFoundOverXDS(t *testing.T) {
 func TestPythonFollowsTheNodes(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startXDS(t, c)
-	p := start(t, proc.Spec{
+	p := start(t, stand.Spec{
 		Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "xds", "client.py"), "xds:///" + xdsName},
 		Env: []string{"GRPC_XDS_BOOTSTRAP_CONFIG=" + string(bootstrap(t, s)), "PYTHONDONTWRITEBYTECODE=1"},
 	})
@@ -394,4 +394,4 @@ func TestPythonFollowsTheNodes(t *testing.T) {
 	s.acknowledged(t)
 }
 
-func tail3(p *proc.Process) string { return lastLines(p.Stdout(), 3) + lastLines(p.Log(), 3) }
+func tail3(p *stand.Process) string { return lastLines(p.Stdout(), 3) + lastLines(p.Log(), 3) }

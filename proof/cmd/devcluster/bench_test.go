@@ -15,7 +15,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 const (
@@ -122,14 +122,14 @@ func benchNode(b *testing.B, request func(uint64) *Ydb_Query.ExecuteQueryRequest
 		all.Wait()
 	}
 	callers(2000) // warm-up
-	before, err := proc.ReadUsage(p.cmd.Process.Pid)
+	before, err := stand.ReadUsage(p.cmd.Process.Pid)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.ResetTimer()
 	callers(uint64(b.N))
 	b.StopTimer()
-	after, err := proc.ReadUsage(p.cmd.Process.Pid)
+	after, err := stand.ReadUsage(p.cmd.Process.Pid)
 	if err != nil {
 		b.Fatal(err)
 	}

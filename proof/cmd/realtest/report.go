@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
 	"github.com/ydb-sidecar/sidecar/proof/rules"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // report is everything that a run found out.
@@ -297,7 +297,7 @@ func (r *report) server() string {
 }
 
 func version() string {
-	root, err := proc.Root()
+	root, err := stand.Root()
 	if err != nil {
 		return err.Error()
 	}
@@ -312,7 +312,7 @@ func version() string {
 
 // versions are those of the SDKs that the tests use.
 func versions() string {
-	root, err := proc.Root()
+	root, err := stand.Root()
 	if err != nil {
 		return err.Error()
 	}

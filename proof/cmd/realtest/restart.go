@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -67,7 +67,7 @@ func (r *report) runRestart(ctx context.Context) {
 			access = append(access, v)
 		}
 	}
-	p, err := proc.Start(proc.Spec{Path: r.options.sidecar, Env: access,
+	p, err := stand.Start(stand.Spec{Path: r.options.sidecar, Env: access,
 		Args: []string{"serve", "-ydb", r.options.ydb, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}})
 	if err != nil {
 		r.fail("restart: %v", err)

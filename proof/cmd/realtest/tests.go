@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // outcome is what came of one test.
@@ -95,7 +95,7 @@ func (r *report) runSDKs(ctx context.Context) {
 
 // goTest runs tests in a process of their own. Those that fail are a failure of the run.
 func (r *report) goTest(ctx context.Context, timeout, pkg, pattern string, args ...string) []outcome {
-	root, err := proc.Root()
+	root, err := stand.Root()
 	if err != nil {
 		r.fail("%v", err)
 		return nil

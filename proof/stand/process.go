@@ -1,4 +1,4 @@
-// Package proc runs the project's own programs as real processes, for the
+// Package stand runs the project's own programs as real processes, for the
 // whole-product tests and the load tests: it builds them, starts them on free
 // ports, waits for their ready line, measures them and stops them.
 //
@@ -6,7 +6,7 @@
 // Process started here never outlives its Stop, and what it printed is kept,
 // bounded, so that a failure can show it. Every method may be called from any
 // goroutine.
-package proc
+package stand
 
 import (
 	"bufio"
@@ -152,7 +152,7 @@ func (p *Process) keepStdout(line []byte) {
 	}
 	if bytes.Contains(line, []byte("ready")) || bytes.Contains(line, []byte(`"serving"`)) {
 		select {
-		case p.ready <- strings.TrimSpace(string(line)): // who hears of it finds it in Stdout
+		case p.ready <- strings.TrimSpace(string(line)): // the caller of Ready reads it, or Stdout has it
 		default:
 		}
 	}

@@ -1,8 +1,8 @@
-// Package proctest is what the tests of the built programs begin and end with.
+// Package standtest is what the tests of the built programs begin and end with.
 //
-// What always holds: the programs are built anew into a directory that is gone
+// What always holds: the programs are built into a directory that is gone
 // afterwards, and tests that pass have left no goroutine behind.
-package proctest
+package standtest
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // patience is for goroutines that end.
@@ -33,13 +33,13 @@ func Main(m interface{ Run() int }, bin *string, programs ...string) {
 }
 
 func run(m interface{ Run() int }, bin *string, programs []string) (int, error) {
-	dir, err := os.MkdirTemp("", "proctest")
+	dir, err := os.MkdirTemp("", "standtest")
 	if err != nil {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
 	*bin = dir
-	if err := proc.Build(context.Background(), dir, programs...); err != nil {
+	if err := stand.Build(context.Background(), dir, programs...); err != nil {
 		return 1, err
 	}
 	if code := m.Run(); code != 0 {
