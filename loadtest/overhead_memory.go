@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/loadtest/peers"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -100,7 +100,7 @@ func memoryOf(ctx context.Context, l *lab.Lab, endpoint string, hold func(contex
 	case <-ctx.Done():
 		return run, context.Cause(ctx)
 	}
-	resident, own, err := peers.ReadMemory([]int{side.Pid()})
+	resident, own, err := stand.Memory(side.Pid())
 	return lab.Run{Calls: 1, Figures: lab.Figures{anonymous: float64(own), lab.RSS: float64(resident)}}, err
 }
 

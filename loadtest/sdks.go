@@ -359,10 +359,7 @@ func readSDKs(ctx context.Context, args []string) error {
 	begin := make(chan os.Signal, 1)
 	signal.Notify(begin, syscall.SIGUSR2)
 	defer signal.Stop(begin)
-	warmed, err := measureWindow(ctx, *inFlight, *warm, read)
-	if err != nil {
-		return err
-	}
+	warmed := measureWindow(ctx, *inFlight, *warm, read)
 	if warmed.Failed > 0 {
 		return fmt.Errorf("%d of %d calls of the warm-up failed: %s", warmed.Failed, warmed.Calls, warmed.First)
 	}
@@ -376,11 +373,7 @@ func readSDKs(ctx context.Context, args []string) error {
 			return nil
 		case <-begin:
 		}
-		w, err := measureWindow(ctx, *inFlight, *window, read)
-		if err != nil {
-			return err
-		}
-		if err := out.Encode(w); err != nil {
+		if err := out.Encode(measureWindow(ctx, *inFlight, *window, read)); err != nil {
 			return err
 		}
 	}
@@ -464,22 +457,10 @@ func webReads(w *webReader) rowReader {
 }
 
 // measureWindow keeps calls in flight for some seconds.
-func measureWindow(ctx context.Context, inFlight int, seconds float64, read lab.Call) (w sdksWindow, err error) {
-	before, err := ownCPU()
-	if err != nil {
-		return w, err
-	}
+func measureWindow(ctx context.Context, inFlight int, seconds float64, read lab.Call) sdksWindow {
+	before := stand.Own()
 	r := lab.Closed(ctx, inFlight, time.Duration(seconds*1e9), read)
-	after, err := ownCPU()
+	used := stand.Own() - before
 	us := func(q float64) float64 { return float64(r.Quantile(q)) / 1e3 }
-	return sdksWindow{r.Calls, r.Failed, r.FirstFail, r.Took.Seconds(), (after - before).Seconds(), us(50), us(99)}, err
-}
-
-// ownCPU is the CPU time of all threads of this process.
-func ownCPU() (time.Duration, error) {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0, fmt.Errorf("read this process's CPU time: %w", err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+	return sdksWindow{r.Calls, r.Failed, r.FirstFail, r.Took.Seconds(), used.Seconds(), us(50), us(99)}
 }

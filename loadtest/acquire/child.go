@@ -25,6 +25,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // Child is the subcommand of the process in which the pools are: its CPU time is theirs.
@@ -377,7 +379,7 @@ func (w *window) now() (s state) {
 		s.operations[i] = w.tasks[i].operations.Load()
 		s.inThreads += w.tasks[i].cpu.Load()
 	}
-	s.at, s.cpu = time.Now(), processCPU()
+	s.at, s.cpu = time.Now(), stand.Own()
 	return s
 }
 
@@ -407,14 +409,6 @@ func (w *window) result(before, after state) (m measured) {
 		m.CPU = float64(after.inThreads-before.inThreads) / per
 	}
 	return m
-}
-
-// processCPU is the user and system time of this process.
-func processCPU() time.Duration {
-	var u unix.Rusage
-	// It cannot fail for oneself.
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // threadCPU is the time of the calling thread, ns.

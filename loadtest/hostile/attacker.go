@@ -12,10 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // Target is what is attacked.
@@ -85,12 +86,7 @@ func (a *attacker) pace(ctx context.Context) {
 		return
 	}
 	a.last = now
-	var used syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &used) != nil {
-		return
-	}
-	cpu := time.Duration(used.Utime.Nano() + used.Stime.Nano())
-	rest(ctx, a.owes(now, cpu))
+	rest(ctx, a.owes(now, stand.Own()))
 }
 
 // saved is how much of its time an attacker may make up for.

@@ -7,10 +7,11 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // Gauges is what a sidecar holds at an instant.
@@ -142,35 +143,14 @@ func adminPage(ctx context.Context, admin, path string) (string, error) {
 	return string(data), nil
 }
 
-// DescriptorsOf is how many files and sockets a process has open.
-func DescriptorsOf(pid int) (int, error) {
-	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		return 0, fmt.Errorf("descriptors of process %d: %w", pid, err)
-	}
-	return len(all), nil
-}
+// DescriptorsOf returns how many files and sockets a process has open.
+func DescriptorsOf(pid int) (int, error) { return stand.Descriptors(pid) }
 
-// AnonymousOf is the resident memory of a process that no file is behind, in bytes.
-func AnonymousOf(pid int) (int64, error) { return memoryOf(pid, "RssAnon") }
+// AnonymousOf returns the resident memory of a process that no file is behind, in bytes.
+func AnonymousOf(pid int) (int64, error) { return stand.Anonymous(pid) }
 
-// PeakOf is the most memory that a process had resident, in bytes.
-func PeakOf(pid int) (int64, error) { return memoryOf(pid, "VmHWM") }
-
-// memoryOf reads a field of /proc/PID/status that is in KiB.
-func memoryOf(pid int, field string) (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, fmt.Errorf("memory of process %d: %w", pid, err)
-	}
-	_, rest, _ := strings.Cut(string(status), "\n"+field+":")
-	line, _, _ := strings.Cut(rest, "\n")
-	kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(line, "kB")), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("memory of process %d: no %s in its status: %w", pid, field, err)
-	}
-	return kib << 10, nil
-}
+// PeakOf returns the most memory that a process had resident, in bytes.
+func PeakOf(pid int) (int64, error) { return stand.Peak(pid) }
 
 // Slope is the growth of y for each unit of x: the median of the slopes between
 // all pairs of points (Theil and Sen), which outliers do not bend. It takes

@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 )
@@ -48,30 +47,6 @@ func TestGaugesOfTheAdminAPI(t *testing.T) {
 	metrics = "go_threads 3\n"
 	if _, err := gauges(t.Context(), admin); err == nil {
 		t.Error("metrics without goroutines are no error")
-	}
-}
-
-func TestWhatThisProcessHolds(t *testing.T) {
-	before, err := DescriptorsOf(os.Getpid())
-	if err != nil || before < 3 {
-		t.Fatalf("got %d descriptors, %v", before, err)
-	}
-	f, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if after, err := DescriptorsOf(os.Getpid()); err != nil || after != before+1 {
-		t.Errorf("got %d descriptors after one was opened, %d before, %v", after, before, err)
-	}
-	if n, err := AnonymousOf(os.Getpid()); err != nil || n < 1<<20 {
-		t.Errorf("got %d bytes, %v", n, err)
-	}
-	if _, err := DescriptorsOf(1 << 30); err == nil {
-		t.Error("the descriptors of a process that is not there are no error")
-	}
-	if _, err := AnonymousOf(1 << 30); err == nil {
-		t.Error("the memory of a process that is not there is no error")
 	}
 }
 

@@ -355,7 +355,7 @@ func (f *field) measure(ctx context.Context, t *target, s Scenario) (Measured, e
 	var m Measured
 	if err == nil {
 		if after, err = f.snapshot(t, s); err == nil && after.proxy != nil {
-			m.RSS, m.Anonymous, err = ReadMemory(after.proxy)
+			m.RSS, m.Anonymous, err = stand.Memory(after.proxy...)
 		}
 	}
 	phase.Store(over)
@@ -402,16 +402,16 @@ func ended(s Scenario, latencies []time.Duration, took time.Duration) float64 {
 func (m *Measured) cost(before, after snapshot, calls float64) {
 	took := after.at.Sub(before.at)
 	m.PerSecond = calls / took.Seconds()
-	ours := after.ours.minus(before.ours).total()
+	ours := after.ours.Minus(before.ours).CPU
 	m.Others = max(0, (after.machine-before.machine-ours).Seconds()/took.Seconds())
 	if m.Calls == 0 {
 		return
 	}
 	each := func(used time.Duration) time.Duration { return time.Duration(float64(used) / calls) }
-	proxy := after.used.minus(before.used)
-	m.CPU, m.User = each(proxy.total()), each(proxy.user)
-	m.LoadCPU = each(after.load.minus(before.load).total())
-	m.NodeCPU = each(after.nodes.minus(before.nodes).total())
+	proxy := after.used.Minus(before.used)
+	m.CPU, m.User = each(proxy.CPU), each(proxy.User)
+	m.LoadCPU = each(after.load.Minus(before.load).CPU)
+	m.NodeCPU = each(after.nodes.Minus(before.nodes).CPU)
 }
 
 // quantile returns an exact quantile of sorted figures; 0 if there is none.
@@ -481,22 +481,22 @@ func pace(phase *atomic.Int32, rate int, schedule chan<- due) {
 // snapshot is what the kernel has counted so far.
 type snapshot struct {
 	at      time.Time
-	proxy   []int // the processes of the proxy
-	used    usage // by them
-	load    usage // by this process
-	nodes   usage // by the backends
-	ours    usage // by this process and all that it started
+	proxy   []int       // the processes of the proxy
+	used    stand.Usage // by them
+	load    stand.Usage // by this process
+	nodes   stand.Usage // by the backends
+	ours    stand.Usage // by this process and all that it started
 	machine time.Duration
 }
 
 func (f *field) snapshot(t *target, s Scenario) (snapshot, error) {
-	all, err := readProcesses()
+	all, err := stand.ReadProcesses()
 	if err != nil {
 		return snapshot{}, err
 	}
-	now := snapshot{at: time.Now(), load: all[os.Getpid()].used, ours: all.used(os.Getpid()), nodes: all.used(f.backends.Pid())}
+	now := snapshot{at: time.Now(), load: all[os.Getpid()].Usage, ours: all.Used(os.Getpid()), nodes: all.Used(f.backends.Pid())}
 	if p := t.at(s).process; p != nil {
-		now.proxy, now.used = all.tree(p.Pid()), all.used(p.Pid())
+		now.proxy, now.used = all.Tree(p.Pid()), all.Used(p.Pid())
 	}
 	now.machine, err = stand.ReadMachine()
 	return now, err

@@ -88,7 +88,7 @@ func stage(t *testing.T) (f *field, proxy string) {
 		_, address, _ := strings.Cut(field, "=")
 		f.nodes[i%2 == 1] = append(f.nodes[i%2 == 1], address)
 	}
-	if proxy, err = freeAddress(); err != nil {
+	if proxy, err = stand.FreeAddress(); err != nil {
 		t.Fatal(err)
 	}
 	go func() { done <- Forward(ctx, proxy, f.nodes[false]) }()
@@ -258,29 +258,11 @@ func TestPaceEndsWithTheRun(t *testing.T) {
 	}
 }
 
-func TestProcessesAddUpTheirTree(t *testing.T) {
-	one, err := parseProcess("7 (a) b) S 5 7 7 0 -1 4194560 100 0 0 0 12 34 0 0 20 0 1 0 100 1000 10 0")
-	if want := (process{5, usage{120 * time.Millisecond, 340 * time.Millisecond}}); err != nil || one != want {
-		t.Errorf("got %+v, %v; want %+v", one, err, want)
-	}
-	for _, bad := range []string{"", "1 (x) S", "7 (a) S x 7 7 0 -1 4194560 100 0 0 0 12 34 0"} {
-		if _, err := parseProcess(bad); err == nil {
-			t.Errorf("%q: got no error", bad)
-		}
-	}
-	all := processes{1: {0, usage{user: 1}}, 5: {1, usage{user: 10}}, 7: one, 8: {7, usage{user: time.Second}}, 9: {6, usage{user: time.Hour}}}
-	pids := all.tree(5)
-	slices.Sort(pids)
-	if got := all.used(5).total(); got != 1460*time.Millisecond+10 || !slices.Equal(pids, []int{5, 7, 8}) {
-		t.Errorf("got %v of %v; want 1.46 s of 5, 7, 8", got, pids)
-	}
-}
-
 func TestCostIsThatOfTheCallsBetween(t *testing.T) {
 	begun := time.Now()
-	before := snapshot{at: begun, used: usage{time.Second, time.Second}, ours: usage{user: 10 * time.Second}, machine: 100 * time.Second}
-	after := snapshot{at: begun.Add(2 * time.Second), used: usage{1200 * time.Millisecond, 1300 * time.Millisecond}, load: usage{user: time.Second},
-		nodes: usage{user: 2 * time.Second}, ours: usage{user: 13 * time.Second}, machine: 104 * time.Second}
+	before := snapshot{at: begun, used: stand.Usage{CPU: 2 * time.Second, User: time.Second}, ours: stand.Usage{CPU: 10 * time.Second}, machine: 100 * time.Second}
+	after := snapshot{at: begun.Add(2 * time.Second), used: stand.Usage{CPU: 2500 * time.Millisecond, User: 1200 * time.Millisecond}, load: stand.Usage{CPU: time.Second},
+		nodes: stand.Usage{CPU: 2 * time.Second}, ours: stand.Usage{CPU: 13 * time.Second}, machine: 104 * time.Second}
 	m := Measured{Calls: 1000}
 	m.cost(before, after, 1000)
 	if m.PerSecond != 500 || m.CPU != 500*time.Microsecond || m.User != 200*time.Microsecond || m.LoadCPU != time.Millisecond || m.NodeCPU != 2*time.Millisecond || m.Others != 0.5 {

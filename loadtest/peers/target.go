@@ -7,14 +7,12 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"text/template"
@@ -405,7 +403,7 @@ func (f *field) startPeer(ctx context.Context, p peer, where []sides) (*target, 
 func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program string, tls sides) (*endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, startUp)
 	defer cancel()
-	listen, err := freeAddress()
+	listen, err := stand.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -455,24 +453,6 @@ func (f *field) probe(ctx context.Context, t *target, tls sides) error {
 func lastLine(log string) string {
 	log = strings.TrimSpace(log)
 	return log[strings.LastIndexByte(log, '\n')+1:]
-}
-
-// freeAddress returns a loopback address that was free a moment ago. Its port is below those that
-// the kernel gives away, which another connection could have before the proxy listens.
-func freeAddress() (string, error) {
-	const first, last = 10000, 30000
-	var listener net.Listener
-	var err error
-	for range 20 {
-		if listener, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+mathrand.IntN(last-first)))); err == nil {
-			break
-		}
-	}
-	if err != nil {
-		return "", err
-	}
-	defer listener.Close()
-	return listener.Addr().String(), nil
 }
 
 // stop ends everything that was started and waits for it.

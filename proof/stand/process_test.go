@@ -2,7 +2,6 @@ package stand
 
 import (
 	"context"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -96,44 +95,5 @@ func TestOutputIsBounded(t *testing.T) {
 	}
 	if log := p.Log(); len(log) > 2*keptLog || !strings.HasSuffix(log, "last\n") {
 		t.Errorf("kept %d bytes of the log, ending %q; want the end, at most %d", len(log), log[max(0, len(log)-10):], 2*keptLog)
-	}
-}
-
-func TestUsageOfThisProcess(t *testing.T) {
-	before, err := ReadUsage(os.Getpid())
-	if err != nil || before.RSS < 1<<20 {
-		t.Fatalf("got %+v, %v; want at least a megabyte", before, err)
-	}
-	worked := soon(t)
-	for after := before; after.CPU < before.CPU+20*time.Millisecond; { // this loop is work; a busy machine lets it do little at a time
-		if after, err = ReadUsage(os.Getpid()); err != nil || worked.Err() != nil {
-			t.Fatalf("got %v after %v, %v; want it to grow with the work done", after.CPU, before.CPU, err)
-		}
-	}
-}
-
-func TestParseStat(t *testing.T) {
-	line := "42 (a b) c) S" + strings.Repeat(" 0", 10) + " 3 4" + strings.Repeat(" 0", 8) + " 5 0 0"
-	if got, err := parseStat(line, 4096); err != nil || got != (Usage{CPU: 70 * time.Millisecond, RSS: 5 * 4096}) {
-		t.Errorf("got %+v, %v; want 70 ms and 20 KiB", got, err)
-	}
-	for _, bad := range []string{"", "42", "42 (x) S 1 2", "42 (x) S" + strings.Repeat(" x", 30)} {
-		if _, err := parseStat(bad, 4096); err == nil {
-			t.Errorf("%q: got no error", bad)
-		}
-	}
-}
-
-func TestMachine(t *testing.T) {
-	if got, err := ReadMachine(); err != nil || got <= 0 {
-		t.Errorf("got %v, %v; want some time", got, err)
-	}
-	if got, err := parseMachine("cpu  1 2 3 1000 1000 4 5 6 7 8\ncpu0 1"); err != nil || got != 150*time.Millisecond {
-		t.Errorf("got %v, %v; want 150 ms", got, err)
-	}
-	for _, bad := range []string{"", "cpu 1 2", "cpu 1 2 3 4 5 6 x 8"} {
-		if _, err := parseMachine(bad); err == nil {
-			t.Errorf("%q: got no error", bad)
-		}
 	}
 }
