@@ -7,6 +7,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-sdk/v3"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 	"github.com/ydb-platform/ydb-go-sdk/v3/scripting"
 	"github.com/ydb-platform/ydb-go-sdk/v3/table"
@@ -143,7 +144,12 @@ func TestScripting(t *testing.T) {
 func TestExecuteScript(t *testing.T) {
 	db := open(t, startCluster(t, nil).Endpoint())
 	ctx := testContext(t)
-	op, err := db.Query().ExecuteScript(ctx, "SELECT * FROM AS_TABLE(ListMap(ListFromRange(0, 2500), ($i) -> (<|i: $i|>))); SELECT 'x'", time.Hour)
+	var list []types.Value
+	for i := range int32(2500) {
+		list = append(list, types.StructValue(types.StructFieldValue("i", types.Int32Value(i))))
+	}
+	op, err := db.Query().ExecuteScript(ctx, "DECLARE $rows AS List<Struct<i:Int32>>; SELECT * FROM AS_TABLE($rows); SELECT 'x'", time.Hour,
+		query.WithParameters(ydb.ParamsBuilder().Param("$rows").Any(types.ListValue(list...)).Build()))
 	if err != nil {
 		t.Fatal(err)
 	}
