@@ -43,7 +43,6 @@ type expr struct {
 	eval  func(e *exec, row []value.Value) (value.Value, error)
 	konst *value.Value // of constants
 	free  bool         // it needs no row
-	is    *value.Type  // of expressions that stand for a type; as a value they are its text
 }
 
 // column is one column of a row that flows between relations.
@@ -64,13 +63,7 @@ type named struct {
 	x    *expr
 	rel  *relation // if it is a query
 	cell int
-
-	lambda *syntax.Lambda // if it is one
-	made   applied        // if it is a function that another made
 }
-
-// applied compiles the use of a function.
-type applied func(pos syntax.Pos, args []*expr) *expr
 
 // env is where an expression stands: the columns it may name, and, above a GROUP BY,
 // the groups it may speak of.
@@ -92,8 +85,6 @@ type compiler struct {
 	named    map[string]*named
 	subs     map[*syntax.Query]*named
 	seen     map[*table]bool
-	lambdas  int // lambdas around what is compiled
-	applied  int // lambdas so far
 }
 
 // compile builds the plan of a parsed text. given are the types of the parameters that came
@@ -224,20 +215,11 @@ func (c *compiler) param(name string, t *value.Type) int {
 }
 
 func (c *compiler) assign(s *syntax.Assign) {
-	n := &named{}
-	switch x := s.X.(type) {
-	case *syntax.Sub:
-		n = c.sub(x.Query)
-	case *syntax.Lambda:
-		n.lambda = x
-	case *syntax.Call:
-		if n.made = c.makes(x); n.made == nil {
-			n.x = c.once(c.expr(env{}, x))
-		}
-	default:
-		n.x = c.once(c.expr(env{}, x))
+	if q, ok := s.X.(*syntax.Sub); ok {
+		c.named[s.Name] = c.sub(q.Query)
+		return
 	}
-	c.named[s.Name] = n
+	c.named[s.Name] = &named{x: c.once(c.expr(env{}, s.X))}
 }
 
 // once makes an expression that is computed at most once in an execution.
@@ -262,9 +244,6 @@ func (c *compiler) once(x *expr) *expr {
 func (c *compiler) sub(q *syntax.Query) *named {
 	if n := c.subs[q]; n != nil {
 		return n
-	}
-	if c.lambdas > 0 {
-		c.fail(q.Pos, "a query inside a lambda is outside of the supported subset of YQL")
 	}
 	rel := c.query(q)
 	n := &named{cell: c.cell()}

@@ -189,10 +189,6 @@ func (c *compiler) expr(env env, x syntax.Expr) *expr {
 		return c.call(env, x)
 	case *syntax.JSON:
 		return c.json(env, x)
-	case *syntax.Apply:
-		return c.apply(env, x.Pos, x.Func, c.exprs(env, x.Args))
-	case *syntax.Lambda:
-		c.fail(x.Pos, "A lambda cannot be used as a value")
 	case *syntax.Cast:
 		return c.cast(x.Pos, c.expr(env, x.X), x.Type)
 	case *syntax.Sub:
@@ -236,11 +232,8 @@ func (c *compiler) exprs(env env, xs []syntax.Expr) []*expr {
 // service, a parameter whose type came with it.
 func (c *compiler) paramExpr(x *syntax.Param) *expr {
 	if n := c.named[x.Name]; n != nil {
-		switch {
-		case n.rel != nil:
+		if n.rel != nil {
 			return c.scalar(x.Pos, n)
-		case n.lambda != nil, n.made != nil:
-			c.fail(x.Pos, "The lambda %s cannot be used as a value", x.Name)
 		}
 		return n.x
 	}

@@ -65,7 +65,7 @@ func TestStockWorkload(t *testing.T) {
 	add("1ul", "Name1", "[<|product: 'p1'u, quantity: 4l|>, <|product: 'p2'u, quantity: 1l|>]", "01")
 	add("2ul", "Name1", "[<|product: 'p1'u, quantity: 7l|>, <|product: 'p3'u, quantity: 1l|>]", "02")
 	add("3ul", "Name2", "[<|product: 'p3'u, quantity: 2l|>]", "03")
-	_, err := run(db, Request{Text: addOrder, Params: params(t, "$ido = 1ul", "$cust = 'x'u", "$lines = ListCreate(Struct<product:Utf8,quantity:Int64>)", "$time = Datetime('2026-01-01T00:00:00Z')")})
+	_, err := run(db, Request{Text: addOrder, Params: params(t, "$ido = 1ul", "$cust = 'x'u", "$lines = CAST([] AS List<Struct<product:Utf8,quantity:Int64>>)", "$time = Datetime('2026-01-01T00:00:00Z')")})
 	wantStatus(t, err, Ydb.StatusIds_PRECONDITION_FAILED, "Conflict with existing key.")
 
 	const none = "product Optional<Utf8>, quantity Optional<Int64>:"

@@ -317,8 +317,7 @@ type (
 		Pos
 		Name     string // as written, with :: if qualified
 		Args     []Expr
-		Names    []string // of AS in the arguments, "" without; nil if none has one
-		Star     bool     // COUNT(*)
+		Star     bool // COUNT(*)
 		Distinct bool
 	}
 	// JSON is JSON_EXISTS, JSON_VALUE or JSON_QUERY.
@@ -329,19 +328,6 @@ type (
 		Returning        *value.Type // nil: the default
 		Wrapper          string      // of JSON_QUERY: "", "CONDITIONAL" or "UNCONDITIONAL"
 		OnEmpty, OnError JSONElse
-	}
-	// Lambda is ($x, $y) -> (expression), or -> { $name = expression; ... RETURN expression; }.
-	Lambda struct {
-		Pos
-		Params []string
-		Lets   []*Assign
-		Body   Expr
-	}
-	// Apply is f(arguments), where f is the name of a lambda or a call that makes a function.
-	Apply struct {
-		Pos
-		Func Expr
-		Args []Expr
 	}
 	// Cast is CAST(x AS type).
 	Cast struct {

@@ -169,10 +169,7 @@ func (p *parser) postfix(x Expr) Expr {
 	for n := 0; ; n++ {
 		t := p.peek()
 		p.bound(n, t)
-		_, call := x.(*Call)
 		switch {
-		case call && p.punct("("):
-			x = &Apply{Pos: t.pos, Func: x, Args: p.until(")")}
 		case p.punct("["):
 			x = &Index{Pos: t.pos, X: x, I: p.expr()}
 			p.expect("]")
@@ -208,9 +205,6 @@ func (p *parser) atom() Expr {
 		return &Literal{Pos: t.pos, Type: t.typ, Value: t.val}
 	case tParam:
 		p.at++
-		if p.punct("(") {
-			return &Apply{Pos: t.pos, Func: &Param{Pos: t.pos, Name: t.text}, Args: p.until(")")}
-		}
 		return &Param{Pos: t.pos, Name: t.text}
 	case tName:
 		p.at++
@@ -255,45 +249,6 @@ func (p *parser) until(bracket string) []Expr {
 	return out
 }
 
-// isLambda reports whether what follows '(' are the parameters of a lambda.
-func (p *parser) isLambda() bool {
-	n := 0
-	for p.peekAt(n).kind == tParam {
-		if n++; !p.peekAt(n).punct(",") {
-			break
-		}
-		n++
-	}
-	return p.peekAt(n).punct(")") && p.peekAt(n+1).punct("->")
-}
-
-// lambda takes what follows the '(' of its parameters.
-func (p *parser) lambda(t token) Expr {
-	defer p.enter()()
-	l := &Lambda{Pos: t.pos}
-	for p.peek().kind == tParam {
-		l.Params = append(l.Params, p.next().text)
-		p.punct(",")
-	}
-	p.expect(")")
-	p.expect("->")
-	if !p.punct("{") {
-		p.expect("(")
-		l.Body = p.expr()
-		p.expect(")")
-		return l
-	}
-	for p.peek().kind == tParam {
-		l.Lets = append(l.Lets, p.assign())
-		p.expect(";")
-	}
-	p.expectWord("RETURN")
-	l.Body = p.expr()
-	p.punct(";")
-	p.expect("}")
-	return l
-}
-
 func (p *parser) dict(t token) Expr {
 	d := &DictOf{Pos: t.pos}
 	for !p.peek().punct("}") {
@@ -314,9 +269,6 @@ func (p *parser) dict(t token) Expr {
 
 // brackets1 takes what follows '(': a query, an expression or a tuple.
 func (p *parser) brackets1(t token) Expr {
-	if p.isLambda() {
-		return p.lambda(t)
-	}
 	if p.isWords("SELECT") || p.peek().punct("(") && p.bracketedQuery() && p.queryFits() {
 		q := p.query()
 		p.expect(")")
@@ -496,18 +448,6 @@ func (p *parser) caseOf() Expr {
 	return c
 }
 
-// typeFunctions make types.
-var typeFunctions = map[string]bool{"typeof": true, "varianttype": true, "optionaltype": true, "listtype": true, "dicttype": true, "tupletype": true, "structtype": true}
-
-// typeExpr reports whether a type comes next as an expression: $name, TypeOf(x) and the like.
-func (p *parser) typeExpr() bool {
-	t := p.peek()
-	return t.kind == tParam || t.kind == tWord && typeFunctions[strings.ToLower(t.text)] && p.peekAt(1).punct("(")
-}
-
-// takesType are the functions whose first argument is a type.
-var takesType = map[string]int{"nothing": 1, "listcreate": 1, "setcreate": 1, "dictcreate": 2, "varianttype": 1, "optionaltype": 1, "listtype": 1, "dicttype": 2, "tupletype": 50, "structtype": 50}
-
 func (p *parser) call(t token) Expr {
 	p.at++
 	c := &Call{Pos: t.pos, Name: t.text}
@@ -516,25 +456,17 @@ func (p *parser) call(t token) Expr {
 	}
 	p.expect("(")
 	c.Distinct = p.word("DISTINCT")
-	types := takesType[strings.ToLower(c.Name)]
+	takesType := strings.EqualFold(c.Name, "nothing")
 	for !p.peek().punct(")") {
 		at := p.peek()
 		switch {
 		case at.punct("*") && len(c.Args) == 0:
 			p.at++
 			c.Star = true
-		case (len(c.Args) < types || strings.EqualFold(c.Name, "variant") && len(c.Args) == 2) && !p.typeExpr():
+		case takesType:
 			c.Args = append(c.Args, &TypeArg{Pos: at.pos, Type: p.typ()})
 		default:
 			c.Args = append(c.Args, p.expr())
-		}
-		if !c.Star && p.word("AS") {
-			if c.Names == nil {
-				c.Names = make([]string, len(c.Args)-1, 4)
-			}
-			c.Names = append(c.Names, p.memberName())
-		} else if c.Names != nil {
-			c.Names = append(c.Names, "")
 		}
 		if !p.punct(",") {
 			break

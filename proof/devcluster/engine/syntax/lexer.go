@@ -139,7 +139,7 @@ func (l *lexer) skip() *Error {
 }
 
 // puncts are the operators of more than one character, longest first.
-var puncts = []string{"<|", "|>", "<=", ">=", "==", "!=", "<>", "||", "<<", "::", "->", "??"}
+var puncts = []string{"<|", "|>", "<=", ">=", "==", "!=", "<>", "||", "<<", "::", "??"}
 
 func (l *lexer) next() (token, *Error) {
 	if err := l.skip(); err != nil {

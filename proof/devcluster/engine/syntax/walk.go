@@ -41,14 +41,6 @@ func children(x Expr) []Expr {
 		return x.Args
 	case *JSON:
 		return []Expr{x.X, x.Path, x.OnEmpty.Default, x.OnError.Default}
-	case *Apply:
-		return append([]Expr{x.Func}, x.Args...)
-	case *Lambda:
-		out := []Expr{x.Body}
-		for _, let := range x.Lets {
-			out = append(out, let.X)
-		}
-		return out
 	case *Cast:
 		return []Expr{x.X}
 	case *Member:
@@ -218,11 +210,7 @@ func Undeclared(s *Script) []string {
 		}
 	}
 	var out []string
-	local := map[string]bool{} // of lambdas
 	use := func(name string) {
-		if local[name] {
-			return
-		}
 		if name != "" && !known[name] {
 			known[name] = true
 			out = append(out, name)
@@ -230,16 +218,8 @@ func Undeclared(s *Script) []string {
 	}
 	visitor{
 		expr: func(x Expr) {
-			switch x := x.(type) {
-			case *Param:
-				use(x.Name)
-			case *Lambda: // comes before what is in it
-				for _, p := range x.Params {
-					local[p] = true
-				}
-				for _, let := range x.Lets {
-					local[let.Name] = true
-				}
+			if p, ok := x.(*Param); ok {
+				use(p.Name)
 			}
 		},
 		from: func(f *From) { use(f.Param) },
