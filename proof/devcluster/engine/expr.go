@@ -187,8 +187,6 @@ func (c *compiler) expr(env env, x syntax.Expr) *expr {
 		return c.caseOf(env, x)
 	case *syntax.Call:
 		return c.call(env, x)
-	case *syntax.JSON:
-		return c.json(env, x)
 	case *syntax.Cast:
 		return c.cast(x.Pos, c.expr(env, x.X), x.Type)
 	case *syntax.Sub:

@@ -12,7 +12,6 @@ rows. The examples run on two tables:
 What differs from a real server, on purpose or for lack of need:
 
 - A parameter that is declared and not used may be missing; a warning says so.
-- Of JSON paths there are members, elements and stars, no filters and methods.
 - One partition, one replica: stale and online reads see the newest data; an ASYNC index is kept like a SYNC one; settings of partitions, families and ` + "`WITH (...)`" + ` have no effect, but ` + "`KEY_BLOOM_FILTER`" + ` is described.
 - Statements of one text see what the statements before them wrote. A named expression is computed once, where it is first used.
 - ` + "`Digest::NumericHash`" + ` is a hash of this cluster; zones of Tz types are those of the machine.
@@ -106,14 +105,6 @@ var sections = []section{
 	}},
 	{"Functions", "", []construct{
 		{"Digest::NumericHash", "SELECT Digest::NumericHash(1ul) = Digest::NumericHash(1ul), Digest::NumericHash(1ul) = Digest::NumericHash(2ul)", nil, "column0 Bool, column1 Bool: (true, false)"},
-		{"JSON_VALUE", `SELECT JSON_VALUE('{"a": {"b": 7}, "c": "x"}'j, '$.a.b' RETURNING Int64), JSON_VALUE('{"c": "x"}'j, '$.c'), JSON_VALUE('[1, 2]'j, '$[1]'), JSON_VALUE('{}'j, '$.a' DEFAULT 'none'u ON EMPTY), JSON_VALUE('{"a": []}'j, '$.a')`, nil, `column0 Optional<Int64>, column1 Optional<Utf8>, column2 Optional<Utf8>, column3 Optional<Utf8>, column4 Optional<Utf8>: (7, "x", "2", "none", NULL)`},
-		{"JSON_EXISTS", `SELECT JSON_EXISTS('{"a": 1}'j, '$.a'), JSON_EXISTS('{"a": 1}'j, '$.b'), JSON_EXISTS('{}'j, 'strict $.a'), JSON_EXISTS('{}'j, 'strict $.a' TRUE ON ERROR), JSON_EXISTS(Nothing(Json?), '$')`, nil, `column0 Optional<Bool>, column1 Optional<Bool>, column2 Optional<Bool>, column3 Optional<Bool>, column4 Optional<Bool>: (true, false, false, true, NULL)`},
-		{"JSON_QUERY", `SELECT JSON_QUERY('{"a": [1, {"b": 2}]}'j, '$.a'), JSON_QUERY('{"a": 1}'j, '$.a' WITH WRAPPER), JSON_QUERY('[{"a": 1}, {"a": 2}]'j, '$[*].a' WITH CONDITIONAL ARRAY WRAPPER), JSON_QUERY('{"a": 1}'j, '$.a'), JSON_QUERY('{}'j, '$.a' EMPTY OBJECT ON EMPTY)`, nil, `column0 Optional<Json>, column1 Optional<Json>, column2 Optional<Json>, column3 Optional<Json>, column4 Optional<Json>: ("[1,{\"b\":2}]", "[1]", "[1,2]", NULL, "{}")`},
-		{"# JSON paths", `SELECT JSON_QUERY('{"a b": [3, 4], "c": [5]}'j, '$."a b"[last]' WITH WRAPPER), JSON_QUERY('{"x": 1, "y": [2]}'j, '$.*' WITH WRAPPER), JSON_VALUE('[{"a": 1}]'j, '$.a'), JSON_VALUE('{"a": 5}'j, 'lax $[0].a[0]'), JSON_VALUE('{"a": true}'j, '$.a' RETURNING Bool), JSON_VALUE('{"a": null}'j, '$.a'), JSON_VALUE('{"a": "1"}'j, '$.a' RETURNING Int32)`, nil, `column0 Optional<Json>, column1 Optional<Json>, column2 Optional<Utf8>, column3 Optional<Utf8>, column4 Optional<Bool>, column5 Optional<Utf8>, column6 Optional<Int32>: ("[4]", "[1,[2]]", "1", "5", true, NULL, NULL)`},
-		{"# JSON error on empty", `SELECT JSON_VALUE('{}'j, '$.a' ERROR ON EMPTY)`, nil, "PRECONDITION_FAILED: 1:8: JSON_VALUE found no fitting value"},
-		{"# JSON of a text", `SELECT JSON_VALUE('{}', '$.a')`, nil, "GENERIC_ERROR: 1:19: JSON_VALUE needs Json or JsonDocument, but got: String"},
-		{"# outside: JSON filter", `SELECT JSON_VALUE('{}'j, '$.a ? (@ > 1)')`, nil, "GENERIC_ERROR: 1:26: Invalid path \"$.a ? (@ > 1)\": '? (@ > 1)' is outside of the supported subset of paths"},
-		{"# outside: JSON passing", `SELECT JSON_VALUE('{}'j, '$.a' PASSING 1 AS x)`, nil, "GENERIC_ERROR: 1:32: PASSING is outside of the supported subset of YQL"},
 		{"Unwrap", "SELECT Unwrap(rating) AS rating FROM series WHERE id = 1", nil, "rating Double: (8.5)"},
 		{"# too large", bomb("$x0 = 'xxxxxxxxxxxxxxxx'", "$x%d = $x%d || $x%d"), nil, "PRECONDITION_FAILED: 1:472: The value becomes larger than 67108864 bytes"},
 		{"# too many", bomb("$x0 = [1, 2]", "$x%d = ($x%d, $x%d)"), nil, "GENERIC_ERROR: 1:308: Type of more than 64 levels or 1048576 bytes"},

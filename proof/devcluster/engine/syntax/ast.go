@@ -320,15 +320,6 @@ type (
 		Star     bool // COUNT(*)
 		Distinct bool
 	}
-	// JSON is JSON_EXISTS, JSON_VALUE or JSON_QUERY.
-	JSON struct {
-		Pos
-		Func             string // in upper case
-		X, Path          Expr
-		Returning        *value.Type // nil: the default
-		Wrapper          string      // of JSON_QUERY: "", "CONDITIONAL" or "UNCONDITIONAL"
-		OnEmpty, OnError JSONElse
-	}
 	// Cast is CAST(x AS type).
 	Cast struct {
 		Pos
@@ -383,12 +374,6 @@ type (
 		Keys, Values []Expr
 	}
 )
-
-// JSONElse is what stands for a missing or a wrong result.
-type JSONElse struct {
-	Word    string // NULL, ERROR, DEFAULT, TRUE, FALSE, UNKNOWN, EMPTY ARRAY, EMPTY OBJECT; "" if nothing is said
-	Default Expr
-}
 
 // WhenThen is one branch of a CASE.
 type WhenThen struct{ When, Then Expr }

@@ -338,10 +338,6 @@ func (p *parser) wordAtom(t token) Expr {
 		if up == "BITCAST" && p.peekAt(1).punct("(") {
 			p.fail(t.pos, "BITCAST is outside of the supported subset of YQL")
 		}
-	case "JSON_EXISTS", "JSON_VALUE", "JSON_QUERY":
-		if p.peekAt(1).punct("(") {
-			return p.json(t, up)
-		}
 	case "EXISTS":
 		p.at++
 		p.expect("(")
@@ -357,74 +353,6 @@ func (p *parser) wordAtom(t token) Expr {
 	}
 	p.at++
 	return p.columnOf(t)
-}
-
-func (p *parser) json(t token, name string) Expr {
-	p.at += 2
-	j := &JSON{Pos: t.pos, Func: name, X: p.expr()}
-	p.expect(",")
-	j.Path = p.expr()
-	if p.isWords("PASSING") {
-		p.fail(p.peek().pos, "PASSING is outside of the supported subset of YQL")
-	}
-	if name == "JSON_VALUE" && p.word("RETURNING") {
-		j.Returning = p.typ()
-	}
-	if name == "JSON_QUERY" {
-		switch {
-		case p.word("WITHOUT"):
-			p.word("ARRAY")
-			p.expectWord("WRAPPER")
-		case p.word("WITH"):
-			j.Wrapper = "UNCONDITIONAL"
-			if p.word("CONDITIONAL") {
-				j.Wrapper = "CONDITIONAL"
-			} else {
-				p.word("UNCONDITIONAL")
-			}
-			p.word("ARRAY")
-			p.expectWord("WRAPPER")
-		}
-	}
-	for !p.peek().punct(")") {
-		at := p.peek()
-		e := p.jsonElse(name)
-		p.expectWord("ON")
-		switch {
-		case name != "JSON_EXISTS" && j.OnEmpty.Word == "" && j.OnError.Word == "" && p.word("EMPTY"):
-			j.OnEmpty = e
-		case j.OnError.Word == "" && p.word("ERROR"):
-			j.OnError = e
-		default:
-			p.fail(at.pos, "unexpected %s ON %s", e.Word, p.peek().describe())
-		}
-	}
-	p.expect(")")
-	return j
-}
-
-func (p *parser) jsonElse(name string) JSONElse {
-	words := map[string][]string{
-		"JSON_EXISTS": {"TRUE", "FALSE", "UNKNOWN", "ERROR"},
-		"JSON_VALUE":  {"NULL", "ERROR", "DEFAULT"},
-		"JSON_QUERY":  {"NULL", "ERROR", "EMPTY"},
-	}[name]
-	for _, w := range words {
-		switch {
-		case !p.word(w):
-		case w == "DEFAULT":
-			return JSONElse{Word: w, Default: p.expr()}
-		case w == "EMPTY" && p.word("ARRAY"):
-			return JSONElse{Word: "EMPTY ARRAY"}
-		case w == "EMPTY":
-			p.expectWord("OBJECT")
-			return JSONElse{Word: "EMPTY OBJECT"}
-		default:
-			return JSONElse{Word: w}
-		}
-	}
-	p.unexpected("')'")
-	return JSONElse{}
 }
 
 func (p *parser) caseOf() Expr {

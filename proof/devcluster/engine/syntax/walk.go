@@ -39,8 +39,6 @@ func children(x Expr) []Expr {
 		return out
 	case *Call:
 		return x.Args
-	case *JSON:
-		return []Expr{x.X, x.Path, x.OnEmpty.Default, x.OnError.Default}
 	case *Cast:
 		return []Expr{x.X}
 	case *Member:
