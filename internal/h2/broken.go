@@ -154,7 +154,7 @@ func (c *Call) lose() {
 		c.f.askDone(c)
 	}
 	if c.own != nil {
-		c.over()
+		c.own.over()
 	}
 	c.generation++
 }

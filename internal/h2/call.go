@@ -1,7 +1,6 @@
 package h2
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"time"
@@ -12,37 +11,62 @@ import (
 type Call struct {
 	Data any // the router's own; cleared when the call is over
 
-	f            *Forwarder
+	inHand
 	client, node stream
 	generation   uint32
-	block        []byte        // portable request headers of a held call
-	deadline     time.Duration // the client's; 0: none
-	timer        timer
-	sum          int     // bytes that wait in it; and of those
-	counted      int     // what Forwarder.Hold counted, and those of a message that is the Rewriter's
-	growth       timer   // runs while a message is held in part: Config.GrowTimeout
-	lost         *Status // for the client when the node is lost; nil: the usual
-	isHeld       bool
-	heldPrev     *Call // of those of its client's connection that are held, the one before it, and
-	heldNext     *Call // the one behind
-	isPlain      bool  // not gRPC: answered here
+	marks
+	deadline time.Duration // the client's; 0: none
+	timer    timer
+	holding
+	answering
+	lookers
+	replacing
+	own     *own // it began in this process, and has no client; nil: it has
+	outcome Outcome
+	next    *Call // free ones
+}
+
+// marks are what a call is.
+type marks struct {
+	isHeld       bool // it waits for a message, a decision or a node's connection
+	isPlain      bool // not gRPC: answered here
 	isBackground bool
 	isEndless    bool
-	isOpen       bool            // answered here with Status.Open, or to be answered by the router
-	room         chan<- struct{} // of whoever writes the answer and waits; nil. See Forwarder.Write
-	ending       bool            // the frame in hand behind its headers ends the request
-	routed       bool            // the router knows it
-	observer     Observer
-	framing      framing
-	rewriting    *rewriting // nil: messages pass as they come
-	own          *own       // it began in this process, and has no client; nil: it has
-	askAt        int        // length of the body at which the router is asked again; 0: it waits for something else
-	splice       splice
-	plain        []byte // goes in the place of the first message, with its prefix, and
-	packed       int    // the length of that; 0: nothing does
-	lent         bool   // the first message is read by others: see Lend
-	outcome      Outcome
-	next         *Call // free ones
+	isOpen       bool // answered here with Status.Open, or to be answered by the router
+	ending       bool // the frame in hand behind its headers ends the request
+	routed       bool // the router knows it
+	lent         bool // the first message is read by others: see Lend
+}
+
+// holding is what a call holds while it waits, and what it counts for.
+type holding struct {
+	block    []byte // portable request headers of a held call
+	sum      int    // bytes that wait in the call
+	counted  int    // bytes of sum that Forwarder.Hold counted, and those of a message that is the Rewriter's
+	growth   timer  // runs while a message is held in part: Config.GrowTimeout
+	askAt    int    // length of the body at which the router is asked again; 0: it waits for something else
+	heldPrev *Call  // the held call of the client's connection that is before this one
+	heldNext *Call  // the held call behind this one
+}
+
+// answering is how a call is answered here.
+type answering struct {
+	lost *Status         // for the client when the node is lost; nil: the usual
+	room chan<- struct{} // of the writer of the answer, while it waits for room; nil. See Forwarder.Write
+}
+
+// lookers look at the bodies of a call as they pass.
+type lookers struct {
+	observer  Observer
+	framing   framing
+	rewriting *rewriting // nil: messages pass as they come
+}
+
+// replacing is what the node gets in place of the start of the request's body.
+type replacing struct {
+	splice splice
+	plain  []byte // goes in the place of the first message, with its prefix
+	packed int    // the length of the first message, for which plain goes; 0: nothing does
 }
 
 // messagePrefix is the compression flag and length before a gRPC message.
@@ -50,7 +74,7 @@ const messagePrefix = 5
 
 // Announced is how many bytes the request's first message has by its prefix; false: that
 // is not here yet.
-func (c *Call) Announced() (bytes int, known bool) {
+func (c *inHand) Announced() (bytes int, known bool) {
 	if len(c.f.message) < messagePrefix {
 		return 0, false
 	}
@@ -59,7 +83,7 @@ func (c *Call) Announced() (bytes int, known bool) {
 
 // Message returns what is here of the request's first message, and whether that is
 // all of it. It is valid until Route returns. A compressed message is not returned.
-func (c *Call) Message() (message []byte, whole bool) {
+func (c *inHand) Message() (message []byte, whole bool) {
 	if c.Compressed() {
 		return nil, false
 	}
@@ -67,7 +91,7 @@ func (c *Call) Message() (message []byte, whole bool) {
 }
 
 // Raw is Message for one that may be compressed.
-func (c *Call) Raw() (message []byte, whole bool) {
+func (c *inHand) Raw() (message []byte, whole bool) {
 	m := c.f.message
 	if len(m) < messagePrefix {
 		return nil, false
@@ -80,7 +104,7 @@ func (c *Call) Raw() (message []byte, whole bool) {
 }
 
 // Compressed reports whether the first message is here and compressed.
-func (c *Call) Compressed() bool { return len(c.f.message) > 0 && c.f.message[0] != 0 }
+func (c *inHand) Compressed() bool { return len(c.f.message) > 0 && c.f.message[0] != 0 }
 
 // Background says that the call may last as long as its client and is nothing to wait
 // for: see Forwarder.Release.
@@ -302,7 +326,7 @@ func (c *Call) forward(conn *Conn) {
 		c.SetOnce(nameTimeout, appendTimeout(b[:0], c.deadline-f.now))
 	}
 	body := s.waiting()
-	var behind, tail []byte // follow body, and are not copied
+	var tail []byte // follows the first message, and is not copied
 	if c.client.sizeable && (c.splice.set || c.packed > 0 || c.rewriting != nil) {
 		f.edits = append(f.edits, edit{name: nameContentLength})
 	}
@@ -326,54 +350,13 @@ func (c *Call) forward(conn *Conn) {
 		c.release()
 		c.limit()
 	}
-	s.open(conn, conn.nextID)
-	if conn.nextID += 2; conn.nextID > maxStreamID {
-		conn.Drain()
-	}
-	c.outcome.Node, c.outcome.Forwarded = conn, f.now
-	f.stats.Forwarded++
+	s.forward(conn)
 	s.endPending = c.client.gotEnd
 	s.headers(f.block.fields, c.client.gotEnd && len(body) == 0)
 	s.headersEnd = conn.written + uint64(conn.backlog())
-	if len(body) == 0 {
-		return
+	if len(body) > 0 {
+		s.forwardBody(body, tail)
 	}
-	if &body[0] != &s.pending[s.sent] && len(body) >= bufferSize && c.rewriting == nil { // a message that was replaced
-		at := messagePrefix
-		if c.splice.set {
-			at += c.splice.to
-		}
-		body, behind = body[:at], body[at:]
-	}
-	if c.splice.set {
-		body = c.apply(body)
-	}
-	c.count(-len(s.waiting()))
-	s.moved, s.since = f.now, f.now
-	if c.rewriting != nil {
-		all := s.pending
-		s.pending, s.sent, s.endPending = nil, 0, false
-		c.rewrite(body, c.client.gotEnd)
-		f.Recycle(all)
-		return
-	}
-	c.count(len(body) + len(behind) + len(tail))
-	if len(tail) < bufferSize { // the place of the body, which may be large, need not stay for it
-		tail = bytes.Clone(tail)
-	}
-	switch {
-	case len(tail) >= bufferSize: // it is where the body was
-		s.pending, s.sent = append(f.buffer(), body...), 0
-	case &body[0] != &s.pending[s.sent]:
-		s.pending, s.sent = append(s.pending[:0], body...), 0
-	}
-	for _, piece := range [...][]byte{behind, tail} {
-		if len(piece) > 0 {
-			s.more.push(piece)
-		}
-	}
-	conn.ready.push(s)
-	conn.push()
 }
 
 // settle ends the call if nothing more can come of it.
@@ -432,12 +415,14 @@ func (c *Call) finish() {
 		f.askDone(c)
 	}
 	if c.own != nil {
-		c.over()
+		c.own.over()
 	}
 	f.orphans += c.counted
 	with, plain := kept(c.splice.with), kept(c.plain)
 	client, node := stream{call: c, isClient: true, pending: c.client.pending, trailer: kept(c.client.trailer)}, stream{call: c, pending: c.node.pending}
-	*c = Call{f: f, generation: c.generation + 1, splice: splice{with: with}, plain: plain, timer: timer{call: c}, growth: timer{call: c, grows: true}, client: client, node: node}
+	*c = Call{inHand: inHand{f}, generation: c.generation + 1, timer: timer{call: c}, client: client, node: node}
+	c.growth = timer{call: c, grows: true}
+	c.splice.with, c.plain = with, plain
 	if f.freeCount < maxFreeCalls {
 		f.freeCount++
 		c.next, f.freeCalls = f.freeCalls, c

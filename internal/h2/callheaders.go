@@ -20,14 +20,18 @@ func (c *Call) Client() *Conn { return c.client.conn }
 // Began returns when the call came, as told to Advance.
 func (c *Call) Began() time.Duration { return c.outcome.Began }
 
+// inHand is what a Router sees of the call that it is asked about: the headers, and the start of the request's body, which the
+// Forwarder has while it asks.
+type inHand struct{ f *Forwarder }
+
 // Path returns "/service/method", valid until Route returns.
-func (c *Call) Path() []byte { return c.Header(namePath) }
+func (c *inHand) Path() []byte { return c.Header(namePath) }
 
 // Authority returns the host that the client named, valid until Route returns.
-func (c *Call) Authority() []byte { return c.Header(nameAuthority) }
+func (c *inHand) Authority() []byte { return c.Header(nameAuthority) }
 
 // Header returns the first value of a header, or nil; valid until Route or Answer returns.
-func (c *Call) Header(name Name) []byte {
+func (c *inHand) Header(name Name) []byte {
 	fd := c.f.block.find(name)
 	if fd == nil {
 		return nil
@@ -36,12 +40,12 @@ func (c *Call) Header(name Name) []byte {
 }
 
 // Headers calls f with each header in turn. What it is given is valid until f returns.
-func (c *Call) Headers(f func(name, value []byte)) {
+func (c *inHand) Headers(f func(name, value []byte)) {
 	Headers{c.f}.Each(f)
 }
 
 // Values calls f with each value of a header in turn. What it is given is valid until f returns.
-func (c *Call) Values(name Name, f func(value []byte)) {
+func (c *inHand) Values(name Name, f func(value []byte)) {
 	var value []byte
 	for i := range c.f.block.fields {
 		if fd := &c.f.block.fields[i]; fd.id == name {
@@ -53,7 +57,7 @@ func (c *Call) Values(name Name, f func(value []byte)) {
 
 // Version returns a number that stands for the first value of a header on this Forwarder:
 // calls that have the same number have the same value. 0: the header is not there.
-func (c *Call) Version(name Name) uint64 {
+func (c *inHand) Version(name Name) uint64 {
 	fd := c.f.block.find(name)
 	switch {
 	case fd == nil:
@@ -67,7 +71,7 @@ func (c *Call) Version(name Name) uint64 {
 }
 
 // Repeated reports whether a header comes more than once: Set makes it one.
-func (c *Call) Repeated(name Name) bool {
+func (c *inHand) Repeated(name Name) bool {
 	return c.f.block.again.has(name)
 }
 
@@ -90,33 +94,33 @@ func (m *memo) text(fd *field) []byte {
 }
 
 // Set replaces or adds a header whose value recurs from call to call.
-func (c *Call) Set(name Name, value []byte) { c.f.edit(name, value, kindIndexed) }
+func (c *inHand) Set(name Name, value []byte) { c.f.edit(name, value, kindIndexed) }
 
 // SetOnce replaces or adds a header whose value is this call's own.
-func (c *Call) SetOnce(name Name, value []byte) { c.f.edit(name, value, kindOnce) }
+func (c *inHand) SetOnce(name Name, value []byte) { c.f.edit(name, value, kindOnce) }
 
 // Remove removes a header.
-func (c *Call) Remove(name Name) {
+func (c *inHand) Remove(name Name) {
 	if c.f.block.find(name) != nil || edited(c.f.edits, name) {
 		c.f.edits = append(c.f.edits, edit{name: name})
 	}
 }
 
-func (f *Forwarder) edit(name Name, value []byte, kind uint8) {
-	at := len(f.strings)
-	f.strings = appendString(f.strings, f.words.texts[name])
-	mid := len(f.strings)
-	f.strings = appendString(f.strings, value)
-	e := edit{name, field{kind: kind, id: name, name: f.strings[at:mid:mid], value: f.strings[mid:len(f.strings):len(f.strings)],
-		size: uint32(32 + len(f.words.texts[name]) + len(value))}, true}
+func (h *hand) edit(name Name, value []byte, kind uint8) {
+	at := len(h.strings)
+	h.strings = appendString(h.strings, h.words.texts[name])
+	mid := len(h.strings)
+	h.strings = appendString(h.strings, value)
+	e := edit{name, field{kind: kind, id: name, name: h.strings[at:mid:mid], value: h.strings[mid:len(h.strings):len(h.strings)],
+		size: uint32(32 + len(h.words.texts[name]) + len(value))}, true}
 	if kind == kindIndexed {
 		e.field.setHash()
 	}
-	f.edits = append(f.edits, e)
+	h.edits = append(h.edits, e)
 }
 
 // Timeout returns the time the client gives the call, or false.
-func (c *Call) Timeout() (time.Duration, bool) {
+func (c *inHand) Timeout() (time.Duration, bool) {
 	f := c.f.block.find(nameTimeout)
 	if f == nil {
 		return 0, false

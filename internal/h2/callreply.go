@@ -78,7 +78,7 @@ func (c *Call) fail(err error) {
 		}
 	}
 	if c.own != nil {
-		c.fails(st)
+		c.own.fails(st)
 		return
 	}
 	c.outcome.Status = code
@@ -131,32 +131,32 @@ func (c *Call) say(st *Status, code int, body []byte) {
 }
 
 // addHead adds the headers of an answer that is made here, with those pairs.
-func (f *Forwarder) addHead(pairs []string) {
-	f.addField(field{kind: kindStatic, static: 8}) // :status 200
-	f.addText(31, "content-type", "application/grpc", kindIndexed)
-	f.addPairs(pairs)
+func (h *hand) addHead(pairs []string) {
+	h.addField(field{kind: kindStatic, static: 8}) // :status 200
+	h.addText(31, "content-type", "application/grpc", kindIndexed)
+	h.addPairs(pairs)
 }
 
-func (f *Forwarder) addField(fd field) { f.block.add(fd) }
+func (h *hand) addField(fd field) { h.block.add(fd) }
 
 // addPairs adds names and values in turn.
-func (f *Forwarder) addPairs(all []string) {
+func (h *hand) addPairs(all []string) {
 	for i := 0; i+1 < len(all); i += 2 {
-		f.addText(0, all[i], all[i+1], kindOnce)
+		h.addText(0, all[i], all[i+1], kindOnce)
 	}
 }
 
-func (f *Forwarder) addText(static uint8, name, value string, kind uint8) {
+func (h *hand) addText(static uint8, name, value string, kind uint8) {
 	fd := field{kind: kind, static: static, size: uint32(32 + len(name) + len(value))}
-	at := len(f.strings)
+	at := len(h.strings)
 	if static == 0 {
-		f.strings = appendString(f.strings, name)
+		h.strings = appendString(h.strings, name)
 	}
-	mid := len(f.strings)
-	f.strings = appendString(f.strings, value)
-	fd.name, fd.value = f.strings[at:mid:mid], f.strings[mid:len(f.strings):len(f.strings)]
+	mid := len(h.strings)
+	h.strings = appendString(h.strings, value)
+	fd.name, fd.value = h.strings[at:mid:mid], h.strings[mid:len(h.strings):len(h.strings)]
 	fd.setHash()
-	f.addField(fd)
+	h.addField(fd)
 }
 
 // page answers a request that is not gRPC.

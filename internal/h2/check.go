@@ -82,14 +82,14 @@ func malformed(name, rule string) *Status {
 }
 
 // isBase64 reports whether a value is that, with padding or without.
-func (f *Forwarder) isBase64(fd *field) bool {
-	b := fd.appendValue(f.words.text[:0])
-	f.words.text = slices.Grow(b, len(b))
+func (h *hand) isBase64(fd *field) bool {
+	b := fd.appendValue(h.words.text[:0])
+	h.words.text = slices.Grow(b, len(b))
 	encoding := base64.RawStdEncoding
 	if len(b)%4 == 0 {
 		encoding = base64.StdEncoding
 	}
-	_, err := encoding.Decode(f.words.text[len(b):cap(f.words.text)], b)
+	_, err := encoding.Decode(h.words.text[len(b):cap(h.words.text)], b)
 	return err == nil
 }
 

@@ -7,6 +7,8 @@ import (
 )
 
 // Config bounds what peers may do. Default has values that suit a sidecar.
+//
+// Wide: it is a flat list of bounds, each of which says by itself what it bounds.
 type Config struct {
 	Names []string // request and answer headers that the router reads or sets: FirstName, FirstName+1 ...
 	Page  string   // body of the answer to requests that are not gRPC

@@ -24,47 +24,64 @@ type Conn struct {
 	// has room.
 	Others func() []*Conn
 
-	f        *Forwarder
+	f *Forwarder
+	standing
+	charge
+	input
+	output
+	keeping
+	load
+	expected
+	ready queue // streams with bytes to send, and room for them
+}
+
+// standing is what the connection is, and what has become of it.
+type standing struct {
 	number   uint64
-	place    int           // in Forwarder.conns; -1: none
-	held     int           // bytes that wait in its calls: a client's, or those of this process's own at a node
-	small    int           // of those, in calls of no more than a frame
-	parked   int           // calls of a client's that are held
-	plain    int           // requests of a client's that are not gRPC
-	looked   time.Duration // at its timeouts: see tickConns
-	spared   time.Duration // until then calls of others go first, see thin
-	isClient bool          // the peer is a client
-	isOpen   bool          // nodes: bytes can be sent
-	greeted  bool          // our SETTINGS are sent
-	vanished bool          // in Forwarder.vanished
-	finished bool          // nothing more is read; it is to be closed once Take is empty
-	dirty    bool
+	made     time.Duration
+	err      error
+	index    int  // in Forwarder.conns; -1: none
+	isClient bool // the peer is a client
+	isOpen   bool // nodes: bytes can be sent
+	greeted  bool // our SETTINGS are sent
+	vanished bool // in Forwarder.vanished
+	finished bool // nothing more is read; it is to be closed once Take is empty
+	dirty    bool // in Forwarder.dirty
 	draining bool // no new streams
 	lingers  bool // see Retire
 	shelved  bool // see Shelve
 	expelled bool // see Expelled
 	roomy    bool // in Forwarder.roomy
-	err      error
+}
 
-	input
-	output
-	keeping
+// charge is what counts against the connection when memory is short.
+type charge struct {
+	held     int           // bytes that wait in its calls: a client's, or those of this process's own at a node
+	small    int           // bytes that wait in such calls of no more than a frame
+	plain    int           // requests of a client's that are not gRPC
+	unread   int           // bytes that wait in streams of a client's
+	looked   time.Duration // at its timeouts: see tickConns
+	spared   time.Duration // until then calls of others go first, see thin
+	parked   int           // calls of a client's that are held
+	lastHeld *Call         // the newest of a client's calls that are held
+}
 
+// load is the calls that the connection has, and the ids of their streams.
+type load struct {
 	streams    streams
-	background int   // calls of a client's that are nothing to wait for
-	lastHeld   *Call // the newest of a client's calls that are held
-	unread     int   // bytes that wait in streams of a client's
-	ready      queue // streams with bytes to send, and room for them
-	waiting    []Ticket
+	background int      // calls of a client's that are nothing to wait for
+	waiting    []Ticket // calls that wait for the connection
+	calls      uint64   // so far
+	maxStreams uint32   // node: that it allows
+	lastID     uint32   // client: the highest it opened
+	nextID     uint32   // node: of the next stream
+	goneAt     uint32   // client: the last stream told in a GOAWAY; maxStreamID: none
+}
 
-	lastID     uint32 // client: the highest it opened
-	nextID     uint32 // node: of the next stream
-	maxStreams uint32 // node: that it allows
-	goneAt     uint32 // client: the last stream told in a GOAWAY; maxStreamID: none
-	made       time.Duration
-	calls      uint64 // so far
-	recent     [32]uint32
-	recentAt   int
+// expected are the streams of which frames may still come, since the peer may not know that they are over.
+type expected struct {
+	recent   [32]uint32
+	recentAt int
 }
 
 // input is what has been received.
@@ -138,17 +155,19 @@ var numbered atomic.Uint64
 func NextNumber() uint64 { return numbered.Add(1) }
 
 // Number tells the connection from all others of this process.
-func (c *Conn) Number() uint64 { return c.number }
+func (s *standing) Number() uint64 { return s.number }
 
 func (f *Forwarder) newConn(isClient bool) *Conn {
-	c := &Conn{f: f, number: NextNumber(), isClient: isClient, nextID: 1, goneAt: maxStreamID, maxStreams: maxWindow, made: f.now}
+	c := &Conn{f: f}
+	c.number, c.isClient, c.made = NextNumber(), isClient, f.now
+	c.nextID, c.goneAt, c.maxStreams = 1, maxStreamID, maxWindow
 	c.decoder = decoder{words: f.words, max: defaultTableSize}
 	c.encoder = encoder{max: defaultTableSize}
 	c.window, c.initialWindow, c.headerBytes = defaultWindow, defaultWindow, math.MaxInt
 	c.recvRoom = f.config.ConnWindow
 	c.began, c.heard, c.moved, c.refilled, c.busy = f.now, f.now, f.now, f.now, f.now
 	c.control, c.resets, c.cancels, c.walks, c.unacked = f.config.Control, f.config.Resets, f.config.Resets, walksPerSecond, 1
-	c.place = len(f.conns)
+	c.index = len(f.conns)
 	f.conns = append(f.conns, c)
 	return c
 }
@@ -228,42 +247,42 @@ func (c *Conn) State() State {
 }
 
 // IsOpen reports that bytes can be sent, or could: see Open.
-func (c *Conn) IsOpen() bool { return c.isOpen }
+func (s *standing) IsOpen() bool { return s.isOpen }
 
 // Ready reports that the peer's SETTINGS have come.
-func (c *Conn) Ready() bool { return c.settled }
+func (i *input) Ready() bool { return i.settled }
 
 // Settled is when they came, by Forwarder.Now; false: they have not.
-func (c *Conn) Settled() (time.Duration, bool) { return c.settledAt, c.settled }
+func (i *input) Settled() (time.Duration, bool) { return i.settledAt, i.settled }
 
 // Usable reports whether new calls may go to a node's connection.
-func (c *Conn) Usable() bool { return !c.finished && !c.draining }
+func (s *standing) Usable() bool { return !s.finished && !s.draining }
 
 // Calls returns how many calls are open on it, those that wait for it included.
-func (c *Conn) Calls() int { return c.streams.n + len(c.waiting) }
+func (l *load) Calls() int { return l.streams.n + len(l.waiting) }
 
 // AtLimit reports whether as many calls are open on a node's connection, or wait for it, as the node allows.
 func (c *Conn) AtLimit() bool { return c.settled && c.Exceeds(c.maxStreams) }
 
 // Exceeds reports whether so many calls are open on the connection, or wait for it.
-func (c *Conn) Exceeds(calls uint32) bool { return uint32(c.Calls()) >= calls }
+func (l *load) Exceeds(calls uint32) bool { return uint32(l.Calls()) >= calls }
 
 // MaxStreams is how many streams the node allows.
-func (c *Conn) MaxStreams() uint32 { return c.maxStreams }
+func (l *load) MaxStreams() uint32 { return l.maxStreams }
 
 // Waiting is how many calls wait for room on the connection.
-func (c *Conn) Waiting() int { return len(c.waiting) }
+func (l *load) Waiting() int { return len(l.waiting) }
 
 // Finished reports that the connection is to be closed once Take returns nothing.
-func (c *Conn) Finished() bool { return c.finished }
+func (s *standing) Finished() bool { return s.finished }
 
 // Expelled reports that a connection is finished because of what waits to be written to it, which is to be given up.
-func (c *Conn) Expelled() bool { return c.expelled }
+func (s *standing) Expelled() bool { return s.expelled }
 
 // Err says why a connection is finished: a *ConnError if the peer broke a rule, or one
 // of the errors above; nil if it ended in peace, or has not ended. It is set when the
 // router hears of the calls that this ends.
-func (c *Conn) Err() error { return c.err }
+func (s *standing) Err() error { return s.err }
 
 // full reports that no stream can be opened now.
 func (c *Conn) full() bool {
@@ -275,7 +294,7 @@ func (c *Conn) Unread() int { return c.backlog() + c.unread }
 
 // backlog is how many bytes the peer's socket has not taken. Data stops at Output;
 // headers go beyond it.
-func (c *Conn) backlog() int { return c.ahead.size + len(c.out) + c.flying }
+func (o *output) backlog() int { return o.ahead.size + len(o.out) + o.flying }
 
 // buf returns the buffer to append frames to, and has it written. There is room in it for
 // a frame as they usually are.
@@ -322,9 +341,9 @@ func (c *Conn) Take() []byte {
 	return b
 }
 
-func (c *Conn) take() (b []byte) {
-	if b = c.ahead.pop(); b == nil && len(c.out) > 0 {
-		b, c.out = c.out, nil
+func (o *output) take() (b []byte) {
+	if b = o.ahead.pop(); b == nil && len(o.out) > 0 {
+		b, o.out = o.out, nil
 	}
 	return b
 }
@@ -484,12 +503,12 @@ func (c *Conn) checkLen(header []byte) *ConnError {
 
 // peek returns the start of the body of a stream whose headers are in hand, if its
 // first DATA frame came with them, and whether that is also the last.
-func (c *Conn) peek(id uint32) (p []byte, end bool) {
-	if len(c.rest) < frameHeaderLen || len(c.rest) < frameHeaderLen+frameLen(c.rest) {
+func (i *input) peek(id uint32) (p []byte, end bool) {
+	if len(i.rest) < frameHeaderLen || len(i.rest) < frameHeaderLen+frameLen(i.rest) {
 		return nil, false
 	}
-	fr := parseFrame(c.rest)
-	if fr.kind != frameData || fr.stream != id || fr.flags&flagPadded != 0 || frameLen(c.rest) > minFrameSize {
+	fr := parseFrame(i.rest)
+	if fr.kind != frameData || fr.stream != id || fr.flags&flagPadded != 0 || frameLen(i.rest) > minFrameSize {
 		return nil, false
 	}
 	return fr.payload, fr.flags&flagEndStream != 0

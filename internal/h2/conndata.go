@@ -44,18 +44,18 @@ func (c *Conn) data(fr frame) *ConnError {
 		return c.unknown(fr)
 	}
 	if s.gotEnd {
-		return c.streamError(s, StreamClosed, "DATA after the end of the stream")
+		return s.fail(StreamClosed, "DATA after the end of the stream")
 	}
 	if !c.isClient && !s.gotHead {
-		return c.streamError(s, ProtocolError, "DATA before HEADERS")
+		return s.fail(ProtocolError, "DATA before HEADERS")
 	}
 	if s.room -= n; s.room < 0 {
 		c.f.stats.Abuses[WindowOverrun]++
-		return c.streamError(s, FlowControlError, "more bytes than the stream's window allows")
+		return s.fail(FlowControlError, "more bytes than the stream's window allows")
 	}
 	if s.sizeable {
 		if s.declared -= len(p); s.declared < 0 || end && s.declared > 0 {
-			return c.streamError(s, ProtocolError, "content-length differs from the body")
+			return s.fail(ProtocolError, "content-length differs from the body")
 		}
 	}
 	s.gotEnd = end
@@ -67,51 +67,26 @@ func (c *Conn) data(fr frame) *ConnError {
 // body deals with bytes of a call's body, received on s.
 func (f *Forwarder) body(s *stream, p []byte, end bool) {
 	call, t := s.call, s.twin()
-	if s.isClient {
-		call.outcome.Request += len(p)
-		if t.conn == nil && !call.isHeld { // answered here
-			s.giveBack(len(p))
-			if call.isPlain && end {
-				call.page()
-			} else {
-				call.settle()
-			}
-			return
-		}
-		if call.packed > 0 && t.conn != nil {
-			p = call.unpack(p)
-		}
-		if t.conn != nil && !call.takes(p, end) {
-			return
-		}
-		if call.splice.set && t.conn != nil {
-			p = call.apply(p)
-		}
-	} else if call.own != nil {
+	goesOn := true
+	switch {
+	case s.isClient:
+		p, goesOn = s.takeRequest(p, end)
+	case call.own != nil:
 		if call.outcome.FirstByte == 0 {
 			call.outcome.FirstByte = f.now
 		}
 		call.outcome.Answer += len(p)
-		call.hearBody(p, end)
+		call.own.hearBody(p, end)
 		return
-	} else {
-		if !call.observe(false, p) {
-			return
-		}
-		if call.outcome.FirstByte == 0 {
-			call.outcome.FirstByte = f.now
-		}
-		if o := &call.outcome; o.headLen < headSize {
-			o.headLen += uint8(copy(o.head[o.headLen:], p))
-		}
-		call.outcome.Answer += len(p)
-		if call.lost != nil && call.lost.Stream {
-			call.outcome.rest.skip(p)
-		}
+	default:
+		goesOn = s.takeAnswer(p)
+	}
+	if !goesOn {
+		return
 	}
 	generation := call.generation
 	if s.isClient && call.rewriting != nil && t.conn != nil {
-		call.rewrite(p, end)
+		call.rewriting.rewrite(p, end)
 	} else {
 		t.send(p, end)
 	}
@@ -183,28 +158,9 @@ func (c *Conn) reset(id uint32, code Code) {
 }
 
 // expect has frames ignored that still come on a stream which is closed here.
-func (c *Conn) expect(id uint32) {
-	c.recent[c.recentAt%len(c.recent)] = id
-	c.recentAt++
-}
-
-// streamError ends a stream whose peer broke the protocol.
-func (c *Conn) streamError(s *stream, code Code, reason string) *ConnError {
-	call := s.call
-	s.reset(code)
-	if s.isClient {
-		call.outcome.End = Cancelled
-		call.finish()
-		return c.spendReset()
-	}
-	s.drop()
-	if s.gotEnd { // the answer is whole
-		call.settle()
-		return nil
-	}
-	call.outcome.End = Broken
-	call.fail(&Status{Code: internal, Message: "the node broke the protocol: " + reason})
-	return nil
+func (e *expected) expect(id uint32) {
+	e.recent[e.recentAt%len(e.recent)] = id
+	e.recentAt++
 }
 
 func (c *Conn) priority(fr frame) *ConnError {
@@ -216,7 +172,7 @@ func (c *Conn) priority(fr frame) *ConnError {
 	}
 	if binary.BigEndian.Uint32(fr.payload)&maxStreamID == fr.stream {
 		if s := c.streams.get(fr.stream); s != nil {
-			return c.streamError(s, ProtocolError, "a stream depends on itself")
+			return s.fail(ProtocolError, "a stream depends on itself")
 		}
 		c.reset(fr.stream, ProtocolError)
 	}

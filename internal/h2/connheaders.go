@@ -78,13 +78,13 @@ func (c *Conn) header(fr frame, p []byte) *ConnError {
 	case s == nil:
 		return c.unknown(fr)
 	case s.gotEnd:
-		return c.streamError(s, StreamClosed, "HEADERS after the end of the stream")
+		return s.fail(StreamClosed, "HEADERS after the end of the stream")
 	case fr.kind == framePriority:
-		return c.streamError(s, ProtocolError, "a stream depends on itself")
+		return s.fail(ProtocolError, "a stream depends on itself")
 	case c.isClient:
-		return c.requestTrailer(s, end)
+		return s.requestTrailer(end)
 	}
-	return c.answer(s, end)
+	return s.answer(end)
 }
 
 // gorged ends a connection whose peer has more written to it than it takes.
@@ -156,91 +156,6 @@ const mostPlain = 100
 // counts these ends the connection, on which the calls of others are, too.
 var tooManyCancels = &Status{Code: resourceExhausted, Message: "too many calls of the connection were reset at nodes, because they were cancelled or ran out of time; the call was not sent: try again in a second"}
 
-func (c *Conn) requestTrailer(s *stream, end bool) *ConnError {
-	if !end || !c.f.block.checkTrailer() || s.sizeable && s.declared > 0 {
-		return c.streamError(s, ProtocolError, "bad trailer")
-	}
-	s.gotEnd = true
-	// gRPC has no trailers of requests: grpc-go ends a connection on which they come, and they may
-	// hold what the headers of a request are stripped of. Only the end goes on.
-	c.f.body(s, nil, true)
-	return nil
-}
-
-// answer deals with headers and trailers from a node.
-func (c *Conn) answer(s *stream, end bool) *ConnError {
-	f, call, t := c.f, s.call, s.twin()
-	b := &f.block
-	status, ok := b.checkAnswer(s.gotHead)
-	if !ok || b.size > f.config.HeaderBytes || s.gotHead && !end || status/100 == 1 && end {
-		return c.streamError(s, ProtocolError, "bad headers")
-	}
-	if b.names.has(nameContentLength) && !s.gotHead && status/100 != 1 {
-		if s.declared, s.sizeable = parseLength(b.find(nameContentLength)); !s.sizeable || b.again.has(nameContentLength) {
-			return c.streamError(s, ProtocolError, "bad content-length")
-		}
-	}
-	if end && s.sizeable && s.declared > 0 {
-		return c.streamError(s, ProtocolError, "content-length differs from the body")
-	}
-	f.strings = f.strings[:0]
-	if call.own == nil && b.names>>FirstName != 0 {
-		if !f.askAnswer(call) {
-			return c.streamError(s, InternalError, "the sidecar failed")
-		}
-	}
-	c.pingAt = 0
-	if status/100 == 1 {
-		if call.own == nil && t.conn.space() && t.conn.takesHeaders() == nil {
-			t.headers(b.fields, false)
-		}
-		return c.spend()
-	}
-	c.earn()
-	if call.outcome.FirstByte == 0 {
-		call.outcome.FirstByte = f.now
-	}
-	if end {
-		call.outcome.Status = b.grpcStatus()
-		call.outcome.Undecoded = call.outcome.Status == internal && b.undecoded()
-		call.judged()
-		// As in peerReset, with a trailer. One with details was not made by a server that cut calls off, and
-		// the details repeat the status.
-		if call.own == nil && call.outcome.Status == canceled && b.find(nameStatusDetails) == nil {
-			f.edit(nameGRPCStatus, unavailableDigits, kindIndexed)
-		}
-	}
-	s.gotHead, s.gotEnd = true, end
-	if call.own != nil {
-		call.hearHeaders(end)
-		return nil
-	}
-	if st := t.conn.takesHeaders(); st != nil {
-		if st.Code = internal; end && call.outcome.Status > 0 {
-			st.Code = call.outcome.Status
-		}
-		if !end {
-			call.fail(st)
-			return nil
-		}
-		if s.sentEnd {
-			s.close()
-		}
-		call.say(st, st.Code, nil) // the outcome is the node's own: the call has ended well there
-		return nil
-	}
-	if len(t.waiting()) > 0 {
-		t.trailer, t.endPending = f.portableEdited(t.trailer[:0]), true
-	} else {
-		t.sentHead = true
-		t.headers(b.fields, end)
-	}
-	if end {
-		call.settle()
-	}
-	return nil
-}
-
 // takesHeaders returns what a client is told if the headers in hand, with their edits, are more than the peer takes; else nil.
 func (c *Conn) takesHeaders() *Status {
 	f := c.f
@@ -279,15 +194,15 @@ func (c *Conn) takesSize(size int) *Status {
 }
 
 // portableEdited writes the block in hand, with its edits, to wait.
-func (f *Forwarder) portableEdited(b []byte) []byte {
-	names := f.editedNames()
-	for i := range f.block.fields {
-		if !names.has(f.block.fields[i].id) {
-			b = appendPortable(b, f.block.fields[i:i+1])
+func (h *hand) portableEdited(b []byte) []byte {
+	names := h.editedNames()
+	for i := range h.block.fields {
+		if !names.has(h.block.fields[i].id) {
+			b = appendPortable(b, h.block.fields[i:i+1])
 		}
 	}
-	for i := range f.edits {
-		if e := &f.edits[i]; e.set && !edited(f.edits[i+1:], e.name) {
+	for i := range h.edits {
+		if e := &h.edits[i]; e.set && !edited(h.edits[i+1:], e.name) {
 			b = appendPortable(b, []field{e.field})
 		}
 	}

@@ -256,10 +256,10 @@ func (c *Conn) windowUpdate(fr frame) *ConnError {
 		return c.spend()
 	}
 	if n == 0 {
-		return c.streamError(s, ProtocolError, "WINDOW_UPDATE of 0")
+		return s.fail(ProtocolError, "WINDOW_UPDATE of 0")
 	}
 	if s.window += n; s.window > maxWindow {
-		return c.streamError(s, FlowControlError, "WINDOW_UPDATE overflows the window")
+		return s.fail(FlowControlError, "WINDOW_UPDATE overflows the window")
 	}
 	s.ripen()
 	return c.spend()

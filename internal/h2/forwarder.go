@@ -27,45 +27,75 @@ import (
 type Forwarder struct {
 	config Config
 	router Router
-	words  *vocabulary
 	stats  Stats
 
-	now, ticked time.Duration // since any fixed moment
-	conns       []*Conn
-	dirty       []*Conn // have output
-	released    bool
-	keeps       bool          // see Release
-	looks       bool          // timeouts are being looked at, and
-	left        int           // of so many connections they are still to be; see tickConns
-	stoodStill  bool          // before that began
-	tight       bool          // memory is short
-	output      int           // bytes that wait to be written to clients' sockets, at the last tick
-	unfinished  int           // bytes of clients' frames and header blocks that are not whole
-	orphans     int           // bytes of stats.Buffered that Hold counted for calls that are over
-	roof        int           // bytes of calls beyond which evict looks at all of them
-	looked      time.Duration // when it did
-	seen        int           // calls that it looked at then
-	paused      bool          // it goes on after the next Advance, and
-	thins       [2]bool       // with which kinds of calls, see thin
-	routing     bool          // the router is being asked
-	vanished    []*Conn       // of clients, finished, with calls that are still to end
-	leftOver    int           // those
-	roomy       []*Conn       // have calls waiting, and may have got room for them
-	ending      []Ticket      // calls of connections that are being ended
-	later       []later
-	laterAt     int   // of later, those that are done
-	resumed     int   // what calls that have gone on in this turn hold, see perResume
-	wheel       wheel // calls that may not last for ever
+	now time.Duration // since any fixed moment
+	connections
+	ticking
+	memory
+	resuming
+	wheel   wheel  // calls that may not last for ever
+	touched []*own // their listeners are to flush
+	spares
+	hand
+}
+
+// connections are those that there are.
+type connections struct {
+	conns    []*Conn
+	dirty    []*Conn  // have output
+	vanished []*Conn  // of clients, finished, with calls that are still to end
+	leftOver int      // calls of vanished connections
+	ending   []Ticket // calls of connections that are being ended
+	released bool
+	keeps    bool // see Release
+}
+
+// ticking is what is known of timeouts: they are looked at every tick, over several turns.
+type ticking struct {
+	ticked     time.Duration // when the last tick began
+	looks      bool          // timeouts are being looked at
+	left       int           // connections that are still to be looked at; see tickConns
+	stoodStill bool          // the process did before that began
+}
+
+// memory is what waits here, and how far evict is with making room.
+type memory struct {
+	tight      bool          // memory is short
+	output     int           // bytes that wait to be written to clients' sockets, at the last tick
+	unfinished int           // bytes of clients' frames and header blocks that are not whole
+	orphans    int           // bytes of stats.Buffered that Hold counted for calls that are over
+	roof       int           // bytes of calls beyond which evict looks at all of them
+	looked     time.Duration // when evict looked
+	seen       int           // calls that evict looked at then
+	paused     bool          // evict goes on after the next Advance
+	thins      [2]bool       // the kinds of calls with which evict goes on, see thin
+}
+
+// resuming is what goes on with calls that waited.
+type resuming struct {
+	later   []later
+	laterAt int     // of later, those that are done
+	resumed int     // what calls that have gone on in this turn hold, see perResume
+	roomy   []*Conn // have calls waiting, and may have got room for them
+}
+
+// spares are kept for use again.
+type spares struct {
 	freeCalls   *Call
 	freeCount   int
-	unusedCalls int // of those, the fewest since spares were looked at
+	unusedCalls int // the fewest spare calls since spares were looked at
 	buffers     [][]byte
-	kept        int           // their size
-	unused      int           // of buffers, the fewest since then
-	sparedAt    time.Duration // when that was
-	touched     []*own        // their listeners are to flush
+	kept        int           // bytes of buffers
+	unused      int           // the fewest spare buffers since spares were looked at
+	sparedAt    time.Duration // when spares were looked at
+	spareBlock  []byte        // was Call.block of a call that is held no more; nil: it is in use again
+}
 
-	// What is in hand while a header block is dealt with.
+// hand is what is in hand while a header block is dealt with.
+type hand struct {
+	routing bool // the router is being asked
+	words   *vocabulary
 	block   block
 	message []byte // the start of the call's body, as far as it is here
 	edits   []edit
@@ -74,8 +104,6 @@ type Forwarder struct {
 	name    []byte // of the header in hand
 	value   []byte
 	spliced []byte
-
-	spareBlock []byte // was Call.block of a call that is held no more; nil: it is in use again
 }
 
 // later is what Later was given.
@@ -94,7 +122,8 @@ type edit struct {
 
 // New returns a Forwarder without connections.
 func New(config Config, router Router) *Forwarder {
-	f := &Forwarder{config: config, router: router, roof: config.Buffered, words: newVocabulary(config.Names)}
+	f := &Forwarder{config: config, router: router}
+	f.roof, f.words = config.Buffered, newVocabulary(config.Names)
 	f.memos = make([]memo, int(FirstName)+len(config.Names))
 	f.wheel.init()
 	return f
@@ -108,13 +137,13 @@ func (f *Forwarder) Now() time.Duration { return f.now }
 
 // leave takes the connection out of those that there are.
 func (f *Forwarder) leave(c *Conn) {
-	if c.place < 0 {
+	if c.index < 0 {
 		return
 	}
 	last := len(f.conns) - 1
-	f.conns[last].place = c.place
-	f.conns[c.place], f.conns[last] = f.conns[last], nil
-	f.conns, c.place = f.conns[:last], -1
+	f.conns[last].index = c.index
+	f.conns[c.index], f.conns[last] = f.conns[last], nil
+	f.conns, c.index = f.conns[:last], -1
 }
 
 // tick is how often timeouts are looked at.
@@ -150,7 +179,7 @@ func (f *Forwarder) Behind() bool {
 
 // look goes on with what is looked at every tick.
 func (f *Forwarder) look() {
-	f.dropSpares()
+	f.spares.drop(f.now)
 	late := f.wheel.advance(f.now)
 	if f.tickConns() || late || f.expelReaders() || f.expelUnfinished() {
 		return
@@ -350,7 +379,7 @@ func (f *Forwarder) resumeFrom(from, on *Conn) (gone int) {
 		case t.call.own != nil:
 			f.resumed += leastResumed
 			t.call.own.conn = on
-			t.call.depart()
+			t.call.own.depart()
 		default:
 			f.resume(t.call)
 		}
@@ -403,10 +432,10 @@ const (
 )
 
 // buffer returns an empty buffer.
-func (f *Forwarder) buffer() []byte {
-	if n := len(f.buffers); n > 0 {
-		b := f.buffers[n-1]
-		f.buffers, f.kept, f.unused = f.buffers[:n-1], f.kept-cap(b), min(f.unused, n-1)
+func (s *spares) buffer() []byte {
+	if n := len(s.buffers); n > 0 {
+		b := s.buffers[n-1]
+		s.buffers, s.kept, s.unused = s.buffers[:n-1], s.kept-cap(b), min(s.unused, n-1)
 		return b
 	}
 	return make([]byte, 0, bufferSize)
@@ -414,37 +443,37 @@ func (f *Forwarder) buffer() []byte {
 
 // Recycle takes back a buffer got from Take, once it is written. One that has held a large message is left to the collector: as what
 // was given back last is used first, it would stay for as long as there are calls.
-func (f *Forwarder) Recycle(b []byte) {
-	if cap(b) >= bufferSize && cap(b) <= 2*bufferSize && f.kept+cap(b) <= keptBuffers {
-		f.buffers, f.kept = append(f.buffers, b[:0]), f.kept+cap(b)
+func (s *spares) Recycle(b []byte) {
+	if cap(b) >= bufferSize && cap(b) <= 2*bufferSize && s.kept+cap(b) <= keptBuffers {
+		s.buffers, s.kept = append(s.buffers, b[:0]), s.kept+cap(b)
 	}
 }
 
 // spareTime is how long a call or buffer is kept for use again without being used.
 const spareTime = 10 * time.Second
 
-// dropSpares leaves to the collector what was not used for spareTime: a crowd has gone.
-func (f *Forwarder) dropSpares() {
-	if f.now-f.sparedAt < spareTime {
+// drop leaves to the collector what was not used for spareTime: a crowd has gone.
+func (s *spares) drop(now time.Duration) {
+	if now-s.sparedAt < spareTime {
 		return
 	}
-	f.sparedAt = f.now
-	for ; f.unusedCalls > 0; f.unusedCalls-- {
-		c := f.freeCalls
-		f.freeCalls, c.next = c.next, nil
-		f.freeCount--
+	s.sparedAt = now
+	for ; s.unusedCalls > 0; s.unusedCalls-- {
+		c := s.freeCalls
+		s.freeCalls, c.next = c.next, nil
+		s.freeCount--
 	}
-	for _, b := range f.buffers[:f.unused] {
-		f.kept -= cap(b)
+	for _, b := range s.buffers[:s.unused] {
+		s.kept -= cap(b)
 	}
-	f.buffers = slices.Delete(f.buffers, 0, f.unused)
-	f.unusedCalls, f.unused = f.freeCount, len(f.buffers)
+	s.buffers = slices.Delete(s.buffers, 0, s.unused)
+	s.unusedCalls, s.unused = s.freeCount, len(s.buffers)
 }
 
 func (f *Forwarder) newCall() *Call {
 	c := f.freeCalls
 	if c == nil {
-		c = &Call{f: f}
+		c = &Call{inHand: inHand{f}}
 		c.client, c.node, c.timer, c.growth = stream{call: c, isClient: true}, stream{call: c}, timer{call: c}, timer{call: c, grows: true}
 	} else {
 		f.freeCalls, c.next = c.next, nil

@@ -112,6 +112,7 @@ func (h Headers) Each(f func(name, value []byte)) {
 // own is the part of a call that only one of this process's own has.
 type own struct {
 	*Request
+	call    *Call
 	conn    *Conn
 	status  *Status // what the sidecar has to say of its end
 	unread  int     // bytes of the answer that Consumed has not heard of
@@ -123,13 +124,13 @@ type own struct {
 // Start begins a call on a node's connection. It waits until there is room for it, Config.HoldTimeout at most.
 func (f *Forwarder) Start(conn *Conn, r *Request) Ticket {
 	c := f.newCall()
-	c.own = &own{Request: r, conn: conn}
+	c.own = &own{Request: r, call: c, conn: conn}
 	c.client.gotEnd = true
 	if r.Timeout > 0 {
 		c.deadline = f.now + r.Timeout
 	}
 	t := c.Ticket()
-	c.depart()
+	c.own.depart()
 	return t
 }
 
@@ -176,8 +177,9 @@ func (f *Forwarder) owns(t Ticket) bool {
 }
 
 // depart sends the call to its node, or has it wait for the connection.
-func (c *Call) depart() {
-	f, o, s := c.f, c.own, &c.node
+func (o *own) depart() {
+	c := o.call
+	f, s := c.f, &c.node
 	conn := o.conn
 	switch {
 	case !conn.Usable():
@@ -187,17 +189,17 @@ func (c *Call) depart() {
 		c.expire()
 		return
 	case conn.full():
-		if !conn.wait(c) || !c.isHeld && !c.park() {
+		if !conn.wait(c) || !c.isHeld && !o.park() {
 			c.overload()
 		}
 		return
 	}
 	if st := conn.takesSize(o.size()); st != nil {
-		c.fails(st)
+		o.fails(st)
 		return
 	}
 	going := false
-	if !c.tell(func() { going = o.Going() }) {
+	if !o.tell(func() { going = o.Going() }) {
 		return
 	}
 	if !going {
@@ -209,12 +211,7 @@ func (c *Call) depart() {
 		c.release()
 		c.timer.stop()
 	}
-	s.open(conn, conn.nextID)
-	if conn.nextID += 2; conn.nextID > maxStreamID {
-		conn.Drain()
-	}
-	c.outcome.Node, c.outcome.Forwarded = conn, f.now
-	f.stats.Forwarded++
+	s.forward(conn)
 	b := conn.buf()
 	at := len(b)
 	e := &conn.encoder
@@ -240,17 +237,17 @@ func (c *Call) depart() {
 }
 
 // once writes a field that does not recur.
-func (f *Forwarder) once(b []byte, e *encoder, name string, value []byte) []byte {
-	f.strings = appendString(f.strings[:0], name)
-	mid := len(f.strings)
-	f.strings = appendString(f.strings, value)
-	fd := field{kind: kindOnce, name: f.strings[:mid], value: f.strings[mid:], size: uint32(32 + len(name) + len(value))}
+func (h *hand) once(b []byte, e *encoder, name string, value []byte) []byte {
+	h.strings = appendString(h.strings[:0], name)
+	mid := len(h.strings)
+	h.strings = appendString(h.strings, value)
+	fd := field{kind: kindOnce, name: h.strings[:mid], value: h.strings[mid:], size: uint32(32 + len(name) + len(value))}
 	return e.field(b, &fd)
 }
 
 // park has a call of this process's own wait for its connection. False: too many are held.
-func (c *Call) park() bool {
-	f := c.f
+func (o *own) park() bool {
+	c, f := o.call, o.call.f
 	if f.stats.Held >= f.config.Held {
 		return false
 	}
@@ -265,21 +262,21 @@ func (c *Call) park() bool {
 }
 
 // hearHeaders passes headers of the answer on.
-func (c *Call) hearHeaders(last bool) {
-	c.touch()
-	if !c.tell(func() { c.own.Header(Headers{c.f}, last) }) {
+func (o *own) hearHeaders(last bool) {
+	o.touch()
+	if !o.tell(func() { o.Header(Headers{o.call.f}, last) }) {
 		return
 	}
 	if last {
-		c.hearEnd()
+		o.hearEnd()
 	}
 }
 
 // hearBody passes bytes of the answer on.
-func (c *Call) hearBody(p []byte, end bool) {
-	o := c.own
+func (o *own) hearBody(p []byte, end bool) {
+	c := o.call
 	if len(p) > 0 {
-		c.touch()
+		o.touch()
 		if o.unread == 0 {
 			o.since = c.f.now
 		}
@@ -287,7 +284,7 @@ func (c *Call) hearBody(p []byte, end bool) {
 		c.counted += len(p)
 		c.count(len(p))
 		ahead := false
-		if !c.tell(func() { ahead = o.Data(p) }) {
+		if !o.tell(func() { ahead = o.Data(p) }) {
 			return
 		}
 		if ahead {
@@ -296,21 +293,22 @@ func (c *Call) hearBody(p []byte, end bool) {
 		}
 	}
 	if end { // without a trailer
-		c.hearEnd()
+		o.hearEnd()
 	}
 }
 
 // hearEnd ends a call whose answer is whole.
-func (c *Call) hearEnd() {
-	c.client.sentEnd = true
-	c.settle()
+func (o *own) hearEnd() {
+	o.call.client.sentEnd = true
+	o.call.settle()
 }
 
 // touch has the listener flush when what came with this read has been dealt with.
-func (c *Call) touch() {
-	if o := c.own; !o.touched {
+func (o *own) touch() {
+	if !o.touched {
 		o.touched = true
-		c.f.touched = append(c.f.touched, o)
+		f := o.call.f
+		f.touched = append(f.touched, o)
 	}
 }
 
@@ -324,8 +322,9 @@ func (f *Forwarder) flushListeners() {
 }
 
 // fails ends a call of this process's own with what the sidecar has to say.
-func (c *Call) fails(st *Status) {
-	c.own.status = st
+func (o *own) fails(st *Status) {
+	c := o.call
+	o.status = st
 	c.outcome.Status = st.Code
 	if c.outcome.End == Answered {
 		c.outcome.End = AnsweredBy
@@ -347,8 +346,8 @@ func ofReset(code Code) *Status {
 }
 
 // over tells the listener of the end, when the call is off its connection.
-func (c *Call) over() {
-	o := c.own
+func (o *own) over() {
+	c := o.call
 	c.count(-o.unread)
 	c.counted -= o.unread
 	o.unread = 0
@@ -358,9 +357,9 @@ func (c *Call) over() {
 const listenerPlace = "the listener of a call"
 
 // tell calls a method of the listener. False: the call is over.
-func (c *Call) tell(f func()) bool {
+func (o *own) tell(f func()) bool {
 	if err := panics.Call(listenerPlace, func() error { f(); return nil }); err != nil {
-		c.fails(c.failure())
+		o.fails(o.call.failure())
 		return false
 	}
 	return true

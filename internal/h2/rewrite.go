@@ -27,6 +27,7 @@ type Edit struct {
 
 // rewriting is a Rewriter at work.
 type rewriting struct {
+	call     *Call
 	rewriter Rewriter
 	passing  int    // bytes still to come of a message that passes on
 	size     int    // of the message that is held, with its prefix; 0: not known yet
@@ -40,7 +41,7 @@ type rewriting struct {
 
 // Rewrite has r look at the request's messages, once the call is forwarded. Of one that is
 // held the client may send more than the window allows, up to Config.Message.
-func (c *Call) Rewrite(r Rewriter) { c.rewriting = &rewriting{rewriter: r} }
+func (c *Call) Rewrite(r Rewriter) { c.rewriting = &rewriting{call: c, rewriter: r} }
 
 func tooLarge(config *Config) *Status {
 	return &Status{Code: resourceExhausted, Message: fmt.Sprintf("a message that must be rewritten is longer than %d bytes", config.Message)}
@@ -50,7 +51,7 @@ func tooLarge(config *Config) *Status {
 func sizeOf(p []byte) int { return messagePrefix + int(binary.BigEndian.Uint32(p[1:])) }
 
 // holds reports whether a message is held, or its prefix, that is not whole.
-func (c *Call) holds() bool { return c.rewriting != nil && c.rewriting.held.size > 0 }
+func (x *rewriting) holds() bool { return x != nil && x.held.size > 0 }
 
 // queues reports whether what comes of the request's body waits for a message that is the Rewriter's.
 func (x *rewriting) queues() bool { return x.lent || x.behind.size > 0 }
@@ -72,10 +73,11 @@ func (c *Call) alive(generation uint32) bool {
 }
 
 // rewrite sends the node bytes of the request's body, except what is held.
-func (c *Call) rewrite(p []byte, end bool) {
-	x, generation := c.rewriting, c.generation
+func (x *rewriting) rewrite(p []byte, end bool) {
+	c := x.call
+	generation := c.generation
 	if !x.queues() {
-		if p = c.pass(p, end); !c.alive(generation) || !x.lent {
+		if p = x.pass(p, end); !c.alive(generation) || !x.lent {
 			return
 		}
 	}
@@ -85,8 +87,9 @@ func (c *Call) rewrite(p []byte, end bool) {
 }
 
 // pass is rewrite up to a message that becomes the Rewriter's. It returns what is behind that.
-func (c *Call) pass(p []byte, end bool) []byte {
-	x, generation := c.rewriting, c.generation
+func (x *rewriting) pass(p []byte, end bool) []byte {
+	c := x.call
+	generation := c.generation
 	at := 0 // p[:at] passes on
 	for at < len(p) {
 		rest := p[at:]
@@ -99,10 +102,10 @@ func (c *Call) pass(p []byte, end bool) []byte {
 			// It passes.
 		default:
 			if at > 0 {
-				c.sends(p[:at], false)
+				x.sends(p[:at], false)
 			}
 			if c.alive(generation) {
-				p, at = rest[c.keep(rest):], 0
+				p, at = rest[x.keep(rest):], 0
 			}
 			switch {
 			case !c.alive(generation): // over
@@ -113,13 +116,13 @@ func (c *Call) pass(p []byte, end bool) []byte {
 		}
 	}
 	switch {
-	case !c.holds():
+	case !x.holds():
 		if len(p) > 0 || end {
-			c.sends(p, end)
+			x.sends(p, end)
 		}
 	case end: // what is not whole is not for us to judge
-		held := c.unhold()
-		c.sendsAll(&held, true)
+		held := x.unhold()
+		x.sendsAll(&held, true)
 	default:
 		c.client.allow(max(x.size, messagePrefix) - x.held.size)
 	}
@@ -127,20 +130,21 @@ func (c *Call) pass(p []byte, end bool) []byte {
 }
 
 // sends has the node get some of the body, and sendsAll some that was held.
-func (c *Call) sends(p []byte, end bool) {
-	c.rewriting.passed = true
-	c.node.send(p, end)
+func (x *rewriting) sends(p []byte, end bool) {
+	x.passed = true
+	x.call.node.send(p, end)
 }
 
-func (c *Call) sendsAll(q *pieces, end bool) {
-	c.rewriting.passed = true
-	c.node.sendAll(q, end)
+func (x *rewriting) sendsAll(q *pieces, end bool) {
+	x.passed = true
+	x.call.node.sendAll(q, end)
 }
 
 // keep holds as much of p as belongs to the message in hand, and sends that once it is
 // whole. It returns how much it took.
-func (c *Call) keep(p []byte) int {
-	x, f := c.rewriting, c.f
+func (x *rewriting) keep(p []byte) int {
+	c := x.call
+	f := c.f
 	had, want := x.held.size, max(x.size, messagePrefix)
 	n := min(want-had, len(p))
 	if want-messagePrefix > f.config.Message {
@@ -161,8 +165,8 @@ func (c *Call) keep(p []byte) int {
 	switch {
 	case x.size == 0 && !x.hold(first): // its prefix came in pieces
 		x.passing -= messagePrefix
-		held := c.unhold()
-		c.sendsAll(&held, false)
+		held := x.unhold()
+		x.sendsAll(&held, false)
 	case x.held.size < x.size:
 	case first[0] != 0:
 		held := x.held
@@ -171,21 +175,21 @@ func (c *Call) keep(p []byte) int {
 		x.rewriter.Inflate(c.Ticket(), held.all)
 	default:
 		x.edits = x.rewriter.Edit(x.edits[:0])
-		held := c.unhold()
-		c.sendEdited(&held, held.size, x.edits)
+		held := x.unhold()
+		x.sendEdited(&held, held.size, x.edits)
 		clear(x.edits)
 	}
 	return n
 }
 
 // sendEdited sends a message, with its prefix, for one of which so many bytes came.
-func (c *Call) sendEdited(q *pieces, came int, edits []Edit) {
+func (x *rewriting) sendEdited(q *pieces, came int, edits []Edit) {
 	if len(edits) > 0 {
-		edited := c.f.makeEdits(q, edits)
+		edited := x.call.f.makeEdits(q, edits)
 		q = &edited
 	}
-	c.client.credit -= q.size - came // room is counted in bytes that came
-	c.sendsAll(q, false)
+	x.call.client.credit -= q.size - came // room is counted in bytes that came
+	x.sendsAll(q, false)
 }
 
 // makeEdits takes a message with its prefix out of q, and returns it edited and not compressed. Pieces
@@ -245,29 +249,29 @@ func (f *Forwarder) Rewritten(t Ticket, came int, message [][]byte, edits []Edit
 	for _, b := range message {
 		q.push(b)
 	}
-	c.sendEdited(&q, came, edits)
-	return c.goOn(t.generation)
+	x.sendEdited(&q, came, edits)
+	return x.goOn(t.generation)
 }
 
 // GoOn passes on some of what came behind such a message, and reports whether there is more.
 func (f *Forwarder) GoOn(t Ticket) (more bool) {
 	defer f.resumeWaiting()
 	c := t.call
-	return c != nil && c.f == f && c.rewriting != nil && !c.rewriting.lent && c.goOn(t.generation)
+	return c != nil && c.f == f && c.rewriting != nil && !c.rewriting.lent && c.rewriting.goOn(t.generation)
 }
 
-func (c *Call) goOn(generation uint32) (more bool) {
+func (x *rewriting) goOn(generation uint32) (more bool) {
+	c := x.call
 	if !c.alive(generation) {
 		return false
 	}
-	x := c.rewriting
 	p := x.behind.pop()
 	c.count(-len(p))
 	end := x.ended && x.behind.size == 0
 	if len(p) == 0 && !end {
 		return false
 	}
-	rest := c.pass(p, end)
+	rest := x.pass(p, end)
 	switch {
 	case !c.alive(generation):
 		return false
@@ -289,19 +293,17 @@ func (f *Forwarder) lends(t Ticket) bool {
 }
 
 // unhold hands over what is held.
-func (c *Call) unhold() pieces {
-	x := c.rewriting
+func (x *rewriting) unhold() pieces {
 	q := x.held
-	c.count(-q.size)
-	c.growth.stop()
+	x.call.count(-q.size)
+	x.call.growth.stop()
 	x.held, x.size = pieces{}, 0
 	return q
 }
 
 // forget drops what is held. What is the Rewriter's stays that.
-func (c *Call) forget() {
-	x := c.rewriting
-	c.count(-x.held.size - x.behind.size)
+func (x *rewriting) forget() {
+	x.call.count(-x.held.size - x.behind.size)
 	x.held, x.size, x.behind, x.ended, x.lent = pieces{}, 0, pieces{}, false, false
 }
 

@@ -26,13 +26,13 @@ func (c *Call) count(n int) {
 }
 
 // weigh counts a call that had so many bytes, and has others.
-func (c *Conn) weigh(from, to int) {
-	c.held += to - from
+func (g *charge) weigh(from, to int) {
+	g.held += to - from
 	if from <= minFrameSize {
-		c.small -= from
+		g.small -= from
 	}
 	if to <= minFrameSize {
-		c.small += to
+		g.small += to
 	}
 }
 
@@ -254,19 +254,24 @@ func (f *Forwarder) thin(k *kind, most int, asking *Call) (freed int, asked bool
 			g.calls, g.seen = g.conn.heldCalls(k.few), true
 			f.seen += g.conn.streams.n
 		}
-		switch {
-		case len(g.calls) == 0:
-			heap.Pop(all)
-		case all == &k.all && g.calls[0].keepsUp:
-			g.level = g.calls[0].level
-			k.later = append(k.later, heap.Pop(all).(group))
-		default:
-			g.level = g.calls[0].level
-			heap.Fix(all, 0)
-		}
+		k.sort(all)
 	}
 	*k.goesOn = false
 	return freed, asked
+}
+
+// sort puts the first group of all, which was looked at, where it belongs now.
+func (k *kind) sort(all *groups) {
+	switch g := &(*all)[0]; {
+	case len(g.calls) == 0:
+		heap.Pop(all)
+	case all == &k.all && g.calls[0].keepsUp:
+		g.level = g.calls[0].level
+		k.later = append(k.later, heap.Pop(all).(group))
+	default:
+		g.level = g.calls[0].level
+		heap.Fix(all, 0)
+	}
 }
 
 // expelReaders ends connections of clients, if more than half of Config.Buffered waits to be written to clients, until an eighth of
@@ -331,11 +336,11 @@ func (c *Conn) countUnfinished() {
 }
 
 // unfinishedSince is when that began to come.
-func (c *Conn) unfinishedSince() time.Duration {
-	if len(c.cont.block) > 0 {
-		return c.cont.since
+func (i *input) unfinishedSince() time.Duration {
+	if len(i.cont.block) > 0 {
+		return i.cont.since
 	}
-	return c.begun
+	return i.begun
 }
 
 // expelUnfinished ends connections of clients with frames and header blocks that are not whole, the oldest first, if these take
@@ -468,24 +473,24 @@ func (c *Conn) unpark(n int) {
 }
 
 // park puts a call among those of a client's that are held.
-func (c *Conn) park(call *Call) {
-	if call.heldPrev = c.lastHeld; c.lastHeld != nil {
-		c.lastHeld.heldNext = call
+func (g *charge) park(call *Call) {
+	if call.heldPrev = g.lastHeld; g.lastHeld != nil {
+		g.lastHeld.heldNext = call
 	}
-	c.lastHeld = call
-	c.parked++
+	g.lastHeld = call
+	g.parked++
 }
 
 // leaveHeld is undone by park.
-func (c *Conn) leaveHeld(call *Call) {
+func (g *charge) leaveHeld(call *Call) {
 	if call.heldPrev != nil {
 		call.heldPrev.heldNext = call.heldNext
 	}
 	if call.heldNext != nil {
 		call.heldNext.heldPrev = call.heldPrev
 	} else {
-		c.lastHeld = call.heldPrev
+		g.lastHeld = call.heldPrev
 	}
 	call.heldPrev, call.heldNext = nil, nil
-	c.parked--
+	g.parked--
 }

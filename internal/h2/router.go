@@ -93,6 +93,8 @@ func (a Abuse) String() string {
 }
 
 // Stats counts since the start, but for Buffered, Answers, Held, Clients and Nodes, which are gauges.
+//
+// Wide: it is a flat list of counts.
 type Stats struct {
 	Calls, Forwarded uint64
 	Ends             [numEnds]uint64 // of calls, by End

@@ -5,6 +5,9 @@ import (
 )
 
 // stream is a call's stream on one of its two connections.
+//
+// Wide: two of them lie within each call, and the flags of both directions share one word: with a struct for each direction both
+// would be larger.
 type stream struct {
 	call *Call
 	conn *Conn // nil: none yet, or closed
@@ -209,7 +212,7 @@ func (s *stream) drop() {
 		f.Recycle(b)
 	}
 	if s.emptied(); !s.isClient && s.call.rewriting != nil {
-		s.call.forget()
+		s.call.rewriting.forget()
 	}
 	s.endPending, s.trailer = false, s.trailer[:0]
 }
@@ -261,9 +264,9 @@ func (s *stream) headers(fields []field, end bool) {
 }
 
 // editedNames are the headers that the edits in hand are about.
-func (f *Forwarder) editedNames() (names nameSet) {
-	for i := range f.edits {
-		names |= 1 << f.edits[i].name
+func (h *hand) editedNames() (names nameSet) {
+	for i := range h.edits {
+		names |= 1 << h.edits[i].name
 	}
 	return names
 }
