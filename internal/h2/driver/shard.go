@@ -580,20 +580,25 @@ func (s *Shard) flush(t *turn) {
 			j.rest, j.broken = j.l.tryWrite()
 		}
 		s.mu.Lock()
-		for i := range t.jobs {
-			j := &t.jobs[i]
-			switch {
-			case j.broken:
-				j.l.breakOff()
-			case len(j.rest) > 0 && !s.closed:
-				s.wg.Add(1)
-				j.l.blocked = true
-				go j.l.writeOn(j.rest, false)
-			default:
-				j.l.written()
-			}
-			j.rest = nil
+		s.written(t.jobs)
+	}
+}
+
+// written deals with what sockets did not take. mu is held.
+func (s *Shard) written(jobs []job) {
+	for i := range jobs {
+		j := &jobs[i]
+		switch {
+		case j.broken:
+			j.l.breakOff()
+		case len(j.rest) > 0 && !s.closed:
+			s.wg.Add(1)
+			j.l.blocked = true
+			go j.l.writeOn(j.rest, false)
+		default:
+			j.l.written()
 		}
+		j.rest = nil
 	}
 }
 
