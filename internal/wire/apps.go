@@ -78,8 +78,8 @@ func authorizations(c *h2.Call) (values []string) {
 }
 
 // unproved reports whether a call of the plain API comes with no token of an app, while any app has one. What name it comes with is not for here.
-func (f *frames) unproved(c *h2.Call) bool {
-	all := f.server.deps.Apps
+func (s *Server) unproved(c *h2.Call) bool {
+	all := s.deps.Apps
 	if !all.HasTokens() {
 		return false
 	}
@@ -123,8 +123,8 @@ func (f *frames) speakerOf(c *h2.Call) (*caller, *refusal) {
 
 // hide keeps tokens of the sidecar's from the nodes, each time that a call is routed. While any app has one, that is
 // all there is in headers Authorization: a token that is misspelt is a secret, too. Nodes read x-ydb-auth-ticket.
-func (f *frames) hide(c *h2.Call, who *caller) {
-	if who.token != "" || f.server.deps.Apps.HasTokens() {
+func (s *Server) hide(c *h2.Call, who *caller) {
+	if who.token != "" || s.deps.Apps.HasTokens() {
 		c.Remove(headerAuthorization)
 	}
 }
@@ -143,7 +143,7 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 		who.app = app
 	}
 	if !must {
-		if err := f.roomFor(c, k); err != nil {
+		if err := f.server.roomFor(c, k); err != nil {
 			return err
 		}
 	}
@@ -159,8 +159,8 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 
 // roomFor refuses new large work while memory is short: a large request, and any of a
 // client that leaves much of what it asked for waiting here.
-func (f *frames) roomFor(c *h2.Call, k *call) error {
-	g := f.server.deps.Memory
+func (s *Server) roomFor(c *h2.Call, k *call) error {
+	g := s.deps.Memory
 	if !g.Tight() {
 		return nil
 	}

@@ -30,7 +30,7 @@ type detour struct {
 func (f *frames) around(k *call, owner cluster.NodeID, by *link) (*h2.Conn, error) {
 	d := k.detour
 	if d != nil && d.by != by.node.ID { // it waited for the connection, and was not sent
-		f.endDetour(k)
+		k.endDetour()
 		d = nil
 	}
 	if d != nil {
@@ -93,9 +93,9 @@ func (d *detour) end() {
 }
 
 // endDetour lets go of the way of a call that is over, if it had one.
-func (f *frames) endDetour(k *call) {
-	if d := k.detour; d != nil {
-		k.detour = nil
+func (l *use) endDetour() {
+	if d := l.detour; d != nil {
+		l.detour = nil
 		d.watch.End()
 		d.up.Close()
 	}

@@ -64,25 +64,35 @@ func (s *server) Close(context.Context) error {
 // is not its session's owner, a session used by two calls at a time or a transaction seen by a
 // client that has not begun it is noted as wrong.
 type backend struct {
-	mu         sync.Mutex
-	sessions   map[string]*server
-	next       int
-	most       int // sessions at a time
+	mu        sync.Mutex
+	sessions  map[string]*server
+	next      int
+	most      int // sessions at a time
+	wrong     []string
+	seen      metadata.MD
+	tableUsed bool // the last ExecuteDataQuery came on a session of the table service
+	hung      chan struct{}
+	counts
+	switches
+	encodings encodings
+}
+
+// counts are what a backend was asked for.
+type counts struct {
 	deletes    int
 	failed     int // of sessions closed: their status ended them
 	rolledBack int // with their session
-	wrong      []string
-	seen       metadata.MD
-	hung       chan struct{}
 	asked      int // WhoAmI
-	dead       map[cluster.NodeID]bool
-	forwards   bool          // any node takes any session
-	stuck      bool          // commits and rollbacks get no answer
-	tableUsed  bool          // the last ExecuteDataQuery came on a session of the table service
-	gate       chan struct{} // nil: answers to it do not wait
-	births     chan struct{} // nil: pools of callers are made at once
-	proceed    chan struct{} // ends "wait"
-	encodings  encodings
+}
+
+// switches have a backend behave in another way.
+type switches struct {
+	dead     map[cluster.NodeID]bool
+	forwards bool          // any node takes any session
+	stuck    bool          // commits and rollbacks get no answer
+	gate     chan struct{} // nil: answers to it do not wait
+	births   chan struct{} // nil: pools of callers are made at once
+	proceed  chan struct{} // ends "wait"
 }
 
 type queryNode struct {

@@ -16,7 +16,7 @@ import (
 )
 
 // borrow sends a call to the owner of its server session, once it has one.
-func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *use, message []byte, scanned bool, at sessionAt, query preparedAt) (*h2.Conn, error) {
+func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *use, r *request, query preparedAt) (*h2.Conn, error) {
 	for try := 1; ; try++ {
 		if l.Server == nil {
 			if err := f.acquire(c, k, who, l); err != nil {
@@ -25,13 +25,13 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *use, message []byte
 		}
 		conn, err := f.reach(k, l.Server.Node(), l.Bound)
 		if err == nil {
-			f.rename(c, k.method.Session, message, at, l.Server.Name(), k.resourcePool(message[:at.from]), query)
+			f.rename(c, k.method.Session, r.message, r.at, l.Server.Name(), k.resourcePool(r.message[:r.at.from]), query)
 			c.Remove(headerAccept)   // answers are looked at
 			c.Remove(headerEncoding) // the request is not compressed any more, and some servers compress if clients do
-			l.named = at.to > 0
+			l.named = r.at.to > 0
 			l.Request, l.skip, l.scanning = virtual.Request{}, 0, false
-			if scanned {
-				l.Request, l.skip = requestOf(&f.seen.Found), uint32(protocol.PrefixSize+len(message))
+			if r.scanned {
+				l.Request, l.skip = requestOf(&f.seen.Found), uint32(protocol.PrefixSize+len(r.message))
 				l.Request.Temporary = l.Request.Temporary || query.leaves
 			} else {
 				l.scanAll()
@@ -41,7 +41,7 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *use, message []byte
 				l.answer.Into = &l.queryID
 			}
 			if c.Observe(k); l.detour != nil {
-				c.WhenLost(whenLostAround(k.method, !undone(k.method, l.Request, scanned)))
+				c.WhenLost(whenLostAround(k.method, !undone(k.method, l.Request, r.scanned)))
 			}
 			return conn, nil
 		}
@@ -66,11 +66,11 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *use, message []byte
 			f.giveBack(back)
 		}
 		if try == hop.Picks {
-			r := refusalOf(err, 0)
-			if r.status == Ydb.StatusIds_BAD_SESSION { // not the client's
-				r = refusalOf(nil, 0)
+			refused := refusalOf(err, 0)
+			if refused.status == Ydb.StatusIds_BAD_SESSION { // not the client's
+				refused = refusalOf(nil, 0)
 			}
-			return nil, k.refuse(r)
+			return nil, k.refuse(refused)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
 		l.Session = nil
 		f.giveBack(f.server.sessions.Detached(v, l.stream))
 	case l.Server != nil || v != nil:
-		out := f.outcome(l, o, verdict)
+		out := l.outcome(&f.server.texts, o, verdict)
 		back, watch := f.server.sessions.Settle(f.stripe, &l.Use, &out)
 		if client, ok := watch.(*h2.Conn); ok && client.Ended == nil {
 			client.Ended = func() {

@@ -47,22 +47,27 @@ const (
 // frames is the Router of one shard. The shard calls it in turn with everything
 // else that it does: see package driver.
 type frames struct {
-	server    *Server
-	number    int // of the shard, from 0 on
-	shard     *driver.Shard
-	nodes     map[cluster.NodeID]*link
-	local     *driver.Upstream // the server in this process
-	series    series
-	meter     *history.Meter  // nil: none
-	stripe    *virtual.Stripe // where its clients' virtual sessions are made; nil: sessions are the clients' own
-	free      *call           // for use again
-	freeCount int
-	port      *unary.Port  // for calls of the plain API
-	partly    atomic.Int64 // bytes of requests of HTTP/1.1 that are not here whole
-	detours   hop.Detours
-	stays     stays
-	old       map[*h2.Conn]bool // clients that are told to go because their connections are; see leave
+	server  *Server
+	number  int // of the shard, from 0 on
+	shard   *driver.Shard
+	nodes   map[cluster.NodeID]*link
+	local   *driver.Upstream // the server in this process
+	series  series
+	meter   *history.Meter  // nil: none
+	stripe  *virtual.Stripe // where its clients' virtual sessions are made; nil: sessions are the clients' own
+	port    *unary.Port     // for calls of the plain API
+	partly  atomic.Int64    // bytes of requests of HTTP/1.1 that are not here whole
+	detours hop.Detours
+	stays   stays
+	old     map[*h2.Conn]bool // clients that are told to go because their connections are; see leave
+	freeCalls
 	uses
+}
+
+// freeCalls are kept for use again.
+type freeCalls struct {
+	free      *call
+	freeCount int
 }
 
 // link is what a shard has for one node.
@@ -177,10 +182,10 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	if refused != nil {
 		return nil, k.refuse(*refused)
 	}
-	if err := f.proved(c, k); err != nil {
+	if err := f.server.proved(c, k); err != nil {
 		return nil, err
 	}
-	f.hide(c, who)
+	f.server.hide(c, who)
 	if k.method != attachSession { // which is no load
 		if err := f.admit(c, k, who, k.method != nil && k.method.NeedsOpen()); err != nil {
 			return nil, err
@@ -190,7 +195,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		return nil, err
 	}
 	if k.method == streamWrite {
-		node, err := f.pin(c)
+		node, err := f.server.pin(c)
 		if err != nil {
 			return nil, err
 		}
@@ -215,7 +220,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 
 // serveHere has a call of the server in this process served where it is, or says where else it goes.
 func (f *frames) serveHere(c *h2.Call, k *call) (*h2.Conn, error) {
-	if deny := f.server.deps.Denied[string(c.Path())]; deny != nil && k.stay == nil && f.unproved(c) { // of such a request nothing is gathered, inflated or decoded
+	if deny := f.server.deps.Denied[string(c.Path())]; deny != nil && k.stay == nil && f.server.unproved(c) { // of such a request nothing is gathered, inflated or decoded
 		headers, _ := unary.Headers(c)
 		k.served = f.port.Serve(c, nil, headers, deny)
 		return nil, h2.ErrMine
@@ -237,7 +242,7 @@ func (f *frames) serveHere(c *h2.Call, k *call) (*h2.Conn, error) {
 		}
 	}
 	if _, whole := c.Message(); whole && k.stay == nil && f.server.inside.many[string(c.Path())] {
-		if err := f.stayIn(c, k); err != nil {
+		if err := k.stayIn(c); err != nil {
 			return nil, err
 		}
 	}
@@ -280,7 +285,7 @@ func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, er
 		}
 		aside := k.at.Around && openTx && !ways.Scattered
 		if !aside { // it was to go around, and was not sent
-			f.endDetour(k)
+			k.endDetour()
 		}
 		l, err := f.link(k)
 		if err != nil {
@@ -429,7 +434,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 		k.stay.drop()
 		f.stays.leave(k.stay)
 	}
-	f.endDetour(k)
+	k.endDetour()
 	app, asked := k.app, k.asked
 	k.foreign = false
 	k.said, k.app, k.asked, k.served, k.unpacking, k.writer, k.stay = 0, nil, false, nil, nil, nil, nil
@@ -482,7 +487,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 		d.First = o.FirstByte - o.Forwarded
 	}
 	if k.at.Node != 0 {
-		f.silence(k.at.Node, o)
+		f.server.silence(k.at.Node, o)
 		switch {
 		case k.foreign: // its client was told something else
 			s = ydbstatus.Signs{Status: Ydb.StatusIds_UNAUTHORIZED, Foreign: true}
@@ -541,16 +546,16 @@ func (f *frames) spans(k *call, d *hop.Done) {
 }
 
 // silence tells the judge, once for each connection, that a node answers no more.
-func (f *frames) silence(node cluster.NodeID, o *h2.Outcome) {
+func (s *Server) silence(node cluster.NodeID, o *h2.Outcome) {
 	if o.End == h2.Lost && o.Node.Err() == h2.ErrSilent {
-		f.silent(node, o.Node)
+		s.silent(node, o.Node)
 	}
 }
 
-func (f *frames) silent(node cluster.NodeID, conn *h2.Conn) {
+func (s *Server) silent(node cluster.NodeID, conn *h2.Conn) {
 	if t, ok := conn.Tag.(*tag); ok && !t.silent {
 		t.silent = true
-		f.server.deps.Silent(node)
+		s.deps.Silent(node)
 	}
 }
 

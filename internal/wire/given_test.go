@@ -57,7 +57,7 @@ func TestGivenUp(t *testing.T) {
 		l.Use = virtual.Use{Identity: new(virtual.IdentityPool), Server: new(pool.Session), Request: requestOf(&s.Found), Closing: c.closing}
 		l.answer.Status = c.status
 		c.end.Began, c.end.Forwarded, c.end.Node = time.Second, time.Second, new(h2.Conn)
-		out := new(frames).outcome(l, &c.end, ydbstatus.Verdict{DropSession: true})
+		out := l.outcome(new(texts), &c.end, ydbstatus.Verdict{DropSession: true})
 		vs := virtual.New(virtual.Config{})
 		if back, _ := vs.Settle(vs.Stripe(0), &l.Use, &out); (back.Fate == virtual.Recovered) != c.want {
 			t.Errorf("%s: %v", name, back.Fate)

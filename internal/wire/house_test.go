@@ -91,7 +91,8 @@ func newHouseWith(t *testing.T, shards int, all *apps.Registry, change func(*Con
 
 // newHouseBy is newHouseWith with other connections.
 func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Config, *pool.Config), bounds func(*h2.Config), needs ...func(*Deps)) *house {
-	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16), proceed: make(chan struct{}), dead: map[cluster.NodeID]bool{}}, nodes: map[cluster.NodeID]*grpc.Server{}, broken: new(broken)}
+	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16)}, nodes: map[cluster.NodeID]*grpc.Server{}, broken: new(broken)}
+	h.proceed, h.dead = make(chan struct{}), map[cluster.NodeID]bool{}
 	config, pools := Default(), pool.Default()
 	config.Mode, config.Auth = ModeTransaction, AuthOwn
 	pools.Max, pools.CreateTimeout = 4, 10*time.Minute // after a 20th of that a pool opens another session
@@ -104,18 +105,7 @@ func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Co
 		}
 	}
 	h.limit = pools.Max
-	var list []cluster.Node
-	for id := cluster.NodeID(1); id <= 3; id++ {
-		n, server, l := &queryNode{id: id, backend: h.backend}, grpc.NewServer(grpc.StatsHandler(&h.encodings), grpc.MaxRecvMsgSize(mostBytes)), listen(t)
-		Ydb_Query_V1.RegisterQueryServiceServer(server, n)
-		Ydb_Table_V1.RegisterTableServiceServer(server, tableNode{q: n})
-		Ydb_Topic_V1.RegisterTopicServiceServer(server, topicNode{q: n})
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = server.Serve(l) })
-		t.Cleanup(func() { server.Stop(); wg.Wait() })
-		h.nodes[id] = server
-		list = append(list, cluster.Node{ID: id, Address: l.Addr().String()})
-	}
+	list := h.startNodes()
 	h.pool = pool.New(pools, h.backend, nil)
 	router := routing.New(routing.Default())
 	deps := Deps{Ways: hop.Ways{Router: brokenRouter{router, h.broken}, Judge: brokenJudge{&outcomes{new: make(chan struct{}, 1)}, h.broken}}, Nodes: network(list), Apps: all,
@@ -137,7 +127,30 @@ func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Co
 	router.Subscribe(h.server.SetView)
 	router.Subscribe(h.pool.SetView)
 	router.SetTopology(cluster.NewTopology(list, ""))
-	l := listen(t)
+	h.run(inside)
+	h.ctx, err = t.Context(), nil
+	return h
+}
+
+// startNodes starts the nodes and returns where they are.
+func (h *house) startNodes() (list []cluster.Node) {
+	for id := cluster.NodeID(1); id <= 3; id++ {
+		n, server, l := &queryNode{id: id, backend: h.backend}, grpc.NewServer(grpc.StatsHandler(&h.encodings), grpc.MaxRecvMsgSize(mostBytes)), listen(h.T)
+		Ydb_Query_V1.RegisterQueryServiceServer(server, n)
+		Ydb_Table_V1.RegisterTableServiceServer(server, tableNode{q: n})
+		Ydb_Topic_V1.RegisterTopicServiceServer(server, topicNode{q: n})
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = server.Serve(l) })
+		h.Cleanup(func() { server.Stop(); wg.Wait() })
+		h.nodes[id] = server
+		list = append(list, cluster.Node{ID: id, Address: l.Addr().String()})
+	}
+	return list
+}
+
+// run has the server serve until the test ends. Then nothing must be left of its sessions.
+func (h *house) run(inside *grpc.Server) {
+	l := listen(h.T)
 	h.addr = l.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -145,7 +158,7 @@ func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Co
 	wg.Go(func() { _ = h.server.Serve(l) })
 	wg.Go(func() { _ = inside.Serve(h.server.Local()) })
 	wg.Go(func() { _ = h.pool.Run(ctx) })
-	t.Cleanup(func() {
+	h.Cleanup(func() {
 		l.Close()
 		stop()
 		inside.Stop()
@@ -153,16 +166,14 @@ func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Co
 		end, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := errors.Join(h.pool.Close(end), h.server.ClosePools(end)); err != nil {
-			t.Error(err)
+			h.Error(err)
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if len(h.wrong) > 0 || len(h.sessions) > 0 || h.most > h.limit {
-			t.Errorf("%d sessions left, at most %d of %d; wrong: %.1000q", len(h.sessions), h.most, h.limit, h.wrong)
+			h.Errorf("%d sessions left, at most %d of %d; wrong: %.1000q", len(h.sessions), h.most, h.limit, h.wrong)
 		}
 	})
-	h.ctx, err = t.Context(), nil
-	return h
 }
 
 func (h *house) inLine() int {

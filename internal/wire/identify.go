@@ -27,8 +27,8 @@ const login = "/Ydb.Auth.V1.AuthService/Login"
 
 // proved refuses a call without a ticket where nodes are shown a certificate of the sidecar's: to them the call would be the
 // sidecar's own, and with wire.auth=caller nobody works with its credentials.
-func (f *frames) proved(c *h2.Call, k *call) error {
-	if !f.server.strict || k.method != nil && k.method.Path == login {
+func (s *Server) proved(c *h2.Call, k *call) error {
+	if !s.strict || k.method != nil && k.method.Path == login {
 		return nil
 	}
 	ticket := c.Header(headerTicket)
@@ -47,10 +47,10 @@ func (f *frames) identify(c *h2.Call, k *call) (*caller, error) {
 	if refused != nil {
 		return nil, k.refuse(*refused)
 	}
-	if err := f.proved(c, k); err != nil {
+	if err := f.server.proved(c, k); err != nil {
 		return nil, err
 	}
-	f.hide(c, who)
+	f.server.hide(c, who)
 	if who.asked != who.Database || c.Repeated(headerDatabase) { // the node must not read another one than we did
 		c.Set(headerDatabase, []byte(who.Database))
 	}

@@ -69,7 +69,7 @@ type stay struct {
 // comeIn has the server in this process serve a call.
 func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 	if k.stay == nil {
-		if err := f.stayIn(c, k); err != nil {
+		if err := k.stayIn(c); err != nil {
 			return nil, err
 		}
 		k.stay.messages = messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.mostInside(c)}
@@ -85,9 +85,9 @@ func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 }
 
 // stayIn counts a call of the server in this process, or a stream that is served where it arrives: each keeps goroutines.
-func (f *frames) stayIn(c *h2.Call, k *call) error {
+func (k *call) stayIn(c *h2.Call) error {
 	k.stay = &stay{ticket: c.Ticket()}
-	if !f.stays.enter(f, c.Client(), k.stay) {
+	if !k.frames.stays.enter(k.frames, c.Client(), k.stay) {
 		return errStays
 	}
 	return nil

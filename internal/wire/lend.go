@@ -37,6 +37,8 @@ func patience(left time.Duration, limited bool) time.Duration {
 //
 // What each call needs of it is two lines of the cache: it is written where the request comes and
 // read where the answer does, which is often another processor.
+//
+// Wide: the order of the fields is that of these lines.
 type use struct {
 	method *protocol.Method
 	virtual.Use
@@ -155,10 +157,19 @@ func (k *call) say(typ string, fields []byte) error {
 	return &h2.Status{Body: k.method.Success(typ, fields)}
 }
 
+// request is what is known of a call's first message.
+type request struct {
+	message []byte    // as far as it is here
+	whole   bool      // message is all of it
+	scanned bool      // frames.seen has seen all of it
+	inTx    bool      // it names a transaction
+	at      sessionAt // of the id of its session
+}
+
 // lend is Route where sessions are virtual.
 func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	if k.method != nil && k.method.Role == protocol.RoleCreate {
-		if mode := f.modeOf(c); mode != ModePassthrough {
+		if mode := f.server.modeOf(c); mode != ModePassthrough {
 			return nil, f.create(c, k, mode == ModeSession)
 		}
 	}
@@ -168,49 +179,15 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	}
 	k.join(c)
 	m := k.method
-	if m == streamWrite {
-		if err := f.writeTopic(c, who); err != nil {
-			return nil, err
-		}
-	}
 	if m == nil || m.Role == protocol.RoleNone || m.Role == protocol.RoleCreate {
-		if err := f.admit(c, k, who, false); err != nil {
-			return nil, err
-		}
-		if err, ok := f.locate(c, k, who); ok {
-			return nil, err
-		}
-		if m == streamWrite {
-			node, err := f.pin(c)
-			if err != nil {
-				return nil, err
-			}
-			return f.connectTo(c, k, node)
-		}
-		return f.connect(c, k, 0)
+		return f.ofNoSession(c, k, who)
 	}
-	if c.Compressed() {
-		if err := f.inflate(c, k, who); err != nil {
-			return nil, err
-		}
+	var r request
+	if err := f.readRequest(c, k, who, &r); err != nil {
+		return nil, err
 	}
-	if n, known := c.Announced(); known && n > mostBytes {
-		return nil, k.refuse(errTooLarge)
-	}
-	message, whole := c.Message()
-	var at sessionAt
-	scanned, enough := true, true
-	if u := k.unpacking; u != nil {
-		at, f.seen.Found = u.at, u.found
-	} else {
-		at, scanned, enough = f.findSession(m, message, whole)
-	}
-	if !enough {
-		return nil, h2.ErrNeedMessage
-	}
-	inTx := scanned && f.seen.HasTx || !scanned && m.NamesTx(message)
-	if m.Role != protocol.RoleAttach { // which is no load
-		if err := f.admit(c, k, who, m.NeedsOpen() || inTx); err != nil {
+	if m.Role != protocol.RoleAttach { // a stream that keeps a session alive is no load
+		if err := f.admit(c, k, who, m.NeedsOpen() || r.inTx); err != nil {
 			return nil, err
 		}
 	}
@@ -219,47 +196,111 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 			return nil, err
 		}
 	}
-	if at.to == 0 || len(at.id) == 0 {
-		if m.Role != protocol.RoleImplicit || !f.server.implicit {
-			return f.pass(c, k, 0, scanned, at)
-		}
-		if whole && !scanned && k.scans() {
-			return nil, k.refuse(errForm)
-		}
-		t, err := f.identityOf(c, k, who)
-		if err != nil {
-			return nil, err
-		}
-		l := k.lend()
-		if l.implicit = true; l.Server == nil { // else it is from the pool of the identity that the call waited at
-			l.Identity = t
-		}
-		return f.borrow(c, k, who, l, message, scanned, at, preparedAt{})
+	if r.at.to == 0 || len(r.at.id) == 0 {
+		return f.namesNoSession(c, k, who, &r)
 	}
-	if k.uses && k.implicit { // it was not there at first
+	if k.uses && k.implicit { // the id was not there at first
 		return nil, k.refuse(errForm)
 	}
-	id, ok := virtual.Parse(at.id)
+	id, ok := virtual.Parse(r.at.id)
 	if !ok {
-		owner := protocol.Owner(at.id)
-		if owner == virtual.NodeID {
-			return nil, k.refuse(errNoSession)
-		}
-		if m.Role == protocol.RoleFree {
-			return f.connect(c, k, 0)
-		}
-		if f.server.deps.Mine != nil && f.server.deps.Mine(at.id) {
-			return nil, k.refuse(errNoSession)
-		}
-		return f.pass(c, k, owner, scanned, at)
+		return f.namesServerSession(c, k, &r)
 	}
 	switch m.Role {
 	case protocol.RoleAttach, protocol.RoleDelete, protocol.RoleKeep:
 		return nil, f.care(c, k, who, id)
 	case protocol.RoleFree:
-		return f.withoutSession(c, k, at)
+		return f.withoutSession(c, k, r.at)
 	}
-	if whole && !scanned && k.scans() {
+	return f.inSession(c, k, who, id, &r)
+}
+
+// ofNoSession routes a call whose method concerns no session of the sidecar.
+func (f *frames) ofNoSession(c *h2.Call, k *call, who *caller) (*h2.Conn, error) {
+	if k.method == streamWrite {
+		if err := f.writeTopic(c, who); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.admit(c, k, who, false); err != nil {
+		return nil, err
+	}
+	if err, ok := f.locate(c, k, who); ok {
+		return nil, err
+	}
+	if k.method == streamWrite {
+		node, err := f.server.pin(c)
+		if err != nil {
+			return nil, err
+		}
+		return f.connectTo(c, k, node)
+	}
+	return f.connect(c, k, 0)
+}
+
+// readRequest finds in a call's first message what its route depends on. The error is h2.ErrNeedMessage if too little of it is here.
+func (f *frames) readRequest(c *h2.Call, k *call, who *caller, r *request) error {
+	if c.Compressed() {
+		if err := f.inflate(c, k, who); err != nil {
+			return err
+		}
+	}
+	if n, known := c.Announced(); known && n > mostBytes {
+		return k.refuse(errTooLarge)
+	}
+	enough := true
+	r.message, r.whole = c.Message()
+	if u := k.unpacking; u != nil {
+		r.at, f.seen.Found, r.scanned = u.at, u.found, true
+	} else {
+		r.at, r.scanned, enough = f.findSession(k.method, r.message, r.whole)
+	}
+	if !enough {
+		return h2.ErrNeedMessage
+	}
+	r.inTx = r.scanned && f.seen.HasTx || !r.scanned && k.method.NamesTx(r.message)
+	return nil
+}
+
+// namesNoSession routes a call that could name a session and does not: to a session of the pool if the server would make
+// one for it, too, else to any node.
+func (f *frames) namesNoSession(c *h2.Call, k *call, who *caller, r *request) (*h2.Conn, error) {
+	if k.method.Role != protocol.RoleImplicit || !f.server.implicit {
+		return f.pass(c, k, 0, r.scanned, r.at)
+	}
+	if r.whole && !r.scanned && k.scans() {
+		return nil, k.refuse(errForm)
+	}
+	t, err := f.identityOf(c, k, who)
+	if err != nil {
+		return nil, err
+	}
+	l := k.lend()
+	if l.implicit = true; l.Server == nil { // else it is from the pool of the identity that the call waited at
+		l.Identity = t
+	}
+	return f.borrow(c, k, who, l, r, preparedAt{})
+}
+
+// namesServerSession routes a call on a session that is none of the sidecar's virtual ones: to its home node, unless a client must
+// not use it.
+func (f *frames) namesServerSession(c *h2.Call, k *call, r *request) (*h2.Conn, error) {
+	owner := protocol.Owner(r.at.id)
+	if owner == virtual.NodeID {
+		return nil, k.refuse(errNoSession)
+	}
+	if k.method.Role == protocol.RoleFree {
+		return f.connect(c, k, 0)
+	}
+	if f.server.deps.Mine != nil && f.server.deps.Mine(r.at.id) {
+		return nil, k.refuse(errNoSession)
+	}
+	return f.pass(c, k, owner, r.scanned, r.at)
+}
+
+// inSession routes a call that runs in a virtual session.
+func (f *frames) inSession(c *h2.Call, k *call, who *caller, id virtual.ID, r *request) (*h2.Conn, error) {
+	if r.whole && !r.scanned && k.scans() {
 		return nil, k.refuse(errForm)
 	}
 	l := k.lend()
@@ -268,12 +309,12 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		e, err := f.server.sessions.Enter(id, &who.Credentials, t, f.server.appOf(who), inTx, c.Client())
+		e, err := f.server.sessions.Enter(id, &who.Credentials, t, f.server.appOf(who), r.inTx, c.Client())
 		if err == virtual.ErrOtherApp { // the session bears the name that it was created with
 			if t, err = f.server.identities.ForApp(t, e.App(), mailbox{f, c.Ticket()}); err != nil {
 				return nil, k.noIdentity(err)
 			}
-			e, err = f.server.sessions.Enter(id, &who.Credentials, t, e.App(), inTx, c.Client())
+			e, err = f.server.sessions.Enter(id, &who.Credentials, t, e.App(), r.inTx, c.Client())
 		}
 		if err != nil {
 			return nil, k.refuse(refusalOf(err, 0))
@@ -281,14 +322,14 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		l.Identity, l.Session, l.Server, l.Bound = e.Identity, e.Session, e.Server, e.Server != nil
 		f.giveBack(e.Stale)
 	}
-	query, enough, known := f.prepare(l, message, whole)
+	query, enough, known := f.server.texts.prepare(l, r.message, r.whole)
 	switch {
 	case !known:
 		return nil, k.refuse(errForgotten)
 	case !enough:
 		return nil, h2.ErrNeedMessage
 	}
-	return f.borrow(c, k, who, l, message, scanned, at, query)
+	return f.borrow(c, k, who, l, r, query)
 }
 
 // scans reports whether findSession scans a request of the call's method that is here whole: if it did not, that is refused
@@ -350,13 +391,13 @@ func (f *frames) care(c *h2.Call, k *call, who *caller, id virtual.ID) error {
 }
 
 // modeOf is the mode of sessions that a call creates.
-func (f *frames) modeOf(c *h2.Call) string {
-	if len(f.server.apps) > 0 {
-		if mode, ok := f.server.apps[string(c.Header(headerApplication))]; ok {
+func (s *Server) modeOf(c *h2.Call) string {
+	if len(s.apps) > 0 {
+		if mode, ok := s.apps[string(c.Header(headerApplication))]; ok {
 			return mode
 		}
 	}
-	if f.server.always {
+	if s.always {
 		return ModeSession
 	}
 	return ModeTransaction
@@ -404,12 +445,12 @@ type sessionAt struct {
 
 // findSession finds the session's id in a message of which the end may be missing; see
 // sessionOf. scanned: f.seen has seen all of it.
-func (f *frames) findSession(m *protocol.Method, message []byte, whole bool) (at sessionAt, scanned, enough bool) {
+func (s *uses) findSession(m *protocol.Method, message []byte, whole bool) (at sessionAt, scanned, enough bool) {
 	if whole && len(m.Session) == 1 {
-		f.seen.Start(m.Request)
-		f.seen.At = protocol.Span{}
-		if f.seen.Again(message, &f.learned) {
-			x := f.seen.At
+		s.seen.Start(m.Request)
+		s.seen.At = protocol.Span{}
+		if s.seen.Again(message, &s.learned) {
+			x := s.seen.At
 			return sessionAt{id: message[x.Value:x.To], from: x.From, to: x.To}, true, true
 		}
 	}
@@ -451,18 +492,18 @@ var methodExecuteQuery = protocol.Named(protocol.QueryService + "ExecuteQuery")
 
 // rename replaces the session's id in the call's first message, and a prepared query by its text. resources is
 // the resource pool that is named behind the id; "": none is.
-func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id, resources string, query preparedAt) {
+func (s *uses) rename(c *h2.Call, path []int, message []byte, at sessionAt, id, resources string, query preparedAt) {
 	number := path[len(path)-1]
 	if resources != "" {
-		f.scratch = h2.AppendField(h2.AppendField(f.scratch[:0], number, id), protocol.PoolIDOfExecuteQuery, resources)
-		c.Splice(at.from, at.to, f.scratch)
+		s.scratch = h2.AppendField(h2.AppendField(s.scratch[:0], number, id), protocol.PoolIDOfExecuteQuery, resources)
+		c.Splice(at.from, at.to, s.scratch)
 		return
 	}
 	if at.outer == nil && query.to <= at.to {
 		c.SpliceField(at.from, at.to, number, id)
 		return
 	}
-	b := f.scratch[:0]
+	b := s.scratch[:0]
 	if at.outer == nil {
 		b = h2.AppendField(b, number, id)
 	} else {
@@ -476,12 +517,12 @@ func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id
 		b = h2.AppendField(b, protocol.QueryOfExecuteDataQuery, h2.AppendField(nil, 1, query.text))
 		to = query.to
 	}
-	f.scratch = b
+	s.scratch = b
 	c.Splice(at.from, to, b)
 }
 
 // outcome is what a call that is over left behind. A prepared query that it made is kept.
-func (f *frames) outcome(l *use, o *h2.Outcome, verdict ydbstatus.Verdict) virtual.Outcome {
+func (l *use) outcome(known *texts, o *h2.Outcome, verdict ydbstatus.Verdict) virtual.Outcome {
 	a := &l.answer
 	out := virtual.Outcome{Role: l.method.Role, Status: a.Status, HasMeta: a.HasMeta, MetaTx: a.MetaTx}
 	if l.Server == nil || o.NotRun() || o.Partial { // a node runs nothing of a request that is not whole
@@ -496,7 +537,7 @@ func (f *frames) outcome(l *use, o *h2.Outcome, verdict ydbstatus.Verdict) virtu
 	out.GivenUp = o.End == h2.Cancelled || o.End == h2.Expired || // the node may look at the client's deadline first
 		o.End == h2.Answered && (a.Status == Ydb.StatusIds_TIMEOUT || o.Status == int(codes.DeadlineExceeded))
 	if out.Clean && l.prepares {
-		f.server.texts.keep(string(l.queryID), l.text)
+		known.keep(string(l.queryID), l.text)
 	}
 	return out
 }

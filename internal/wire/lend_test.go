@@ -70,7 +70,7 @@ func TestSecondMessageIsRefused(t *testing.T) {
 				}
 				o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
 				l.Server = new(pool.Session)
-				if !new(frames).outcome(l, o, ydbstatus.Verdict{}).Clean {
+				if !l.outcome(new(texts), o, ydbstatus.Verdict{}).Clean {
 					t.Errorf("scanned %v, in pieces of %d: in doubt", scanned, piece)
 				}
 				if l.forget(); l.scanning || l.Request != (virtual.Request{}) || l.skip != 0 {
@@ -138,7 +138,7 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 			}
 		}
 		l.Server = new(pool.Session)
-		out := new(frames).outcome(l, &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}, ydbstatus.Verdict{})
+		out := l.outcome(new(texts), &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}, ydbstatus.Verdict{})
 		vs, own, who := virtual.New(virtual.Config{Sessions: 1}), new(virtual.IdentityPool), new(virtual.Credentials)
 		v := vs.Create(vs.Stripe(0), who, nil, false)
 		settle := func(v *virtual.Session, request virtual.Request, out virtual.Outcome) virtual.Fate {

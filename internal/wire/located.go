@@ -65,27 +65,9 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 	if err != nil || !locations.Asked(message) {
 		return err, err != nil
 	}
-	headers, ok := unary.Headers(c)
-	if !ok {
-		return nil, false
-	}
-	if f.server.deps.Apps.HasTokens() {
-		delete(headers, "authorization")
-	}
-	if k.traced != nil && k.traced.parent != "" {
-		headers.Set(traceparent, k.traced.parent)
-	}
-	if who != nil {
-		headers.Set("x-ydb-database", who.Database)
-		if f.server.own {
-			ticket, err := f.server.deps.Ticket()
-			if err != nil {
-				return k.refuse(errTicket), true
-			}
-			if headers.Set("x-ydb-auth-ticket", ticket); ticket == "" {
-				delete(headers, "x-ydb-auth-ticket")
-			}
-		}
+	headers, err := f.server.headersToLocate(c, k, who)
+	if headers == nil {
+		return err, err != nil
 	}
 	_, node, err := hop.Reach(&f.server.deps.Ways, hop.To{}, &k.at, func() (*link, error) { return f.link(k) })
 	if err != nil {
@@ -94,44 +76,82 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 	if locations.Pins {
 		f.server.located.Store(true)
 	}
-	path, nodes, method := string(c.Path()), f.server.deps.Nodes, k.method
-	k.served = f.port.Serve(c, message, headers, func(ctx context.Context, decode func(any) error) (any, error) {
-		in := new(emptypb.Empty) // keeps what it does not know: all
-		if err := decode(in); err != nil {
-			return nil, err
-		}
-		md, _ := metadata.FromIncomingContext(ctx)
-		limited, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, md), longestWait)
-		defer cancel()
-		out := new(Ydb_Topic.DescribeTopicResponse) // all methods of locatings have answers of one form
-		signs, err := nodes.Invoke(limited, node, path, in, out)
-		if op := out.GetOperation(); err == nil {
-			signs.Status = op.GetStatus()
-			if octets, bad := proto.Marshal(out); bad == nil {
-				signs.Congestion, signs.Subject = congestion(method, octets)
+	l := &locating{nodes: f.server.deps.Nodes, node: node, path: string(c.Path()), method: k.method}
+	k.served = f.port.Serve(c, message, headers, l.invoke)
+	return h2.ErrMine, true
+}
+
+// headersToLocate are the headers with which a call for locations goes to a node; nil: they cannot be decoded, or err is the answer.
+func (s *Server) headersToLocate(c *h2.Call, k *call, who *caller) (metadata.MD, error) {
+	headers, ok := unary.Headers(c)
+	if !ok {
+		return nil, nil
+	}
+	if s.deps.Apps.HasTokens() {
+		delete(headers, "authorization")
+	}
+	if k.traced != nil && k.traced.parent != "" {
+		headers.Set(traceparent, k.traced.parent)
+	}
+	if who != nil {
+		headers.Set("x-ydb-database", who.Database)
+		if s.own {
+			ticket, err := s.deps.Ticket()
+			if err != nil {
+				return nil, k.refuse(errTicket)
+			}
+			if headers.Set("x-ydb-auth-ticket", ticket); ticket == "" {
+				delete(headers, "x-ydb-auth-ticket")
 			}
 		}
-		if v, ok := grpc.ServerTransportStreamFromContext(ctx).(*unary.Call); ok {
-			v.Note = &signs
+	}
+	return headers, nil
+}
+
+// locating is a call for locations that a goroutine makes.
+type locating struct {
+	nodes  Nodes
+	node   cluster.NodeID
+	path   string
+	method *protocol.Method
+}
+
+// invoke asks the node, and names the sidecar in its answer.
+func (l *locating) invoke(ctx context.Context, decode func(any) error) (any, error) {
+	in := new(emptypb.Empty) // keeps what it does not know: all
+	if err := decode(in); err != nil {
+		return nil, err
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	limited, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, md), longestWait)
+	defer cancel()
+	out := new(Ydb_Topic.DescribeTopicResponse) // all methods with locations have answers of one form
+	signs, err := l.nodes.Invoke(limited, l.node, l.path, in, out)
+	if op := out.GetOperation(); err == nil {
+		signs.Status = op.GetStatus()
+		if body, bad := proto.Marshal(out); bad == nil {
+			signs.Congestion, signs.Subject = congestion(l.method, body)
 		}
-		switch {
-		case err != nil && ctx.Err() == nil && (status.Code(err) == codes.Unavailable || limited.Err() != nil):
-			// SDKs would drop the endpoint for gRPC's status, which is the sidecar.
-			r := refusalOf(hop.ErrUnknownNode, 0)
-			issues := []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: r.text}}
-			return &Ydb_Topic.DescribeTopicResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: r.status, Issues: issues}}, nil
-		case err == nil && out.GetOperation().GetResult() != nil:
-			out.Operation.Result.Value = locations.Rename(out.Operation.Result.Value, virtual.NodeID)
-		}
-		return out, err
-	})
-	return h2.ErrMine, true
+	}
+	if v, ok := grpc.ServerTransportStreamFromContext(ctx).(*unary.Call); ok {
+		v.Note = &signs
+	}
+	switch {
+	case err != nil && ctx.Err() == nil && (status.Code(err) == codes.Unavailable || limited.Err() != nil):
+		// SDKs would drop the endpoint for gRPC's status, which is the sidecar.
+		r := refusalOf(hop.ErrUnknownNode, 0)
+		issues := []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: r.text}}
+		return &Ydb_Topic.DescribeTopicResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: r.status, Issues: issues}}, nil
+	case err == nil && out.GetOperation().GetResult() != nil:
+		out.Operation.Result.Value = l.method.Locations.Rename(out.Operation.Result.Value, virtual.NodeID)
+	}
+	return out, err
 }
 
 // pin finds the node that a stream to a topic is for, and has the first message name the node's own
 // generation; 0: any node.
-func (f *frames) pin(c *h2.Call) (node cluster.NodeID, err error) {
-	if !f.server.located.Load() {
+func (s *Server) pin(c *h2.Call) (node cluster.NodeID, err error) {
+	if !s.located.Load() {
 		return 0, nil
 	}
 	message, err := firstMessage(c)

@@ -287,29 +287,29 @@ func (f *frames) giveBack(r virtual.Return) {
 	r.Give()
 }
 
-func (f *frames) newWaiting(l *use, who *caller, app *apps.Stripe, t h2.Ticket) *waiting {
-	p := f.freePlace
+func (s *uses) newWaiting(l *use, who *caller, app *apps.Stripe, t h2.Ticket) *waiting {
+	p := s.freePlace
 	if p == nil {
 		p = new(waiting)
 		p.waiter = pool.NewWaiter(func(g pool.Grant, err error) {
 			p.grant, p.err = g, err
-			f.post(mail{told: p})
+			s.post(mail{told: p})
 		})
 	} else {
-		f.freePlace = p.next
+		s.freePlace = p.next
 	}
 	p.use, p.identity, p.who, p.app, p.ticket = l, l.Identity, who, app, t
-	p.prev, p.next = f.inLine.prev, &f.inLine
+	p.prev, p.next = s.inLine.prev, &s.inLine
 	p.prev.next, p.next.prev = p, p
 	return p
 }
 
-func (f *frames) freeWaiting(p *waiting) {
+func (s *uses) freeWaiting(p *waiting) {
 	if p.turn++; p.look != nil {
 		p.look.Stop()
 		p.look = nil
 	}
 	p.prev.next, p.next.prev = p.next, p.prev
 	p.grant, p.err, p.use, p.identity, p.who, p.app, p.ticket, p.prev = pool.Grant{}, nil, nil, nil, nil, nil, h2.Ticket{}, nil
-	p.next, f.freePlace = f.freePlace, p
+	p.next, s.freePlace = s.freePlace, p
 }

@@ -71,7 +71,7 @@ var (
 
 // prepare looks for a prepared query in a call. enough is false if more of the message is
 // needed to tell; known is false if the query that it names is forgotten.
-func (f *frames) prepare(l *use, message []byte, whole bool) (query preparedAt, enough, known bool) {
+func (ts *texts) prepare(l *use, message []byte, whole bool) (query preparedAt, enough, known bool) {
 	switch l.method {
 	case prepareQuery:
 		if !whole && len(message) < maxText {
@@ -94,7 +94,7 @@ func (f *frames) prepare(l *use, message []byte, whole bool) (query preparedAt, 
 			return query, whole || len(message) >= maxText, true
 		}
 		id, _, _ := protocol.Field(inner, 2)
-		text, known := f.server.texts.find(id)
+		text, known := ts.find(id)
 		switch {
 		case known:
 			return preparedAt{text, from, to, protocol.TextLeavesSomething(text)}, true, true

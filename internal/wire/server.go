@@ -48,6 +48,8 @@ type Nodes interface {
 }
 
 // Deps are the parts that a server works with. All must be given, but Apps.
+//
+// Wide: it is a flat list of what one caller gives, with one line for each.
 type Deps struct {
 	hop.Ways
 	Nodes   Nodes
@@ -90,29 +92,48 @@ type Server struct {
 	h2          h2.Config
 	instruments *instruments
 	local       *driver.Local
-	inside      methods                // of the server in this process
-	sessions    *virtual.Sessions      // nil: sessions are the clients' own
-	identities  *virtual.IdentityPools // the same
-	always      bool                   // sessions are made to keep their server sessions: mode session
-	own         bool                   // everybody works with the sidecar's credentials
-	strict      bool                   // nobody else does: see proved
-	databases   served
-	texts       texts // of prepared queries
-	apps        map[string]string
-	log         *slog.Logger
-	implicit    bool // ExecuteQuery without a session gets one of the pool
-	kept        bool // there may be sessions of mode session
-	shards      []*frames
-	located     atomic.Bool   // a client has asked where partitions are: see locate
-	next        atomic.Uint32 // see deal
-	unread      atomic.Uint64 // readings of shards that got no turn
-	unary       unary.Server
-	parked      atomic.Uint32  // connections that were, for the shard of the next
-	answering   atomic.Int64   // requests under way of those
-	plainCalls  sync.WaitGroup // what serves these
-	unpackers   unpackers
-	keeps       time.Duration // sessionsKept
+	inside      methods // of the server in this process
+	modes
+	sessions   *virtual.Sessions      // nil: sessions are the clients' own
+	identities *virtual.IdentityPools // nil with sessions
+	texts      texts                  // of prepared queries
+	log        *slog.Logger
+	located    atomic.Bool // a client has asked where partitions are: see locate
+	router
+	plain
+	unpackers unpackers
+	life
+}
 
+// modes are what the settings say of clients and their sessions.
+type modes struct {
+	always    bool // sessions are made to keep their server sessions: mode session
+	own       bool // everybody works with the sidecar's credentials
+	strict    bool // nobody else does: see proved
+	implicit  bool // ExecuteQuery without a session gets one of the pool
+	kept      bool // there may be sessions of mode session
+	databases served
+	apps      map[string]string // modes of sessions, by the name of the app
+	keeps     time.Duration     // sessionsKept
+}
+
+// router has the shards, to which connections are dealt.
+type router struct {
+	shards []*frames
+	next   atomic.Uint32 // see deal
+	unread atomic.Uint64 // readings of shards that got no turn
+}
+
+// plain is the part of the server that serves the plain API.
+type plain struct {
+	unary      unary.Server
+	parked     atomic.Uint32  // connections that were parked, for the shard of the next
+	answering  atomic.Int64   // requests under way of parked connections
+	plainCalls sync.WaitGroup // what serves requests of parked connections
+}
+
+// life is how the server ends.
+type life struct {
 	ctx  context.Context // ends when everything must
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -122,7 +143,10 @@ type Server struct {
 // New returns a server that carries calls by frames and hands those of the plain
 // API to inside, which must have all its services. Run must be called.
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
-	s := &Server{deps: deps, h2: engine, databases: servedBy(config, deps), own: config.Auth == AuthOwn, strict: deps.Shown && config.Auth == AuthCaller, always: config.Mode == ModeSession, local: driver.NewLocal(), inside: methodsOf(inside), keeps: sessionsKept, texts: texts{most: cmp.Or(deps.Texts, maxTexts)}, done: make(chan struct{})}
+	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), inside: methodsOf(inside), texts: texts{most: cmp.Or(deps.Texts, maxTexts)}}
+	s.databases, s.keeps, s.done = servedBy(config, deps), sessionsKept, make(chan struct{})
+	s.own, s.strict = config.Auth == AuthOwn, deps.Shown && config.Auth == AuthCaller
+	s.always = config.Mode == ModeSession
 	s.deps.Inside = deps.Inside.bounded()
 	if deps.Lane == nil {
 		s.deps.Lane = lane.New(1)

@@ -12,6 +12,8 @@ import (
 )
 
 // State is /state/connections: what the data path carries.
+//
+// Wide: its fields are those of a document.
 type State struct {
 	Clients     int               `json:"clients"`   // connections
 	Nodes       int               `json:"nodes"`     // connections; those to the plain API in this process count

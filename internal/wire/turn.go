@@ -112,7 +112,7 @@ func (f *frames) via(node cluster.NodeID, turn *client.Turn) grpc.ClientConnInte
 		conn.Tag = &tag{node: node}
 	}
 	if l.own == nil {
-		l.own = client.Join(f.shard, l.up, f.server.deps.Target(l.node), func(conn *h2.Conn) { f.silent(node, conn) })
+		l.own = client.Join(f.shard, l.up, f.server.deps.Target(l.node), func(conn *h2.Conn) { f.server.silent(node, conn) })
 	}
 	turn.Conn = l.own
 	return turn
