@@ -317,6 +317,7 @@ type woken struct{ n *atomic.Int64 }
 func (w woken) Wake() { w.n.Add(1) }
 
 // Tickets that one connection makes up do not keep those of another one waiting, nor do those of many for long.
+// Long: one crowd grows from step to step.
 func TestNewTicketsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

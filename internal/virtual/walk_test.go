@@ -61,9 +61,10 @@ func takeWalk(t *testing.T, bytes []byte) {
 	w.finish()
 }
 
-// walk is the sessions, their pool, and the model: what the clients know.
+// walk is the sessions, their pool, and the model.
 type walk struct {
 	*testing.T
+	model
 	bytes    []byte // that say what happens
 	pool     *pool.Pool
 	vs       *Sessions
@@ -72,15 +73,19 @@ type walk struct {
 	who      *Credentials
 	other    *Credentials
 	clients  [3]*connection
-	all      []*seen
-	over     []*seen // but a call is under way
-	made     int     // sessions
-	tx       uint64  // the last one begun
-	lost     uint64  // what State.Lost must say
-	asked    bool
-	staying  map[*seen]bool // at Ask, and since
-	ends     time.Time      // of EndUnused: since when; zero: not yet
 	story    []string
+}
+
+// model is what the clients know.
+type model struct {
+	all     []*seen
+	over    []*seen // sessions that have ended while a call is under way
+	made    int     // sessions
+	tx      uint64  // the last one begun
+	lost    uint64  // what State.Lost must say
+	asked   bool
+	staying map[*seen]bool // at Ask, and since
+	ends    time.Time      // of EndUnused: since when; zero: not yet
 }
 
 type connection struct{ number int }
@@ -90,7 +95,8 @@ type attachment struct{ ended int }
 
 func (a *attachment) End() { a.ended++ }
 
-// seen is a session as its client sees it.
+// seen is a session as its client sees it. Wide: each field is one thing that the
+// model compares with the session.
 type seen struct {
 	*Session
 	number   int
@@ -114,7 +120,7 @@ type seen struct {
 }
 
 func newWalk(t *testing.T, bytes []byte) *walk {
-	w := &walk{T: t, bytes: bytes, staying: map[*seen]bool{}}
+	w := &walk{T: t, bytes: bytes, model: model{staying: map[*seen]bool{}}}
 	config := pool.Default()
 	config.Max = 3
 	w.pool = pool.New(config, new(node), nil)
@@ -193,26 +199,8 @@ func (w *walk) advance() {
 			w.back(v, w.vs.End(v.Session))
 		}
 	case n < 87:
-		v := w.pick(here)
-		if v == nil {
-			break
-		}
-		earlier := v.streams
-		if v.attached != nil {
-			earlier = v.streams[:len(v.streams)-1]
-		}
-		for _, n := range append([]uint8{0}, earlier...) {
-			if v.attached != nil && n == v.streams[len(v.streams)-1] {
-				continue // there were 256 since
-			}
-			w.tell("stream %d of session %d has ended long since", n, v.number)
-			if r := w.vs.Detached(v.Session, n); r != (Return{}) {
-				w.Errorf("%+v", r)
-			}
-		}
-		if v.attached != nil {
-			w.tell("the stream of session %d ends", v.number)
-			w.detached(v)
+		if v := w.pick(here); v != nil {
+			w.endStream(v)
 		}
 	case n < 88:
 		w.leaves(w.clients[w.below(len(w.clients))])
@@ -237,6 +225,27 @@ func (w *walk) advance() {
 		w.hear()
 	case n < 99 && len(w.bytes) < 200 && !w.asked:
 		w.ask()
+	}
+}
+
+// endStream ends the stream of a session, after streams that it had before.
+func (w *walk) endStream(v *seen) {
+	earlier := v.streams
+	if v.attached != nil {
+		earlier = v.streams[:len(v.streams)-1]
+	}
+	for _, n := range append([]uint8{0}, earlier...) {
+		if v.attached != nil && n == v.streams[len(v.streams)-1] {
+			continue // there were 256 since
+		}
+		w.tell("stream %d of session %d has ended long since", n, v.number)
+		if r := w.vs.Detached(v.Session, n); r != (Return{}) {
+			w.Errorf("%+v", r)
+		}
+	}
+	if v.attached != nil {
+		w.tell("the stream of session %d ends", v.number)
+		w.detached(v)
 	}
 }
 

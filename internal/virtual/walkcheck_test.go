@@ -61,6 +61,12 @@ func (w *walk) check() {
 	if st.Sessions != len(w.all) || st.Attached != attached || st.Bound != bound || w.vs.InTx() != inTx || st.Lost != w.lost {
 		w.Errorf("%+v, in transactions %d; want %d, attached %d, bound %d, in transactions %d, lost %d", st, w.vs.InTx(), len(w.all), attached, bound, inTx, w.lost)
 	}
+	w.kept()
+	w.lists()
+}
+
+// kept compares the connections that stay after all clients were asked to go.
+func (w *walk) kept() {
 	kept, want := map[Client]bool{}, map[Client]bool{}
 	w.vs.Kept(func(c Client) { kept[c] = true })
 	for v := range w.staying {
@@ -71,7 +77,6 @@ func (w *walk) check() {
 	if !maps.Equal(kept, want) {
 		w.Errorf("connections %v are kept; want %v", kept, want)
 	}
-	w.lists()
 }
 
 // checkOne compares one session that has not ended.

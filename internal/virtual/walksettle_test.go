@@ -120,23 +120,7 @@ func (w *walk) runs(l *Use, tx uint64, how int, told uint64) (o *Outcome, doubt 
 		}()
 	}
 	q := &l.Request
-	o = &Outcome{Role: protocol.RoleUse}
-	switch kind {
-	case atOnce, explains:
-		q.Begin, q.Commit = true, true
-	case begins:
-		q.Begin = true
-	case beginsByCall:
-		o.Role = protocol.RoleBegin
-	case goesOn:
-		q.HasTx, q.Tx = true, tx
-	case commits:
-		q.HasTx, q.Tx, q.Commit = true, tx, true
-	case ends:
-		q.HasTx, q.Tx, o.Role = true, tx, protocol.RoleEnd
-	case tables:
-		q.Temporary = true
-	}
+	o = &Outcome{Role: asks(q, kind, tx)}
 	l.Closing = l.Server != nil && w.below(20) == 0
 	if l.Server == nil || how == notRun {
 		return o, false
@@ -163,7 +147,36 @@ func (w *walk) runs(l *Use, tx uint64, how int, told uint64) (o *Outcome, doubt 
 	if kind == tables { // settings of PostgreSQL's syntax are made before the statement fails
 		s.temporary = true
 	}
-	o.Ran, doubt = true, true
+	o.Ran = true
+	return o, answers(l, o, kind, how, told)
+}
+
+// asks makes the request of a kind of call, in a transaction if tx is not 0.
+func asks(q *Request, kind int, tx uint64) (role protocol.Role) {
+	role = protocol.RoleUse
+	switch kind {
+	case atOnce, explains:
+		q.Begin, q.Commit = true, true
+	case begins:
+		q.Begin = true
+	case beginsByCall:
+		role = protocol.RoleBegin
+	case goesOn:
+		q.HasTx, q.Tx = true, tx
+	case commits:
+		q.HasTx, q.Tx, q.Commit = true, tx, true
+	case ends:
+		q.HasTx, q.Tx, role = true, tx, protocol.RoleEnd
+	case tables:
+		q.Temporary = true
+	}
+	return role
+}
+
+// answers makes the end of a call that its node was sent.
+func answers(l *Use, o *Outcome, kind, how int, told uint64) (doubt bool) {
+	q, s := &l.Request, l.Server.Resource().(*onNode)
+	doubt = true
 	switch how {
 	case fine:
 		o.Status, o.Clean, doubt = Ydb.StatusIds_SUCCESS, true, len(s.open) > maxOpen
@@ -195,7 +208,7 @@ func (w *walk) runs(l *Use, tx uint64, how int, told uint64) (o *Outcome, doubt 
 	default:
 		o.HasMeta, o.MetaTx = false, 0
 	}
-	return o, doubt
+	return doubt
 }
 
 // tx0 is the transaction that a request names; 0: none.
@@ -226,22 +239,10 @@ func (w *walk) settled(v *seen, o *Outcome, doubt bool) {
 			w.Errorf("the server session was told forgotten %v, failed %v", s.forgotten, s.failed)
 		}
 		goes := w.asked && len(s.open) == 0 && v.attached != nil && !doubt && !v.ended
-		want := Released
-		switch {
-		case doubt && o.GivenUp && !had && !q.HasTx && q.Begin == q.Commit && !q.Temporary && !closing && o.Role == protocol.RoleUse && o.MetaTx == 0:
-			want = Recovered
-			for tx := range s.open { // the node rolls back what was given up
-				delete(s.open, tx)
-			}
-		case doubt:
-			want = Discarded
-		case (v.ended || goes) && (s.dirty() || closing):
-			want = Discarded
-		case v.ended, goes:
-		case s.dirty(), v.always && !closing:
-			want = Kept
-		case closing:
-			want = Discarded
+		alone := !had && !q.HasTx && q.Begin == q.Commit && !q.Temporary && !closing && o.Role == protocol.RoleUse && o.MetaTx == 0
+		want := fateOf(s, doubt, o.GivenUp && alone, v.ended || goes, closing, v.always)
+		if want == Recovered {
+			clear(s.open) // the node rolls back what was given up
 		}
 		if r.Fate != want || r.Server != lease {
 			w.Errorf("%v: the server session's fate is %d; want %d, in doubt %v, %+v", s.name, r.Fate, want, doubt, s)
@@ -277,4 +278,25 @@ func (w *walk) settled(v *seen, o *Outcome, doubt bool) {
 	if v.ended {
 		w.over = slices.DeleteFunc(w.over, func(o *seen) bool { return o == v })
 	}
+}
+
+// fateOf returns what is to become of a server session after a call. recovers: the
+// call was given up, and nothing but it can be on the session. over: the virtual
+// session has ended.
+func fateOf(s *onNode, doubt, recovers, over, closing, always bool) Fate {
+	switch {
+	case doubt && recovers:
+		return Recovered
+	case doubt:
+		return Discarded
+	case over && (s.dirty() || closing):
+		return Discarded
+	case over:
+		return Released
+	case s.dirty(), always && !closing:
+		return Kept
+	case closing:
+		return Discarded
+	}
+	return Released
 }
