@@ -84,7 +84,7 @@ type App struct {
 	history   *history.Recorder // of the last ten minutes
 
 	views     snapshot.Views
-	health    *watched // grpc.health.v1
+	health    *listen.Health // grpc.health.v1
 	listeners listen.Set
 	socket    *listen.AdminSocket // nil: off
 	phase     phase
@@ -117,7 +117,7 @@ type core struct {
 
 // assemble is New; from is the process whose place this one takes, nil if none.
 func assemble(c *Config, settings *config.Settings, version string, logs io.Writer, from *restart.Inherited) (_ *App, err error) {
-	a := &App{config: *c, version: version, started: time.Now(), health: newWatched(), events: admin.NewEvents(), findings: findings.New(), judged: make(chan struct{}, 1)}
+	a := &App{config: *c, version: version, started: time.Now(), health: listen.NewHealth(), events: admin.NewEvents(), findings: findings.New(), judged: make(chan struct{}, 1)}
 	a.log = telemetry.NewLogger(logs, c.Log, &a.level)
 	a.lines, _ = logs.(*Lines)
 	panics.LogTo(a.log)

@@ -63,11 +63,11 @@ func init() {
 
 // servers are the ways in.
 type servers struct {
-	grpc   *grpc.Server // the plain API
-	wire   *wire.Server // in front of it; nil: nothing is
-	front  front        // the one of these two that clients come to
-	detach func(bool)   // lets front stop while clients keep sessions of YDB's attached; nil: YDB's own protocol is not served
-	watch  *watched     // the Watch streams of its clients
+	grpc   *grpc.Server   // the plain API
+	wire   *wire.Server   // in front of it; nil: nothing is
+	front  front          // the one of these two that clients come to
+	detach func(bool)     // lets front stop while clients keep sessions of YDB's attached; nil: YDB's own protocol is not served
+	watch  *listen.Health // the Watch streams of its clients
 	http   *http.Server
 	admin  *http.Server
 	probes *http.Server   // nil: off
@@ -322,7 +322,7 @@ func (s *servers) letGo(ctx context.Context) error {
 	}
 	s.clients.Leave()
 
-	s.watch.release()
+	s.watch.Release()
 	if s.detach != nil {
 		s.detach(s.handedOver.Load())
 	}

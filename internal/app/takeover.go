@@ -112,7 +112,7 @@ func (a *App) restartDeps(s *servers) restart.Deps {
 	return restart.Deps{
 		Servers: restart.Servers{
 			On: s.on, Admin: a.socket, ServeGRPC: s.front.Serve, HTTP: s.http, HTTPTLS: s.httpTLS,
-			HandedOver: func() { s.handedOver.Store(true) }, DrainGRPC: s.drainGRPC, Release: s.watch.release,
+			HandedOver: func() { s.handedOver.Store(true) }, DrainGRPC: s.drainGRPC, Release: s.watch.Release,
 		},
 		API: a.api, Self: a.self, Notes: a.notes, Offered: a.offered, Warm: a.warm,
 		MaxOpen: c.Facade.API.MaxOpen, MaxHeaders: c.Facade.API.MaxHeaders,

@@ -8,7 +8,9 @@
 // headers, let connections of HTTP/2 make room, and move connections at rest to
 // another process. Between requests a connection of HTTP/1.1 is parked
 // (Parking), and goes back to its server through a Channel. Clients and
-// Shutdown let clients go without hitting a request that is on its way.
+// Shutdown let clients go without hitting a request that is on its way. Health
+// is the one service that is served here: its calls last as long as clients
+// want, and Release ends them.
 //
 // What always holds: a connection that is accepted is counted until it is
 // closed, has moved, or has ended; of what it sends before it moves or is

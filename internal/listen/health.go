@@ -1,4 +1,4 @@
-package app
+package listen
 
 import (
 	"context"
@@ -9,23 +9,24 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// watched is grpc.health.v1. A Watch lasts as long as its client wants, and no stop waits
-// for that: release ends it.
-type watched struct {
+// Health is grpc.health.v1. A Watch lasts as long as its client wants, and no stop waits
+// for that: Release ends it.
+type Health struct {
 	*health.Server
-	ctx     context.Context // ends with release
-	release context.CancelFunc
+	Release context.CancelFunc // ends all calls of Watch
+	ctx     context.Context    // ends with Release
 }
 
-func newWatched() *watched {
-	w := &watched{Server: health.NewServer()}
-	w.ctx, w.release = context.WithCancel(context.Background())
+// NewHealth returns a Health on which the services are to be set.
+func NewHealth() *Health {
+	w := &Health{Server: health.NewServer()}
+	w.ctx, w.Release = context.WithCancel(context.Background())
 	return w
 }
 
 // Watch implements grpc.health.v1. Its last message is the state of that time, whatever
 // ends it here.
-func (w *watched) Watch(in *healthv1.HealthCheckRequest, client healthv1.Health_WatchServer) error {
+func (w *Health) Watch(in *healthv1.HealthCheckRequest, client healthv1.Health_WatchServer) error {
 	ctx, cancel := context.WithCancel(client.Context())
 	defer cancel()
 	defer context.AfterFunc(w.ctx, cancel)()
@@ -47,7 +48,7 @@ type watch struct {
 	told healthv1.HealthCheckResponse_ServingStatus // last
 }
 
-// Context also ends with watched.release.
+// Context ends with the client's call, and with Health.Release.
 func (w *watch) Context() context.Context { return w.ctx }
 
 // Send notes what the client is told.
