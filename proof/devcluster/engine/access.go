@@ -220,7 +220,7 @@ func (f *finder) in(x *syntax.In) [][]atom {
 	var list *expr
 	if x.Over == nil {
 		if len(x.List) == 1 {
-			if one := f.value(x.List[0]); one != nil && isCollection(one.typ) {
+			if one := f.value(x.List[0]); one != nil && isList(one.typ) {
 				list = one
 			}
 		}
@@ -228,7 +228,7 @@ func (f *finder) in(x *syntax.In) [][]atom {
 			f.c.try(func() { list = f.c.list(x.Pos, f.c.exprs(env{cols: f.left}, x.List)) })
 		}
 	} else {
-		list = f.over(x)
+		list = f.value(x.Over)
 	}
 	if list == nil {
 		return anyway
@@ -238,22 +238,6 @@ func (f *finder) in(x *syntax.In) [][]atom {
 		return anyway
 	}
 	return [][]atom{{{i, "IN", list}}}
-}
-
-func (f *finder) over(x *syntax.In) *expr {
-	var n *named
-	switch over := x.Over.(type) {
-	case *syntax.Sub:
-		n = f.c.sub(over.Query)
-	case *syntax.Param:
-		n = f.c.named[over.Name]
-	}
-	if n != nil && n.rel != nil {
-		var out *expr
-		f.c.try(func() { out = f.c.listOfQuery(x.Pos, n) })
-		return out
-	}
-	return f.value(x.Over)
 }
 
 // inTuples reads (a, b) IN ((1, 2), (3, 4)) as alternatives.

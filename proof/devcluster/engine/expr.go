@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster/engine/syntax"
@@ -175,44 +174,22 @@ func (c *compiler) expr(env env, x syntax.Expr) *expr {
 		})
 	case *syntax.Between:
 		v, lo, hi := c.expr(env, x.X), c.expr(env, x.Lo), c.expr(env, x.Hi)
-		both := c.and(x.Pos, []*expr{c.compare(x.Pos, ">=", v, lo), c.compare(x.Pos, "<=", v, hi)})
+		both := chain([]*expr{c.compare(x.Pos, ">=", v, lo), c.compare(x.Pos, "<=", v, hi)}, 0)
 		return c.negate(x.Pos, both, x.Not)
 	case *syntax.In:
 		return c.negate(x.Pos, c.in(env, x), x.Not)
-	case *syntax.Like:
-		return c.negate(x.Pos, c.like(env, x), x.Not)
-	case *syntax.Regexp:
-		return c.negate(x.Pos, c.regexp(env, x), x.Not)
-	case *syntax.Case:
-		return c.caseOf(env, x)
 	case *syntax.Call:
 		return c.call(env, x)
 	case *syntax.Cast:
 		return c.cast(x.Pos, c.expr(env, x.X), x.Type)
 	case *syntax.Sub:
 		return c.scalar(x.Pos, c.sub(x.Query))
-	case *syntax.Exists:
-		n := c.sub(x.Query)
-		return &expr{typ: value.TypeBool, free: true, eval: func(e *exec, _ []value.Value) (value.Value, error) {
-			found := false
-			err := n.rel.run(e, func([]value.Value) error { found = true; return errStop })
-			if err == errStop {
-				err = nil
-			}
-			return value.Truth(found), err
-		}}
-	case *syntax.Member:
-		return c.member(x.Pos, c.expr(env, x.X), x.Name)
-	case *syntax.Index:
-		return c.index(x.Pos, c.expr(env, x.X), c.expr(env, x.I))
 	case *syntax.ListOf:
 		return c.list(x.Pos, c.exprs(env, x.Items))
 	case *syntax.TupleOf:
 		return c.tuple(x.Pos, c.exprs(env, x.Items))
 	case *syntax.StructOf:
 		return c.structOf(x.Pos, x.Names, c.exprs(env, x.Items))
-	case *syntax.DictOf:
-		return c.dict(x.Pos, c.exprs(env, x.Keys), c.exprs(env, x.Values))
 	}
 	c.fail(x.At(), "A type cannot stand here")
 	return nil
@@ -264,11 +241,6 @@ func (c *compiler) find(env env, pos syntax.Pos, tab, name string) int {
 
 func (c *compiler) column(env env, x *syntax.Column) *expr {
 	i := c.find(env, x.Pos, x.Table, x.Name)
-	if i < 0 && x.Table != "" { // a member of a struct column
-		if j := c.find(env, x.Pos, "", x.Table); j >= 0 {
-			return c.member(x.Pos, c.columnAt(env, x, j), x.Name)
-		}
-	}
 	if i < 0 {
 		c.fail(x.Pos, "Column %s is not in scope", strings.TrimPrefix(x.Table+"."+x.Name, "."))
 	}
@@ -311,65 +283,6 @@ func (c *compiler) cast(pos syntax.Pos, x *expr, to *value.Type) *expr {
 		c.fail(pos, "Cannot cast type %s into %s", x.typ, to)
 	}
 	return pure1(t, x, f)
-}
-
-// member is x.name of a struct, or x.0 of a tuple; NULL if x is NULL.
-func (c *compiler) member(pos syntax.Pos, x *expr, name string) *expr {
-	t := value.Bare(x.typ)
-	i := -1
-	switch t.Kind {
-	case value.Struct:
-		if at, ok := t.Member(name); ok {
-			i = at
-		}
-	case value.Tuple:
-		if n, err := strconv.Atoi(name); err == nil && n >= 0 && n < len(t.Members) {
-			i = n
-		}
-	default:
-		c.fail(pos, "Expected a struct or a tuple before .%s, but got: %s", name, x.typ)
-	}
-	if i < 0 {
-		c.fail(pos, "No member %s in %s", name, t)
-	}
-	mt := t.Members[i].Type
-	if x.typ.Kind != value.Optional {
-		return pure1(mt, x, func(v value.Value) value.Value { return v.Items[i] })
-	}
-	return pure1(value.Nullable(mt), x, func(v value.Value) value.Value {
-		if v.IsNull() {
-			return value.NullValue
-		}
-		return v.Items[i]
-	})
-}
-
-// index is x[i] of a list or a dict; NULL if there is nothing there.
-func (c *compiler) index(pos syntax.Pos, x, i *expr) *expr {
-	t := value.Bare(x.typ)
-	switch {
-	case t.Kind == value.List && value.IsInt(i.typ.Kind):
-		return lift2(value.Nullable(t.Elem), x, i, true, func(v, n value.Value) (value.Value, bool) {
-			if n.Lo >= uint64(len(v.Items)) {
-				return value.Value{}, false
-			}
-			return v.Items[n.Lo], true
-		})
-	case t.Kind == value.Dict:
-		key := c.convert(pos, i, t.Key)
-		return lift2(value.Nullable(t.Elem), x, key, true, func(v, k value.Value) (value.Value, bool) { return lookup(t, v, k) })
-	}
-	c.fail(pos, "Cannot index %s with %s", x.typ, i.typ)
-	return nil
-}
-
-func lookup(t *value.Type, dict, key value.Value) (value.Value, bool) {
-	for i := 0; i+1 < len(dict.Items); i += 2 {
-		if value.Compare(t.Key, dict.Items[i], key) == 0 {
-			return dict.Items[i+1], true
-		}
-	}
-	return value.Value{}, false
 }
 
 // items makes a container of its items. Values share their parts in memory, but not on the
@@ -423,30 +336,4 @@ func (c *compiler) structOf(pos syntax.Pos, names []string, xs []*expr) *expr {
 		sorted[i] = byName[m.Name]
 	}
 	return pure(c.checkType(pos, t), sorted, items(pos))
-}
-
-// dict builds a dict, or a set if vals is empty.
-func (c *compiler) dict(pos syntax.Pos, keys, vals []*expr) *expr {
-	if len(keys) == 0 {
-		return constant(value.TypeEmptyDict, value.Value{})
-	}
-	kt, keys := c.common(pos, keys)
-	vt := value.TypeVoid
-	if len(vals) > 0 {
-		vt, vals = c.common(pos, vals)
-	} else {
-		vals = make([]*expr, len(keys))
-		for i := range vals {
-			vals[i] = constant(value.TypeVoid, value.Value{})
-		}
-	}
-	if !value.Comparable(kt) {
-		c.fail(pos, "Type %s cannot be the key of a dict", kt)
-	}
-	t := c.checkType(pos, value.DictOf(kt, vt))
-	all := make([]*expr, 0, 2*len(keys))
-	for i := range keys {
-		all = append(all, keys[i], vals[i])
-	}
-	return pure(t, all, func(v []value.Value) (value.Value, error) { return items(pos)(value.NewDict(t, v).Items) })
 }

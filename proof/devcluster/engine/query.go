@@ -253,16 +253,13 @@ func (c *compiler) items(env env, list []syntax.SelectItem) selected {
 	return s
 }
 
-// outName is the name of an item: its alias, its column's or member's own, or columnN.
+// outName is the name of an item: its alias, its column's own, or columnN.
 func (c *compiler) outName(it syntax.SelectItem, i int) string {
 	if it.As != "" {
 		return it.As
 	}
-	switch x := it.X.(type) {
-	case *syntax.Column:
-		return x.Name
-	case *syntax.Member:
-		return x.Name
+	if col, ok := it.X.(*syntax.Column); ok {
+		return col.Name
 	}
 	return fmt.Sprintf("column%d", i)
 }

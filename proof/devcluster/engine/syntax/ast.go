@@ -255,7 +255,7 @@ type (
 		Pos
 		Table, Name string
 	}
-	// Unary is an operator before an expression: - + ~ NOT.
+	// Unary is an operator before an expression: - + NOT.
 	Unary struct {
 		Pos
 		Op string
@@ -267,7 +267,7 @@ type (
 		Op   string
 		L, R Expr
 	}
-	// Logic is a chain of AND, OR or XOR.
+	// Logic is a chain of AND or OR.
 	Logic struct {
 		Pos
 		Op   string
@@ -285,32 +285,13 @@ type (
 		X, Lo, Hi Expr
 		Not       bool
 	}
-	// In is x [NOT] IN (list), or IN over one expression (a list, a subquery).
+	// In is x [NOT] IN (list), or IN over one expression, a list.
 	In struct {
 		Pos
 		X    Expr
 		List []Expr
 		Over Expr
 		Not  bool
-	}
-	// Like is x [NOT] LIKE or ILIKE pattern [ESCAPE e].
-	Like struct {
-		Pos
-		X, Pattern, Escape Expr
-		Not, Fold          bool
-	}
-	// Regexp is x [NOT] REGEXP, RLIKE or MATCH pattern; MATCH is of the whole text.
-	Regexp struct {
-		Pos
-		X, Pattern Expr
-		Not, Whole bool
-	}
-	// Case is CASE [operand] WHEN ... THEN ... ELSE ... END.
-	Case struct {
-		Pos
-		Operand Expr
-		When    []WhenThen
-		Else    Expr
 	}
 	// Call is a function or an aggregate.
 	Call struct {
@@ -336,22 +317,6 @@ type (
 		Pos
 		Query *Query
 	}
-	// Exists is EXISTS (query).
-	Exists struct {
-		Pos
-		Query *Query
-	}
-	// Member is x.name or x.0.
-	Member struct {
-		Pos
-		X    Expr
-		Name string
-	}
-	// Index is x[i].
-	Index struct {
-		Pos
-		X, I Expr
-	}
 	// ListOf is [a, b].
 	ListOf struct {
 		Pos
@@ -368,12 +333,4 @@ type (
 		Names []string
 		Items []Expr
 	}
-	// DictOf is {k: v, ...}; Values is nil for a set {k, ...}.
-	DictOf struct {
-		Pos
-		Keys, Values []Expr
-	}
 )
-
-// WhenThen is one branch of a CASE.
-type WhenThen struct{ When, Then Expr }

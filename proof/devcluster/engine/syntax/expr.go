@@ -7,12 +7,12 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/devcluster/engine/value"
 )
 
-// expr takes an expression. From weak to strong: OR, AND, XOR, NOT, equality with IN, IS,
-// LIKE, REGEXP and BETWEEN, order, bits, + -, * / %, ||, signs, calls and members.
+// expr takes an expression. From weak to strong: OR, AND, NOT, equality with IN, IS
+// and BETWEEN, order, + -, * / %, signs, calls.
 func (p *parser) expr() Expr {
 	defer p.enter()()
 	return p.logic("OR", func() Expr {
-		return p.logic("AND", func() Expr { return p.logic("XOR", p.not) })
+		return p.logic("AND", p.not)
 	})
 }
 
@@ -48,14 +48,14 @@ func (p *parser) equality() Expr {
 			p.at++
 			op := map[string]string{"=": "=", "==": "=", "!=": "!=", "<>": "!="}[t.text]
 			x = &Binary{Pos: t.pos, Op: op, L: x, R: p.order()}
-		case p.word("IS", "NOT", "NULL"), p.word("NOTNULL"):
+		case p.word("IS", "NOT", "NULL"):
 			x = &IsNull{Pos: t.pos, X: x, Not: true}
-		case p.word("IS", "NULL"), p.word("ISNULL"):
+		case p.word("IS", "NULL"):
 			x = &IsNull{Pos: t.pos, X: x}
 		case p.isWords("IS"):
 			p.fail(t.pos, "IS with anything but [NOT] NULL is outside of the supported subset of YQL")
 		default:
-			neg := p.isWords("NOT") && slices.ContainsFunc([]string{"IN", "LIKE", "ILIKE", "BETWEEN", "REGEXP", "RLIKE", "MATCH"}, p.peekAt(1).word)
+			neg := p.isWords("NOT") && (p.peekAt(1).word("IN") || p.peekAt(1).word("BETWEEN"))
 			if neg {
 				p.at++
 			}
@@ -67,16 +67,6 @@ func (p *parser) equality() Expr {
 				p.expectWord("AND")
 				b.Hi = p.order()
 				x = b
-			case p.isWords("LIKE"), p.isWords("ILIKE"):
-				l := &Like{Pos: t.pos, X: x, Not: neg, Fold: p.isWords("ILIKE")}
-				p.at++
-				l.Pattern = p.order()
-				if p.word("ESCAPE") {
-					l.Escape = p.order()
-				}
-				x = l
-			case p.word("REGEXP"), p.word("RLIKE"), p.word("MATCH"):
-				x = &Regexp{Pos: t.pos, X: x, Not: neg, Whole: t.word("MATCH"), Pattern: p.order()}
 			default:
 				return x
 			}
@@ -92,7 +82,6 @@ func (p *parser) bound(n int, t token) {
 }
 
 func (p *parser) in(pos Pos, x Expr, neg bool) Expr {
-	p.word("COMPACT")
 	in := &In{Pos: pos, X: x, Not: neg}
 	if !p.peek().punct("(") || p.bracketedQuery() {
 		in.Over = p.unary()
@@ -128,31 +117,20 @@ func (p *parser) operator(ops []string) string {
 	if t.kind != tPunct {
 		return ""
 	}
-	for _, op := range ops {
-		if op == ">>" { // two tokens, so that List<List<Int32>> can be read
-			n := p.peekAt(1)
-			if t.text == ">" && n.punct(">") && n.pos.Row == t.pos.Row && n.pos.Col == t.pos.Col+1 {
-				p.at += 2
-				return op
-			}
-		} else if t.text == op {
-			p.at++
-			return op
-		}
+	if !slices.Contains(ops, t.text) {
+		return ""
 	}
-	return ""
+	p.at++
+	return t.text
 }
 
-func (p *parser) order() Expr { return p.binary([]string{"<", "<=", ">", ">="}, p.bits) }
-func (p *parser) bits() Expr  { return p.binary([]string{"<<", ">>", "&", "|", "^", "??"}, p.sum) }
-func (p *parser) sum() Expr   { return p.binary([]string{"+", "-"}, p.product) }
-func (p *parser) product() Expr {
-	return p.binary([]string{"*", "/", "%"}, func() Expr { return p.binary([]string{"||"}, p.unary) })
-}
+func (p *parser) order() Expr   { return p.binary([]string{"<", "<=", ">", ">="}, p.sum) }
+func (p *parser) sum() Expr     { return p.binary([]string{"+", "-"}, p.product) }
+func (p *parser) product() Expr { return p.binary([]string{"*", "/", "%"}, p.unary) }
 
 func (p *parser) unary() Expr {
 	t := p.peek()
-	if t.kind == tPunct && (t.text == "-" || t.text == "+" || t.text == "~") {
+	if t.kind == tPunct && (t.text == "-" || t.text == "+") {
 		defer p.enter()()
 		p.at++
 		return &Unary{Pos: t.pos, Op: t.text, X: p.unary()}
@@ -162,26 +140,7 @@ func (p *parser) unary() Expr {
 		p.at++
 		return &Unary{Pos: t.pos, Op: "NOT", X: p.unary()}
 	}
-	return p.postfix(p.atom())
-}
-
-func (p *parser) postfix(x Expr) Expr {
-	for n := 0; ; n++ {
-		t := p.peek()
-		p.bound(n, t)
-		switch {
-		case p.punct("["):
-			x = &Index{Pos: t.pos, X: x, I: p.expr()}
-			p.expect("]")
-		case p.punct("."):
-			x = &Member{Pos: t.pos, X: x, Name: p.memberName()}
-		case t.kind == tNumber && len(t.text) > 1 && t.text[0] == '.' && strings.Trim(t.text[1:], "0123456789") == "":
-			p.at++ // x.0 reads as x and the number .0
-			x = &Member{Pos: t.pos, X: x, Name: t.text[1:]}
-		default:
-			return x
-		}
-	}
+	return p.atom()
 }
 
 func (p *parser) memberName() string {
@@ -229,8 +188,6 @@ func (p *parser) atom() Expr {
 		}
 		p.expect("|>")
 		return s
-	case p.punct("{"):
-		return p.dict(t)
 	}
 	p.unexpected("an expression")
 	return nil
@@ -247,24 +204,6 @@ func (p *parser) until(bracket string) []Expr {
 	}
 	p.expect(bracket)
 	return out
-}
-
-func (p *parser) dict(t token) Expr {
-	d := &DictOf{Pos: t.pos}
-	for !p.peek().punct("}") {
-		d.Keys = append(d.Keys, p.expr())
-		if p.punct(":") {
-			d.Values = append(d.Values, p.expr())
-		}
-		if len(d.Values) > 0 && len(d.Values) != len(d.Keys) {
-			p.unexpected("':'")
-		}
-		if !p.punct(",") {
-			break
-		}
-	}
-	p.expect("}")
-	return d
 }
 
 // brackets1 takes what follows '(': a query, an expression or a tuple.
@@ -324,8 +263,6 @@ func (p *parser) wordAtom(t token) Expr {
 	case "TRUE", "FALSE":
 		p.at++
 		return &Literal{Pos: t.pos, Type: value.TypeBool, Value: value.Truth(up == "TRUE")}
-	case "CASE":
-		return p.caseOf()
 	case "CAST", "BITCAST":
 		if p.peekAt(1).punct("(") && up == "CAST" {
 			p.at += 2
@@ -338,12 +275,6 @@ func (p *parser) wordAtom(t token) Expr {
 		if up == "BITCAST" && p.peekAt(1).punct("(") {
 			p.fail(t.pos, "BITCAST is outside of the supported subset of YQL")
 		}
-	case "EXISTS":
-		p.at++
-		p.expect("(")
-		q := p.query()
-		p.expect(")")
-		return &Exists{Pos: t.pos, Query: q}
 	}
 	if p.peekAt(1).punct("::") || p.peekAt(1).punct("(") && (!reserved[strings.ToUpper(t.text)] || strings.EqualFold(t.text, "REPLACE")) {
 		return p.call(t)
@@ -353,27 +284,6 @@ func (p *parser) wordAtom(t token) Expr {
 	}
 	p.at++
 	return p.columnOf(t)
-}
-
-func (p *parser) caseOf() Expr {
-	c := &Case{Pos: p.next().pos}
-	if !p.isWords("WHEN") {
-		c.Operand = p.expr()
-	}
-	for p.word("WHEN") {
-		w := WhenThen{When: p.expr()}
-		p.expectWord("THEN")
-		w.Then = p.expr()
-		c.When = append(c.When, w)
-	}
-	if len(c.When) == 0 {
-		p.unexpected("'WHEN'")
-	}
-	if p.word("ELSE") {
-		c.Else = p.expr()
-	}
-	p.expectWord("END")
-	return c
 }
 
 func (p *parser) call(t token) Expr {

@@ -139,7 +139,7 @@ func (l *lexer) skip() *Error {
 }
 
 // puncts are the operators of more than one character, longest first.
-var puncts = []string{"<|", "|>", "<=", ">=", "==", "!=", "<>", "||", "<<", "::", "??"}
+var puncts = []string{"<|", "|>", "<=", ">=", "==", "!=", "<>", "::", "??"}
 
 func (l *lexer) next() (token, *Error) {
 	if err := l.skip(); err != nil {
@@ -182,7 +182,7 @@ func (l *lexer) next() (token, *Error) {
 			return token{kind: tPunct, text: p, pos: pos}, nil
 		}
 	}
-	if strings.IndexByte("()[]{}<>,;.=+-*/%&|^~?:!", c) >= 0 {
+	if strings.IndexByte("()[]<>,;.=+-*/%?:!", c) >= 0 {
 		l.at++
 		return token{kind: tPunct, text: string(c), pos: pos}, nil
 	}

@@ -27,32 +27,16 @@ func children(x Expr) []Expr {
 		return []Expr{x.X, x.Lo, x.Hi}
 	case *In:
 		return append([]Expr{x.X, x.Over}, x.List...)
-	case *Like:
-		return []Expr{x.X, x.Pattern, x.Escape}
-	case *Regexp:
-		return []Expr{x.X, x.Pattern}
-	case *Case:
-		out := []Expr{x.Operand, x.Else}
-		for _, w := range x.When {
-			out = append(out, w.When, w.Then)
-		}
-		return out
 	case *Call:
 		return x.Args
 	case *Cast:
 		return []Expr{x.X}
-	case *Member:
-		return []Expr{x.X}
-	case *Index:
-		return []Expr{x.X, x.I}
 	case *ListOf:
 		return x.Items
 	case *TupleOf:
 		return x.Items
 	case *StructOf:
 		return x.Items
-	case *DictOf:
-		return append(append([]Expr{}, x.Keys...), x.Values...)
 	}
 	return nil
 }
@@ -136,11 +120,8 @@ func (v visitor) script(s *Script) {
 func (v visitor) in(x Expr) {
 	Walk(x, func(x Expr) {
 		v.expr(x)
-		switch x := x.(type) {
-		case *Sub:
-			v.query(x.Query)
-		case *Exists:
-			v.query(x.Query)
+		if sub, ok := x.(*Sub); ok {
+			v.query(sub.Query)
 		}
 	})
 }
