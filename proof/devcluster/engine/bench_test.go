@@ -101,6 +101,6 @@ func BenchmarkCompile(b *testing.B) {
 	b.ReportAllocs()
 	reportCPU(b)
 	for i := 0; b.Loop(); i++ {
-		oneShot(b, db, Request{Text: fmt.Sprintf("SELECT s.id, COUNT(*) AS n, %d FROM series AS s LEFT JOIN episodes AS e ON e.series = s.id WHERE s.id = 1 GROUP BY s.id", i), Database: "/local"})
+		oneShot(b, db, Request{Text: fmt.Sprintf("SELECT s.id, e.title AS n, %d FROM series AS s LEFT JOIN episodes AS e ON e.series = s.id WHERE s.id = 1", i), Database: "/local"})
 	}
 }

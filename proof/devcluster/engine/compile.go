@@ -65,8 +65,8 @@ type named struct {
 	cell int
 }
 
-// env is where an expression stands: the columns it may name, and, above a GROUP BY,
-// the groups it may speak of.
+// env is where an expression stands: the columns it may name, and, in a SELECT with
+// aggregates, the grouping that they belong to.
 type env struct {
 	cols  []column
 	group *grouping

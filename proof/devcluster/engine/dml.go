@@ -195,7 +195,7 @@ func (c *compiler) returned(t *table, items []syntax.SelectItem) func(e *exec, r
 				}
 			}
 			return nil
-		}, nil, false, r.add))
+		}, nil, r.add))
 	}
 }
 

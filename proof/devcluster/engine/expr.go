@@ -149,7 +149,7 @@ func (c *compiler) common(pos syntax.Pos, xs []*expr) (*value.Type, []*expr) {
 // expr compiles an expression.
 func (c *compiler) expr(env env, x syntax.Expr) *expr {
 	if env.group != nil {
-		if e := env.group.match(c, env, x); e != nil {
+		if e := env.group.match(c, x); e != nil {
 			return e
 		}
 	}

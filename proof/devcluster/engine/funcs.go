@@ -68,8 +68,8 @@ func (c *compiler) call(env env, call *syntax.Call) *expr {
 	if aggregates[name] != nil {
 		c.fail(call.Pos, "Aggregation function %s cannot be used here", call.Name)
 	}
-	if call.Star || call.Distinct {
-		c.fail(call.Pos, "%s takes neither * nor DISTINCT", call.Name)
+	if call.Star {
+		c.fail(call.Pos, "%s takes no *", call.Name)
 	}
 	if name == "nothing" {
 		return c.nothing(call)

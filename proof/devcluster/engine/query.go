@@ -94,17 +94,7 @@ func (c *compiler) union(q *syntax.Query) *relation {
 			})
 		}
 	}
-	if q.Distinct {
-		for _, col := range cols {
-			if !value.Comparable(col.typ) {
-				c.fail(q.Pos, "Cannot compare type %s of column %s in UNION", col.typ, col.name)
-			}
-		}
-	}
 	return &relation{cols: cols, run: func(e *exec, yield rowFunc) error {
-		if q.Distinct {
-			yield = distinct(e, cols, yield)
-		}
 		for _, r := range runs {
 			if err := r(e, yield); err != nil {
 				return err
@@ -112,25 +102,6 @@ func (c *compiler) union(q *syntax.Query) *relation {
 		}
 		return nil
 	}}
-}
-
-// distinct passes every row once.
-func distinct(e *exec, cols []column, yield rowFunc) rowFunc {
-	seen := map[string]struct{}{}
-	return func(row []value.Value) error {
-		var b []byte
-		for i, v := range row {
-			b = value.AppendHash(b, cols[i].typ, v)
-		}
-		if _, again := seen[string(b)]; again {
-			return nil
-		}
-		seen[string(b)] = struct{}{}
-		if err := e.holdBytes(len(b) + 48); err != nil {
-			return err
-		}
-		return yield(row)
-	}
 }
 
 // count compiles LIMIT or OFFSET; nil stays nil.
@@ -225,7 +196,7 @@ func (c *compiler) items(env env, list []syntax.SelectItem) selected {
 		}
 		star = true
 		if env.group != nil {
-			c.fail(it.Pos, "* cannot be used with GROUP BY or aggregation functions")
+			c.fail(it.Pos, "* cannot be used with aggregation functions")
 		}
 		found := false
 		for j, col := range env.cols {
@@ -281,26 +252,15 @@ func (c *compiler) selectOf(s *syntax.Select, order []syntax.OrderItem, limit, o
 		scope.group = g
 	}
 	list := c.items(scope, s.Items)
-	var having *expr
-	if s.Having != nil {
-		if g == nil {
-			c.fail(s.Having.At(), "HAVING needs GROUP BY or aggregation functions")
-		}
-		having = c.truth(s.Having.At(), c.expr(scope, s.Having))
-	}
 	keys := c.sortKeys(scope, s, list, order)
 	if g != nil {
 		run = g.run(run)
-		if having != nil {
-			run = filtered(run, having)
-		}
-	}
-	if g == nil && !s.Distinct && src.scan.sorted(keys) {
+	} else if src.scan.sorted(keys) {
 		keys = nil
 	}
 	return &relation{cols: list.cols, run: func(e *exec, yield rowFunc) error {
 		return cut(e, limit, offset, yield, func(yield rowFunc) error {
-			return list.produce(e, run, keys, s.Distinct, yield)
+			return list.produce(e, run, keys, yield)
 		})
 	}}
 }
@@ -323,24 +283,15 @@ func (c *compiler) sortKeys(scope env, s *syntax.Select, list selected, order []
 	for _, o := range order {
 		k := sortKey{desc: o.Desc, source: -1, out: -1}
 		col, plain := o.X.(*syntax.Column)
-		switch {
-		case plain && col.Table == "":
+		if plain && col.Table == "" {
 			k.out = slices.IndexFunc(list.cols, func(lc column) bool { return lc.name == col.Name })
-		case s.Distinct: // the same expression as a selected one
-			if i := slices.IndexFunc(s.Items, func(it syntax.SelectItem) bool { return !it.Star && syntax.Same(it.X, o.X) }); i >= 0 {
-				name := c.outName(s.Items[i], i)
-				k.out = slices.IndexFunc(list.cols, func(lc column) bool { return lc.name == name })
-			}
 		}
-		switch {
-		case k.out >= 0:
+		if k.out >= 0 {
 			k.typ = list.cols[k.out].typ
 			if plain && c.isColumn(s, col.Name) {
 				c.try(func() { k.source = c.find(scope, o.X.At(), "", col.Name) })
 			}
-		case s.Distinct:
-			c.fail(o.X.At(), "ORDER BY of a SELECT DISTINCT can name selected columns only")
-		default:
+		} else {
 			k.x = c.expr(scope, o.X)
 			k.typ = k.x.typ
 			if plain && scope.group == nil {
@@ -407,16 +358,13 @@ func (a *access) sorted(keys []sortKey) bool {
 	return true
 }
 
-// produce computes the list for every row, with DISTINCT and ORDER BY.
-func (s selected) produce(e *exec, run func(*exec, rowFunc) error, keys []sortKey, unique bool, yield rowFunc) error {
+// produce computes the list for every row, with ORDER BY.
+func (s selected) produce(e *exec, run func(*exec, rowFunc) error, keys []sortKey, yield rowFunc) error {
 	sort := sorter{keys: keys}
 	var source []value.Value // the row that the list is computed from
 	take := yield
 	if keys != nil {
 		take = func(out []value.Value) error { return sort.add(e, source, out) }
-	}
-	if unique {
-		take = distinct(e, s.cols, take)
 	}
 	err := run(e, func(row []value.Value) error {
 		out := make([]value.Value, len(s.out))

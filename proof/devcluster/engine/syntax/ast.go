@@ -144,11 +144,10 @@ type Source struct {
 	Values [][]Expr
 }
 
-// Query is one SELECT, or several joined by UNION ALL or by UNION, with order and limits.
+// Query is one SELECT, or several joined by UNION ALL, with order and limits.
 type Query struct {
 	Pos
 	Selects       []*Select
-	Distinct      bool // UNION without ALL
 	OrderBy       []OrderItem
 	Limit, Offset Expr
 }
@@ -162,12 +161,9 @@ type OrderItem struct {
 // Select is one SELECT without order and limits.
 type Select struct {
 	Pos
-	Distinct bool
-	Items    []SelectItem
-	From     *From
-	Where    Expr
-	GroupBy  []GroupItem
-	Having   Expr
+	Items []SelectItem
+	From  *From
+	Where Expr
 }
 
 // SelectItem is one expression of a SELECT list, or a star.
@@ -177,12 +173,6 @@ type SelectItem struct {
 	Table string // of table.*
 	X     Expr
 	As    string
-}
-
-// GroupItem is one expression of GROUP BY, with the name it may be given.
-type GroupItem struct {
-	X  Expr
-	As string
 }
 
 // From is a source of rows: a join if Join is set, else one of Table, Query, Param and Rows.
@@ -296,10 +286,9 @@ type (
 	// Call is a function or an aggregate.
 	Call struct {
 		Pos
-		Name     string // as written, with :: if qualified
-		Args     []Expr
-		Star     bool // COUNT(*)
-		Distinct bool
+		Name string // as written, with :: if qualified
+		Args []Expr
+		Star bool // COUNT(*)
 	}
 	// Cast is CAST(x AS type).
 	Cast struct {

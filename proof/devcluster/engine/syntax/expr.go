@@ -293,7 +293,6 @@ func (p *parser) call(t token) Expr {
 		c.Name += "::" + p.name("the name of a function").Text
 	}
 	p.expect("(")
-	c.Distinct = p.word("DISTINCT")
 	takesType := strings.EqualFold(c.Name, "nothing")
 	for !p.peek().punct(")") {
 		at := p.peek()

@@ -20,16 +20,8 @@ func (p *parser) query() *Query {
 	} else {
 		q.Selects = []*Select{p.selectCore()}
 	}
-	for n := 0; p.isWords("UNION"); n++ {
-		at := p.next()
-		distinct := !p.word("ALL")
-		if n > 0 && distinct != q.Distinct {
-			p.fail(at.pos, "UNION together with UNION ALL is outside of the supported subset of YQL")
-		}
-		q.Distinct = distinct
-		if distinct {
-			p.word("DISTINCT")
-		}
+	for p.word("UNION") {
+		p.expectWord("ALL")
 		open := p.punct("(")
 		q.Selects = append(q.Selects, p.selectCore())
 		if open {
@@ -73,31 +65,12 @@ func (p *parser) bracketedQuery() bool {
 func (p *parser) selectCore() *Select {
 	s := &Select{Pos: p.peek().pos}
 	p.expectWord("SELECT")
-	if !p.word("ALL") {
-		s.Distinct = p.word("DISTINCT")
-	}
 	s.Items = p.items()
 	if p.word("FROM") {
 		s.From = p.from()
 	}
 	if p.word("WHERE") {
 		s.Where = p.expr()
-	}
-	if p.word("GROUP") {
-		p.expectWord("BY")
-		for {
-			item := GroupItem{X: p.expr()}
-			if p.word("AS") {
-				item.As = p.name("a name").Text
-			}
-			s.GroupBy = append(s.GroupBy, item)
-			if !p.punct(",") {
-				break
-			}
-		}
-	}
-	if p.word("HAVING") {
-		s.Having = p.expr()
 	}
 	return s
 }

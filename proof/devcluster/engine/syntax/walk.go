@@ -1,7 +1,5 @@
 package syntax
 
-import "reflect"
-
 // Walk calls f for x and every expression in it, except those inside queries.
 func Walk(x Expr, f func(Expr)) {
 	if x == nil {
@@ -39,51 +37,6 @@ func children(x Expr) []Expr {
 		return x.Items
 	}
 	return nil
-}
-
-// Same reports whether two expressions are equal but for where they stand.
-func Same(a, b Expr) bool { return same(reflect.ValueOf(a), reflect.ValueOf(b)) }
-
-var posType = reflect.TypeFor[Pos]()
-
-func same(a, b reflect.Value) bool {
-	if a.IsValid() != b.IsValid() || a.IsValid() && a.Type() != b.Type() {
-		return false
-	}
-	if !a.IsValid() || a.Type() == posType {
-		return true
-	}
-	switch a.Kind() {
-	case reflect.Interface, reflect.Pointer:
-		if a.IsNil() || b.IsNil() {
-			return a.IsNil() && b.IsNil()
-		}
-		return same(a.Elem(), b.Elem())
-	case reflect.Struct:
-		if !a.CanInterface() { // a type's own fields
-			return true
-		}
-		for i := range a.NumField() {
-			if !a.Type().Field(i).IsExported() {
-				continue
-			}
-			if !same(a.Field(i), b.Field(i)) {
-				return false
-			}
-		}
-		return true
-	case reflect.Slice:
-		if a.Len() != b.Len() {
-			return false
-		}
-		for i := range a.Len() {
-			if !same(a.Index(i), b.Index(i)) {
-				return false
-			}
-		}
-		return true
-	}
-	return a.Equal(b)
 }
 
 // visitor goes through a whole script, queries included.
@@ -152,10 +105,6 @@ func (v visitor) query(q *Query) {
 		v.items(s.Items)
 		v.fromItem(s.From)
 		v.in(s.Where)
-		for _, g := range s.GroupBy {
-			v.in(g.X)
-		}
-		v.in(s.Having)
 	}
 	for _, o := range q.OrderBy {
 		v.in(o.X)
