@@ -285,7 +285,7 @@ func TestPartsAndTruncation(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := db.Execute(ctx, Request{Text: "SELECT COUNT(*) FROM t AS a CROSS JOIN t AS b", Database: "/local"}, nothing)
+	_, err := db.Execute(ctx, Request{Text: "SELECT COUNT(*) FROM t AS a JOIN t AS b ON true", Database: "/local"}, nothing)
 	wantStatus(t, err, Ydb.StatusIds_CANCELLED, "canceled")
 }
 

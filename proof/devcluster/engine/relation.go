@@ -28,11 +28,6 @@ func (c *compiler) from(f *syntax.From, where syntax.Expr) *source {
 		return &source{run: func(_ *exec, yield rowFunc) error { return yield(nil) }, cols: nil}
 	}
 	first, joins := flatten(f)
-	for _, j := range joins {
-		if left, right := j.Join.Sides(); !left || !right { // a name of the WHERE may be that of another column as well
-			where = nil
-		}
-	}
 	it := c.item(first, nil, where)
 	src := &source{cols: it.cols, scan: it.scan, run: func(e *exec, yield rowFunc) error { return it.run(e, nil, yield) }}
 	for _, j := range joins {
@@ -56,24 +51,6 @@ func aliasOf(f *syntax.From) string {
 		return f.Table.Text[strings.LastIndexByte(f.Table.Text, '/')+1:]
 	}
 	return f.Alias
-}
-
-// condition returns the join's ON; a USING becomes one.
-func (c *compiler) condition(j *syntax.From, left []column) syntax.Expr {
-	if len(j.Using) == 0 {
-		return j.On
-	}
-	on := &syntax.Logic{Pos: j.Pos, Op: "AND"}
-	for _, n := range j.Using {
-		i := c.find(env{cols: left}, n.Pos, "", n.Text)
-		if i < 0 {
-			c.fail(n.Pos, "Column %s is not in scope", n.Text)
-		}
-		on.Args = append(on.Args, &syntax.Binary{Pos: n.Pos, Op: "=",
-			L: &syntax.Column{Pos: n.Pos, Table: left[i].table, Name: n.Text},
-			R: &syntax.Column{Pos: n.Pos, Table: aliasOf(j.Right), Name: n.Text}})
-	}
-	return on
 }
 
 // item compiles one item of a FROM; left are the columns to its left.
@@ -169,134 +146,61 @@ func (c *compiler) tableItem(f *syntax.From, left []column, filters []syntax.Exp
 
 // join puts an item to the right of a source.
 func (c *compiler) join(left *source, j *syntax.From, where syntax.Expr) *source {
-	kind := j.Join
-	cond := c.condition(j, left.cols)
-	if kind.KeepsLeft() { // there a WHERE would turn rows into missing ones
+	outer := j.Join == syntax.LeftJoin
+	if outer { // there a WHERE would turn rows into missing ones
 		where = nil
 	}
-	all := kind.KeepsRight() || kind == syntax.RightSemi
-	var right *item
-	if all { // rows of the right side are told apart
-		right = c.item(j.Right, nil, where)
-	} else {
-		right = c.item(j.Right, left.cols, cond, where)
-	}
+	right := c.item(j.Right, left.cols, j.On, where)
 	cols := slices.Concat(left.cols, right.cols)
-	var on *expr
-	if cond != nil {
-		on = c.truth(j.Pos, c.expr(env{cols: cols}, cond))
-	}
-	keys := c.equalities(conjuncts(cond), left.cols, right.cols)
-	for i := range cols {
-		if i < len(left.cols) && kind.KeepsRight() || i >= len(left.cols) && kind.KeepsLeft() {
+	on := c.truth(j.Pos, c.expr(env{cols: cols}, j.On))
+	keys := c.equalities(conjuncts(j.On), left.cols, right.cols)
+	if outer {
+		for i := len(left.cols); i < len(cols); i++ {
 			cols[i].typ, cols[i].konst = value.Nullable(cols[i].typ), nil
 		}
 	}
-	run := &joinRun{kind: kind, left: left, right: right, on: on, keys: keys, cell: c.cell(), all: all,
-		lookup: !all && right.scan != nil && right.scan.bound()}
-	switch l, r := kind.Sides(); {
-	case !r:
-		return &source{cols: left.cols, run: run.run}
-	case !l:
-		return &source{cols: right.cols, run: run.run}
-	}
+	run := &joinRun{outer: outer, left: left, right: right, on: on, keys: keys, lookup: right.scan != nil && right.scan.bound()}
 	return &source{cols: cols, run: run.run}
 }
 
 // joinRun executes a join.
 type joinRun struct {
-	kind   syntax.JoinKind
+	outer  bool // rows of the left side without a match come out as well
 	left   *source
 	right  *item
 	on     *expr
 	keys   []equality
-	cell   int
-	all    bool // the right side is read whole, and which of its rows had a match is remembered
-	lookup bool // it is read by key for every row on the left
+	lookup bool // the right side is read by key for every row on the left
 }
 
 func (j *joinRun) run(e *exec, yield rowFunc) error {
 	var hashed *hashRows
-	var found []bool // with all: which rows of the right side have had a match
-	hash := func() (err error) {
-		if hashed == nil {
-			hashed, err = hashOf(e, j.right, j.keys, j.cell, j.kind.KeepsRight())
-		}
-		if j.all && found == nil && err == nil {
-			found = make([]bool, len(hashed.rows))
-		}
-		return err
-	}
-	err := j.left.run(e, func(l []value.Value) error {
+	return j.left.run(e, func(l []value.Value) (err error) {
 		matched := false
-		try := func(i int, r []value.Value) error {
-			row := make([]value.Value, 0, len(l)+len(r))
-			row = append(append(row, l...), r...)
-			if j.on != nil {
-				v, err := j.on.eval(e, row)
-				if err != nil {
-					return err
-				}
-				if v.Null > 0 || v.Lo == 0 {
-					return nil
-				}
+		try := func(r []value.Value) error {
+			row := slices.Concat(l, r)
+			v, err := j.on.eval(e, row)
+			if err != nil || v.Null > 0 || v.Lo == 0 {
+				return err
 			}
-			again, before := matched, false
 			matched = true
-			if found != nil {
-				before, found[i] = found[i], true
-			}
-			switch j.kind {
-			case syntax.LeftOnly, syntax.RightOnly, syntax.Exclusion:
-				return nil
-			case syntax.LeftSemi:
-				if again {
-					return nil
-				}
-				return yield(l)
-			case syntax.RightSemi:
-				if before {
-					return nil
-				}
-				return yield(r)
-			}
 			return yield(row)
 		}
-		var err error
+		if !j.lookup && hashed == nil {
+			if hashed, err = hashOf(e, j.right, j.keys); err != nil {
+				return err
+			}
+		}
 		if j.lookup {
-			err = j.right.run(e, l, func(r []value.Value) error { return try(0, r) })
-		} else if err = hash(); err == nil {
+			err = j.right.run(e, l, try)
+		} else {
 			err = hashed.match(e, j.keys, l, try)
 		}
-		switch {
-		case err != nil || matched || !j.kind.KeepsLeft():
+		if err != nil || matched || !j.outer {
 			return err
-		case j.kind == syntax.LeftOnly:
-			return yield(l)
 		}
-		return yield(append(slices.Clone(l), nulls(len(j.right.cols))...))
+		return yield(slices.Concat(l, nulls(len(j.right.cols))))
 	})
-	if err != nil || !j.kind.KeepsRight() {
-		return err
-	}
-	if err := hash(); err != nil { // without rows on the left it was not read yet
-		return err
-	}
-	for i, r := range hashed.rows {
-		if found[i] {
-			continue
-		}
-		if err := e.tick(); err != nil {
-			return err
-		}
-		if j.kind != syntax.RightOnly {
-			r = append(nulls(len(j.left.cols)), r...)
-		}
-		if err := yield(r); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func nulls(n int) []value.Value {
@@ -357,21 +261,16 @@ type hashRows struct {
 	byHash map[string][]int // places in rows; unused without equalities
 }
 
-// hashOf reads the right side once for the whole join; all says that rows are kept that can match nothing.
-func hashOf(e *exec, right *item, keys []equality, cell int, all bool) (*hashRows, error) {
-	if h, ok := e.cells[cell].(*hashRows); ok {
-		return h, nil
-	}
+// hashOf reads the right side once for the whole join. Rows that can match nothing are left out.
+func hashOf(e *exec, right *item, keys []equality) (*hashRows, error) {
 	h := &hashRows{byHash: map[string][]int{}}
 	err := right.run(e, nil, func(row []value.Value) error {
 		if len(keys) > 0 {
 			k, ok, err := hashKey(e, keys, row, func(q equality) *expr { return q.right })
-			switch {
-			case err != nil || !ok && !all:
+			if !ok {
 				return err
-			case ok:
-				h.byHash[k] = append(h.byHash[k], len(h.rows))
 			}
+			h.byHash[k] = append(h.byHash[k], len(h.rows))
 		}
 		h.rows = append(h.rows, row)
 		return e.hold(row)
@@ -393,12 +292,12 @@ func hashKey(e *exec, keys []equality, row []value.Value, side func(equality) *e
 }
 
 // match tries the rows that may match a row on the left.
-func (h *hashRows) match(e *exec, keys []equality, left []value.Value, try func(i int, row []value.Value) error) error {
+func (h *hashRows) match(e *exec, keys []equality, left []value.Value, try rowFunc) error {
 	one := func(i int) error {
 		if err := e.tick(); err != nil {
 			return err
 		}
-		return try(i, h.rows[i])
+		return try(h.rows[i])
 	}
 	if len(keys) == 0 {
 		for i := range h.rows {

@@ -188,7 +188,6 @@ type From struct {
 	Join        JoinKind
 	Left, Right *From
 	On          Expr
-	Using       []Name
 }
 
 // JoinKind is the kind of a join.
@@ -198,31 +197,8 @@ type JoinKind uint8
 const (
 	NoJoin JoinKind = iota
 	InnerJoin
-	LeftJoin
-	CrossJoin
-	RightJoin
-	FullJoin
-	LeftSemi  // rows of the left side that have a match
-	LeftOnly  // rows of the left side that have none
-	RightSemi // the same of the right side
-	RightOnly
-	Exclusion // rows of either side that have none
+	LeftJoin // rows of the left side without a match come out as well
 )
-
-// KeepsLeft reports whether rows of the left side come out that have no match.
-func (k JoinKind) KeepsLeft() bool {
-	return k == LeftJoin || k == FullJoin || k == LeftOnly || k == Exclusion
-}
-
-// KeepsRight is the same of the right side.
-func (k JoinKind) KeepsRight() bool {
-	return k == RightJoin || k == FullJoin || k == RightOnly || k == Exclusion
-}
-
-// Sides are the sides whose columns come out.
-func (k JoinKind) Sides() (left, right bool) {
-	return k != RightSemi && k != RightOnly, k != LeftSemi && k != LeftOnly
-}
 
 // Expr is one of the expression types below.
 type Expr interface{ At() Pos }

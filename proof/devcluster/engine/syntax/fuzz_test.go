@@ -37,7 +37,7 @@ func TestParseIsBounded(t *testing.T) {
 		"members":  "SELECT a" + strings.Repeat(".a", 10000),
 		"types":    "DECLARE $a AS " + strings.Repeat("List<", 10000),
 		"optional": "DECLARE $a AS Int32" + strings.Repeat("?", 10000),
-		"joins":    "SELECT 1 FROM a" + strings.Repeat(" CROSS JOIN a", 10000),
+		"joins":    "SELECT 1 FROM a" + strings.Repeat(" JOIN a ON b", 10000),
 		"queries":  strings.Repeat("SELECT * FROM (", 10000),
 		"unary":    "SELECT " + strings.Repeat("a[", 10000),
 	} {

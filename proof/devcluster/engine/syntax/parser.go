@@ -116,7 +116,7 @@ var outside = []string{
 	"INTERSECT", "EXCEPT", "WITHOUT", "MATCH_RECOGNIZE", "PROCESS", "REDUCE", "DEFINE", "EVALUATE", "DO", "COMMIT", "ROLLBACK", "EXPORT",
 	"IMPORT", "GRANT", "REVOKE", "BACKUP", "RESTORE", "ANALYZE", "ROLLUP", "CUBE", "GROUPING", "EXTERNAL",
 	"TOPIC", "USER", "ROLE", "OBJECT", "SEQUENCE", "CHANGEFEED", "FAMILY", "DEFAULT", "TEMP", "TEMPORARY", "RENAME", "STREAM", "CONCAT", "USE",
-	"COLLATE", "UNIQUE", "LOCAL", "COMPACT", "VIEW", "GROUP", "HAVING", "DISTINCT",
+	"COLLATE", "UNIQUE", "LOCAL", "COMPACT", "VIEW", "GROUP", "HAVING", "DISTINCT", "CROSS",
 }
 
 // unexpected fails at the next token; want says what would have been right.

@@ -112,22 +112,9 @@ func (p *parser) from() *From {
 		if kind == NoJoin {
 			return left
 		}
-		j := &From{Pos: pos, Join: kind, Left: left, Right: p.fromItem()}
-		if kind != CrossJoin {
-			switch {
-			case p.word("ON"):
-				j.On = p.expr()
-			case p.word("USING"):
-				if p.peek().punct("(") {
-					j.Using = p.names("the name of a column")
-				} else {
-					j.Using = []Name{p.name("the name of a column")}
-				}
-			default:
-				p.unexpected("'ON' or 'USING'")
-			}
-		}
-		left = j
+		right := p.fromItem()
+		p.expectWord("ON")
+		left = &From{Pos: pos, Join: kind, Left: left, Right: right, On: p.expr()}
 	}
 }
 
@@ -135,28 +122,12 @@ func (p *parser) from() *From {
 func (p *parser) join() JoinKind {
 	t := p.peek()
 	switch {
-	case p.punct(","), p.word("CROSS", "JOIN"):
-		return CrossJoin
 	case p.word("JOIN"), p.word("INNER", "JOIN"):
 		return InnerJoin
 	case p.word("LEFT", "JOIN"), p.word("LEFT", "OUTER", "JOIN"):
 		return LeftJoin
-	case p.word("RIGHT", "JOIN"), p.word("RIGHT", "OUTER", "JOIN"):
-		return RightJoin
-	case p.word("FULL", "JOIN"), p.word("FULL", "OUTER", "JOIN"):
-		return FullJoin
-	case p.word("LEFT", "SEMI", "JOIN"):
-		return LeftSemi
-	case p.word("LEFT", "ONLY", "JOIN"):
-		return LeftOnly
-	case p.word("RIGHT", "SEMI", "JOIN"):
-		return RightSemi
-	case p.word("RIGHT", "ONLY", "JOIN"):
-		return RightOnly
-	case p.word("EXCLUSION", "JOIN"):
-		return Exclusion
-	case p.isWords("LEFT"), p.isWords("RIGHT"), p.isWords("FULL"), p.isWords("EXCLUSION"):
-		p.fail(t.pos, "%s %s is outside of the supported subset of YQL", strings.ToUpper(t.text), strings.ToUpper(p.peekAt(1).text))
+	case p.isWords("LEFT"):
+		p.fail(t.pos, "LEFT %s is outside of the supported subset of YQL", strings.ToUpper(p.peekAt(1).text))
 	}
 	return NoJoin
 }
