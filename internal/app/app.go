@@ -62,34 +62,48 @@ type App struct {
 	log     *slog.Logger
 	lines   *Lines        // where log goes; nil: to a writer of the caller's
 	level   slog.LevelVar // of log
-	reload  reloader
-	certs   listenerCerts
 	started time.Time
 
-	telemetry *telemetry.Telemetry
-	access    *accesslog.Log
-	memory    *memguard.Guard // nil: none
-	requests  *memguard.Budget
-	lane      *lane.Lane // where large requests are inflated, decoded and encoded
-	core      core
+	core core
+	room
+	edges
+	watching
+
+	reload  reloader
+	phase   phase
+	restart restart.Restart
+}
+
+// room is what large requests take: memory and the processor's time.
+type room struct {
+	memory   *memguard.Guard // nil: none
+	requests *memguard.Budget
+	lane     *lane.Lane // where large requests are inflated, decoded and encoded
+}
+
+// edges are the ways in: what is bound, and what answers there.
+type edges struct {
+	certs     listenerCerts
+	listeners listen.Set
+	socket    *listen.AdminSocket // nil: off
+	guard     *loopback.Guard
 	api       *facade.Service
 	grpc      *grpc.Server   // of the plain API
 	wire      *wire.Server   // in front of it; nil: clients come to grpc itself
 	xds       *xds.Publisher // nil: off
-	guard     *loopback.Guard
 	admin     *admin.Server
+	health    *listen.Health // grpc.health.v1
+}
+
+// watching is what the process tells of itself.
+type watching struct {
+	telemetry *telemetry.Telemetry
+	access    *accesslog.Log
+	history   *history.Recorder // of the last ten minutes
+	views     snapshot.Views
 	events    *admin.Events
 	findings  *findings.Watch
-	judged    chan struct{}     // capacity 1: there are new verdicts
-	history   *history.Recorder // of the last ten minutes
-
-	views     snapshot.Views
-	health    *listen.Health // grpc.health.v1
-	listeners listen.Set
-	socket    *listen.AdminSocket // nil: off
-	phase     phase
-
-	restart restart.Restart
+	judged    chan struct{} // capacity 1: there are new verdicts
 }
 
 // Lines is a writer that does not wait for its reader.
@@ -117,7 +131,8 @@ type core struct {
 
 // assemble is New; from is the process whose place this one takes, nil if none.
 func assemble(c *Config, settings *config.Settings, version string, logs io.Writer, from *restart.Inherited) (_ *App, err error) {
-	a := &App{config: *c, version: version, started: time.Now(), health: listen.NewHealth(), events: admin.NewEvents(), findings: findings.New(), judged: make(chan struct{}, 1)}
+	a := &App{config: *c, version: version, started: time.Now()}
+	a.health, a.events, a.findings, a.judged = listen.NewHealth(), admin.NewEvents(), findings.New(), make(chan struct{}, 1)
 	a.log = telemetry.NewLogger(logs, c.Log, &a.level)
 	a.lines, _ = logs.(*Lines)
 	panics.LogTo(a.log)
@@ -132,20 +147,9 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		return nil, fmt.Errorf("http.hosts: %w", err)
 	}
 	defer from.Close()
-	if a.certs, err = newListenerCerts(c, a.log); err != nil {
+	if err := a.openListeners(from); err != nil {
 		return nil, err
 	}
-	if err := a.listeners.Bind(placesOf(a.config, from), a.log); err != nil {
-		return nil, err
-	}
-	if a.socket, err = adminSocketOf(a.config.Admin.Socket, from, a.log); err != nil {
-		return nil, fmt.Errorf("admin.socket: %w", err)
-	}
-	files, _ := listen.OpenFiles()
-	memory := memoryLimit()
-	most := listen.BoundsOf(a.config.Connections.Each, a.config.Connections.total(), files, memory)
-	a.warnClamped(most, files, memory)
-	a.bound(most)
 	if err := a.restart.Open(a.config.Takeover, from); err != nil {
 		return nil, fmt.Errorf("takeover.socket: %w", err)
 	}
@@ -161,7 +165,41 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	a.telemetry.SetEndpoint(a.core.driver.Endpoint())
 	a.access = accesslog.New(c.Access, a.log)
 	a.history = history.New(a.views.Reading)
-	a.api, err = facade.New(c.Facade, facade.Deps{
+	if a.api, err = facade.New(c.Facade, a.apiDeps()); err != nil {
+		return nil, err
+	}
+	if err := a.openGRPC(); err != nil {
+		return nil, err
+	}
+	a.openXDS()
+	a.views.Source = a.newSource()
+	a.admin = a.newAdmin()
+	return a, metrics.Observe(a.telemetry.Meters(), &a.views.Source)
+}
+
+// openListeners binds all that clients and operators connect to, or takes it over
+// from a process whose place this one takes.
+func (a *App) openListeners(from *restart.Inherited) (err error) {
+	if a.certs, err = newListenerCerts(&a.config, a.log); err != nil {
+		return err
+	}
+	if err := a.listeners.Bind(placesOf(a.config, from), a.log); err != nil {
+		return err
+	}
+	if a.socket, err = adminSocketOf(a.config.Admin.Socket, from, a.log); err != nil {
+		return fmt.Errorf("admin.socket: %w", err)
+	}
+	files, _ := listen.OpenFiles()
+	memory := memoryLimit()
+	most := listen.BoundsOf(a.config.Connections.Each, a.config.Connections.total(), files, memory)
+	a.warnClamped(most, files, memory)
+	a.bound(most)
+	return nil
+}
+
+// apiDeps are the parts that the plain API uses.
+func (a *App) apiDeps() facade.Deps {
+	return facade.Deps{
 		Driver:    facade.NewDriver(a.core.client),
 		Database:  a.core.driver.Database(),
 		Apps:      a.core.apps,
@@ -177,17 +215,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		Caches:    textsFor(memoryLimit()),
 		Log:       a.log,
 		Access:    a.access,
-	})
-	if err != nil {
-		return nil, err
 	}
-	if err := a.openGRPC(); err != nil {
-		return nil, err
-	}
-	a.openXDS()
-	a.views.Source = a.newSource()
-	a.admin = a.newAdmin()
-	return a, metrics.Observe(a.telemetry.Meters(), &a.views.Source)
 }
 
 // openGRPC makes what serves the gRPC port.
@@ -460,12 +488,8 @@ func (a *App) Ready() Ready {
 	}
 }
 
-// Run serves until ctx ends, writes one line of JSON to ready once requests are
-// served, and then stops in the order of ARCHITECTURE.md; when hurry ends it
-// stops at once instead. It returns nil if nothing was cut off and nothing
-// failed.
-func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
-	group := lifecycle.New(a.log)
+// addParts has the group run all parts that are no servers.
+func (a *App) addParts(group *lifecycle.Group) {
 	for _, part := range []struct {
 		name string
 		run  func(context.Context) error
@@ -490,6 +514,15 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 	} {
 		group.Part(part.name, part.run)
 	}
+}
+
+// Run serves until ctx ends, writes one line of JSON to ready once requests are
+// served, and then stops in the order of ARCHITECTURE.md; when hurry ends it
+// stops at once instead. It returns nil if nothing was cut off and nothing
+// failed.
+func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
+	group := lifecycle.New(a.log)
+	a.addParts(group)
 	servers := a.newServers()
 	servers.addTo(group)
 	if a.socket != nil {

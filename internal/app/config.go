@@ -34,7 +34,7 @@ import (
 const EnvPrefix = "SIDECAR_"
 
 // Config nests the settings of all parts. Its yaml tags are the names that
-// people use: see internal/config.
+// people use: see internal/config. Wide: it has a field for each section.
 type Config struct {
 	YDB         upstream.Config      `yaml:"ydb"`
 	Discovery   discovery.Config     `yaml:"discovery"`

@@ -77,17 +77,21 @@ type servers struct {
 	httpTLS, adminTLS bool // over TCP: what comes over a Unix socket does not leave the machine
 
 	clients *listen.Clients // of http
-
-	goAway sync.Once
-	away   chan struct{} // closed when every gRPC connection is over
+	goodbye
 
 	handedOver atomic.Bool // another process accepts
+}
+
+// goodbye is said to the connections of gRPC once.
+type goodbye struct {
+	goAway sync.Once
+	away   chan struct{} // closed when every gRPC connection is over
 }
 
 func (a *App) newServers() *servers {
 	s := &servers{
 		grpc: a.grpc, wire: a.wire, front: a.grpc, watch: a.health, http: a.newHTTP(),
-		on: &a.listeners, clients: listen.NewClients(), away: make(chan struct{}),
+		on: &a.listeners, clients: listen.NewClients(), goodbye: goodbye{away: make(chan struct{})},
 	}
 	if a.wire != nil {
 		s.front, s.detach = a.wire, a.wire.Release

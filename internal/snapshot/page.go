@@ -25,7 +25,8 @@ type pageState struct {
 	History history.History `json:"history"` // what the page does not have yet
 }
 
-// pageNow is the part that is the same for all who look.
+// pageNow is the part that is the same for all who look. Wide: the page's script
+// reads each field by its name in the document.
 type pageNow struct {
 	Process      string                    `json:"process"` // id of the process: points of the history are numbered for each
 	At           int64                     `json:"at_ms"`   // milliseconds since 1970

@@ -15,7 +15,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/xds"
 )
 
-// PoolState is /state/pool.
+// PoolState is /state/pool. Wide: its figures stand side by side in the document.
 type PoolState struct {
 	Max        int               `json:"max"`
 	Min        int               `json:"min"`
@@ -129,6 +129,8 @@ type unidentifiedState struct {
 // maxUnidentified bounds the list.
 const maxUnidentified = 100
 
+// NodeStateItem is one node of /state/nodes. Wide: the document has all that is
+// known of a node on one level.
 type NodeStateItem struct {
 	ID          cluster.NodeID `json:"id"`
 	Address     string         `json:"address"`

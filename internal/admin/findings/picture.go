@@ -23,7 +23,7 @@ type Picture struct {
 	HeldLong    time.Duration // from which on a holder is worth a finding; 0: never
 }
 
-// Pool is the pool of sessions.
+// Pool is the pool of sessions. Wide: it has the figures that rules compare.
 type Pool struct {
 	Max, Limit, Sessions, Busy, Idle, Creating int
 	Min                                        int
@@ -39,7 +39,7 @@ type Pool struct {
 // lost is how many callers were sent away without a session.
 func (p Pool) lost() uint64 { return p.TimedOut + p.Refused + p.Shed }
 
-// Node is one node.
+// Node is one node. Wide: it has the figures and marks that rules compare.
 type Node struct {
 	ID      uint32
 	Address string
