@@ -57,7 +57,7 @@ func NewConns(memory int64) *Conns {
 	}
 }
 
-// Conn is one connection. It knows whether it is at rest: whether every byte
+// Conn is one connection. It knows whether it is idle: whether every byte
 // that came belongs to a request that was answered.
 type Conn struct {
 	Stream
@@ -66,51 +66,79 @@ type Conn struct {
 
 	heard atomic.Bool // something came
 	idle  atomic.Bool // no request is under way, for http.Server
-	// asked: it is no newcomer. A request came (over HTTP/1.1 its headers, over HTTP/2 its first bytes), or a handshake ended where
-	// HTTP/2 is all that is spoken, or it came from another process.
-	asked atomic.Bool
 	rest  atomic.Bool
 	mixed atomic.Bool // HTTP/2, which is never at rest: its state is on both sides
 	fixed bool        // set before the first Read: it speaks TLS and cannot move either
 	ahead bool        // a first byte of the next request came; only the server's reader touches it
 
-	since time.Time     // it came; constant
-	place *list.Element // among newcomers, guarded by Conns.mu; nil: it is none
+	arrival
+	move
+	parkedState
+	heading
+	underWay
+	ending
+	timing
+}
 
+// arrival is how a connection came.
+type arrival struct {
+	since    time.Time     // it came; constant
+	patience time.Duration // the first bytes may take at least so long; 0: what the server says
+	place    *list.Element // among newcomers, guarded by Conns.mu; nil: it is none
+	// asked: it is no newcomer. A request came (over HTTP/1.1 its headers, over HTTP/2 its first bytes), or a handshake ended where
+	// HTTP/2 is all that is spoken, or it came from another process.
+	asked atomic.Bool
+}
+
+// move is whether a connection has moved to another process.
+type move struct {
 	moving sync.Mutex // guards moved
 	moved  bool
+}
 
+// parkedState is what a connection keeps while it is parked.
+type parkedState struct {
 	parked   atomic.Pointer[Parked] // where it is parked, or was; nil: nowhere
-	left     atomic.Bool            // another connection has the socket, which is parked
 	requests context.Context        // of those that are served while it is parked; nil: none was. Of the shard's turns
 	before   []byte                 // what was read while it was parked; of the server's reader
+	left     atomic.Bool            // another connection has the socket, which is parked
+}
 
+// heading is how far the headers of a request have come.
+type heading struct {
 	handshake atomic.Pointer[tls.Conn] // the one over this, until its handshake is done; nil: there is none
 
 	whole  atomic.Bool // the headers of a request are here
 	second atomic.Bool // HTTP/2 without TLS for sure, which bounds its headers itself; other goroutines read them
 	// Of the goroutine that reads headers.
-	preface int // bytes of HTTP/2's that have come; -1: it is something else
-	head    int // bytes of headers
-	share   memguard.Reservation
 	shared  bool // share has begun
+	preface int  // bytes of HTTP/2's that have come; -1: it is something else
+	head    int  // bytes of headers
+	share   memguard.Reservation
+}
 
-	patience time.Duration // the first bytes may take at least so long; 0: what the server says
-
+// underWay counts the requests of a connection.
+type underWay struct {
 	under atomic.Int32 // requests under way that have come whole
 	free  atomic.Int64 // since when there is none of them, in nanoseconds since the epoch
+}
 
+// ending is how a connection closes.
+type ending struct {
 	pause  atomic.Pointer[time.Time] // nothing is read until then; nil: it is
 	closed chan struct{}             // once the connection is, through over
 	over   sync.Once
+}
 
+// timing is until when a connection waits, and for what.
+type timing struct {
 	mu       sync.Mutex  // guards what follows
 	deadline time.Time   // for reading, as the server wants it
-	woken    bool        // the one in force has another reason
-	parkDue  bool        // the same: its rest has been long enough then
 	rests    *time.Timer // of HTTP/2, lets the connection go; nil while a request is open
-	away     bool        // it made room, and closes soon whatever is open
 	resting  net.Conn    // with TLS, if that is spoken; for rests
+	woken    bool        // the deadline in force has another reason
+	parkDue  bool        // its reason is that the connection has been idle long enough to be parked
+	away     bool        // it made room, and closes soon whatever is open
 }
 
 // Greet takes in a connection that was made now.
@@ -126,7 +154,8 @@ func (s *Conns) take(conn net.Conn, patience time.Duration, newcomer bool) net.C
 	if !ok {
 		return conn
 	}
-	g := &Conn{Stream: below, of: s, patience: patience, since: time.Now(), closed: make(chan struct{})}
+	g := &Conn{Stream: below, of: s}
+	g.patience, g.since, g.closed = patience, time.Now(), make(chan struct{})
 	g.free.Store(g.since.UnixNano())
 	if local, ok := conn.(*net.UnixConn); ok {
 		g.user = newUserAddr(local)
