@@ -56,7 +56,12 @@ type Deps struct {
 	Documents map[string]func(Query) any
 	// Page is what the page shows; of its charts, the points after a number. Another
 	// process, by its name, gets all of them.
-	Page    func(process string, after uint64) any
+	Page func(process string, after uint64) any
+	Checks
+}
+
+// Checks are what probes and the watchdog ask.
+type Checks struct {
 	Live    []Check // asked with each /livez; they take no lock
 	Ready   []Check // listening and not draining
 	Started []Check // listening, and warm or long enough awake

@@ -37,9 +37,11 @@ func (w *world) server(config Config) *Server {
 			"/state/pool":  func(Query) any { return map[string]int{"idle": 3} },
 			"/state/nodes": func(Query) any { return math.NaN() },
 		},
-		Ready:   []Check{listening},
-		Started: []Check{listening, {"warm", func() error { return w.warm }}},
-		Deep:    []Check{{"node", func() error { return w.node }}},
+		Checks: Checks{
+			Ready:   []Check{listening},
+			Started: []Check{listening, {"warm", func() error { return w.warm }}},
+			Deep:    []Check{{"node", func() error { return w.node }}},
+		},
 	})
 }
 
@@ -166,7 +168,7 @@ func TestLivezNoticesAHungPart(t *testing.T) {
 		hang := make(chan struct{})
 		var broken atomic.Bool
 		broken.Store(true)
-		server := New(Default(), Deps{Guard: new(loopback.Guard), Vital: []Check{
+		server := New(Default(), Deps{Guard: new(loopback.Guard), Checks: Checks{Vital: []Check{
 			{"routing", func() error {
 				if broken.Load() {
 					return errors.New("state is broken")
@@ -174,7 +176,7 @@ func TestLivezNoticesAHungPart(t *testing.T) {
 				return nil
 			}},
 			{"pool", func() error { <-hang; return nil }},
-		}})
+		}}})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- server.Run(ctx) }()

@@ -60,15 +60,17 @@ func (a *App) newAdmin() *admin.Server {
 			"/state/connections": func(q admin.Query) any { return a.views.ConnectionsState(q) },
 			"/state/xds":         func(q admin.Query) any { return a.views.XDSState(q) },
 		},
-		Live:    []admin.Check{{Name: "data path", Ask: a.turning}},
-		Ready:   []admin.Check{listening},
-		Started: []admin.Check{listening, {Name: "warm", Ask: a.warm}},
-		Deep:    []admin.Check{{Name: "node", Ask: a.goodNode}},
-		Vital: []admin.Check{
-			{Name: "routing", Ask: func() error { a.core.router.Stats(); return nil }},
-			{Name: "pool", Ask: func() error { a.core.pool.Stats(); return nil }},
-			{Name: "api", Ask: func() error { a.api.State(); return nil }},
-			{Name: "discovery", Ask: func() error { a.core.discovery.State(); return nil }},
+		Checks: admin.Checks{
+			Live:    []admin.Check{{Name: "data path", Ask: a.turning}},
+			Ready:   []admin.Check{listening},
+			Started: []admin.Check{listening, {Name: "warm", Ask: a.warm}},
+			Deep:    []admin.Check{{Name: "node", Ask: a.goodNode}},
+			Vital: []admin.Check{
+				{Name: "routing", Ask: func() error { a.core.router.Stats(); return nil }},
+				{Name: "pool", Ask: func() error { a.core.pool.Stats(); return nil }},
+				{Name: "api", Ask: func() error { a.api.State(); return nil }},
+				{Name: "discovery", Ask: func() error { a.core.discovery.State(); return nil }},
+			},
 		},
 	})
 }
