@@ -194,21 +194,30 @@ func TestEnterDenies(t *testing.T) {
 	}
 }
 
-// Numbers stand for one app at a time, whoever comes and goes.
-func TestPlacesUnderLoad(t *testing.T) {
-	r := registry(t, Config{Max: 4})
-	stop := make(chan struct{})
+// minutesPass has minutes pass for the registry, one after the other, until stop.
+func minutesPass(r *Registry) (stop func()) {
+	over := make(chan struct{})
 	var clock sync.WaitGroup
 	clock.Go(func() {
 		for {
 			select {
-			case <-stop:
+			case <-over:
 				return
 			default:
 				r.minute.Add(1)
 			}
 		}
 	})
+	return func() {
+		close(over)
+		clock.Wait()
+	}
+}
+
+// Numbers stand for one app at a time, whoever comes and goes.
+func TestPlacesUnderLoad(t *testing.T) {
+	r := registry(t, Config{Max: 4})
+	stop := minutesPass(r)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	inside := map[uint8]string{} // by number, of those with something open
@@ -252,8 +261,7 @@ func TestPlacesUnderLoad(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	close(stop)
-	clock.Wait()
+	stop()
 	nothingOpen(t, r)
 }
 

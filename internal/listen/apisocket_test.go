@@ -39,7 +39,7 @@ func local(t *testing.T, path string, take func(setting, address string) net.Lis
 }
 
 // The socket of a process that died is replaced, that of one that answers is not, and a successor gets the name when it serves,
-// or has the socket itself.
+// or has the socket itself. Long: one name goes from process to process.
 func TestSocketNames(t *testing.T) {
 	found := func(path string, by <-chan struct{}) {
 		t.Helper()

@@ -61,8 +61,7 @@ func NewConns(memory int64) *Conns {
 // that came belongs to a request that was answered.
 type Conn struct {
 	Stream
-	of   *Conns
-	user *UserAddr // of a Unix socket; nil: the address is the connection's
+	of *Conns
 
 	heard atomic.Bool // something came
 	idle  atomic.Bool // no request is under way, for http.Server
@@ -82,6 +81,7 @@ type Conn struct {
 
 // arrival is how a connection came.
 type arrival struct {
+	user     *UserAddr     // of a Unix socket; nil: the address is the connection's
 	since    time.Time     // it came; constant
 	patience time.Duration // the first bytes may take at least so long; 0: what the server says
 	place    *list.Element // among newcomers, guarded by Conns.mu; nil: it is none

@@ -155,6 +155,101 @@ func TestConnectionWithAByteReadAheadIsNotAtRest(t *testing.T) {
 	}
 }
 
+// serveHeaders serves HTTP/1.1 and HTTP/2 on a listener until the test ends. Its
+// handler fails the test if bytes are held of a request whose headers are whole.
+func serveHeaders(t *testing.T, l net.Listener, all *Conns, secure bool) {
+	t.Helper()
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetHTTP2(true)
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn)
+	track := NewClients().Track
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: &protocols, ErrorLog: quiet, ConnState: track}
+	server.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if held := all.Headers.State().Held; r.Header.Get("Alone") != "" && held != 0 {
+			t.Errorf("%d bytes are held of a request whose headers are whole", held)
+		}
+	})
+	if secure {
+		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certtest.Of(t).Pair()}}
+	}
+	var run sync.WaitGroup
+	run.Go(func() { _ = ServeHTTP(server, greeting{l, all}, secure) })
+	t.Cleanup(func() {
+		_ = server.Close()
+		run.Wait()
+	})
+}
+
+// askTwice sends a request twice over one connection.
+func askTwice(dial func() (net.Conn, error), text string) error {
+	conn, err := dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for range 2 { // the second one on a connection counts from zero
+		if _, err := io.WriteString(conn, text); err != nil {
+			return err
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return err
+		}
+		_ = answer.Body.Close()
+	}
+	return nil
+}
+
+// longHandshake makes a long handshake, which counts no more once it is done.
+func longHandshake(t *testing.T, address string, config *tls.Config, all *Conns) (hangUp func() error) {
+	t.Helper()
+	long := config.Clone()
+	for i := range 60 {
+		long.NextProtos = append(long.NextProtos, strings.Repeat(string(rune('A'+i)), 200))
+	}
+	long.NextProtos = append(long.NextProtos, "http/1.1")
+	conn, err := tls.Dial("tcp", address, long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "no byte is held for a handshake that is done", func() bool { return all.Headers.State().Held == 0 })
+	return conn.Close
+}
+
+// manyHeaders makes requests over one connection of HTTP/2, whose headers in all
+// are more than there is memory for.
+func manyHeaders(t *testing.T, address string, config *tls.Config, overTLS bool, each int) {
+	t.Helper()
+	var second http.Protocols
+	second.SetHTTP2(overTLS)
+	second.SetUnencryptedHTTP2(!overTLS)
+	transport := &http.Transport{Protocols: &second, TLSClientConfig: config}
+	defer transport.CloseIdleConnections()
+	url := "http://" + address
+	if overTLS {
+		url = "https://" + address
+	}
+	for i := range 10 {
+		r, err := http.NewRequest(http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X", strings.Repeat(string(rune('a'+i)), each))
+		answer, err := transport.RoundTrip(r)
+		if err != nil {
+			t.Fatalf("HTTP/2 meanwhile, request %d: %v", i, err)
+		}
+		if _ = answer.Body.Close(); answer.ProtoMajor != 2 {
+			t.Errorf("it is %s", answer.Proto)
+		}
+	}
+}
+
 // Headers that are not whole count on all connections together, and those that are short or whole do not.
 func TestHeadersAreBounded(t *testing.T) {
 	const most, each, clients = 64 << 10, 20 << 10, 20
@@ -177,70 +272,20 @@ func TestHeadersAreBounded(t *testing.T) {
 			}
 			all := NewConns(0)
 			all.Headers = memguard.OfBytes(most)
-			var protocols http.Protocols
-			protocols.SetHTTP1(true)
-			protocols.SetUnencryptedHTTP2(true)
-			protocols.SetHTTP2(true)
-			quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn)
-			track := NewClients().Track
-			server := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: &protocols, ErrorLog: quiet, ConnState: track}
-			server.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				if held := all.Headers.State().Held; r.Header.Get("Alone") != "" && held != 0 {
-					t.Errorf("%d bytes are held of a request whose headers are whole", held)
-				}
-			})
 			secure := &tls.Config{InsecureSkipVerify: true}
-			if tc.tls {
-				server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certtest.Of(t).Pair()}}
-			}
-			var run sync.WaitGroup
-			run.Go(func() { _ = ServeHTTP(server, greeting{l, all}, tc.tls) })
-			t.Cleanup(func() {
-				_ = server.Close()
-				run.Wait()
-			})
+			serveHeaders(t, l, all, tc.tls)
 			dial := func() (net.Conn, error) {
 				if tc.tls {
 					return tls.Dial("tcp", l.Addr().String(), secure)
 				}
 				return net.Dial("tcp", l.Addr().String())
 			}
-			ask := func(text string) error {
-				conn, err := dial()
-				if err != nil {
-					return err
-				}
-				defer conn.Close()
-				for range 2 { // the second one on a connection counts from zero
-					if _, err := io.WriteString(conn, text); err != nil {
-						return err
-					}
-					answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-					if err != nil {
-						return err
-					}
-					_ = answer.Body.Close()
-				}
-				return nil
-			}
+			ask := func(text string) error { return askTwice(dial, text) }
 			if err := ask(long + "\r\nAlone: yes\r\n\r\n"); err != nil {
 				t.Errorf("long headers: %v", err)
 			}
-			if tc.tls { // a long handshake counts no more once it is done
-				long := secure.Clone()
-				for i := range 60 {
-					long.NextProtos = append(long.NextProtos, strings.Repeat(string(rune('A'+i)), 200))
-				}
-				long.NextProtos = append(long.NextProtos, "http/1.1")
-				conn, err := tls.Dial("tcp", l.Addr().String(), long)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
-				if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\n"); err != nil {
-					t.Fatal(err)
-				}
-				await.True(t, "no byte is held for a handshake that is done", func() bool { return all.Headers.State().Held == 0 })
+			if tc.tls {
+				defer longHandshake(t, l.Addr().String(), secure, all)()
 			}
 			ended := make(chan error, clients)
 			for range clients {
@@ -271,30 +316,7 @@ func TestHeadersAreBounded(t *testing.T) {
 			if err := ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 				t.Errorf("short headers meanwhile: %v", err)
 			}
-			// HTTP/2 on one connection, whose headers in all are more than there is memory for.
-			var second http.Protocols
-			second.SetHTTP2(tc.tls)
-			second.SetUnencryptedHTTP2(!tc.tls)
-			transport := &http.Transport{Protocols: &second, TLSClientConfig: secure}
-			defer transport.CloseIdleConnections()
-			url := "http://" + l.Addr().String()
-			if tc.tls {
-				url = "https://" + l.Addr().String()
-			}
-			for i := range 10 {
-				r, err := http.NewRequest(http.MethodGet, url, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Header.Set("X", strings.Repeat(string(rune('a'+i)), each))
-				answer, err := transport.RoundTrip(r)
-				if err != nil {
-					t.Fatalf("HTTP/2 meanwhile, request %d: %v", i, err)
-				}
-				if _ = answer.Body.Close(); answer.ProtoMajor != 2 {
-					t.Errorf("it is %s", answer.Proto)
-				}
-			}
+			manyHeaders(t, l.Addr().String(), secure, tc.tls, each)
 		})
 	}
 }

@@ -101,8 +101,8 @@ func (g *Conn) park() bool {
 	g.mu.Lock()
 	until := g.deadline
 	g.mu.Unlock()
-	rests := &Conn{Stream: g.Stream, of: s, user: g.user}
-	rests.since, rests.closed = g.since, make(chan struct{})
+	rests := &Conn{Stream: g.Stream, of: s}
+	rests.user, rests.since, rests.closed = g.user, g.since, make(chan struct{})
 	rests.free.Store(g.free.Load())
 	rests.rest.Store(true)
 	rests.idle.Store(true)

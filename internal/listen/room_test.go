@@ -9,6 +9,7 @@ import (
 )
 
 // Of connections of HTTP/2 there are as many as may be. What makes room has no request under way, for a second at least.
+// Long: connections come and go in one order.
 func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused atomic.Int64
