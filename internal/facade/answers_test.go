@@ -133,7 +133,7 @@ func checkAnswer(t *testing.T, failure failure, stake string, err error, d deed,
 	if f.after > 0 && !f.safe {
 		t.Errorf("%s: a pause of %v before a call that must not be repeated", name, f.after)
 	}
-	p, st := f.proto(""), status.Convert(f.status(""))
+	p, st := f.proto(""), status.Convert(statusOf(f, ""))
 	if p.Status != uint32(f.code.http) || st.Code() != f.code.grpc || p.SafeToRetry != f.safe || p.OutcomeUnknown != f.unknown {
 		t.Errorf("%s: HTTP %d, gRPC %v; want those of %s", name, p.Status, st.Code(), f.code.name)
 	}

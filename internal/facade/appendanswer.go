@@ -36,8 +36,8 @@ func appendInfoAlone(b []byte, i *sidecarv1.Info) []byte {
 	return messageField(b, info, func(b []byte) []byte { return appendInfo(b, i) })
 }
 
-// appendResponse appends response.
-func (t *kvTable) appendResponse(b []byte, c *call, row kvRow, modified bool) ([]byte, error) {
+// appendGet appends the answer of Get.
+func appendGet(b []byte, t *kvTable, c *call, row kvRow, modified bool) ([]byte, error) {
 	const value, version, notModified, media, info = 1, 2, 3, 4, 5 // of KvGetResponse
 	if modified {
 		octets, null, err := row.octets()
@@ -55,8 +55,8 @@ func (t *kvTable) appendResponse(b []byte, c *call, row kvRow, modified bool) ([
 	return messageField(textField(b, media, t.media()), info, func(b []byte) []byte { return appendInfo(b, c.info) }), nil
 }
 
-// appendResponse appends response.
-func (w kvWritten) appendResponse(b []byte, c *call) []byte {
+// appendPut appends the answer of Put.
+func appendPut(b []byte, w kvWritten, c *call) []byte {
 	const created, version, info = 1, 2, 3 // of KvPutResponse
 	if w.created {
 		b = numberField(b, created, 1)

@@ -3,7 +3,6 @@ package facade
 import (
 	"context"
 	"hash/maphash"
-	"io"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,11 +11,12 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 )
 
-// The headers, of HTTP and of gRPC metadata, in which a caller says who it is.
+// The headers, of HTTP and of gRPC metadata, in which a caller says who it is, and how urgent its call is.
 const (
 	headerApp         = "X-Sidecar-App"
 	headerApplication = "X-Ydb-Application-Name" // what YDB's SDKs send
 	headerToken       = "Authorization"
+	headerPriority    = "X-Ydb-Priority" // or just Priority
 )
 
 // userKey is where WithUser puts the user.
@@ -30,45 +30,6 @@ func WithUser(ctx context.Context, uid uint32) context.Context {
 
 // inProcess is the network of the connections from the data path; see h2/driver.Local.
 const inProcess = "local"
-
-// connectionKey is where WithConnection puts the number.
-type connectionKey struct{}
-
-// Connection is one of the HTTP API.
-type Connection struct {
-	Number   uint64                // no other one of this process has it
-	Pause    func(until time.Time) // has nothing read of it until then; it is for HTTP/2. nil: it cannot be paused
-	UnderWay func(delta int)       // is called with 1 when a call has come whole, and with -1 at its end; may be nil
-}
-
-// connection is a Connection with what is known of it here.
-type connection struct {
-	Connection
-	refusals pace // calls for which there was no memory
-}
-
-// WithConnection returns the context of a connection.
-func WithConnection(ctx context.Context, c Connection) context.Context {
-	return context.WithValue(ctx, connectionKey{}, &connection{c, pace{rate: refusalRate, burst: refusalRate}})
-}
-
-// connectionOf is a number for the connection that a call came over; 0: unknown. get reads metadata of gRPC.
-func connectionOf(ctx context.Context, get func(string) string) uint64 {
-	if c, ok := ctx.Value(connectionKey{}).(*connection); ok {
-		return c.Number
-	}
-	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ Connection() uint64 }); ok {
-		return s.Connection()
-	}
-	p, ok := peer.FromContext(ctx)
-	switch {
-	case !ok || p.Addr == nil:
-		return 0
-	case p.Addr.Network() == inProcess: // what a client says in this header does not come here
-		return apps.ParseOrigin(get(apps.HeaderOrigin)).Connection
-	}
-	return maphash.String(printSeed, p.Addr.String())
-}
 
 // userOf is the user that the program of a caller runs as, if the call came over a Unix socket. get is as for connectionOf.
 func userOf(ctx context.Context, get func(string) string) (uid uint32, ok bool) {
@@ -136,25 +97,6 @@ func (c *call) pace(ctx context.Context, n int) error {
 		return nil
 	}
 	return rest(ctx, wait)
-}
-
-// pacedReader reports what it reads to pace. A caller of Read has added all rows of what it read before, except the
-// start of an incomplete one.
-type pacedReader struct {
-	io.Reader
-	pace  func(bytes int) error
-	added func()
-}
-
-func (r pacedReader) Read(b []byte) (int, error) {
-	r.added()
-	n, err := r.Reader.Read(b)
-	if n > 0 {
-		if late := r.pace(n); late != nil {
-			return n, late
-		}
-	}
-	return n, err
 }
 
 // fresh says whether work that belongs to nothing open may begin. A call is asked about once.

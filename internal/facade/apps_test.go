@@ -304,7 +304,7 @@ func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
 			if f.code != codeYDB(Ydb.StatusIds_UNAUTHORIZED) || !strings.Contains(f.message, "cannot get credentials") {
 				t.Errorf("%v", f)
 			}
-			if told := f.proto("").String() + f.status("").Error(); strings.Contains(told, tc.place) || strings.Contains(told, "127.0.0.1") || strings.Contains(told, filepath.Dir(file)) {
+			if told := f.proto("").String() + statusOf(f, "").Error(); strings.Contains(told, tc.place) || strings.Contains(told, "127.0.0.1") || strings.Contains(told, filepath.Dir(file)) {
 				t.Errorf("callers are told %s", told)
 			}
 		})

@@ -72,6 +72,25 @@ func overLimit(what string, got, limit int, setting string) *fault {
 	return faultf(codeLimit, "%s: more than %d (%s)", what, limit, setting)
 }
 
+// tooMuch is the fault of a request for which there is no memory; nil: there is some.
+func tooMuch(why string) error {
+	if why == "" {
+		return nil
+	}
+	return faultf(codeMemory, "%s", why)
+}
+
+// badAnswer marks what the database sent and nobody can read. The error quotes
+// values, so the caller hears it and the log does not.
+func badAnswer(err error) error {
+	if err == nil {
+		return nil
+	}
+	return faultf(codeInternal, "%v: %v", errBadAnswer, err).with(func(f *fault) { f.cause = errBadAnswer })
+}
+
+var errBadAnswer = errors.New("the database sent a row that does not fit its columns")
+
 // pause is how long a caller should wait before it sends the call again.
 func pause(c *code) time.Duration {
 	switch c {

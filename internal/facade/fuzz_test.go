@@ -38,8 +38,8 @@ func FuzzBodies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, path uint8, body string) {
 		rt := &routes[int(path)%8] // those that take a body, and a few that do not
-		target := strings.NewReplacer("{id}", "tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "{path...}", "items").Replace(rt.path)
-		req := httptest.NewRequestWithContext(context.Background(), rt.method, "http://localhost"+target+"?table=items", strings.NewReader(body))
+		target := strings.NewReplacer("{id}", "tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "{path...}", "items").Replace(rt.Path)
+		req := httptest.NewRequestWithContext(context.Background(), rt.Method, "http://localhost"+target+"?table=items", strings.NewReader(body))
 		req.Header.Set("Content-Type", "application/json")
 		if path >= 128 { // the other form of the request, or of the reply
 			req.Header.Set("Accept", mediaNDJSON)

@@ -76,7 +76,7 @@ func (a *grpcAPI) Denied(each func(path string, run func(ctx context.Context, de
 			each(path, func(ctx context.Context, _ func(any) error) (any, error) {
 				in, c := callOf(ctx, nameOf(path))
 				fault := a.core.serve(in, c, func(context.Context) error { return apps.ErrToken }) // which an app may have by now
-				return nil, fault.status(c.traceID)
+				return nil, statusOf(fault, c.traceID)
 			})
 		}
 	}
@@ -125,7 +125,7 @@ func (a *grpcAPI) ServerOptions() []grpc.ServerOption {
 // knows more.
 func panicStatus(err error) error {
 	if _, ok := errors.AsType[*panics.Error](err); ok {
-		return faultOf(err, deed{}).status("")
+		return statusOf(faultOf(err, deed{}), "")
 	}
 	return err
 }
@@ -153,7 +153,7 @@ func unary[Res proto.Message](ctx context.Context, a *grpcAPI, name string, req 
 	}
 	if fault != nil {
 		var none Res
-		return none, fault.status(c.traceID)
+		return none, statusOf(fault, c.traceID)
 	}
 	return res, nil
 }
@@ -265,9 +265,9 @@ func metadataSize(md metadata.MD) int {
 // trailers, in which it stands in base64.
 const maxDetails = 4 << 10
 
-// status is what gRPC sends for a fault: the code and message, and as details
+// statusOf is what gRPC sends for a fault: the code and message, and as details
 // google.rpc.ErrorInfo, google.rpc.RetryInfo and the same message that HTTP sends.
-func (f *fault) status(traceID string) error {
+func statusOf(f *fault, traceID string) error {
 	if f.relayed != nil {
 		return f.relayed
 	}
@@ -362,7 +362,7 @@ func (a *grpcAPI) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.Serve
 		stream.SetTrailer(metadata.Pairs(keyServerTiming, timing))
 	}
 	if fault != nil {
-		return fault.status(c.traceID)
+		return statusOf(fault, c.traceID)
 	}
 	return nil
 }

@@ -29,10 +29,9 @@ const (
 
 // The headers of a request that say what its body may say too; the body wins.
 const (
-	headerTimeout  = "Request-Timeout"
-	headerPriority = "X-Ydb-Priority" // also of gRPC metadata; or just Priority
-	headerRows     = "X-Ydb-Rows"
-	headerInts     = "X-Ydb-Ints"
+	headerTimeout = "Request-Timeout"
+	headerRows    = "X-Ydb-Rows"
+	headerInts    = "X-Ydb-Ints"
 )
 
 const (
@@ -44,42 +43,37 @@ const (
 	refusalTimeout = 5 * time.Second
 )
 
-// route is one method and path of the HTTP face.
+// route is one method and path of the HTTP API.
 type route struct {
-	method string
-	path   string
+	Route
 	call   string // the gRPC method that does the same
 	body   []string
 	serve  func(*httpAPI, *exchange) error
 	begins bool // it continues no transaction: what is new is refused before its body is read
 }
 
-// ofTx reports whether the calls are about the open transaction alone that their path names. They are let in whatever others hold:
-// what waits for a session waits for its end.
-func (rt *route) ofTx() bool { return strings.Contains(rt.path, "{id}") }
-
 // pattern is the path as http.ServeMux can say it: names that end a segment only.
-func (rt *route) pattern() string { return strings.TrimSuffix(rt.path, batchGetSuffix) }
+func (rt *route) pattern() string { return strings.TrimSuffix(rt.Path, batchGetSuffix) }
 
 // routes is the whole HTTP face. openapi.yaml describes the same; a test compares them.
 var routes = []route{
-	{http.MethodPost, "/v1/query", "Execute", []string{mediaJSON}, (*httpAPI).query, false},
-	{http.MethodPost, "/v1/tx", "Transact", []string{mediaJSON}, (*httpAPI).transact, true},
-	{http.MethodPost, "/v1/tx/begin", "Begin", []string{mediaJSON}, (*httpAPI).begin, true},
-	{http.MethodPost, "/v1/tx/{id}/commit", "Commit", []string{mediaJSON}, (*httpAPI).commit, false},
-	{http.MethodPost, "/v1/tx/{id}/rollback", "Rollback", []string{mediaJSON}, (*httpAPI).rollback, false},
-	{http.MethodGet, "/v1/tx/{id}", "GetTransaction", nil, (*httpAPI).getTransaction, false},
-	{http.MethodPost, "/v1/batch", "Batch", []string{mediaJSON}, (*httpAPI).batch, true},
-	{http.MethodPost, "/v1/bulk", "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*httpAPI).bulk, true},
-	{http.MethodPost, "/v1/ingest/{table...}", callIngest, []string{mediaNDJSON}, (*httpAPI).ingest, true},
-	{http.MethodPost, "/v1/explain", "Explain", []string{mediaJSON}, (*httpAPI).explain, true},
-	{http.MethodGet, "/v1/schema/{path...}", "Describe", nil, (*httpAPI).describe, false},
-	{http.MethodGet, "/v1/status", "Status", nil, (*httpAPI).status, false},
-	{http.MethodGet, "/v1/kv/{table}", callKVGet, nil, (*httpAPI).kvGet, false},
-	{http.MethodPut, "/v1/kv/{table}", callKVPut, []string{mediaOctets}, (*httpAPI).kvPut, true},
-	{http.MethodDelete, "/v1/kv/{table}", callKVDelete, nil, (*httpAPI).kvDelete, false},
-	{http.MethodPost, "/v1/kv/{table}" + batchGetSuffix, callKVBatchGet, []string{mediaJSON}, (*httpAPI).kvBatchGet, true},
-	{http.MethodGet, "/openapi.yaml", "OpenAPI", nil, (*httpAPI).openAPI, false},
+	{Route{http.MethodPost, "/v1/query"}, "Execute", []string{mediaJSON}, (*httpAPI).query, false},
+	{Route{http.MethodPost, "/v1/tx"}, "Transact", []string{mediaJSON}, (*httpAPI).transact, true},
+	{Route{http.MethodPost, "/v1/tx/begin"}, "Begin", []string{mediaJSON}, (*httpAPI).begin, true},
+	{Route{http.MethodPost, "/v1/tx/{id}/commit"}, "Commit", []string{mediaJSON}, (*httpAPI).commit, false},
+	{Route{http.MethodPost, "/v1/tx/{id}/rollback"}, "Rollback", []string{mediaJSON}, (*httpAPI).rollback, false},
+	{Route{http.MethodGet, "/v1/tx/{id}"}, "GetTransaction", nil, (*httpAPI).getTransaction, false},
+	{Route{http.MethodPost, "/v1/batch"}, "Batch", []string{mediaJSON}, (*httpAPI).batch, true},
+	{Route{http.MethodPost, "/v1/bulk"}, "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*httpAPI).bulk, true},
+	{Route{http.MethodPost, "/v1/ingest/{table...}"}, callIngest, []string{mediaNDJSON}, (*httpAPI).ingest, true},
+	{Route{http.MethodPost, "/v1/explain"}, "Explain", []string{mediaJSON}, (*httpAPI).explain, true},
+	{Route{http.MethodGet, "/v1/schema/{path...}"}, "Describe", nil, (*httpAPI).describe, false},
+	{Route{http.MethodGet, "/v1/status"}, "Status", nil, (*httpAPI).status, false},
+	{Route{http.MethodGet, "/v1/kv/{table}"}, callKVGet, nil, (*httpAPI).kvGet, false},
+	{Route{http.MethodPut, "/v1/kv/{table}"}, callKVPut, []string{mediaOctets}, (*httpAPI).kvPut, true},
+	{Route{http.MethodDelete, "/v1/kv/{table}"}, callKVDelete, nil, (*httpAPI).kvDelete, false},
+	{Route{http.MethodPost, "/v1/kv/{table}" + batchGetSuffix}, callKVBatchGet, []string{mediaJSON}, (*httpAPI).kvBatchGet, true},
+	{Route{http.MethodGet, "/openapi.yaml"}, "OpenAPI", nil, (*httpAPI).openAPI, false},
 }
 
 // httpAPI is the HTTP API.
@@ -103,12 +97,13 @@ func (a *httpAPI) open(core *Service, cfg Config) (err error) {
 
 // exchange is one request and its reply.
 type exchange struct {
-	w    http.ResponseWriter
-	r    *http.Request
-	ctx  context.Context
-	call *call
-	on   *connection // nil: it is not known
-	told bool        // it, that the call is here
+	w     http.ResponseWriter
+	r     *http.Request
+	route *route
+	ctx   context.Context
+	call  *call
+	on    *connection // nil: it is not known
+	told  bool        // it, that the call is here
 	// started says that the head of the reply has gone out.
 	started bool
 	read    bool // all of the body
@@ -135,7 +130,7 @@ func (a *httpAPI) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for i := range routes {
 		rt := &routes[i]
-		mux.HandleFunc(rt.method+" "+rt.pattern(), func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, rt) })
+		mux.HandleFunc(rt.Method+" "+rt.pattern(), func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, rt) })
 	}
 	lost := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.noRoute(mux, w, r) })
 	all := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -168,14 +163,21 @@ func (a *httpAPI) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 	a.stray(w, r, faultf(codeMethod, "%.20s is not allowed here; %s is", r.Method, strings.Join(allowed, ", ")), start)
 }
 
+// stray answers a request that is no call.
+func (a *httpAPI) stray(w http.ResponseWriter, r *http.Request, f *fault, start time.Time) {
+	took := time.Since(start)
+	a.refuse(&exchange{w: w, r: r, control: http.NewResponseController(w)}, f, "", true)
+	a.core.strayed(r, f, took)
+}
+
 // serve serves one request as a call.
 func (a *httpAPI) serve(w http.ResponseWriter, r *http.Request, rt *route) {
-	x := &exchange{w: w, r: r, control: http.NewResponseController(w), call: &call{
+	x := &exchange{w: w, r: r, route: rt, control: http.NewResponseController(w), call: &call{
 		// Over HTTP/2 a length of 0 does not say that there is no body. That of ingest lasts as long as the call.
 		coming: rt.call != callIngest && (r.ContentLength != 0 || len(rt.body) > 0),
 	}}
-	x.call.heads(r, rt)
-	x.on, _ = r.Context().Value(connectionKey{}).(*connection)
+	heads(x.call, r, rt)
+	x.on = connectionIn(r.Context())
 	defer x.over()
 	if !x.call.coming {
 		x.here()
@@ -213,33 +215,11 @@ func (a *httpAPI) serve(w http.ResponseWriter, r *http.Request, rt *route) {
 }
 
 // heads notes what the head of a request says.
-func (c *call) heads(r *http.Request, rt *route) {
+func heads(c *call, r *http.Request, rt *route) {
 	get := r.Header.Get
-	c.name, c.route, c.url, c.tls = rt.call, rt, r.URL.Path, r.TLS != nil
+	c.name, c.route, c.url, c.tls = rt.call, &rt.Route, r.URL.Path, r.TLS != nil
 	c.timeout, c.priority = get(headerTimeout), priorityOf(get)
 	c.caller, c.from = callerOf(r.Context(), get, r.Header.Values(headerToken)), connectionOf(r.Context(), nil)
-}
-
-const (
-	// refusalRate is how many calls of one connection of HTTP/2 are refused a second for want of memory until it pauses. With 75 us of CPU for
-	// one (40 connections that open calls as fast as they may, 2 cores) those of 40 connections take 0.15 of a core.
-	refusalRate = 50
-	mostPause   = 2 * time.Second // at a time
-)
-
-// pauseAfter has the connection of a call that was refused for want of memory pause until such calls of its own are no more than
-// refusalRate: who is refused and calls again at once, on a hundred streams, would take the processors of all.
-func (c *connection) pauseAfter() {
-	if c == nil || c.Pause == nil {
-		return
-	}
-	wait, ok := c.refusals.take(1, mostPause)
-	if !ok {
-		wait = mostPause
-	}
-	if wait > 0 {
-		c.Pause(time.Now().Add(wait))
-	}
 }
 
 // here tells the connection that the call has come whole.
@@ -283,7 +263,7 @@ func (a *httpAPI) early(x *exchange) (cancel func(), err error) {
 			return nil, err
 		}
 	}
-	if c.route.begins {
+	if x.route.begins {
 		if err := a.core.freshEarly(c); err != nil {
 			cancel()
 			return nil, err

@@ -88,14 +88,6 @@ func (a *httpAPI) discard(body io.Reader, until time.Time) {
 // errSlow ends the reading of a body that has to make room for others.
 var errSlow = errors.New("facade: the body came too slowly")
 
-// tooMuch is the fault of a request for which there is no memory; nil: there is some.
-func tooMuch(why string) error {
-	if why == "" {
-		return nil
-	}
-	return faultf(codeMemory, "%s", why)
-}
-
 // pieceSize is how much of a body is held before more of it has come, in bytes: what was announced may never come.
 const pieceSize = 64 << 10
 
@@ -133,7 +125,7 @@ func (a *httpAPI) readAll(x *exchange, r io.Reader, end func(), check func(start
 			recycle(append(full, b))
 		}
 	}()
-	if x.call.route == nil || !x.call.route.ofTx() { // what ends a transaction makes no room for others
+	if x.route == nil || !x.route.ofTx() { // what ends a transaction makes no room for others
 		x.call.reserved.Coming(end)
 	}
 	for {

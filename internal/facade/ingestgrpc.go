@@ -16,9 +16,6 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// callIngest is the name of the call, with its service.
-const callIngest = "Ingest/Ingest"
-
 // ingestServer is the service sidecar.v1.Ingest.
 type ingestServer struct {
 	sidecarv1.UnimplementedIngestServer
@@ -50,7 +47,7 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 		return i.rows(ctx, c, in, stream)
 	})
 	if fault != nil {
-		return fault.status(c.traceID)
+		return statusOf(fault, c.traceID)
 	}
 	return nil
 }

@@ -199,3 +199,22 @@ func (l *lineReader) next() ([]byte, error) {
 		return bytes.TrimSpace(part), nil
 	}
 }
+
+// pacedReader reports what it reads to pace. A caller of Read has added all rows of what it read before, except the
+// start of an incomplete one.
+type pacedReader struct {
+	io.Reader
+	pace  func(bytes int) error
+	added func()
+}
+
+func (r pacedReader) Read(b []byte) (int, error) {
+	r.added()
+	n, err := r.Reader.Read(b)
+	if n > 0 {
+		if late := r.pace(n); late != nil {
+			return n, late
+		}
+	}
+	return n, err
+}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -235,12 +236,6 @@ func (a *httpAPI) decodeAroundNow(c *call, raw []byte, name string, into any) (l
 	return list, nil
 }
 
-// What a request takes once it is decoded, in bytes, besides what came: TestRequestsTakeWhatIsCounted measures it.
-const (
-	decodedTwice = 2   // copies: by a decoder, and as it goes on to a node; what large parameters take in between is counted once they are bound
-	valueCost    = 300 // of each value: the message of either face and that of YDB
-)
-
 // unfit says what is wrong with a body in terms of its members.
 func unfit(err error) error {
 	e, ok := errors.AsType[*json.UnmarshalTypeError](err)
@@ -274,6 +269,8 @@ func (j jsonValues) names() []string {
 func (j jsonValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 	return yql.ParamJSON(j[name], t)
 }
+
+func (j jsonValues) addScalar(*upstream.Params, string, string, *Ydb.Type) bool { return false }
 
 func (st jsonStatement) spec(stats string, l *jsonLimits) spec {
 	return spec{sql: st.SQL, params: jsonValues(st.Params), types: st.Types, stats: stats, limits: l.limits()}

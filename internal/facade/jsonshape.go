@@ -116,28 +116,6 @@ type level struct {
 	next    bound // of what the member has that came last
 }
 
-// bound is how many entries a part of a request may have.
-type bound struct {
-	what    string
-	most    int // 0: any number
-	setting string
-}
-
-// boundOf is that of a member of a request.
-func (a API) boundOf(member string) bound {
-	switch member {
-	case "params":
-		return bound{"params", a.MaxParams, "api.max_params"}
-	case "types":
-		return bound{"types", a.MaxParams, "api.max_params"}
-	case "statements":
-		return bound{"statements", a.MaxStatements, "api.max_statements"}
-	}
-	return bound{}
-}
-
-func (b bound) exceeded() error { return overLimit(b.what, b.most, b.most, b.setting) }
-
 func (m *shape) open(object bool) {
 	ours, bound := m.ours, bound{}
 	if n := len(m.levels); n > 0 {

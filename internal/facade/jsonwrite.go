@@ -3,7 +3,6 @@ package facade
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"math"
 	"strconv"
 
@@ -142,17 +141,6 @@ func (f format) appendRow(b []byte, columns *yql.Columns, row []byte) (_ []byte,
 	}
 	return b, badAnswer(err)
 }
-
-// badAnswer marks what the database sent and nobody can read. The error quotes
-// values, so the caller hears it and the log does not.
-func badAnswer(err error) error {
-	if err == nil {
-		return nil
-	}
-	return faultf(codeInternal, "%v: %v", errBadAnswer, err).with(func(f *fault) { f.cause = errBadAnswer })
-}
-
-var errBadAnswer = errors.New("the database sent a row that does not fit its columns")
 
 // appendText writes a JSON string.
 func appendText(b []byte, s string) []byte {

@@ -16,14 +16,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// The names of the calls of the key-value face.
-const (
-	callKVGet      = "KeyValue/Get"
-	callKVPut      = "KeyValue/Put"
-	callKVDelete   = "KeyValue/Delete"
-	callKVBatchGet = "KeyValue/BatchGet"
-)
-
 // keyValue is the key-value API: rows of open tables, by their keys.
 type keyValue struct {
 	core   *Service

@@ -27,7 +27,7 @@ func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		return t.response(c, row, modified)
+		return getResponse(t, c, row, modified)
 	})
 }
 
@@ -40,10 +40,10 @@ func (a *grpcAPI) getOf(req *sidecarv1.KvGetRequest) (*kvTable, kvID, error) {
 	return t, id, err
 }
 
-func (t *kvTable) response(c *call, row kvRow, modified bool) (_ *sidecarv1.KvGetResponse, err error) {
+func getResponse(t *kvTable, c *call, row kvRow, modified bool) (_ *sidecarv1.KvGetResponse, err error) {
 	res := &sidecarv1.KvGetResponse{Version: row.version, NotModified: !modified, ContentType: t.media(), Info: c.info}
 	if modified {
-		res.Value, err = row.optional()
+		res.Value, err = optional(row)
 	}
 	return res, err
 }
@@ -56,7 +56,7 @@ func (k keyValueServer) Put(ctx context.Context, req *sidecarv1.KvPutRequest) (*
 			return nil, err
 		}
 		done, err := k.api.core.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
-		return done.response(c), err
+		return putResponse(done, c), err
 	})
 }
 
@@ -72,7 +72,7 @@ func (a *grpcAPI) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
 	return a.core.kv.put(t, t.key(id), req.Value, conditionOf(req.Condition))
 }
 
-func (w kvWritten) response(c *call) *sidecarv1.KvPutResponse {
+func putResponse(w kvWritten, c *call) *sidecarv1.KvPutResponse {
 	return &sidecarv1.KvPutResponse{Created: w.created, Version: w.version, Info: c.info}
 }
 
@@ -111,7 +111,7 @@ func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetR
 		if err != nil {
 			return nil, err
 		}
-		return t.items(c, ids, found)
+		return batchResponse(t, c, ids, found)
 	})
 }
 
@@ -132,10 +132,10 @@ func (a *grpcAPI) batchOf(req *sidecarv1.KvBatchGetRequest) (*kvTable, []kvID, e
 	return t, ids, nil
 }
 
-func (t *kvTable) items(c *call, ids []kvID, found []kvFound) (*sidecarv1.KvBatchGetResponse, error) {
+func batchResponse(t *kvTable, c *call, ids []kvID, found []kvFound) (*sidecarv1.KvBatchGetResponse, error) {
 	res := &sidecarv1.KvBatchGetResponse{Info: c.info}
 	for i, f := range found {
-		id, err := t.idOf(ids[i])
+		id, err := idOf(t, ids[i])
 		if err != nil {
 			return nil, badAnswer(err)
 		}
@@ -144,7 +144,7 @@ func (t *kvTable) items(c *call, ids []kvID, found []kvFound) (*sidecarv1.KvBatc
 			continue
 		}
 		item := &sidecarv1.KvItem{Id: id, Version: f.row.version}
-		if item.Value, err = f.row.optional(); err != nil {
+		if item.Value, err = optional(f.row); err != nil {
 			return nil, err
 		}
 		res.Items = append(res.Items, item)
@@ -163,8 +163,8 @@ func (a *grpcAPI) id(t *kvTable, id *sidecarv1.KvId) (kvID, error) {
 	})
 }
 
-// idOf writes an id as id reads one.
-func (t *kvTable) idOf(id kvID) (*sidecarv1.KvId, error) {
+// idOf writes an id as grpcAPI.id reads one.
+func idOf(t *kvTable, id kvID) (*sidecarv1.KvId, error) {
 	out := &sidecarv1.KvId{Columns: make([]*sidecarv1.Value, len(id))}
 	for i, v := range id {
 		var err error
@@ -177,7 +177,7 @@ func (t *kvTable) idOf(id kvID) (*sidecarv1.KvId, error) {
 
 // optional is the value of an optional field of bytes: nil is NULL, and no
 // value is empty bytes.
-func (r kvRow) optional() ([]byte, error) {
+func optional(r kvRow) ([]byte, error) {
 	b, null, err := r.octets()
 	if err == nil && !null && b == nil {
 		b = []byte{}

@@ -90,7 +90,7 @@ func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]b
 	if err != nil {
 		return nil, x.refuseToWrite(err)
 	}
-	if err := t.takes(x.r.Header.Get("Content-Type")); err != nil {
+	if err := takes(t, x.r.Header.Get("Content-Type")); err != nil {
 		return nil, err
 	}
 	id, cond, err := a.kvRequest(x, t)
@@ -185,9 +185,9 @@ func (x *exchange) replyItems(t *kvTable, ids []kvID, found []kvFound) (err erro
 	items, missing := []byte(`{"items":[`), []byte(`],"missing":[`)
 	for i, f := range found {
 		if f.none {
-			missing, err = t.appendID(comma(missing), ids[i])
+			missing, err = appendID(comma(missing), t, ids[i])
 		} else {
-			items, err = t.appendItem(comma(items), ids[i], f.row)
+			items, err = appendItem(comma(items), t, ids[i], f.row)
 		}
 		if err != nil {
 			return badAnswer(err)
@@ -222,7 +222,7 @@ func atID(i int, err error) error {
 	return faultOf(err, deed{}).with(func(f *fault) { f.message = "ids[" + strconv.Itoa(i) + "]: " + f.message })
 }
 
-func (t *kvTable) appendID(b []byte, id kvID) (_ []byte, err error) {
+func appendID(b []byte, t *kvTable, id kvID) (_ []byte, err error) {
 	if len(id) > 1 {
 		b = append(b, '[')
 	}
@@ -240,8 +240,8 @@ func (t *kvTable) appendID(b []byte, id kvID) (_ []byte, err error) {
 	return b, nil
 }
 
-func (t *kvTable) appendItem(b []byte, id kvID, row kvRow) (_ []byte, err error) {
-	if b, err = t.appendID(append(b, `{"id":`...), id); err != nil {
+func appendItem(b []byte, t *kvTable, id kvID, row kvRow) (_ []byte, err error) {
+	if b, err = appendID(append(b, `{"id":`...), t, id); err != nil {
 		return b, err
 	}
 	v, err := row.value.value()
@@ -326,7 +326,7 @@ func setETag(h http.Header, version string) {
 
 // takes tells whether a value of this Content-Type is taken: the one that
 // readers are told, or none in particular.
-func (t *kvTable) takes(contentType string) error {
+func takes(t *kvTable, contentType string) error {
 	if contentType == "" {
 		return nil
 	}

@@ -24,7 +24,7 @@ type measures struct{ grpc, http *latency.Series[seriesKey] }
 // seriesKey is what tells series apart; none of it is a caller's own words.
 type seriesKey struct {
 	name   string // of the call
-	route  *route // nil: over gRPC, or no route
+	route  *Route // nil: over gRPC, or no route
 	method string // of HTTP; "": over gRPC
 	status int    // of HTTP
 	tls    bool   // of HTTP
@@ -55,7 +55,7 @@ func (m *measures) record(c *call, f *fault, took time.Duration) {
 		m.grpc.Add(k, took)
 		return
 	}
-	k.method, k.status, k.tls = c.route.method, c.httpStatus(f), c.tls
+	k.method, k.status, k.tls = c.route.Method, c.httpStatus(f), c.tls
 	m.http.Add(k, took)
 }
 
@@ -94,7 +94,7 @@ func (k seriesKey) attributes() []attribute.KeyValue {
 	} else {
 		attrs = append(attrs, attribute.String("http.request.method", k.method), attribute.Int("http.response.status_code", k.status), scheme(k.tls))
 		if k.route != nil {
-			attrs = append(attrs, attribute.String("http.route", k.route.path))
+			attrs = append(attrs, attribute.String("http.route", k.route.Path))
 		}
 	}
 	if k.code != "" {
@@ -119,7 +119,7 @@ func (s *Service) logCall(c *call, f *fault, took time.Duration) {
 		line.Status, line.Reason = ydbstatus.CodeName(f.code.grpc), f.code.name
 	}
 	if c.route != nil {
-		line.Face, line.Route, line.Status = "http", c.route.method+" "+c.route.path, strconv.Itoa(c.httpStatus(f))
+		line.Face, line.Route, line.Status = "http", c.route.Method+" "+c.route.Path, strconv.Itoa(c.httpStatus(f))
 	}
 	if c.info.Attempts > 0 {
 		line.Phases = [4]accesslog.Phase{{Name: "queue_ms", MS: c.info.QueueMs}, {Name: "acquire_ms", MS: c.info.AcquireMs}, {Name: "hop_ms", MS: c.info.HopMs}, {Name: "server_ms", MS: c.info.ServerMs}}
@@ -127,12 +127,10 @@ func (s *Service) logCall(c *call, f *fault, took time.Duration) {
 	s.deps.Access.Write(line)
 }
 
-// stray measures and logs a request that is no call, and answers it.
-func (a *httpAPI) stray(w http.ResponseWriter, r *http.Request, f *fault, start time.Time) {
-	took := time.Since(start)
-	a.refuse(&exchange{w: w, r: r, control: http.NewResponseController(w)}, f, "", true)
-	a.core.tel.measures.stray(r, f, took)
-	if a.core.deps.Access.Wants(true, took) {
-		a.core.deps.Access.Write(accesslog.Call{Face: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.code.http), Reason: f.code.name, Took: took})
+// strayed measures and logs a request that is no call.
+func (s *Service) strayed(r *http.Request, f *fault, took time.Duration) {
+	s.tel.measures.stray(r, f, took)
+	if s.deps.Access.Wants(true, took) {
+		s.deps.Access.Write(accesslog.Call{Face: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.code.http), Reason: f.code.name, Took: took})
 	}
 }

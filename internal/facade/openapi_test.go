@@ -69,7 +69,7 @@ func TestOpenAPIHasExactlyTheRoutes(t *testing.T) {
 		}
 	}
 	for _, r := range routes {
-		served = append(served, fmt.Sprintf("%s %s %s %v", r.method, strings.Replace(r.path, "...}", "}", 1), r.call, r.body))
+		served = append(served, fmt.Sprintf("%s %s %s %v", r.Method, strings.Replace(r.Path, "...}", "}", 1), r.call, r.body))
 	}
 	slices.Sort(described)
 	slices.Sort(served)

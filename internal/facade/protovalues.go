@@ -6,6 +6,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -31,6 +32,8 @@ func (p protoValues) names() []string {
 func (p protoValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 	return protoTyped(name, p.byName[name], t, p.depth)
 }
+
+func (p protoValues) addScalar(*upstream.Params, string, string, *Ydb.Type) bool { return false }
 
 // protoTyped converts a value that came over gRPC, which may be that deep.
 func protoTyped(name string, v *sidecarv1.Value, t *Ydb.Type, depth int) (*Ydb.TypedValue, error) {

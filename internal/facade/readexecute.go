@@ -81,8 +81,7 @@ func (v *readValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 	return protoTyped(name, value, t, v.depth)
 }
 
-// addTo adds a scalar to the parameters of a statement. False: typed has to make a value of it.
-func (v *readValues) addTo(p *upstream.Params, name, full string, t *Ydb.Type) bool {
+func (v *readValues) addScalar(p *upstream.Params, name, full string, t *Ydb.Type) bool {
 	one := v.find(name)
 	return one.value == nil && p.AddScalar(full, one.octets, t)
 }
@@ -132,13 +131,13 @@ func (r *readRequest) read(message []byte) bool {
 		case tx:
 			once := r.executeRequest.tx == nil
 			r.executeRequest.tx = &r.tx
-			return once && f.isBytes() && r.tx.read(f.bytes)
+			return once && f.isBytes() && readSelector(&r.tx, f.bytes)
 		case idempotent:
 			return f.flag(&r.idempotent)
 		case timeout:
 			return f.text(&r.timeout)
 		case limits:
-			return f.isBytes() && r.limits.read(f.bytes)
+			return f.isBytes() && readLimits(&r.limits, f.bytes)
 		case stats:
 			return f.text(&r.stats)
 		case priority:
@@ -161,8 +160,8 @@ func (r *readRequest) addType(entry []byte) bool {
 	return true
 }
 
-// read reads a TxSelector.
-func (t *txSelector) read(message []byte) bool {
+// readSelector reads a TxSelector.
+func readSelector(t *txSelector, message []byte) bool {
 	const begin, id, seq, commit = 1, 2, 3, 4
 	return eachField(message, func(f field) bool {
 		switch f.number {
@@ -181,8 +180,8 @@ func (t *txSelector) read(message []byte) bool {
 	})
 }
 
-// read reads a Limits, as if it followed those that were read before.
-func (l *limits) read(message []byte) bool {
+// readLimits reads a Limits, as if it followed those that were read before.
+func readLimits(l *limits, message []byte) bool {
 	const rows, bytes = 1, 2
 	return eachField(message, func(f field) bool {
 		return f.number == rows && f.whole(&l.rows) || f.number == bytes && f.whole(&l.bytes)

@@ -109,11 +109,11 @@ func TestAnswersOfRowsAreEncoded(t *testing.T) {
 		"a value": {cell{octets("abc"), table.Value.Type}, "7"}, "an empty one": {cell{octets(""), optional}, ""}, "null": {cell{[]byte{10 << 3, 0}, optional}, "7"},
 	} {
 		for _, modified := range []bool{true, false} {
-			want, err := table.response(c, row, modified)
+			want, err := getResponse(table, c, row, modified)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := table.appendResponse([]byte("before"), c, row, modified)
+			got, err := appendGet([]byte("before"), table, c, row, modified)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +121,7 @@ func TestAnswersOfRowsAreEncoded(t *testing.T) {
 		}
 	}
 	for _, done := range []kvWritten{{}, {created: true, version: "9"}} {
-		same("written", done.appendResponse([]byte("before"), c), done.response(c))
+		same("written", appendPut([]byte("before"), done, c), putResponse(done, c))
 	}
 	same("deleted", appendInfoAlone([]byte("before"), c.info), &sidecarv1.KvDeleteResponse{Info: c.info})
 	same("committed", appendInfoAlone([]byte("before"), c.info), &sidecarv1.CommitResponse{Info: c.info})

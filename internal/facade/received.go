@@ -113,7 +113,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
 func (a *grpcAPI) receive(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
 	err := panics.Call("the decoding of a request", func() error { return a.receiveNow(ctx, r, decode, into) })
 	if _, ok := errors.AsType[*panics.Error](err); ok {
-		return faultOf(err, deed{harmless: true}).status("")
+		return statusOf(faultOf(err, deed{harmless: true}), "")
 	}
 	return err
 }

@@ -20,6 +20,9 @@ type values interface {
 	names() []string
 	// typed converts one value. Without a type, the value's own or the plain rule counts.
 	typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error)
+	// addScalar adds one value to the parameters of a statement, by its full name, without a message in between. False: typed has to make a
+	// message of it.
+	addScalar(p *upstream.Params, name, full string, t *Ydb.Type) bool
 }
 
 // spec is one statement as a request has it.
@@ -128,7 +131,7 @@ func bindOne(params *upstream.Params, in values, name string, t, learnt *Ydb.Typ
 
 // addTo adds a value to the parameters, by its full name.
 func addTo(params *upstream.Params, in values, name, full string, t *Ydb.Type) error {
-	if read, ok := in.(*readValues); ok && read.addTo(params, name, full, t) {
+	if in.addScalar(params, name, full, t) {
 		return nil
 	}
 	v, err := in.typed(name, t)

@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -92,7 +93,8 @@ type Service struct {
 	tel      *telemetry
 	meter    *history.Meter // nil: none
 
-	senders sync.WaitGroup // goroutines that end with handlers: they send and receive for streams, and end transactions
+	client  *upstream.Client // that Driver is made of; nil: of another one, and calls are no Turns
+	senders sync.WaitGroup   // goroutines that end with handlers: they send and receive for streams, and end transactions
 
 	other otherProcess
 }
@@ -130,6 +132,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.other.core, s.tx.core, s.kv.core, s.rows.core, s.grpc.core = s, s, s, s, s
 	if err := s.http.open(s, cfg); err != nil {
 		return nil, err
+	}
+	if d, ok := deps.Driver.(driver); ok {
+		s.client = d.client
 	}
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
@@ -298,6 +303,13 @@ func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, 
 	return s.http.Begin(ctx, r, body, via)
 }
 
+// Route is a method and a path of the HTTP API.
+type Route struct{ Method, Path string }
+
+// ofTx reports whether the calls are about the open transaction alone that their path names. They are let in whatever others hold:
+// what waits for a session waits for its end.
+func (rt *Route) ofTx() bool { return strings.Contains(rt.Path, "{id}") }
+
 // call is one call over either face, on its way through.
 type call struct {
 	name     string // of the gRPC method
@@ -326,7 +338,7 @@ type call struct {
 	lowered  bool                 // it asked for a class above that of its app, which is counted once
 	admitted bool                 // as fresh
 	bytes    atomic.Int64         // of request and answer
-	route    *route               // nil: over gRPC
+	route    *Route               // nil: over gRPC
 	status   int                  // of HTTP, once a head has gone out
 	url      string               // path of HTTP
 	tls      bool                 // of HTTP

@@ -69,8 +69,8 @@ func (t *telemetry) spans(c *call, f *fault, took time.Duration) {
 	s := hop.Request(fullName(c.name), c.name, c.app, c.began, took)
 	attrs := append(s.Attributes, t.database)
 	if c.route != nil {
-		attrs[1] = attribute.String("http.request.method", c.route.method) // instead of the system of the RPC
-		attrs = append(attrs, attribute.String("http.route", c.route.path), attribute.String("url.path", c.path()), scheme(c.tls),
+		attrs[1] = attribute.String("http.request.method", c.route.Method) // instead of the system of the RPC
+		attrs = append(attrs, attribute.String("http.route", c.route.Path), attribute.String("url.path", c.path()), scheme(c.tls),
 			attribute.Int("http.response.status_code", c.httpStatus(f)))
 	}
 	if c.collection != "" {
@@ -116,7 +116,7 @@ const maxSpanPath = 256
 // so there the template stands for it.
 func (c *call) path() string {
 	if c.route.ofTx() {
-		return c.route.path
+		return c.route.Path
 	}
 	return clip(c.url, maxSpanPath)
 }

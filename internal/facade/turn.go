@@ -43,13 +43,20 @@ func execute(ctx context.Context, session *upstream.Session, st upstream.Stateme
 	return err
 }
 
+// GRPCTurn is a Turn of a call of gRPC.
+type GRPCTurn struct {
+	Turn
+	api    *grpcAPI
+	values int // of the parameters of a request that was read without a message
+}
+
 // answering is the job of a call of gRPC.
 type answering interface {
 	job
 	// read reads the request. m is it as a message; nil: it was read without one. False: it is none for a Turn.
-	read(t *Turn, request []byte) (m proto.Message, ok bool)
+	read(t *GRPCTurn, request []byte) (m proto.Message, ok bool)
 	// rest makes the first call, or waits for its answer, and what follows. It appends the encoded answer.
-	rest(t *Turn, b []byte) ([]byte, error)
+	rest(t *GRPCTurn, b []byte) ([]byte, error)
 }
 
 // jobs are the methods of gRPC whose calls may be Turns, by path.
@@ -77,31 +84,30 @@ type Caller struct {
 
 // Begin begins a call, and does not wait. ctx ends with the call, or when its caller no longer waits for the answer. via carries the first call to
 // a node. Nil: the call cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called.
-type Begin func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *Turn
+type Begin func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *GRPCTurn
 
 // Turns calls each with the path of every method whose calls may be Turns, and what begins one.
 func (a *grpcAPI) Turns(each func(path string, begin Begin)) {
-	d, ok := a.core.deps.Driver.(driver)
-	if !ok {
+	if a.core.client == nil {
 		return
 	}
 	for path, kind := range jobs {
-		each(path, func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *Turn {
+		each(path, func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *GRPCTurn {
 			if a.core.deps.Memory.Tight() {
 				return nil
 			}
 			j := kind.make(a)
-			t := &Turn{s: a.core, job: j}
+			t := &GRPCTurn{Turn: Turn{s: a.core, job: j}, api: a}
 			t.c.name, t.c.from, t.c.begun = kind.name, caller.Connection, ctx
 			m, ok := j.read(t, request)
 			if !ok {
 				return nil
 			}
-			in, headers, ok := t.greet(ctx, caller)
+			in, headers, ok := greet(ctx, &t.c, caller)
 			if !ok {
 				return nil
 			}
-			t.begin(in, d, via, func() error {
+			t.begin(in, via, func() error {
 				if m == nil {
 					return a.weighRead(&t.c, headers, len(request), nil, func() int { return t.values })
 				}
@@ -113,7 +119,7 @@ func (a *grpcAPI) Turns(each func(path string, begin Begin)) {
 }
 
 // begin makes the first call, if nothing has to be waited for before.
-func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func() error) {
+func (t *Turn) begin(ctx context.Context, via upstream.Via, weigh func() error) {
 	s, ready := t.s, false
 	if t.ctx, t.err = s.enter(ctx, &t.c); t.err == nil {
 		t.work.Values, t.c.work = t.ctx, &t.work
@@ -145,19 +151,18 @@ func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func
 	if t.tx != nil && t.tx.Value() != nil {
 		t.call.Ahead = t.tx.Value().session.(txSession).Ahead(t.ctx, &t.call, via, first)
 	} else {
-		t.call.Ahead = d.client.Ahead(t.ctx, &t.call, via, first)
+		t.call.Ahead = s.client.Ahead(t.ctx, &t.call, via, first)
 	}
 	whole = true
 }
 
-// greet reads the headers, of which it returns the size.
-func (t *Turn) greet(in context.Context, caller Caller) (_ context.Context, size int, ok bool) {
+// greet notes what the headers of a call say, and returns their size.
+func greet(in context.Context, c *call, caller Caller) (_ context.Context, size int, ok bool) {
 	var h heard
 	if !caller.Headers(h.header) {
 		return in, 0, false
 	}
 	// The other process does not call over the data path.
-	c := &t.c
 	c.caller, c.priority = callerBy(h.app, h.application, h.tokens), priorityOfHeaders(h.ydbPriority, h.priority)
 	c.caller.User, c.caller.Local = caller.User, caller.Local
 	if h.trace != nil {
@@ -241,7 +246,7 @@ func (t *Turn) finish(rest func() error) *fault {
 }
 
 // Resume ends the call, and appends the encoded answer. The trailer alternates names and values.
-func (t *Turn) Resume(b []byte) (answer []byte, trailer []string, err error) {
+func (t *GRPCTurn) Resume(b []byte) (answer []byte, trailer []string, err error) {
 	c := &t.c
 	fault := t.finish(func() (err error) {
 		if answer, err = t.job.(answering).rest(t, b); err == nil && c.app.Metered() {
@@ -253,7 +258,7 @@ func (t *Turn) Resume(b []byte) (answer []byte, trailer []string, err error) {
 		trailer = []string{keyServerTiming, timing}
 	}
 	if fault != nil {
-		return nil, trailer, fault.status(c.traceID)
+		return nil, trailer, statusOf(fault, c.traceID)
 	}
 	return answer, trailer, nil
 }
@@ -353,7 +358,7 @@ type executingGRPC struct {
 	rows protoSink
 }
 
-func (j *executingGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool) {
+func (j *executingGRPC) read(t *GRPCTurn, request []byte) (m proto.Message, ok bool) {
 	j.out, j.req.values.depth = &j.rows, t.s.cfg.API.MaxDepth
 	if j.req.read(request) {
 		j.in, t.values = j.req.executeRequest, j.req.values.count()
@@ -367,8 +372,8 @@ func (j *executingGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool)
 	return m, j.in.tx == nil || t.s.other.owner(j.in.tx.id) == nil
 }
 
-func (j *executingGRPC) rest(t *Turn, b []byte) ([]byte, error) {
-	done, err := j.run(t)
+func (j *executingGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	done, err := j.run(&t.Turn)
 	if err != nil {
 		return nil, err
 	}
@@ -445,7 +450,7 @@ type kvGetting struct {
 	req kvRequest
 }
 
-func (j *kvGetting) read(_ *Turn, request []byte) (proto.Message, bool) {
+func (j *kvGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	const table, id, cond, timeout, priority = 1, 2, 3, 4, 5
 	if j.req.read(request, kvFields{table, id, cond, timeout, priority, 0}) {
 		return nil, true
@@ -465,12 +470,12 @@ func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
 	return j.get(t, key, j.req.timeout, j.req.priority)
 }
 
-func (j *kvGetting) rest(t *Turn, b []byte) ([]byte, error) {
-	row, modified, err := j.row(t, j.req.cond)
+func (j *kvGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	row, modified, err := j.row(&t.Turn, j.req.cond)
 	if err != nil {
 		return nil, err
 	}
-	return j.t.appendResponse(b, &t.c, row, modified)
+	return appendGet(b, j.t, &t.c, row, modified)
 }
 
 // kvBatchGetting is a call of BatchGet.
@@ -481,7 +486,7 @@ type kvBatchGetting struct {
 	ids []kvID
 }
 
-func (j *kvBatchGetting) read(_ *Turn, request []byte) (proto.Message, bool) {
+func (j *kvBatchGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	return readMessage(request, &j.req)
 }
 
@@ -493,12 +498,12 @@ func (j *kvBatchGetting) begin(t *Turn) (ready bool, err error) {
 	return j.look(t, j.req.Timeout, j.req.Priority)
 }
 
-func (j *kvBatchGetting) rest(t *Turn, b []byte) ([]byte, error) {
-	found, err := j.found(t, j.ids)
+func (j *kvBatchGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	found, err := j.found(&t.Turn, j.ids)
 	if err != nil {
 		return nil, err
 	}
-	res, err := j.t.items(&t.c, j.ids, found)
+	res, err := batchResponse(j.t, &t.c, j.ids, found)
 	return encode(b, res, err)
 }
 
@@ -537,7 +542,7 @@ type kvPutting struct {
 	req kvRequest
 }
 
-func (j *kvPutting) read(_ *Turn, request []byte) (proto.Message, bool) {
+func (j *kvPutting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	const table, id, value, cond, timeout, priority = 1, 2, 3, 4, 5, 6
 	if j.req.read(request, kvFields{table, id, cond, timeout, priority, value}) {
 		return nil, true
@@ -558,12 +563,12 @@ func (j *kvPutting) begin(t *Turn) (bool, error) {
 	return j.kvWriting.begin(t, w, j.req.timeout, j.req.priority)
 }
 
-func (j *kvPutting) rest(t *Turn, b []byte) ([]byte, error) {
-	done, err := j.run(t)
+func (j *kvPutting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	done, err := j.run(&t.Turn)
 	if err != nil {
 		return nil, err
 	}
-	return done.appendResponse(b, &t.c), nil
+	return appendPut(b, done, &t.c), nil
 }
 
 // kvDeleting is a call of Delete.
@@ -573,7 +578,7 @@ type kvDeleting struct {
 	req kvRequest
 }
 
-func (j *kvDeleting) read(_ *Turn, request []byte) (proto.Message, bool) {
+func (j *kvDeleting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	const table, id, cond, timeout, priority = 1, 2, 3, 4, 5
 	if j.req.read(request, kvFields{table, id, cond, timeout, priority, 0}) {
 		return nil, true
@@ -590,8 +595,8 @@ func (j *kvDeleting) begin(t *Turn) (bool, error) {
 	return j.kvWriting.begin(t, table.kvDelete(key, j.req.cond), j.req.timeout, j.req.priority)
 }
 
-func (j *kvDeleting) rest(t *Turn, b []byte) ([]byte, error) {
-	if _, err := j.run(t); err != nil {
+func (j *kvDeleting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	if _, err := j.run(&t.Turn); err != nil {
 		return nil, err
 	}
 	return appendInfoAlone(b, t.c.info), nil

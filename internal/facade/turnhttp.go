@@ -120,8 +120,7 @@ func setPathValue(r *http.Request, name, value string) bool {
 // Begin begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
 // carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called. The body is not kept.
 func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
-	d, ok := a.core.deps.Driver.(driver)
-	if !ok || a.core.deps.Memory.Tight() || a.core.other.process.Load() != nil || a.guard.Check(r) != nil {
+	if a.core.client == nil || a.core.deps.Memory.Tight() || a.core.other.process.Load() != nil || a.guard.Check(r) != nil {
 		return nil
 	}
 	t, rt := turnOf(r)
@@ -130,13 +129,13 @@ func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via 
 	}
 	t.s, t.api = a.core, a
 	x := &t.x
-	x.r, x.w, x.call, x.read = r, &t.answer, &t.c, true
+	x.r, x.w, x.route, x.call, x.read = r, &t.answer, rt, &t.c, true
 	if x.wantsStream() {
 		return nil
 	}
-	t.c.heads(r, rt)
+	heads(&t.c, r, rt)
 	t.raw, t.c.begun = body, ctx
-	t.begin(extract(r.Context(), propagation.HeaderCarrier(r.Header)), d, via, func() error {
+	t.begin(extract(r.Context(), propagation.HeaderCarrier(r.Header)), via, func() error {
 		if err := a.admit(x, rt); err != nil {
 			return err
 		}

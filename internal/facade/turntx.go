@@ -114,7 +114,7 @@ func (j *txEnding) response(t *Turn) proto.Message {
 // beginningGRPC is a call of Begin over gRPC.
 type beginningGRPC struct{ beginning }
 
-func (j *beginningGRPC) read(_ *Turn, request []byte) (proto.Message, bool) {
+func (j *beginningGRPC) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	if readTexts(request, &j.in.mode, &j.in.timeout, &j.in.priority) {
 		return nil, true
 	}
@@ -124,8 +124,8 @@ func (j *beginningGRPC) read(_ *Turn, request []byte) (proto.Message, bool) {
 	return req, err == nil
 }
 
-func (j *beginningGRPC) rest(t *Turn, b []byte) ([]byte, error) {
-	res, err := j.run(t)
+func (j *beginningGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	res, err := j.run(&t.Turn)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ type endRequest[T any] interface {
 // endingGRPC is a call of Commit, or of Rollback, over gRPC.
 type endingGRPC[T any, R endRequest[T]] struct{ txEnding }
 
-func (j *endingGRPC[T, R]) read(t *Turn, request []byte) (m proto.Message, ok bool) {
+func (j *endingGRPC[T, R]) read(t *GRPCTurn, request []byte) (m proto.Message, ok bool) {
 	if !readTexts(request, &j.id, &j.timeout) {
 		req := R(new(T))
 		if proto.Unmarshal(request, req) != nil {
@@ -156,8 +156,8 @@ func (j *endingGRPC[T, R]) read(t *Turn, request []byte) (m proto.Message, ok bo
 	return m, t.s.other.owner(j.id) == nil
 }
 
-func (j *endingGRPC[T, R]) rest(t *Turn, b []byte) ([]byte, error) {
-	if err := j.run(t); err != nil {
+func (j *endingGRPC[T, R]) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	if err := j.run(&t.Turn); err != nil {
 		return nil, err
 	}
 	return appendInfoAlone(b, t.c.info), nil
