@@ -1,7 +1,6 @@
 package facade
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"maps"
@@ -331,71 +330,4 @@ func (u *upsert) request(g *group) ([]byte, error) {
 	b = protowire.AppendVarint(protowire.AppendTag(b, fieldTableRows, protowire.BytesType), uint64(rows))
 	b = protowire.AppendBytes(protowire.AppendTag(b, fieldType, protowire.BytesType), typ)
 	return protowire.AppendBytes(protowire.AppendTag(b, fieldValue, protowire.BytesType), g.list), nil
-}
-
-// jsonRows are rows as JSON: the items of a list, or lines.
-type jsonRows struct {
-	raw   []byte
-	lines bool
-	depth int              // how deep a line may nest
-	take  func(int) string // see checkShape
-}
-
-func (r jsonRows) each(f func(row []byte) error) error {
-	if !r.lines {
-		if len(r.raw) == 0 {
-			return nil
-		}
-		return yql.Items(r.raw, f)
-	}
-	for line := range bytes.Lines(r.raw) {
-		if line = bytes.TrimSpace(line); len(line) > 0 {
-			if err := f(line); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (r jsonRows) first(row []byte) error {
-	switch {
-	case row[0] != '{':
-		return badRequest("rows[0]: it is not a JSON object")
-	case bytes.HasPrefix(bytes.TrimSpace(row[1:]), []byte("}")):
-		return atRow(errNoColumns, 0)
-	}
-	return errSome
-}
-
-func (r jsonRows) read(columns *yql.Rows, row []byte, into *yql.Cells) error {
-	if r.lines {
-		if _, err := checkShape(row, r.depth, r.take); err != nil {
-			return err
-		}
-	}
-	return columns.JSON(row, into)
-}
-
-// protoRows are the octets of rows that came over gRPC, each with its tag and length.
-type protoRows []byte
-
-func (r protoRows) each(f func(row []byte) error) error {
-	for number, row := range yql.Fields(r) {
-		switch {
-		case number == 0, number == fieldBulkRows && row == nil:
-			return badRequest("the message cannot be read: it is no BulkUpsertRequest")
-		case number == fieldBulkRows:
-			if err := f(row); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (r protoRows) first([]byte) error { return errSome }
-
-func (r protoRows) read(columns *yql.Rows, row []byte, into *yql.Cells) error {
-	return columns.Named(row, into)
 }

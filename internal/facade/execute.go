@@ -31,13 +31,6 @@ type txSelector struct {
 	commit bool
 }
 
-func selectorOf(m *sidecarv1.TxSelector) *txSelector {
-	if m == nil {
-		return nil
-	}
-	return &txSelector{begin: m.Begin != nil, mode: m.Begin.GetMode(), id: m.Id, seq: m.Seq, commit: m.Commit}
-}
-
 // outcome is the reply to a statement beside its rows.
 type outcome struct {
 	tx        *sidecarv1.Tx

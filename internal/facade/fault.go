@@ -403,3 +403,7 @@ func causeOf(f *fault) error {
 	}
 	return f.cause
 }
+
+// maxDetails bounds an error in bytes: gRPC clients accept about 8 KiB of
+// trailers, in which it stands in base64.
+const maxDetails = 4 << 10

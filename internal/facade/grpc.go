@@ -2,25 +2,17 @@ package facade
 
 import (
 	"context"
-	"errors"
 	"strings"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/protoadapt"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/durationpb"
-
-	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
-	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // grpcAPI is the gRPC API: the service sidecar.v1.Sidecar, and what the other services of it share.
@@ -121,15 +113,6 @@ func (a *grpcAPI) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// panicStatus is the answer to a call whose handler panicked outside of serve, which
-// knows more.
-func panicStatus(err error) error {
-	if _, ok := errors.AsType[*panics.Error](err); ok {
-		return statusOf(faultOf(err, deed{}), "")
-	}
-	return err
-}
-
 const (
 	keyServerTiming = "server-timing"
 	errorDomain     = "sidecar.v1"
@@ -209,96 +192,6 @@ func (a *grpcAPI) weighRead(c *call, headers, size int, early *received, values 
 	return nil
 }
 
-// understood refuses a request with fields that this process does not know: a caller
-// with a newer sidecar.proto may count on what they say. Values are not looked at: yql refuses
-// such fields of theirs where it converts them.
-func understood(m protoreflect.Message) error {
-	if err := yql.Known(m); err != nil {
-		return err
-	}
-	fields := m.Descriptor().Fields()
-	for i := range fields.Len() {
-		f := fields.Get(i)
-		if f.Message() == nil || f.IsMap() || f.Message().FullName() == valueName || !m.Has(f) {
-			continue
-		}
-		if !f.IsList() {
-			if err := understood(m.Get(f).Message()); err != nil {
-				return err
-			}
-			continue
-		}
-		list := m.Get(f).List()
-		for i := range list.Len() {
-			if err := understood(list.Get(i).Message()); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-var valueName = (&sidecarv1.Value{}).ProtoReflect().Descriptor().FullName()
-
-// requestSize is how many bytes a request has. Who brought it may know.
-func requestSize(ctx context.Context, early *received, req proto.Message) int {
-	if early != nil {
-		return early.size
-	}
-	if request, ok := octetsOf(ctx); ok {
-		return len(request)
-	}
-	return proto.Size(req) // of a stream
-}
-
-func metadataSize(md metadata.MD) int {
-	n := 0
-	for key, list := range md {
-		for _, v := range list {
-			n += len(key) + len(v)
-		}
-	}
-	return n
-}
-
-// maxDetails bounds an error in bytes: gRPC clients accept about 8 KiB of
-// trailers, in which it stands in base64.
-const maxDetails = 4 << 10
-
-// statusOf is what gRPC sends for a fault: the code and message, and as details
-// google.rpc.ErrorInfo, google.rpc.RetryInfo and the same message that HTTP sends.
-func statusOf(f *fault, traceID string) error {
-	if f.relayed != nil {
-		return f.relayed
-	}
-	body := f.proto(traceID)
-	info := &errdetails.ErrorInfo{Reason: body.Code, Domain: errorDomain, Metadata: map[string]string{
-		"safe_to_retry": "false", "outcome_unknown": "false", "hint": body.Hint, "trace_id": traceID,
-	}}
-	if f.safe {
-		info.Metadata["safe_to_retry"] = "true"
-	}
-	if f.unknown {
-		info.Metadata["outcome_unknown"] = "true"
-	}
-	if f.ydb != "" {
-		info.Metadata["ydb_status"] = f.ydb
-	}
-	details := []protoadapt.MessageV1{info}
-	if f.after > 0 {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.after)})
-	}
-	if proto.Size(body) > maxDetails {
-		body.Issues = nil // the message has their texts
-		body.Message = clip(body.Message, maxMessage/2)
-	}
-	st := status.New(f.code.grpc, clip(body.Message, maxMessage/2))
-	if full, err := st.WithDetails(append(details, body)...); err == nil {
-		st = full
-	}
-	return st.Err()
-}
-
 // Execute runs one statement and returns all rows.
 func (a *grpcAPI) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*sidecarv1.ExecuteResponse, error) {
 	return unary(ctx, a, "Execute", req, func(ctx context.Context, c *call) (*sidecarv1.ExecuteResponse, error) {
@@ -340,14 +233,6 @@ func (p *protoSink) appendResponse(b []byte, c *call, done outcome) ([]byte, err
 		b = append(b, p.sets[0].rows...)
 	}
 	return b, nil
-}
-
-// executeOf reads the request of Execute and ExecuteStream.
-func (a *grpcAPI) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
-	return executeRequest{
-		spec: spec{sql: req.Sql, params: a.values(req.Params), types: req.Types, stats: req.Stats, limits: limitsOf(req.Limits)},
-		mode: req.Mode, tx: selectorOf(req.Tx), idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority,
-	}
 }
 
 // ExecuteStream runs one statement and sends its rows as they arrive.
@@ -505,17 +390,4 @@ func (a *grpcAPI) Status(ctx context.Context, req *sidecarv1.StatusRequest) (*si
 	return unary(ctx, a, "Status", req, func(context.Context, *call) (*sidecarv1.StatusResponse, error) {
 		return a.core.status(), nil
 	})
-}
-
-// status adds what this package knows to the state of the sidecar.
-func (s *Service) status() *sidecarv1.StatusResponse {
-	out := &sidecarv1.StatusResponse{State: "serving"}
-	if s.deps.Status != nil {
-		out = s.deps.Status()
-	}
-	out.Database, out.OpenTransactions = s.deps.Database, uint32(s.tx.leases.Size())
-	if s.State().Draining {
-		out.State = "draining"
-	}
-	return out
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -617,4 +618,9 @@ func conditionFailed(t *kvTable, there bool) *fault {
 		return faultf(codeCondition, "the row is there; %s has no version column (kv.tables), so that only * can be asked for", t.Name)
 	}
 	return faultf(codeCondition, "the row is there in another version")
+}
+
+// atID says which of several ids a fault is about.
+func atID(i int, err error) error {
+	return faultOf(err, deed{}).with(func(f *fault) { f.message = "ids[" + strconv.Itoa(i) + "]: " + f.message })
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -215,11 +214,6 @@ func (a *httpAPI) id(t *kvTable, raw json.RawMessage) (kvID, error) {
 		}
 	}
 	return a.core.kv.id(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
-}
-
-// atID says which of several ids a fault is about.
-func atID(i int, err error) error {
-	return faultOf(err, deed{}).with(func(f *fault) { f.message = "ids[" + strconv.Itoa(i) + "]: " + f.message })
 }
 
 func appendID(b []byte, t *kvTable, id kvID) (_ []byte, err error) {

@@ -84,9 +84,6 @@ func (t *kvTable) key(id kvID) *upstream.Params {
 	return p
 }
 
-// reads says what kind of work a statement of ours is that reads.
-func (st *statement) reads(call *upstream.Call) { call.Idempotent, call.Work = true, kindOf(st.sql) }
-
 // batch is the statement that reads several rows as they are at one moment.
 func (t *kvTable) batch(ids []kvID) *statement {
 	list := &Ydb.Value{Items: make([]*Ydb.Value, len(ids))}

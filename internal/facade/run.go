@@ -14,7 +14,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
-	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // statement is one statement, ready to be sent.
@@ -31,8 +30,6 @@ type limits struct {
 	rows  uint64
 	bytes uint64
 }
-
-func limitsOf(m *sidecarv1.Limits) limits { return limits{rows: m.GetRows(), bytes: m.GetBytes()} }
 
 // room is what the sidecar itself lets the reply of one call hold, all of its
 // statements together; nil is a small reply, or none.
@@ -343,3 +340,6 @@ func (r *reader) take(rows, bytes int) bool {
 	r.bytes += bytes
 	return true
 }
+
+// reads says what kind of work a statement of ours is that reads.
+func (st *statement) reads(call *upstream.Call) { call.Idempotent, call.Work = true, kindOf(st.sql) }

@@ -8,7 +8,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
@@ -50,29 +49,6 @@ func (t *telemetry) finish(c *call, f *fault, took time.Duration) {
 // extract joins the trace of the caller, from metadata or headers.
 func extract(ctx context.Context, from propagation.TextMapCarrier) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, from)
-}
-
-// incoming reads gRPC metadata as a propagation.TextMapCarrier.
-type incoming metadata.MD
-
-// Get returns the first value of a key.
-func (m incoming) Get(key string) string {
-	if v := metadata.MD(m).Get(key); len(v) > 0 {
-		return v[0]
-	}
-	return ""
-}
-
-// Set is of no use on what came in.
-func (m incoming) Set(string, string) {}
-
-// Keys lists what came in.
-func (m incoming) Keys() []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	return keys
 }
 
 // serverTiming says where the time of a call went, in the form of the HTTP

@@ -1,0 +1,56 @@
+package facade
+
+import (
+	"errors"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
+)
+
+// panicStatus is the answer to a call whose handler panicked outside of serve, which
+// knows more.
+func panicStatus(err error) error {
+	if _, ok := errors.AsType[*panics.Error](err); ok {
+		return statusOf(faultOf(err, deed{}), "")
+	}
+	return err
+}
+
+// statusOf is what gRPC sends for a fault: the code and message, and as details
+// google.rpc.ErrorInfo, google.rpc.RetryInfo and the same message that HTTP sends.
+func statusOf(f *fault, traceID string) error {
+	if f.relayed != nil {
+		return f.relayed
+	}
+	body := f.proto(traceID)
+	info := &errdetails.ErrorInfo{Reason: body.Code, Domain: errorDomain, Metadata: map[string]string{
+		"safe_to_retry": "false", "outcome_unknown": "false", "hint": body.Hint, "trace_id": traceID,
+	}}
+	if f.safe {
+		info.Metadata["safe_to_retry"] = "true"
+	}
+	if f.unknown {
+		info.Metadata["outcome_unknown"] = "true"
+	}
+	if f.ydb != "" {
+		info.Metadata["ydb_status"] = f.ydb
+	}
+	details := []protoadapt.MessageV1{info}
+	if f.after > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.after)})
+	}
+	if proto.Size(body) > maxDetails {
+		body.Issues = nil // the message has their texts
+		body.Message = clip(body.Message, maxMessage/2)
+	}
+	st := status.New(f.code.grpc, clip(body.Message, maxMessage/2))
+	if full, err := st.WithDetails(append(details, body)...); err == nil {
+		st = full
+	}
+	return st.Err()
+}

@@ -1,0 +1,138 @@
+package facade
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// kvGetting is a call of Get.
+type kvGetting struct {
+	kvReading
+	api *grpcAPI
+	req kvRequest
+}
+
+func (j *kvGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
+	const table, id, cond, timeout, priority = 1, 2, 3, 4, 5
+	if j.req.read(request, kvFields{table, id, cond, timeout, priority, 0}) {
+		return nil, true
+	}
+	req := new(sidecarv1.KvGetRequest)
+	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, nil)
+}
+
+func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
+	if j.t, err = j.api.core.kv.table(j.req.table); err != nil {
+		return false, err
+	}
+	key, err := j.req.key(j.api, j.t)
+	if err != nil {
+		return false, err
+	}
+	return j.get(t, key, j.req.timeout, j.req.priority)
+}
+
+func (j *kvGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	row, modified, err := j.row(&t.Turn, j.req.cond)
+	if err != nil {
+		return nil, err
+	}
+	return appendGet(b, j.t, &t.c, row, modified)
+}
+
+// kvBatchGetting is a call of BatchGet.
+type kvBatchGetting struct {
+	kvReading
+	api *grpcAPI
+	req sidecarv1.KvBatchGetRequest
+	ids []kvID
+}
+
+func (j *kvBatchGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
+	return readMessage(request, &j.req)
+}
+
+func (j *kvBatchGetting) begin(t *Turn) (ready bool, err error) {
+	if j.t, j.ids, err = j.api.batchOf(&j.req); err != nil {
+		return false, err
+	}
+	j.st = j.t.batch(j.ids)
+	return j.look(t, j.req.Timeout, j.req.Priority)
+}
+
+func (j *kvBatchGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	found, err := j.found(&t.Turn, j.ids)
+	if err != nil {
+		return nil, err
+	}
+	res, err := batchResponse(j.t, &t.c, j.ids, found)
+	return encode(b, res, err)
+}
+
+// kvPutting is a call of Put.
+type kvPutting struct {
+	kvWriting
+	api *grpcAPI
+	req kvRequest
+}
+
+func (j *kvPutting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
+	const table, id, value, cond, timeout, priority = 1, 2, 3, 4, 5, 6
+	if j.req.read(request, kvFields{table, id, cond, timeout, priority, value}) {
+		return nil, true
+	}
+	req := new(sidecarv1.KvPutRequest)
+	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, req.Value)
+}
+
+func (j *kvPutting) begin(t *Turn) (bool, error) {
+	table, key, err := j.req.toWrite(j.api)
+	if err != nil {
+		return false, err
+	}
+	w, err := j.api.core.kv.put(table, key, j.req.value, j.req.cond)
+	if err != nil {
+		return false, err
+	}
+	return j.kvWriting.begin(t, w, j.req.timeout, j.req.priority)
+}
+
+func (j *kvPutting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	done, err := j.run(&t.Turn)
+	if err != nil {
+		return nil, err
+	}
+	return appendPut(b, done, &t.c), nil
+}
+
+// kvDeleting is a call of Delete.
+type kvDeleting struct {
+	kvWriting
+	api *grpcAPI
+	req kvRequest
+}
+
+func (j *kvDeleting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
+	const table, id, cond, timeout, priority = 1, 2, 3, 4, 5
+	if j.req.read(request, kvFields{table, id, cond, timeout, priority, 0}) {
+		return nil, true
+	}
+	req := new(sidecarv1.KvDeleteRequest)
+	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, nil)
+}
+
+func (j *kvDeleting) begin(t *Turn) (bool, error) {
+	table, key, err := j.req.toWrite(j.api)
+	if err != nil {
+		return false, err
+	}
+	return j.kvWriting.begin(t, table.kvDelete(key, j.req.cond), j.req.timeout, j.req.priority)
+}
+
+func (j *kvDeleting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	if _, err := j.run(&t.Turn); err != nil {
+		return nil, err
+	}
+	return appendInfoAlone(b, t.c.info), nil
+}

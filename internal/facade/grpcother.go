@@ -1,0 +1,160 @@
+package facade
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"strings"
+
+	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// OtherOptions are ServerOptions for the server over which the other process calls.
+func (a *grpcAPI) OtherOptions() []grpc.ServerOption {
+	return append(a.ServerOptions(),
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			return next(context.WithValue(ctx, fromOther{}, true), req)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			return next(srv, otherStream{stream})
+		}))
+}
+
+type otherStream struct{ grpc.ServerStream }
+
+func (s otherStream) Context() context.Context {
+	return context.WithValue(s.ServerStream.Context(), fromOther{}, true)
+}
+
+// txID returns the id of the transaction that a request continues or asks for.
+func txID(req proto.Message) string {
+	switch r := req.(type) {
+	case *sidecarv1.ExecuteRequest:
+		return r.GetTx().GetId()
+	case interface{ GetId() string }: // Commit, Rollback, GetTransaction
+		return r.GetId()
+	}
+	return ""
+}
+
+// mayCommit tells whether the request may have committed its transaction.
+func mayCommit(req proto.Message) bool {
+	switch r := req.(type) {
+	case *sidecarv1.ExecuteRequest:
+		return r.GetTx().GetCommit()
+	case *sidecarv1.CommitRequest:
+		return true
+	}
+	return false
+}
+
+// relayUnary hands a call of the gRPC face over.
+func relayUnary[Res proto.Message](ctx context.Context, a *grpcAPI, c *call, p *OtherProcess, req proto.Message) (Res, error) {
+	var none Res
+	res := none.ProtoReflect().New().Interface().(Res)
+	var header, trailer metadata.MD
+	err := a.core.other.handOver(ctx, []string{timeoutOf(req)}, func(ctx context.Context) error {
+		err := p.GRPC.Invoke(relayed(ctx, c), methodPath(c.name), req, res, grpc.Header(&header), grpc.Trailer(&trailer))
+		return relayedFault(ctx, err, mayCommit(req))
+	})
+	_ = grpc.SetHeader(ctx, own(header)) // these fail only outside a call
+	_ = grpc.SetTrailer(ctx, own(trailer))
+	if err != nil {
+		return none, err
+	}
+	return res, nil
+}
+
+// relayStream hands ExecuteStream over.
+func (a *grpcAPI) relayStream(ctx context.Context, c *call, p *OtherProcess, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
+	return a.core.other.handOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
+		from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
+		if err == nil {
+			err = from.SendMsg(req)
+		}
+		if err == nil || errors.Is(err, io.EOF) { // the reason for that comes with RecvMsg
+			err = from.CloseSend()
+		}
+		if err != nil {
+			return relayedFault(ctx, err, mayCommit(req))
+		}
+		out := a.newStream(ctx, stream)
+		defer func() {
+			if lost := out.close(ctx); err == nil {
+				err = lost
+			}
+		}()
+		for {
+			part := new(sidecarv1.ExecuteStreamResponse)
+			switch err := from.RecvMsg(part); {
+			case errors.Is(err, io.EOF):
+				stream.SetTrailer(own(from.Trailer()))
+				return nil
+			case err != nil:
+				stream.SetTrailer(own(from.Trailer()))
+				return relayedFault(ctx, err, mayCommit(req))
+			}
+			if err := out.send(ctx, part); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+func timeoutOf(req proto.Message) string {
+	if r, ok := req.(interface{ GetTimeout() string }); ok {
+		return r.GetTimeout()
+	}
+	return ""
+}
+
+func methodPath(name string) string {
+	return "/" + sidecarv1.Sidecar_ServiceDesc.ServiceName + "/" + name
+}
+
+// relayed is the context of a call that is handed over: with the caller's
+// metadata and the app that this process found it to be of, below this process's span.
+func relayed(ctx context.Context, c *call) context.Context {
+	md, _ := metadata.FromIncomingContext(ctx)
+	md = own(md)
+	md.Set(headerApp, c.app.Name())
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	for key, value := range carrier {
+		md.Set(key, value)
+	}
+	return metadata.NewOutgoingContext(ctx, md)
+}
+
+// own leaves out what gRPC itself puts into metadata.
+func own(md metadata.MD) metadata.MD {
+	out := maps.Clone(md)
+	if out == nil {
+		out = metadata.MD{}
+	}
+	maps.DeleteFunc(out, func(key string, _ []string) bool {
+		return key == "content-type" || key == "user-agent" || strings.HasPrefix(key, ":") || strings.HasPrefix(key, "grpc-")
+	})
+	return out
+}
+
+// relayedFault makes a fault of the owner's error: its own words as they came,
+// or, if it gave none, what can be said without it.
+func relayedFault(ctx context.Context, err error, commits bool) error {
+	if err == nil {
+		return nil
+	}
+	for _, detail := range status.Convert(err).Details() {
+		if e, ok := detail.(*sidecarv1.Error); ok {
+			return &fault{code: codeNamed(e.Code), message: e.Message, safe: e.SafeToRetry, unknown: e.OutcomeUnknown, relayed: err}
+		}
+	}
+	return unanswered(ctx, err, commits)
+}

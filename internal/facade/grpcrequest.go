@@ -1,0 +1,104 @@
+package facade
+
+import (
+	"context"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// understood refuses a request with fields that this process does not know: a caller
+// with a newer sidecar.proto may count on what they say. Values are not looked at: yql refuses
+// such fields of theirs where it converts them.
+func understood(m protoreflect.Message) error {
+	if err := yql.Known(m); err != nil {
+		return err
+	}
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if f.Message() == nil || f.IsMap() || f.Message().FullName() == valueName || !m.Has(f) {
+			continue
+		}
+		if !f.IsList() {
+			if err := understood(m.Get(f).Message()); err != nil {
+				return err
+			}
+			continue
+		}
+		list := m.Get(f).List()
+		for i := range list.Len() {
+			if err := understood(list.Get(i).Message()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var valueName = (&sidecarv1.Value{}).ProtoReflect().Descriptor().FullName()
+
+// requestSize is how many bytes a request has. Who brought it may know.
+func requestSize(ctx context.Context, early *received, req proto.Message) int {
+	if early != nil {
+		return early.size
+	}
+	if request, ok := octetsOf(ctx); ok {
+		return len(request)
+	}
+	return proto.Size(req) // of a stream
+}
+
+func metadataSize(md metadata.MD) int {
+	n := 0
+	for key, list := range md {
+		for _, v := range list {
+			n += len(key) + len(v)
+		}
+	}
+	return n
+}
+
+// executeOf reads the request of Execute and ExecuteStream.
+func (a *grpcAPI) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
+	return executeRequest{
+		spec: spec{sql: req.Sql, params: a.values(req.Params), types: req.Types, stats: req.Stats, limits: limitsOf(req.Limits)},
+		mode: req.Mode, tx: selectorOf(req.Tx), idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority,
+	}
+}
+
+func selectorOf(m *sidecarv1.TxSelector) *txSelector {
+	if m == nil {
+		return nil
+	}
+	return &txSelector{begin: m.Begin != nil, mode: m.Begin.GetMode(), id: m.Id, seq: m.Seq, commit: m.Commit}
+}
+
+func limitsOf(m *sidecarv1.Limits) limits { return limits{rows: m.GetRows(), bytes: m.GetBytes()} }
+
+// incoming reads gRPC metadata as a propagation.TextMapCarrier.
+type incoming metadata.MD
+
+// Get returns the first value of a key.
+func (m incoming) Get(key string) string {
+	if v := metadata.MD(m).Get(key); len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// Set is of no use on what came in.
+func (m incoming) Set(string, string) {}
+
+// Keys lists what came in.
+func (m incoming) Keys() []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	return keys
+}

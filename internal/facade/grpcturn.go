@@ -1,0 +1,266 @@
+package facade
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// GRPCTurn is a Turn of a call of gRPC.
+type GRPCTurn struct {
+	Turn
+	api    *grpcAPI
+	values int // of the parameters of a request that was read without a message
+}
+
+// answering is the job of a call of gRPC.
+type answering interface {
+	job
+	// read reads the request. m is it as a message; nil: it was read without one. False: it is none for a Turn.
+	read(t *GRPCTurn, request []byte) (m proto.Message, ok bool)
+	// rest makes the first call, or waits for its answer, and what follows. It appends the encoded answer.
+	rest(t *GRPCTurn, b []byte) ([]byte, error)
+}
+
+// jobs are the methods of gRPC whose calls may be Turns, by path.
+var jobs = map[string]struct {
+	name string
+	make func(a *grpcAPI) answering
+}{
+	sidecarv1.Sidecar_Execute_FullMethodName:   {"Execute", func(a *grpcAPI) answering { return &executingGRPC{api: a} }},
+	sidecarv1.Sidecar_Begin_FullMethodName:     {"Begin", func(*grpcAPI) answering { return new(beginningGRPC) }},
+	sidecarv1.Sidecar_Commit_FullMethodName:    {"Commit", newCommitting},
+	sidecarv1.Sidecar_Rollback_FullMethodName:  {"Rollback", newRollingBack},
+	sidecarv1.KeyValue_Get_FullMethodName:      {callKVGet, func(a *grpcAPI) answering { return &kvGetting{api: a} }},
+	sidecarv1.KeyValue_BatchGet_FullMethodName: {callKVBatchGet, func(a *grpcAPI) answering { return &kvBatchGetting{api: a} }},
+	sidecarv1.KeyValue_Put_FullMethodName:      {callKVPut, func(a *grpcAPI) answering { return &kvPutting{api: a} }},
+	sidecarv1.KeyValue_Delete_FullMethodName:   {callKVDelete, func(a *grpcAPI) answering { return &kvDeleting{api: a} }},
+}
+
+// Caller is what Turn wants to know of a call.
+type Caller struct {
+	Headers    func(each func(name, value []byte)) bool // but for gRPC's own; valid until Turn returns. False: there are some of which only a server of gRPC knows what to say
+	Connection uint64                                   // a number that no other one of this process has
+	User       uint32                                   // that its program runs as, if Local
+	Local      bool                                     // it came over a Unix socket of this machine
+}
+
+// Begin begins a call, and does not wait. ctx ends with the call, or when its caller no longer waits for the answer. via carries the first call to
+// a node. Nil: the call cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called.
+type Begin func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *GRPCTurn
+
+// Turns calls each with the path of every method whose calls may be Turns, and what begins one.
+func (a *grpcAPI) Turns(each func(path string, begin Begin)) {
+	if a.core.client == nil {
+		return
+	}
+	for path, kind := range jobs {
+		each(path, func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *GRPCTurn {
+			if a.core.deps.Memory.Tight() {
+				return nil
+			}
+			j := kind.make(a)
+			t := &GRPCTurn{Turn: Turn{s: a.core, job: j}, api: a}
+			t.c.name, t.c.from, t.c.begun = kind.name, caller.Connection, ctx
+			m, ok := j.read(t, request)
+			if !ok {
+				return nil
+			}
+			in, headers, ok := greet(ctx, &t.c, caller)
+			if !ok {
+				return nil
+			}
+			t.begin(in, via, func() error {
+				if m == nil {
+					return a.weighRead(&t.c, headers, len(request), nil, func() int { return t.values })
+				}
+				return a.weigh(&t.c, headers, len(request), nil, m)
+			})
+			return t
+		})
+	}
+}
+
+// greet notes what the headers of a call say, and returns their size.
+func greet(in context.Context, c *call, caller Caller) (_ context.Context, size int, ok bool) {
+	var h heard
+	if !caller.Headers(h.header) {
+		return in, 0, false
+	}
+	// The other process does not call over the data path.
+	c.caller, c.priority = callerBy(h.app, h.application, h.tokens), priorityOfHeaders(h.ydbPriority, h.priority)
+	c.caller.User, c.caller.Local = caller.User, caller.Local
+	if h.trace != nil {
+		in = extract(in, h.trace)
+	}
+	return in, h.size, true
+}
+
+// heard is what the headers of a call say.
+type heard struct {
+	app, application      string
+	ydbPriority, priority string
+	tokens                []string
+	trace                 propagation.MapCarrier // nil: they name none
+	size                  int
+}
+
+// header notes a header.
+func (h *heard) header(name, value []byte) {
+	h.size += len(name) + len(value)
+	switch string(name) {
+	case "x-sidecar-app":
+		set(&h.app, value)
+	case "x-ydb-application-name":
+		set(&h.application, value)
+	case "authorization":
+		h.tokens = append(h.tokens, string(value))
+	case "x-ydb-priority":
+		set(&h.ydbPriority, value)
+	case "priority":
+		set(&h.priority, value)
+	case "traceparent", "tracestate":
+		if h.trace == nil {
+			h.trace = propagation.MapCarrier{}
+		}
+		if h.trace[string(name)] == "" {
+			h.trace[string(name)] = string(value)
+		}
+	}
+}
+
+// set keeps the first value of a header.
+func set(s *string, value []byte) {
+	if *s == "" {
+		*s = string(value)
+	}
+}
+
+// Resume ends the call, and appends the encoded answer. The trailer alternates names and values.
+func (t *GRPCTurn) Resume(b []byte) (answer []byte, trailer []string, err error) {
+	c := &t.c
+	fault := t.finish(func() (err error) {
+		if answer, err = t.job.(answering).rest(t, b); err == nil && c.app.Metered() {
+			c.count(len(answer) - len(b))
+		}
+		return err
+	})
+	if timing := serverTiming(c.info); timing != "" {
+		trailer = []string{keyServerTiming, timing}
+	}
+	if fault != nil {
+		return nil, trailer, statusOf(fault, c.traceID)
+	}
+	return answer, trailer, nil
+}
+
+// readMessage reads a request as a message.
+func readMessage(request []byte, m proto.Message) (proto.Message, bool) {
+	return m, proto.Unmarshal(request, m) == nil
+}
+
+// encode appends an answer that is a message, if there was no error.
+func encode(b []byte, m proto.Message, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	if b, err = (proto.MarshalOptions{}).MarshalAppend(b, m); err != nil {
+		return nil, faultf(codeInternal, "the answer cannot be encoded: %v", err)
+	}
+	return b, nil
+}
+
+// executingGRPC is one over gRPC.
+type executingGRPC struct {
+	executing
+	api  *grpcAPI
+	req  readRequest
+	rows protoSink
+}
+
+func (j *executingGRPC) read(t *GRPCTurn, request []byte) (m proto.Message, ok bool) {
+	j.out, j.req.values.depth = &j.rows, t.s.cfg.API.MaxDepth
+	if j.req.read(request) {
+		j.in, t.values = j.req.executeRequest, j.req.values.count()
+	} else {
+		whole := new(sidecarv1.ExecuteRequest)
+		if m, ok = readMessage(request, whole); !ok {
+			return nil, false
+		}
+		j.in = j.api.executeOf(whole)
+	}
+	return m, j.in.tx == nil || t.s.other.owner(j.in.tx.id) == nil
+}
+
+func (j *executingGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	done, err := j.run(&t.Turn)
+	if err != nil {
+		return nil, err
+	}
+	return j.rows.appendResponse(b, &t.c, done)
+}
+
+// beginningGRPC is a call of Begin over gRPC.
+type beginningGRPC struct{ beginning }
+
+func (j *beginningGRPC) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
+	if readTexts(request, &j.in.mode, &j.in.timeout, &j.in.priority) {
+		return nil, true
+	}
+	req := new(sidecarv1.BeginRequest)
+	err := proto.Unmarshal(request, req)
+	j.in = beginRequest{mode: req.Mode, timeout: req.Timeout, priority: req.Priority}
+	return req, err == nil
+}
+
+func (j *beginningGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	res, err := j.run(&t.Turn)
+	if err != nil {
+		return nil, err
+	}
+	const tx, info = 1, 2 // of BeginResponse
+	b = messageField(b, tx, func(b []byte) []byte { return appendTx(b, res.Tx) })
+	return messageField(b, info, func(b []byte) []byte { return appendInfo(b, res.Info) }), nil
+}
+
+// endRequest is a request of Commit, or of Rollback.
+type endRequest[T any] interface {
+	*T
+	proto.Message
+	GetId() string
+	GetTimeout() string
+}
+
+// endingGRPC is a call of Commit, or of Rollback, over gRPC.
+type endingGRPC[T any, R endRequest[T]] struct{ txEnding }
+
+func (j *endingGRPC[T, R]) read(t *GRPCTurn, request []byte) (m proto.Message, ok bool) {
+	if !readTexts(request, &j.id, &j.timeout) {
+		req := R(new(T))
+		if proto.Unmarshal(request, req) != nil {
+			return nil, false
+		}
+		m, j.id, j.timeout = req, req.GetId(), req.GetTimeout()
+	}
+	return m, t.s.other.owner(j.id) == nil
+}
+
+func (j *endingGRPC[T, R]) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+	if err := j.run(&t.Turn); err != nil {
+		return nil, err
+	}
+	return appendInfoAlone(b, t.c.info), nil
+}
+
+func newCommitting(*grpcAPI) answering {
+	return new(endingGRPC[sidecarv1.CommitRequest, *sidecarv1.CommitRequest])
+}
+
+func newRollingBack(*grpcAPI) answering {
+	return &endingGRPC[sidecarv1.RollbackRequest, *sidecarv1.RollbackRequest]{txEnding: txEnding{back: true}}
+}

@@ -1,0 +1,109 @@
+package facade
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+)
+
+// OtherHandler is the Handler for the server over which the other process calls.
+func (a *httpAPI) OtherHandler() http.Handler {
+	next := a.Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), fromOther{}, true)))
+	})
+}
+
+// relay hands a request of the HTTP face over. body is what was read of the
+// request's own; nil: nothing was, and it is one to the path of a transaction.
+func (a *httpAPI) relay(x *exchange, p *OtherProcess, body []byte, commits bool, timeouts ...string) error {
+	if body == nil {
+		var err error
+		if body, err = a.body(x); err != nil {
+			return err
+		}
+		var end jsonEndTx
+		_ = json.Unmarshal(body, &end) // what is wrong with it, the owner says
+		timeouts = []string{end.Timeout}
+	}
+	return a.core.other.handOver(x.ctx, append(timeouts, x.call.timeout), func(ctx context.Context) error {
+		request := x.r.Clone(ctx)
+		request.URL = &url.URL{Scheme: "http", Host: "peer", Path: x.r.URL.Path, RawPath: x.r.URL.RawPath, RawQuery: x.r.URL.RawQuery}
+		request.RequestURI = ""
+		request.Body, request.ContentLength = http.NoBody, int64(len(body))
+		if len(body) > 0 {
+			request.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		for _, key := range []string{"Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Trailer", "Expect"} {
+			request.Header.Del(key)
+		}
+		request.Header.Set(headerApp, x.call.app.Name())
+		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(request.Header))
+		response, err := p.HTTP.RoundTrip(request)
+		if err != nil {
+			return unanswered(ctx, err, commits)
+		}
+		defer response.Body.Close()
+		return x.relay(ctx, response, commits)
+	})
+}
+
+// relay sends an answer of the owner as it comes.
+func (x *exchange) relay(ctx context.Context, response *http.Response, commits bool) error {
+	h := x.w.Header()
+	maps.Copy(h, response.Header)
+	for key := range response.Trailer {
+		h.Add("Trailer", key)
+	}
+	// A caller that does not read holds nothing up for longer than this.
+	stop := whenOver(ctx, func() { x.sendBy(time.Now().Add(endTimeout)) })
+	defer stop()
+	x.started = true
+	x.call.status = response.StatusCode
+	x.w.WriteHeader(response.StatusCode)
+	part := make([]byte, 32<<10)
+	var problem []byte
+	for {
+		n, err := response.Body.Read(part)
+		if n > 0 {
+			if response.StatusCode >= http.StatusBadRequest && len(problem) < maxDetails {
+				problem = append(problem, part[:n]...)
+			}
+			x.sendBy(time.Now().Add(replyTimeout))
+			if _, err := x.w.Write(part[:n]); err != nil {
+				return unread(ctx)
+			}
+			if err := x.control.Flush(); err != nil {
+				return unread(ctx)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			f := unanswered(ctx, err, commits)
+			if response.Header.Get("Content-Type") == mediaNDJSON {
+				// The form of a stream: its last line says how it ended.
+				_, _ = x.w.Write(append(appendProblem([]byte(`{"error":`), f, x.call.traceID), '}', '\n'))
+			}
+			return f // a shorter body than announced says the rest
+		}
+	}
+	for key, list := range response.Trailer {
+		h[key] = list
+	}
+	if response.StatusCode >= http.StatusBadRequest {
+		var said struct{ Code string }
+		_ = json.Unmarshal(problem, &said) // only for this process's own figures
+		return &fault{code: codeNamed(said.Code)}
+	}
+	return nil
+}
