@@ -100,7 +100,7 @@ func (c *call) pace(ctx context.Context, n int) error {
 }
 
 // fresh says whether work that belongs to nothing open may begin. A call is asked about once.
-func (s *Service) fresh(c *call) error {
+func (s *coreService) fresh(c *call) error {
 	if c.admitted {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (s *Service) fresh(c *call) error {
 
 // freshEarly is fresh before the body is read, as far as that can be said then: how
 // many statements a list has is in the body. A refusal counts in the class of the headers.
-func (s *Service) freshEarly(c *call) error {
+func (s *coreService) freshEarly(c *call) error {
 	if class, err := classOf(c, ""); err == nil { // else the body may name another one
 		c.class = class
 	}
@@ -120,7 +120,7 @@ func (s *Service) freshEarly(c *call) error {
 }
 
 // freshList is fresh for a list: its statements count as so many calls, all of them or none.
-func (s *Service) freshList(c *call, statements int) error {
+func (s *coreService) freshList(c *call, statements int) error {
 	if err := s.gate.fresh(); err != nil {
 		return err
 	}

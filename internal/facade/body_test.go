@@ -88,7 +88,7 @@ func TestDiscardsHaveAPace(t *testing.T) {
 		}
 		var n atomic.Int64
 		s.http.discard(counted{&n}, time.Now().Add(linger))
-		if want := int64(2 * s.cfg.API.MaxBody); n.Load() != want {
+		if want := int64(2 * s.core.cfg.API.MaxBody); n.Load() != want {
 			t.Errorf("%d bytes of one body are read; want %d", n.Load(), want)
 		}
 		time.Sleep(time.Minute)
@@ -99,7 +99,7 @@ func TestDiscardsHaveAPace(t *testing.T) {
 			all.Go(func() { s.http.discard(counted{&n}, time.Now().Add(linger)) })
 		}
 		all.Wait()
-		if most := int64(s.cfg.API.MaxBody + discardRate); n.Load() > most || n.Load() < most*9/10 {
+		if most := int64(s.core.cfg.API.MaxBody + discardRate); n.Load() > most || n.Load() < most*9/10 {
 			t.Errorf("%d bytes of 50 bodies are read; want about %d", n.Load(), most)
 		}
 		if took := time.Since(began); took > linger {

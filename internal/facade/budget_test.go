@@ -367,7 +367,7 @@ func TestLargeRequestsHaveALane(t *testing.T) {
 			_, err := c.Execute(t.Context(), contract.Statement{SQL: "SELECT $p", Params: map[string]any{"p": strings.Repeat("x", size)}})
 			return err
 		}
-		place, err := b.s.deps.Lane.NewDoor().Enter(t.Context())
+		place, err := b.s.core.deps.Lane.NewDoor().Enter(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -389,7 +389,7 @@ func TestRequestsThatWaitForTheLaneCount(t *testing.T) {
 	config := Default()
 	config.API.Timeout = time.Minute
 	b := start(t, config, &fake{answer: echo}, func(d *Deps) { d.Requests = budget })
-	place, err := b.s.deps.Lane.NewDoor().Enter(t.Context())
+	place, err := b.s.core.deps.Lane.NewDoor().Enter(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -424,7 +424,7 @@ func TestLongBulksLetOthersWork(t *testing.T) {
 		given := map[string]*Ydb.Type{"a": {Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_INT64}}}
 		text := jsonRows{raw: []byte("[" + strings.Repeat(`{"a":1},`, rows-1) + `{"a":1}]`)}
 		l := lane.New(1)
-		s := &Service{cfg: Default(), deps: Deps{Lane: l}, large: l.NewDoor()}
+		s := &coreService{cfg: coreConfig{API: defaultAPI()}, deps: Deps{Lane: l}, large: l.NewDoor()}
 		u := &upsert{s: s, c: &call{large: true}, columns: newColumns(nil, given), rows: slowRows{text}}
 		begun, waited := time.Now(), time.Duration(0)
 		var other sync.WaitGroup
@@ -450,7 +450,7 @@ func TestLongBulksLetOthersWork(t *testing.T) {
 
 // No more names of columns are kept of a message than a row may have.
 func TestColumnsOfIngestAreBounded(t *testing.T) {
-	g := &ingestStream{api: &grpcAPI{core: &Service{cfg: Default()}}}
+	g := &ingestStream{api: &grpcAPI{core: &coreService{cfg: coreConfig{API: defaultAPI()}}}}
 	message := bytes.Repeat([]byte{fieldColumns<<3 | 2, 0}, 1<<20)
 	var columns []string
 	var err error

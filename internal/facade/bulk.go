@@ -40,7 +40,7 @@ type bulkRows interface {
 // bulkUpsert writes rows without a transaction. Rows that name the same columns
 // go together; other columns of a row keep their values. Writing a row twice is
 // as good as once, so everything is retried.
-func (s *Service) bulkUpsert(ctx context.Context, c *call, in bulkRequest) (uint64, error) {
+func (s *coreService) bulkUpsert(ctx context.Context, c *call, in bulkRequest) (uint64, error) {
 	path, err := s.absolute(in.table, "table")
 	if err != nil {
 		return 0, err
@@ -81,7 +81,7 @@ var errSome = errors.New("facade: there are rows")
 
 // upsert is one BulkUpsert on its way.
 type upsert struct {
-	s     *Service
+	s     *coreService
 	c     *call
 	call  upstream.Call
 	path  string

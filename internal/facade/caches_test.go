@@ -108,7 +108,7 @@ func TestLongStatementsAreNotKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n, bytes := b.s.cached.declared.Len(), b.s.cached.declared.Bytes(); n != 32 || bytes > n<<10 {
+	if n, bytes := b.s.core.cached.declared.Len(), b.s.core.cached.declared.Bytes(); n != 32 || bytes > n<<10 {
 		t.Errorf("%d statements of %d bytes are known", n, bytes)
 	}
 	b.taken()
@@ -130,11 +130,11 @@ func TestLearntTypesNeedNoCache(t *testing.T) {
 		if _, err := b.http.Execute(t.Context(), contract.Statement{SQL: "UPSERT INTO t (id) VALUES ($id)", Params: map[string]any{"id": 1}}); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(b.taken()); n != 2 || b.s.cached.declared.Len() != 0 {
-			t.Errorf("call %d: %d requests, %d statements are known; want 2 and none", i+1, n, b.s.cached.declared.Len())
+		if n := len(b.taken()); n != 2 || b.s.core.cached.declared.Len() != 0 {
+			t.Errorf("call %d: %d requests, %d statements are known; want 2 and none", i+1, n, b.s.core.cached.declared.Len())
 		}
-		for i := range b.s.cached.lately {
-			b.s.cached.lately[i].Store(nil)
+		for i := range b.s.core.cached.lately {
+			b.s.core.cached.lately[i].Store(nil)
 		}
 	}
 }

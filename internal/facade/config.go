@@ -5,19 +5,14 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
-	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Config holds the settings api.*, kv.*, tx.*, ingest.* and http.*.
-type Config struct {
-	API    API           `yaml:"api"`
-	KV     KV            `yaml:"kv"`
-	Tx     lease.Config  `yaml:"tx"`
-	Ingest ingest.Config `yaml:"ingest"`
-	HTTP   HTTP          `yaml:"http"`
+// coreConfig holds the settings api.* and tx.*.
+type coreConfig struct {
+	API API
+	Tx  lease.Config
 }
 
 // API bounds calls. The errors of every limit name its setting.
@@ -38,33 +33,14 @@ type API struct {
 	CacheSize     int           `yaml:"cache_size"`     // entries of each cache: declared types, tables, plans
 }
 
-// HTTP is what the HTTP face alone needs.
-type HTTP struct {
-	Hosts []string `yaml:"hosts"` // names in Host beside the loopback ones: host or host:port
-}
-
-// Default returns the settings of a fresh installation.
-func Default() Config {
-	return Config{
-		API: API{
-			Timeout: 10 * time.Second, MaxTimeout: time.Hour, MaxOpen: 10_000,
-			MaxBody: 16 << 20, MaxHeaders: 32 << 10, MaxDepth: 32, MaxParams: 1000, MaxStatements: 1000, MaxGroups: 64,
-			MaxRows: 100_000, MaxBytes: 32 << 20, BatchParallel: 4,
-			CacheTTL: time.Minute, CacheSize: 10_000,
-		},
-		KV:     defaultKV(),
-		Tx:     lease.Default(),
-		Ingest: ingest.Default(),
+// defaultAPI are the settings of a fresh installation.
+func defaultAPI() API {
+	return API{
+		Timeout: 10 * time.Second, MaxTimeout: time.Hour, MaxOpen: 10_000,
+		MaxBody: 16 << 20, MaxHeaders: 32 << 10, MaxDepth: 32, MaxParams: 1000, MaxStatements: 1000, MaxGroups: 64,
+		MaxRows: 100_000, MaxBytes: 32 << 20, BatchParallel: 4,
+		CacheTTL: time.Minute, CacheSize: 10_000,
 	}
-}
-
-// Validate names every setting that cannot work.
-func (c Config) Validate() error {
-	errs := []error{prefix("api.", c.API.Validate()), prefix("kv.", c.KV.Validate()), prefix("tx.", c.Tx.Validate()), prefix("ingest.", c.Ingest.Validate())}
-	if _, err := loopback.New(c.HTTP.Hosts); err != nil {
-		errs = append(errs, fmt.Errorf("http.hosts: %w", err))
-	}
-	return errors.Join(errs...)
 }
 
 // Validate names every setting below api that cannot work.
@@ -96,19 +72,6 @@ func (a API) Validate() error {
 	}
 	if a.Timeout > a.MaxTimeout {
 		errs = append(errs, fmt.Errorf("timeout = %v; must be <= max_timeout = %v", a.Timeout, a.MaxTimeout))
-	}
-	return errors.Join(errs...)
-}
-
-// prefix puts the path of a section before each fault in it.
-func prefix(path string, err error) error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return err // nil: sections return joined errors
-	}
-	errs := joined.Unwrap()
-	for i, e := range errs {
-		errs[i] = fmt.Errorf("%s%w", path, e)
 	}
 	return errors.Join(errs...)
 }

@@ -18,7 +18,7 @@ import (
 
 // absolute makes the path of a table absolute: names are relative to the
 // database, as in YQL.
-func (s *Service) absolute(table, field string) (string, error) {
+func (s *coreService) absolute(table, field string) (string, error) {
 	if table == "" {
 		return "", badRequest("%s is empty", field)
 	}
@@ -47,7 +47,7 @@ func within(table, database string) bool {
 
 // describe describes the table at an absolute path; the answer is not from the
 // cache, but goes there.
-func (s *Service) describe(ctx context.Context, c *call, call upstream.Call, table string) (*Ydb_Table.DescribeTableResult, error) {
+func (s *coreService) describe(ctx context.Context, c *call, call upstream.Call, table string) (*Ydb_Table.DescribeTableResult, error) {
 	call.Name, call.Method, call.Idempotent = "DescribeTable", methodDescribeTable, true
 	result := new(Ydb_Table.DescribeTableResult)
 	report, err := s.deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error { // nodes need no session for it
@@ -70,7 +70,7 @@ func (s *Service) describe(ctx context.Context, c *call, call upstream.Call, tab
 }
 
 // describeTable is the call Describe, from either face.
-func (s *Service) describeTable(ctx context.Context, c *call, table, timeout string) (*sidecarv1.DescribeResponse, error) {
+func (s *coreService) describeTable(ctx context.Context, c *call, table, timeout string) (*sidecarv1.DescribeResponse, error) {
 	full, err := s.absolute(table, "path")
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ type explainRequest struct {
 type explained struct{ plan, ast string }
 
 // explain asks for the plan of a statement without running it.
-func (s *Service) explain(ctx context.Context, c *call, in explainRequest) (explained, error) {
+func (s *coreService) explain(ctx context.Context, c *call, in explainRequest) (explained, error) {
 	c.sql = in.sql
 	if in.sql == "" {
 		return explained{}, badRequest("sql is empty")

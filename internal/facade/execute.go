@@ -40,7 +40,7 @@ type outcome struct {
 }
 
 // execute runs one statement and hands its rows to out.
-func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out sink) (outcome, error) {
+func (s *coreService) execute(ctx context.Context, c *call, in executeRequest, out sink) (outcome, error) {
 	st, m, err := s.compose(ctx, c, in)
 	if err != nil {
 		return outcome{}, err
@@ -65,7 +65,7 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 func (in executeRequest) alone() bool { return in.tx == nil || in.tx.begin && in.tx.commit }
 
 // compose makes a statement of a request.
-func (s *Service) compose(ctx context.Context, c *call, in executeRequest) (st *statement, m *mode, err error) {
+func (s *coreService) compose(ctx context.Context, c *call, in executeRequest) (st *statement, m *mode, err error) {
 	c.sql = in.sql
 	if m, err = parseMode(in.mode); err != nil {
 		return nil, nil, err
@@ -80,7 +80,7 @@ func (s *Service) compose(ctx context.Context, c *call, in executeRequest) (st *
 }
 
 // room has no end for a streamed reply, which is not held.
-func (in executeRequest) room(s *Service, c *call) *room {
+func (in executeRequest) room(s *coreService, c *call) *room {
 	room := s.room(c)
 	if in.streamed {
 		room.streamed, room.rows, room.bytes = true, math.MaxInt, math.MaxInt
@@ -90,7 +90,7 @@ func (in executeRequest) room(s *Service, c *call) *room {
 
 // executeAlone runs a statement as a transaction of its own, which the gate has let in.
 // It goes again with the types that a refusal teaches, each time with another one.
-func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call, in spec, st *statement, m *mode, own *room, out sink) (outcome, error) {
+func (s *coreService) executeAlone(ctx context.Context, c *call, call upstream.Call, in spec, st *statement, m *mode, own *room, out sink) (outcome, error) {
 	if call.Ahead == nil { // else it was
 		s.classify(&call, st)
 	}
@@ -115,7 +115,7 @@ func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call,
 }
 
 // classify says what kind of work a statement is.
-func (s *Service) classify(call *upstream.Call, st *statement) {
+func (s *coreService) classify(call *upstream.Call, st *statement) {
 	call.Work = kindOf(st.sql)
 	call.Effects = s.cached.effectsOf(st.sql, call.Work)
 }

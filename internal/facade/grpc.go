@@ -19,7 +19,14 @@ import (
 type grpcAPI struct {
 	sidecarv1.UnimplementedSidecarServer
 
-	core *Service
+	core *coreService
+	kv   *keyValue
+	rows *rowStreams
+}
+
+// open makes the API ready for its first call.
+func (a *grpcAPI) open(core *coreService, kv *keyValue, rows *rowStreams) {
+	a.core, a.kv, a.rows = core, kv, rows
 }
 
 // Register makes the gRPC face known to a server made with ServerOptions.

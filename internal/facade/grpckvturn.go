@@ -23,7 +23,7 @@ func (j *kvGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 }
 
 func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
-	if j.t, err = j.api.core.kv.table(j.req.table); err != nil {
+	if j.t, err = j.api.kv.table(j.req.table); err != nil {
 		return false, err
 	}
 	key, err := j.req.key(j.api, j.t)
@@ -91,7 +91,7 @@ func (j *kvPutting) begin(t *Turn) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	w, err := j.api.core.kv.put(table, key, j.req.value, j.req.cond)
+	w, err := j.api.kv.put(table, key, j.req.value, j.req.cond)
 	if err != nil {
 		return false, err
 	}

@@ -8,7 +8,7 @@ import (
 
 // remember adds a call to the last ten minutes. Streams of rows last for as long
 // as their clients like.
-func (s *Service) remember(c *call, f *fault, took time.Duration) {
+func (s *coreService) remember(c *call, f *fault, took time.Duration) {
 	if s.meter == nil || c.name == callIngest {
 		return
 	}

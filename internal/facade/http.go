@@ -76,20 +76,27 @@ var routes = []route{
 	{Route{http.MethodGet, "/openapi.yaml"}, "OpenAPI", nil, (*httpAPI).openAPI, false},
 }
 
+// HTTP is what the HTTP API alone needs.
+type HTTP struct {
+	Hosts []string `yaml:"hosts"` // names in Host beside the loopback ones: host or host:port
+}
+
 // httpAPI is the HTTP API.
 type httpAPI struct {
-	core     *Service
+	core     *coreService
+	kv       *keyValue
+	rows     *rowStreams
 	guard    *loopback.Guard
 	bodies   pace // bodies, except for their first pieces
 	discards pace // bodies that are read although their calls have ended
 }
 
 // open makes the API ready for its first request.
-func (a *httpAPI) open(core *Service, cfg Config) (err error) {
-	a.core = core
-	a.bodies.rate, a.bodies.burst = bodyRate*runtime.GOMAXPROCS(0), cfg.API.MaxBody
-	a.discards.rate, a.discards.burst = discardRate, cfg.API.MaxBody
-	if a.guard, err = loopback.New(cfg.HTTP.Hosts); err != nil {
+func (a *httpAPI) open(core *coreService, kv *keyValue, rows *rowStreams, cfg HTTP) (err error) {
+	a.core, a.kv, a.rows = core, kv, rows
+	a.bodies.rate, a.bodies.burst = bodyRate*runtime.GOMAXPROCS(0), core.cfg.API.MaxBody
+	a.discards.rate, a.discards.burst = discardRate, core.cfg.API.MaxBody
+	if a.guard, err = loopback.New(cfg.Hosts); err != nil {
 		return fmt.Errorf("http.hosts: %w", err)
 	}
 	return nil

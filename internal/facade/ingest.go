@@ -31,8 +31,16 @@ type ingestRequest struct {
 
 // rowStreams are the calls that write rows into a table as they come.
 type rowStreams struct {
-	core   *Service
+	core   *coreService
+	cfg    ingest.Config
 	engine *ingest.Engine
+}
+
+// open makes the engine of the streams.
+func (r *rowStreams) open(core *coreService, cfg ingest.Config) (err error) {
+	r.core, r.cfg = core, cfg
+	r.engine, err = ingest.New(cfg, ingest.Deps{Tracer: core.deps.Batches, Meter: core.deps.Meter})
+	return err
 }
 
 // maxStreamName bounds the name of a stream, in bytes.
@@ -230,7 +238,7 @@ func ingestFault(err error) *fault {
 
 // ingestSink writes the batches of a stream.
 type ingestSink struct {
-	s  *Service
+	s  *coreService
 	by upstream.Call // class and app of the stream
 }
 

@@ -337,7 +337,7 @@ func TestWhichWritesMayStillCome(t *testing.T) {
 			}
 			b := start(t, small(), w.fake, func(d *Deps) { d.Driver = retried{d.Driver, c.attempts} })
 			request := mem.SliceBuffer(nil)
-			sent, err := ingestSink{s: b.s}.Upsert(t.Context(), request)
+			sent, err := ingestSink{s: b.s.core}.Upsert(t.Context(), request)
 			if sent.Unsure != c.unsure || (err == nil) != (c.status == Ydb.StatusIds_SUCCESS) {
 				t.Errorf("%+v, %v; want unsure %t", sent, err, c.unsure)
 			}

@@ -60,7 +60,7 @@ func (i ingestServer) rows(ctx context.Context, c *call, in ingestRequest, strea
 			err = unsent
 		}
 	}()
-	return i.api.core.rows.run(ctx, c, in, &ingestStream{api: i.api, stream: stream, outbox: out, traceID: c.traceID})
+	return i.api.rows.run(ctx, c, in, &ingestStream{api: i.api, stream: stream, outbox: out, traceID: c.traceID})
 }
 
 // first returns the message that opens a stream, as octets, unless ctx ends before it comes:

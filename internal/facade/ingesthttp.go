@@ -32,7 +32,7 @@ func (a *httpAPI) ingest(x *exchange) error {
 		}
 	}
 	if err == nil {
-		err = a.core.rows.run(x.ctx, x.call, in, f)
+		err = a.rows.run(x.ctx, x.call, in, f)
 	}
 	if !x.started {
 		return err
@@ -77,7 +77,7 @@ func (f *ingestLines) opened(ctx context.Context) error {
 func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
 	defer close(f.fed)
 	body := pacedReader{slowly{ctx, f.x.r.Body, f.api.core.deps.Memory}, pace, added}
-	lines := lineReader{r: bufio.NewReaderSize(body, lineBuffer), limit: f.api.core.cfg.Ingest.MaxRow}
+	lines := lineReader{r: bufio.NewReaderSize(body, lineBuffer), limit: f.api.rows.cfg.MaxRow}
 	err := addLines(&lines, rows)
 	switch {
 	case err == nil:

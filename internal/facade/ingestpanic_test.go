@@ -19,6 +19,6 @@ func TestAPanicInAStreamOfRowsEndsItsSender(t *testing.T) {
 		}) == nil {
 			t.Error("it did not panic")
 		}
-		s.senders.Wait()
+		s.core.senders.Wait()
 	})
 }

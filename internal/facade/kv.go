@@ -19,14 +19,16 @@ import (
 
 // keyValue is the key-value API: rows of open tables, by their keys.
 type keyValue struct {
-	core   *Service
+	core   *coreService
+	cfg    KV
 	tables map[string]*kvTable // the open ones, by name; fixed
 }
 
 // open opens the tables of the settings. It is called once, before the first call.
-func (k *keyValue) open(list []KVTable) error {
-	k.tables = make(map[string]*kvTable, len(list))
-	for _, entry := range list {
+func (k *keyValue) open(core *coreService, cfg KV) error {
+	k.core, k.cfg = core, cfg
+	k.tables = make(map[string]*kvTable, len(cfg.Tables))
+	for _, entry := range cfg.Tables {
 		path, err := k.core.absolute(entry.Path, entry.Name)
 		if err != nil {
 			return fmt.Errorf("kv.tables: %w", err)
@@ -79,8 +81,8 @@ func (k *keyValue) fitsKey(t *kvTable, parts, size int) error {
 	if parts != len(t.Key) {
 		return badRequest("id: %d values; the key of %s has %d", parts, t.Name, len(t.Key))
 	}
-	if size > k.core.cfg.KV.MaxID {
-		return faultf(codeKeyTooLarge, "id: %d bytes, at most %d are allowed (kv.max_id)", size, k.core.cfg.KV.MaxID)
+	if size > k.cfg.MaxID {
+		return faultf(codeKeyTooLarge, "id: %d bytes, at most %d are allowed (kv.max_id)", size, k.cfg.MaxID)
 	}
 	return nil
 }
@@ -348,8 +350,8 @@ func (k *keyValue) count(ids int) error {
 	switch {
 	case ids == 0:
 		return badRequest("ids is empty")
-	case ids > k.core.cfg.KV.MaxIDs:
-		return overLimit("ids", ids, k.core.cfg.KV.MaxIDs, "kv.max_ids")
+	case ids > k.cfg.MaxIDs:
+		return overLimit("ids", ids, k.cfg.MaxIDs, "kv.max_ids")
 	}
 	return nil
 }
@@ -427,7 +429,7 @@ func (k *keyValue) maxValue(t *kvTable) (limit int, setting string) {
 	if t.MaxValue > 0 {
 		return t.MaxValue, "max_value of " + t.Name + " in kv.tables"
 	}
-	return k.core.cfg.KV.MaxValue, "kv.max_value"
+	return k.cfg.MaxValue, "kv.max_value"
 }
 
 // kvWrite is a write of one row.

@@ -332,7 +332,7 @@ func TestKVLooksAgain(t *testing.T) {
 		_, err := b.grpc.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
 		return err
 	}
-	later := func() { b.s.kv.tables["plain"].checked.Store(time.Now().Add(-b.s.cfg.API.CacheTTL).UnixNano()) }
+	later := func() { b.s.kv.tables["plain"].checked.Store(time.Now().Add(-b.s.core.cfg.API.CacheTTL).UnixNano()) }
 	looks := func(want int) {
 		t.Helper()
 		if n := f.count(&f.described); n != want {
@@ -390,7 +390,7 @@ func TestKVIsOffWithoutTables(t *testing.T) {
 
 func TestKVWhileDraining(t *testing.T) {
 	b := start(t, withKV(t, plainEntry), shelf(t))
-	b.s.gate.drain()
+	b.s.core.gate.drain()
 	b.each(t, func(t *testing.T, face contract.Client) {
 		_, err := face.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
 		refused(t, err, "DRAINING", true, false)

@@ -23,7 +23,7 @@ func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		row, modified, err := k.api.core.kv.get(ctx, c, kvCall{t, req.Timeout, req.Priority}, t.key(id), conditionOf(req.Condition))
+		row, modified, err := k.api.kv.get(ctx, c, kvCall{t, req.Timeout, req.Priority}, t.key(id), conditionOf(req.Condition))
 		if err != nil {
 			return nil, err
 		}
@@ -32,7 +32,7 @@ func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*
 }
 
 func (a *grpcAPI) getOf(req *sidecarv1.KvGetRequest) (*kvTable, kvID, error) {
-	t, err := a.core.kv.table(req.Table)
+	t, err := a.kv.table(req.Table)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -55,13 +55,13 @@ func (k keyValueServer) Put(ctx context.Context, req *sidecarv1.KvPutRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		done, err := k.api.core.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
+		done, err := k.api.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
 		return putResponse(done, c), err
 	})
 }
 
 func (a *grpcAPI) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
-	t, err := a.core.kv.tableToWrite(req.Table)
+	t, err := a.kv.tableToWrite(req.Table)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (a *grpcAPI) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.core.kv.put(t, t.key(id), req.Value, conditionOf(req.Condition))
+	return a.kv.put(t, t.key(id), req.Value, conditionOf(req.Condition))
 }
 
 func putResponse(w kvWritten, c *call) *sidecarv1.KvPutResponse {
@@ -83,13 +83,13 @@ func (k keyValueServer) Delete(ctx context.Context, req *sidecarv1.KvDeleteReque
 		if err != nil {
 			return nil, err
 		}
-		_, err = k.api.core.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
+		_, err = k.api.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
 		return &sidecarv1.KvDeleteResponse{Info: c.info}, err
 	})
 }
 
 func (a *grpcAPI) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
-	t, err := a.core.kv.tableToWrite(req.Table)
+	t, err := a.kv.tableToWrite(req.Table)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetR
 		if err != nil {
 			return nil, err
 		}
-		found, err := k.api.core.kv.batchGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, ids)
+		found, err := k.api.kv.batchGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, ids)
 		if err != nil {
 			return nil, err
 		}
@@ -116,9 +116,9 @@ func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetR
 }
 
 func (a *grpcAPI) batchOf(req *sidecarv1.KvBatchGetRequest) (*kvTable, []kvID, error) {
-	t, err := a.core.kv.table(req.Table)
+	t, err := a.kv.table(req.Table)
 	if err == nil {
-		err = a.core.kv.count(len(req.Ids))
+		err = a.kv.count(len(req.Ids))
 	}
 	if err != nil {
 		return nil, nil, err
@@ -155,7 +155,7 @@ func batchResponse(t *kvTable, c *call, ids []kvID, found []kvFound) (*sidecarv1
 // id reads an id.
 func (a *grpcAPI) id(t *kvTable, id *sidecarv1.KvId) (kvID, error) {
 	parts := id.GetColumns()
-	return a.core.kv.id(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
+	return a.kv.id(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
 		if deeper(parts[i], 2) { // a value, or one with its type
 			return nil, badRequest("id: %s is one value", yql.FormatType(t))
 		}

@@ -33,7 +33,7 @@ func (a *httpAPI) kvGet(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	row, modified, err := a.core.kv.get(x.ctx, x.call, kvCall{t: t}, t.key(id), cond)
+	row, modified, err := a.kv.get(x.ctx, x.call, kvCall{t: t}, t.key(id), cond)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (a *httpAPI) kvGet(x *exchange) error {
 
 // kvGetOf reads a request for one value.
 func (a *httpAPI) kvGetOf(x *exchange) (*kvTable, kvID, condition, error) {
-	t, err := a.core.kv.table(x.r.PathValue("table"))
+	t, err := a.kv.table(x.r.PathValue("table"))
 	if err != nil {
 		return nil, nil, condition{}, err
 	}
@@ -76,7 +76,7 @@ func (a *httpAPI) kvPut(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	done, err := a.core.kv.run(x.ctx, x.call, kvCall{t: w.t}, w)
+	done, err := a.kv.run(x.ctx, x.call, kvCall{t: w.t}, w)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (a *httpAPI) kvPut(x *exchange) error {
 
 // kvPutOf reads a request that writes one value, which body reads.
 func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte, error)) (*kvWrite, error) {
-	t, err := a.core.kv.tableToWrite(x.r.PathValue("table"))
+	t, err := a.kv.tableToWrite(x.r.PathValue("table"))
 	if err != nil {
 		return nil, x.refuseToWrite(err)
 	}
@@ -96,7 +96,7 @@ func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]b
 	if err != nil {
 		return nil, err
 	}
-	limit, setting := a.core.kv.maxValue(t)
+	limit, setting := a.kv.maxValue(t)
 	if limit > a.core.cfg.API.MaxBody {
 		limit, setting = a.core.cfg.API.MaxBody, "api.max_body"
 	}
@@ -104,7 +104,7 @@ func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]b
 	if err != nil {
 		return nil, err
 	}
-	return a.core.kv.put(t, t.key(id), value, cond)
+	return a.kv.put(t, t.key(id), value, cond)
 }
 
 // replyWritten says that a value was written.
@@ -121,7 +121,7 @@ func (a *httpAPI) kvDelete(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.core.kv.run(x.ctx, x.call, kvCall{t: w.t}, w); err != nil {
+	if _, err := a.kv.run(x.ctx, x.call, kvCall{t: w.t}, w); err != nil {
 		return err
 	}
 	return x.send(http.StatusNoContent, "")
@@ -129,7 +129,7 @@ func (a *httpAPI) kvDelete(x *exchange) error {
 
 // kvDeleteOf reads a request that deletes one row.
 func (a *httpAPI) kvDeleteOf(x *exchange) (*kvWrite, error) {
-	t, err := a.core.kv.tableToWrite(x.r.PathValue("table"))
+	t, err := a.kv.tableToWrite(x.r.PathValue("table"))
 	if err != nil {
 		return nil, x.refuseToWrite(err)
 	}
@@ -146,7 +146,7 @@ func (a *httpAPI) kvBatchGet(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	found, err := a.core.kv.batchGet(x.ctx, x.call, kvCall{t: t, timeout: body.Timeout, priority: body.Priority}, ids)
+	found, err := a.kv.batchGet(x.ctx, x.call, kvCall{t: t, timeout: body.Timeout, priority: body.Priority}, ids)
 	if err != nil {
 		return err
 	}
@@ -160,14 +160,14 @@ func (a *httpAPI) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into
 		x.w.Header().Set("Allow", kvMethods)
 		return nil, nil, faultf(codeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q", kvMethods, name+batchGetSuffix)
 	}
-	t, err := a.core.kv.table(name)
+	t, err := a.kv.table(name)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := read(body); err != nil {
 		return nil, nil, err
 	}
-	if err := a.core.kv.count(len(body.IDs)); err != nil {
+	if err := a.kv.count(len(body.IDs)); err != nil {
 		return nil, nil, err
 	}
 	ids := make([]kvID, len(body.IDs))
@@ -213,7 +213,7 @@ func (a *httpAPI) id(t *kvTable, raw json.RawMessage) (kvID, error) {
 			return nil, badRequest("id: want a list of %d values, one for each column of the key", len(t.Key))
 		}
 	}
-	return a.core.kv.id(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
+	return a.kv.id(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
 }
 
 func appendID(b []byte, t *kvTable, id kvID) (_ []byte, err error) {
@@ -264,7 +264,7 @@ func (a *httpAPI) kvRequest(x *exchange, t *kvTable) (kvID, condition, error) {
 	for _, p := range parts {
 		size += len(p)
 	}
-	id, err := a.core.kv.id(t, len(parts), size, func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseKey(parts[i], t) })
+	id, err := a.kv.id(t, len(parts), size, func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseKey(parts[i], t) })
 	if err != nil {
 		return nil, condition{}, err
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // inLane runs f in the lane, if it is about a large request.
-func (s *Service) inLane(ctx context.Context, large bool, f func() error) error {
+func (s *coreService) inLane(ctx context.Context, large bool, f func() error) error {
 	place, err := s.enterLane(ctx, large)
 	if err != nil {
 		return err
@@ -20,7 +20,7 @@ func (s *Service) inLane(ctx context.Context, large bool, f func() error) error 
 }
 
 // enterLane waits for a place in the lane, which must be left. A request that is not large gets none.
-func (s *Service) enterLane(ctx context.Context, large bool) (lane.Place, error) {
+func (s *coreService) enterLane(ctx context.Context, large bool) (lane.Place, error) {
 	if !large {
 		s.deps.Lane.Small()
 		return lane.Place{}, nil

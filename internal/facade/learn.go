@@ -85,7 +85,7 @@ func required(t *Ydb.Type) *Ydb.Type {
 
 // learn returns a statement with the types that the database's refusal teaches; nil
 // if it teaches none. What it learns counts for the text from now on.
-func (s *Service) learn(in spec, st *statement, err error) *statement {
+func (s *coreService) learn(in spec, st *statement, err error) *statement {
 	e, ok := errors.AsType[*upstream.Error](err)
 	if !ok || e.Status != Ydb.StatusIds_GENERIC_ERROR || st.params.Len() == 0 ||
 		!slices.ContainsFunc(e.Issues, func(i *Ydb_Issue.IssueMessage) bool { return i.GetIssueCode() == issueTypeAnnotation }) {

@@ -104,7 +104,7 @@ func (k seriesKey) attributes() []attribute.KeyValue {
 }
 
 // logCall writes the call's line into the access log, if it gets one.
-func (s *Service) logCall(c *call, f *fault, took time.Duration) {
+func (s *coreService) logCall(c *call, f *fault, took time.Duration) {
 	if !s.deps.Access.Wants(f != nil, took) {
 		return
 	}
@@ -128,7 +128,7 @@ func (s *Service) logCall(c *call, f *fault, took time.Duration) {
 }
 
 // strayed measures and logs a request that is no call.
-func (s *Service) strayed(r *http.Request, f *fault, took time.Duration) {
+func (s *coreService) strayed(r *http.Request, f *fault, took time.Duration) {
 	s.tel.measures.stray(r, f, took)
 	if s.deps.Access.Wants(true, took) {
 		s.deps.Access.Write(accesslog.Call{Face: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.code.http), Reason: f.code.name, Took: took})

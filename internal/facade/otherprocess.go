@@ -32,14 +32,14 @@ type OtherProcess struct {
 const otherSlack = time.Second
 
 // Instance names this process in the ids of its transactions.
-func (s *Service) Instance() string { return s.tx.leases.Instance() }
+func (s *coreService) Instance() string { return s.tx.leases.Instance() }
 
 // SetOther makes calls for transactions of the other process go to it; nil ends that.
-func (s *Service) SetOther(p *OtherProcess) { s.other.process.Store(p) }
+func (s *coreService) SetOther(p *OtherProcess) { s.other.process.Store(p) }
 
 // otherProcess is the way to the other process, if there is one.
 type otherProcess struct {
-	core    *Service
+	core    *coreService
 	process atomic.Pointer[OtherProcess] // nil: there is none
 	handed  atomic.Uint64                // calls handed over to it
 }

@@ -77,7 +77,7 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 		}
 		_, err = c.Execute(t.Context(), contract.Statement{SQL: "PANIC", Tx: &contract.TxSelector{ID: tx.ID}})
 		refused(t, err, "INTERNAL", false, false) // it is rolled back
-		if n := b.s.tx.leases.Size(); n != 0 {
+		if n := b.s.core.tx.leases.Size(); n != 0 {
 			t.Errorf("%d transactions are open", n)
 		}
 	})
@@ -137,7 +137,7 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 	if state := b.s.State(); state.OpenCalls != 0 || state.Transactions != 0 {
 		t.Errorf("%+v after all", state)
 	}
-	for _, app := range b.s.deps.Apps.State([4]string{"a", "b", "c", "d"}) {
+	for _, app := range b.s.core.deps.Apps.State([4]string{"a", "b", "c", "d"}) {
 		if app.Open != 0 {
 			t.Errorf("app %s has %d calls open", app.App, app.Open)
 		}

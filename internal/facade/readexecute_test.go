@@ -30,8 +30,10 @@ func readAs(in executeRequest) string {
 
 // FuzzReadExecute: a request that is read without messages says what its message does, and becomes the same parameters.
 func FuzzReadExecute(f *testing.F) {
-	s := &Service{cfg: Default()}
-	s.grpc.core = s
+	s, err := New(Default(), Deps{})
+	if err != nil {
+		f.Fatal(err)
+	}
 	text := func(s string) *sidecarv1.Value {
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
 	}
@@ -68,7 +70,7 @@ func FuzzReadExecute(f *testing.F) {
 		refused := proto.Unmarshal(b, &message)
 		request := slices.Clone(b)
 		var r readRequest
-		r.values.depth = s.cfg.API.MaxDepth
+		r.values.depth = s.core.cfg.API.MaxDepth
 		if !r.read(request) {
 			return
 		}
@@ -91,7 +93,7 @@ func FuzzReadExecute(f *testing.F) {
 						now[yql.ParamName(name)] = learnt
 					}
 				}
-				return (&Service{cfg: s.cfg, cached: newCaches(s.cfg.API, 1<<20)}).bind(in, true, now)
+				return (&coreService{cfg: s.core.cfg, cached: newCaches(s.core.cfg.API, 1<<20)}).bind(in, true, now)
 			}
 			checkBound(t, b, r.spec, want.spec, same)
 		}

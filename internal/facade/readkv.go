@@ -100,7 +100,7 @@ func (r *kvRequest) key(a *grpcAPI, t *kvTable) (*upstream.Params, error) {
 		}
 		return t.key(id), nil
 	}
-	if err := a.core.kv.fitsKey(t, len(r.columns), r.size); err != nil {
+	if err := a.kv.fitsKey(t, len(r.columns), r.size); err != nil {
 		return nil, err
 	}
 	p := new(upstream.Params)
@@ -124,7 +124,7 @@ func (r *kvRequest) key(a *grpcAPI, t *kvTable) (*upstream.Params, error) {
 
 // toWrite finds the table of a call that writes, and makes its key.
 func (r *kvRequest) toWrite(a *grpcAPI) (*kvTable, *upstream.Params, error) {
-	t, err := a.core.kv.tableToWrite(r.table)
+	t, err := a.kv.tableToWrite(r.table)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -15,8 +15,10 @@ import (
 
 // FuzzReadKV: a request for a row that is read without a message says what its message does, and its key is the same.
 func FuzzReadKV(f *testing.F) {
-	s := &Service{cfg: Default()}
-	s.kv.core, s.grpc.core = s, s
+	s, err := New(Default(), Deps{})
+	if err != nil {
+		f.Fatal(err)
+	}
 	table := newKVTable(openTable(f, "x=x key=a:Utf8 key=b:Timestamp value=v:Json version=r:Int64"), "/local/x")
 	text := func(s string) *sidecarv1.Value {
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}

@@ -36,12 +36,12 @@ type spec struct {
 
 // prepare checks a statement and gives its parameters their types. learnt says
 // whether those count that earlier calls have learnt.
-func (s *Service) prepare(in spec, learnt bool) (*statement, error) {
+func (s *coreService) prepare(in spec, learnt bool) (*statement, error) {
 	return s.prepareWith(in, learnt, nil)
 }
 
 // prepareWith is prepare with what was learnt just now, which the caches may have no room for.
-func (s *Service) prepareWith(in spec, learnt bool, now map[string]*Ydb.Type) (*statement, error) {
+func (s *coreService) prepareWith(in spec, learnt bool, now map[string]*Ydb.Type) (*statement, error) {
 	if in.sql == "" {
 		return nil, badRequest("sql is empty")
 	}
@@ -60,7 +60,7 @@ func (s *Service) prepareWith(in spec, learnt bool, now map[string]*Ydb.Type) (*
 
 // bind types the parameters: by the request's types, else by the statement's own
 // declarations, else by the plain rule; of its integers, by what was learnt. typed is how many bytes the types take that no cache holds, and the parameters.
-func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (params *upstream.Params, typed int, err error) {
+func (s *coreService) bind(in spec, learnt bool, now map[string]*Ydb.Type) (params *upstream.Params, typed int, err error) {
 	names := in.params.names()
 	if len(names) > s.cfg.API.MaxParams {
 		return nil, 0, overLimit("params", len(names), s.cfg.API.MaxParams, "api.max_params")
@@ -231,7 +231,7 @@ func classOf(c *call, priority string) (pool.Class, error) {
 }
 
 // begin gives a call its deadline and its place in the order of callers.
-func (s *Service) begin(ctx context.Context, c *call, timeout, priority string) (context.Context, context.CancelFunc, upstream.Call, error) {
+func (s *coreService) begin(ctx context.Context, c *call, timeout, priority string) (context.Context, context.CancelFunc, upstream.Call, error) {
 	class, err := classOf(c, priority)
 	if err != nil {
 		return nil, nil, upstream.Call{}, err

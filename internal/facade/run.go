@@ -83,12 +83,12 @@ func (m *room) slow(ctx context.Context) {
 	}
 }
 
-func (s *Service) room(c *call) *room {
+func (s *coreService) room(c *call) *room {
 	return &room{reserved: &c.reserved, rows: s.cfg.API.MaxRows, bytes: s.cfg.API.MaxBytes, memory: s.deps.Memory, short: s.deps.Memory.Tight()}
 }
 
 // roomFor refuses a new request of so many bytes while memory is short.
-func (s *Service) roomFor(bytes int) error {
+func (s *coreService) roomFor(bytes int) error {
 	return tooMuch(s.deps.Memory.Refuse(bytes))
 }
 

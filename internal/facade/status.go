@@ -5,7 +5,7 @@ import (
 )
 
 // status adds what this package knows to the state of the sidecar.
-func (s *Service) status() *sidecarv1.StatusResponse {
+func (s *coreService) status() *sidecarv1.StatusResponse {
 	out := &sidecarv1.StatusResponse{State: "serving"}
 	if s.deps.Status != nil {
 		out = s.deps.Status()

@@ -22,7 +22,7 @@ type transactRequest struct {
 
 // transact runs statements as one transaction, as often as it takes. out gives
 // the sink of each.
-func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out func(i int) sink) ([]outcome, error) {
+func (s *coreService) transact(ctx context.Context, c *call, in transactRequest, out func(i int) sink) ([]outcome, error) {
 	m, err := parseTxMode(in.mode)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func attempt(ctx context.Context, session Session, list []*statement, m *mode, e
 }
 
 // prepareAll checks the statements of a Transact.
-func (s *Service) prepareAll(c *call, in []spec) ([]*statement, error) {
+func (s *coreService) prepareAll(c *call, in []spec) ([]*statement, error) {
 	if err := s.checkCount(len(in)); err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (s *Service) prepareAll(c *call, in []spec) ([]*statement, error) {
 	return list, nil
 }
 
-func (s *Service) checkCount(n int) error {
+func (s *coreService) checkCount(n int) error {
 	switch {
 	case n == 0:
 		return badRequest("statements is empty")
@@ -154,7 +154,7 @@ type batchResult struct {
 
 // batch runs independent statements, some at a time, each with an outcome of
 // its own.
-func (s *Service) batch(ctx context.Context, c *call, in batchRequest, out func(i int) sink) ([]batchResult, error) {
+func (s *coreService) batch(ctx context.Context, c *call, in batchRequest, out func(i int) sink) ([]batchResult, error) {
 	if err := s.checkCount(len(in.statements)); err != nil {
 		return nil, err
 	}
@@ -194,7 +194,7 @@ func (s *Service) batch(ctx context.Context, c *call, in batchRequest, out func(
 }
 
 // batchOne runs one statement of a Batch.
-func (s *Service) batchOne(ctx context.Context, c *call, in batchRequest, i int, room *room, out sink) batchResult {
+func (s *coreService) batchOne(ctx context.Context, c *call, in batchRequest, i int, room *room, out sink) batchResult {
 	one := &call{name: c.name, trace: c.trace, kept: c.kept, traceID: c.traceID, app: c.app, info: &sidecarv1.Info{TraceId: c.traceID}}
 	done, err := func() (_ outcome, err error) {
 		defer func() {

@@ -11,7 +11,7 @@ import (
 // on it. Service.Turns begins it; Resume does the rest once the answer is here, or whatever else has become of it. Both run what the call runs
 // otherwise.
 type Turn struct {
-	s      *Service
+	s      *coreService
 	job    job
 	c      call
 	work   callctx.Context // ends when what the call waits for is no longer waited for

@@ -27,7 +27,7 @@ const failedTimeout = 500 * time.Millisecond
 
 // transactions are the interactive ones: those that callers begin, go on with and end by calls.
 type transactions struct {
-	core   *Service
+	core   *coreService
 	leases *lease.Table[*transaction, stored]
 }
 
@@ -426,7 +426,7 @@ func (x *transactions) fault(id string, err error, mayBeOver bool) *fault {
 
 // EndUnused rolls back every transaction for which nothing is sent for so long
 // from now on, if tx.idle does not do so before.
-func (s *Service) EndUnused(after time.Duration) { s.tx.leases.EndUnused(after) }
+func (s *coreService) EndUnused(after time.Duration) { s.tx.leases.EndUnused(after) }
 
 // commit commits an interactive transaction. A repeat gets the first outcome.
 func (x *transactions) commit(ctx context.Context, c *call, id, timeout string) error {

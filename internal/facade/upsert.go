@@ -14,7 +14,7 @@ import (
 )
 
 // upsert sends an encoded BulkUpsertRequest.
-func (s *Service) upsert(ctx context.Context, call upstream.Call, request mem.Buffer) (upstream.Report, error) {
+func (s *coreService) upsert(ctx context.Context, call upstream.Call, request mem.Buffer) (upstream.Report, error) {
 	return s.deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Table.BulkUpsertResponse)
 		if err := conn.Invoke(ctx, Ydb_Table_V1.TableService_BulkUpsert_FullMethodName, encoded{request}, r, grpc.ForceCodecV2(encodedCodec{})); err != nil {

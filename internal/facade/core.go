@@ -1,24 +1,3 @@
-// Package facade is the plain API: SQL for apps that know nothing of sessions,
-// nodes and retries, with one set of semantics and two faces, gRPC
-// (sidecar.v1.Sidecar, sidecar.v1.KeyValue) and HTTP/JSON.
-//
-// It owns what a call means: decoding, types of parameters, limits, interactive
-// transactions and their tokens, the reply, and the one map from what went wrong
-// to what a caller is told. Sessions, retries and nodes are the driver's.
-//
-// What always holds:
-//
-//   - Both faces run the same code between decoding and encoding; one table of
-//     cases is run over both (package contract).
-//   - Every call that has come whole counts against api.max_open, every call is noted so that it can become spans
-//     when it has ended, and its cancel goes down with its context. All but streams of rows have a deadline.
-//   - The text that goes to the database is the caller's, byte for byte; the
-//     key-value calls have texts of their own, of the settings alone. Neither
-//     texts nor parameters are logged or traced.
-//   - A numbered statement of a transaction runs at most once. A transaction that
-//     nobody finishes is rolled back, and its session freed.
-//   - Nothing of a streamed result is held beyond one part of the answer.
-//   - Every error says whether nothing was kept or the outcome is unknown.
 package facade
 
 import (
@@ -27,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,13 +14,11 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	noopmetric "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/history"
-	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
@@ -77,35 +53,24 @@ type Deps struct {
 	Caches   int              // bytes that types, tables and plans that are remembered may take; 0: 16 MiB
 }
 
-// Service is the plain API. It is safe for concurrent use.
-type Service struct {
-	cfg    Config
+// coreService runs the calls of both APIs. It is safe for concurrent use.
+type coreService struct {
+	cfg    coreConfig
 	deps   Deps
 	gate   *gate
 	tx     transactions
+	other  otherProcess
 	cached *caches
 	large  *lane.Door // of large requests
-
-	kv       keyValue
-	rows     rowStreams
-	grpc     grpcAPI
-	http     httpAPI
-	tel      *telemetry
-	meter    *history.Meter // nil: none
+	tel    *telemetry
+	meter  *history.Meter // nil: none
 
 	client  *upstream.Client // that Driver is made of; nil: of another one, and calls are no Turns
 	senders sync.WaitGroup   // goroutines that end with handlers: they send and receive for streams, and end transactions
-
-	other otherProcess
 }
 
-// New returns a service that serves as soon as it is registered; Run must be
-// running for transactions to expire. Errors are those of Config.Validate, of
-// instruments that cannot be made, and of tables of kv.tables outside of the database.
-func New(cfg Config, deps Deps) (*Service, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
+// newCore fills in what deps leave out. cfg is valid.
+func newCore(cfg coreConfig, deps Deps) (*coreService, error) {
 	if deps.Meter == nil {
 		deps.Meter = noopmetric.NewMeterProvider()
 	}
@@ -122,58 +87,50 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		deps.Lane = lane.New(1)
 	}
 	tel := newTelemetry(deps.Tracer, deps.Histogram, deps.Database)
-	s := &Service{
+	s := &coreService{
 		cfg: cfg, deps: deps, tel: tel,
 		gate:   newGate(cfg.API.MaxOpen),
 		tx:     transactions{leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) })},
 		cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
 		large:  deps.Lane.NewDoor(),
 	}
-	s.other.core, s.tx.core, s.kv.core, s.rows.core, s.grpc.core = s, s, s, s, s
-	if err := s.http.open(s, cfg); err != nil {
-		return nil, err
-	}
+	s.other.core, s.tx.core = s, s
 	if d, ok := deps.Driver.(driver); ok {
 		s.client = d.client
 	}
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
 	}
-	if err := s.kv.open(cfg.KV.Tables); err != nil {
-		return nil, err
-	}
-	var err error
-	s.rows.engine, err = ingest.New(cfg.Ingest, ingest.Deps{Tracer: deps.Batches, Meter: deps.Meter})
-	return s, err
+	return s, nil
 }
 
 // Run ends transactions whose time is up and forgets what the caches need not
-// keep, until ctx ends; then it rolls back every transaction that is left. Calls
-// that are still open then must have been cut by Drain or by their servers.
-func (s *Service) Run(ctx context.Context) error {
+// keep, until ctx ends; then it rolls back every transaction that is left, calls closing, and waits for what handlers have
+// started. Calls that are still open then must have been cut by Drain or by their servers.
+func (s *coreService) Run(ctx context.Context, closing func()) error {
 	var wg sync.WaitGroup
 	s.cached.run(ctx, &wg)
 	err := s.tx.leases.Run(ctx)
 	wg.Wait()
-	s.rows.engine.Close()
+	closing()
 	s.senders.Wait()
 	return err
 }
 
-// Drain refuses whatever would begin something new, waits until no call and no
-// transaction is open or ctx ends, and then cuts off the calls and rolls back the
-// transactions that are left. It returns within about cutLimit of the end of ctx.
+// refuseNew refuses whatever would begin something new from now on.
+func (s *coreService) refuseNew() { s.gate.drain() }
+
+// Drain waits, after refuseNew, until no call and no transaction is open or ctx ends. Then it cuts off the calls, calls cut, and
+// rolls back the transactions that are left. It returns within about cutLimit of the end of ctx.
 // The error, if any, says how many of each.
-func (s *Service) Drain(ctx context.Context) error {
-	s.gate.drain()
-	s.rows.engine.Drain()
+func (s *coreService) Drain(ctx context.Context, cut func()) error {
 	err := s.tx.leases.Drain(ctx)
 	if err == nil {
 		err = s.gate.wait(ctx)
 	}
 	transactions := s.tx.leases.Size()
 	calls := s.gate.cutAll()
-	s.rows.engine.Cut()
+	cut()
 	limited, cancel := context.WithTimeout(context.Background(), cutLimit)
 	defer cancel()
 	closed, over := context.WithCancel(context.Background())
@@ -214,7 +171,7 @@ type State struct {
 }
 
 // State returns the counters of this moment.
-func (s *Service) State() State {
+func (s *coreService) State() State {
 	s.gate.mu.Lock()
 	state := State{
 		OpenCalls: len(s.gate.open), PeakCalls: s.gate.peak, Calls: s.gate.total,
@@ -224,9 +181,6 @@ func (s *Service) State() State {
 	state.Transactions, state.HandedOver = s.tx.leases.Size(), s.other.handed.Load()
 	return state
 }
-
-// Streams lists the open streams of rows, oldest first.
-func (s *Service) Streams() []ingest.State { return s.rows.engine.State() }
 
 // TransactionState is one open transaction, without its token.
 type TransactionState struct {
@@ -242,7 +196,7 @@ type TransactionState struct {
 }
 
 // Transactions lists the open transactions, oldest first.
-func (s *Service) Transactions() []TransactionState {
+func (s *coreService) Transactions() []TransactionState {
 	infos, values := s.tx.leases.All()
 	out := make([]TransactionState, 0, len(infos))
 	for i, info := range infos {
@@ -253,54 +207,6 @@ func (s *Service) Transactions() []TransactionState {
 		out = append(out, t)
 	}
 	return out
-}
-
-// Register makes the gRPC API known to a server made with ServerOptions.
-func (s *Service) Register(r grpc.ServiceRegistrar) { s.grpc.Register(r) }
-
-// Unary calls each with every method of the gRPC API that has one request and one answer:
-// its path, and what runs it as a server would.
-func (s *Service) Unary(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
-	s.grpc.Unary(each)
-}
-
-// Streaming calls each with every method of the gRPC API that has one request and many answers:
-// its path, and what runs it as a server would.
-func (s *Service) Streaming(each func(path string, run func(grpc.ServerStream) error)) {
-	s.grpc.Streaming(each)
-}
-
-// Denied calls each with every method of the gRPC API: its path, and what answers a call that comes with no token of an app,
-// while any app has one.
-func (s *Service) Denied(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
-	s.grpc.Denied(each)
-}
-
-// ServerOptions bound what a gRPC server reads.
-func (s *Service) ServerOptions() []grpc.ServerOption { return s.grpc.ServerOptions() }
-
-// OtherOptions are ServerOptions for the server over which the other process calls.
-func (s *Service) OtherOptions() []grpc.ServerOption { return s.grpc.OtherOptions() }
-
-// Turns calls each with the path of every method whose calls may be Turns, and what begins one.
-func (s *Service) Turns(each func(path string, begin Begin)) { s.grpc.Turns(each) }
-
-// HTTPServer returns a server of Handler whose limits fit the settings; those of
-// headers are larger, so that what exceeds the setting a little is still answered
-// with an error that names it.
-func (s *Service) HTTPServer() *http.Server { return s.http.Server() }
-
-// Handler returns the HTTP API.
-func (s *Service) Handler() http.Handler { return s.http.Handler() }
-
-// OtherHandler is the Handler for the server over which the other process calls.
-func (s *Service) OtherHandler() http.Handler { return s.http.OtherHandler() }
-
-// BeginHTTP begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
-// carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened.
-// Otherwise Resume must be called. The body is not kept.
-func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
-	return s.http.Begin(ctx, r, body, via)
 }
 
 // Route is a method and a path of the HTTP API.
@@ -355,7 +261,7 @@ type call struct {
 
 // serve runs f as one call: counted, bounded, traced, measured. What f returns
 // comes out as a fault. in is the caller's context with its trace context.
-func (s *Service) serve(in context.Context, c *call, f func(context.Context) error) *fault {
+func (s *coreService) serve(in context.Context, c *call, f func(context.Context) error) *fault {
 	ctx, err := s.enter(in, c)
 	if err == nil {
 		err = c.run(func() error { return f(ctx) })
@@ -364,7 +270,7 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 }
 
 // enter lets a call in. end must be called, also with its error.
-func (s *Service) enter(in context.Context, c *call) (ctx context.Context, err error) {
+func (s *coreService) enter(in context.Context, c *call) (ctx context.Context, err error) {
 	in = s.tel.begin(in, c)
 	c.info = &c.told
 	c.info.TraceId = c.traceID
@@ -390,7 +296,7 @@ func (c *call) run(f func() error) (err error) {
 }
 
 // end gives back the places of a call, whatever it has come to, and tells everybody what came of it.
-func (s *Service) end(ctx context.Context, c *call, err error) *fault {
+func (s *coreService) end(ctx context.Context, c *call, err error) *fault {
 	if c.entered {
 		c.depart(err != nil)
 		if err != nil && errors.Is(context.Cause(ctx), errCut) {

@@ -1,0 +1,195 @@
+// Package facade is the plain API: SQL for apps that know nothing of sessions,
+// nodes and retries, with one set of semantics and two faces, gRPC
+// (sidecar.v1.Sidecar, sidecar.v1.KeyValue) and HTTP/JSON.
+//
+// It owns what a call means: decoding, types of parameters, limits, interactive
+// transactions and their tokens, the reply, and the one map from what went wrong
+// to what a caller is told. Sessions, retries and nodes are the driver's.
+//
+// What always holds:
+//
+//   - Both faces run the same code between decoding and encoding; one table of
+//     cases is run over both (package contract).
+//   - Every call that has come whole counts against api.max_open, every call is noted so that it can become spans
+//     when it has ended, and its cancel goes down with its context. All but streams of rows have a deadline.
+//   - The text that goes to the database is the caller's, byte for byte; the
+//     key-value calls have texts of their own, of the settings alone. Neither
+//     texts nor parameters are logged or traced.
+//   - A numbered statement of a transaction runs at most once. A transaction that
+//     nobody finishes is rolled back, and its session freed.
+//   - Nothing of a streamed result is held beyond one part of the answer.
+//   - Every error says whether nothing was kept or the outcome is unknown.
+package facade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
+	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/lease"
+	"github.com/ydb-sidecar/sidecar/internal/loopback"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// Config holds the settings api.*, kv.*, tx.*, ingest.* and http.*.
+type Config struct {
+	API    API           `yaml:"api"`
+	KV     KV            `yaml:"kv"`
+	Tx     lease.Config  `yaml:"tx"`
+	Ingest ingest.Config `yaml:"ingest"`
+	HTTP   HTTP          `yaml:"http"`
+}
+
+// Default returns the settings of a fresh installation.
+func Default() Config {
+	return Config{
+		API:    defaultAPI(),
+		KV:     defaultKV(),
+		Tx:     lease.Default(),
+		Ingest: ingest.Default(),
+	}
+}
+
+// Validate names every setting that cannot work.
+func (c Config) Validate() error {
+	errs := []error{prefix("api.", c.API.Validate()), prefix("kv.", c.KV.Validate()), prefix("tx.", c.Tx.Validate()), prefix("ingest.", c.Ingest.Validate())}
+	if _, err := loopback.New(c.HTTP.Hosts); err != nil {
+		errs = append(errs, fmt.Errorf("http.hosts: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// prefix puts the path of a section before each fault in it.
+func prefix(path string, err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err // nil: sections return joined errors
+	}
+	errs := joined.Unwrap()
+	for i, e := range errs {
+		errs[i] = fmt.Errorf("%s%w", path, e)
+	}
+	return errors.Join(errs...)
+}
+
+// Service is the plain API. It is safe for concurrent use.
+type Service struct {
+	core *coreService
+	kv   keyValue
+	rows rowStreams
+	grpc grpcAPI
+	http httpAPI
+}
+
+// New returns a service that serves as soon as it is registered; Run must be
+// running for transactions to expire. Errors are those of Config.Validate, of
+// instruments that cannot be made, and of tables of kv.tables outside of the database.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	core, err := newCore(coreConfig{API: cfg.API, Tx: cfg.Tx}, deps)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{core: core}
+	if err := s.kv.open(core, cfg.KV); err != nil {
+		return nil, err
+	}
+	if err := s.rows.open(core, cfg.Ingest); err != nil {
+		return nil, err
+	}
+	s.grpc.open(core, &s.kv, &s.rows)
+	if err := s.http.open(core, &s.kv, &s.rows, cfg.HTTP); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Run ends transactions whose time is up and forgets what the caches need not
+// keep, until ctx ends; then it rolls back every transaction that is left. Calls
+// that are still open then must have been cut by Drain or by their servers.
+func (s *Service) Run(ctx context.Context) error { return s.core.Run(ctx, s.rows.engine.Close) }
+
+// Drain refuses whatever would begin something new, waits until no call and no
+// transaction is open or ctx ends, and then cuts off the calls and rolls back the
+// transactions that are left. It returns within a little more than a second of the end of ctx.
+// The error, if any, says how many of each.
+func (s *Service) Drain(ctx context.Context) error {
+	s.core.refuseNew()
+	s.rows.engine.Drain()
+	return s.core.Drain(ctx, s.rows.engine.Cut)
+}
+
+// State returns the counters of this moment.
+func (s *Service) State() State { return s.core.State() }
+
+// Transactions lists the open transactions, oldest first.
+func (s *Service) Transactions() []TransactionState { return s.core.Transactions() }
+
+// Streams lists the open streams of rows, oldest first.
+func (s *Service) Streams() []ingest.State { return s.rows.engine.State() }
+
+// EndUnused rolls back every transaction for which nothing is sent for so long
+// from now on, if tx.idle does not do so before.
+func (s *Service) EndUnused(after time.Duration) { s.core.EndUnused(after) }
+
+// Instance names this process in the ids of its transactions.
+func (s *Service) Instance() string { return s.core.Instance() }
+
+// SetOther makes calls for transactions of the other process go to it; nil ends that.
+func (s *Service) SetOther(p *OtherProcess) { s.core.SetOther(p) }
+
+// Register makes the gRPC API known to a server made with ServerOptions.
+func (s *Service) Register(r grpc.ServiceRegistrar) { s.grpc.Register(r) }
+
+// Unary calls each with every method of the gRPC API that has one request and one answer:
+// its path, and what runs it as a server would.
+func (s *Service) Unary(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
+	s.grpc.Unary(each)
+}
+
+// Streaming calls each with every method of the gRPC API that has one request and many answers:
+// its path, and what runs it as a server would.
+func (s *Service) Streaming(each func(path string, run func(grpc.ServerStream) error)) {
+	s.grpc.Streaming(each)
+}
+
+// Denied calls each with every method of the gRPC API: its path, and what answers a call that comes with no token of an app,
+// while any app has one.
+func (s *Service) Denied(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
+	s.grpc.Denied(each)
+}
+
+// ServerOptions bound what a gRPC server reads.
+func (s *Service) ServerOptions() []grpc.ServerOption { return s.grpc.ServerOptions() }
+
+// OtherOptions are ServerOptions for the server over which the other process calls.
+func (s *Service) OtherOptions() []grpc.ServerOption { return s.grpc.OtherOptions() }
+
+// Turns calls each with the path of every method whose calls may be Turns, and what begins one.
+func (s *Service) Turns(each func(path string, begin Begin)) { s.grpc.Turns(each) }
+
+// HTTPServer returns a server of Handler whose limits fit the settings; those of
+// headers are larger, so that what exceeds the setting a little is still answered
+// with an error that names it.
+func (s *Service) HTTPServer() *http.Server { return s.http.Server() }
+
+// Handler returns the HTTP API.
+func (s *Service) Handler() http.Handler { return s.http.Handler() }
+
+// OtherHandler is the Handler for the server over which the other process calls.
+func (s *Service) OtherHandler() http.Handler { return s.http.OtherHandler() }
+
+// BeginHTTP begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
+// carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened.
+// Otherwise Resume must be called. The body is not kept.
+func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
+	return s.http.Begin(ctx, r, body, via)
+}
