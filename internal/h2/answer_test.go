@@ -147,68 +147,68 @@ func (s *seen) Observe(client bool, p []byte) error {
 func TestBodiesAreObserved(t *testing.T) {
 	for name, held := range map[string]bool{"at once": false, "held": true} {
 		t.Run(name, func(t *testing.T) {
-			f, r, c, n := start(t)
-			var o *seen
-			var ticket Ticket
-			parked := false
-			r.route = func(call *Call) (*Conn, error) {
-				ticket = call.Ticket()
-				if held && !parked {
-					parked = true
-					return nil, ErrPark
-				}
-				call.Observe(o)
-				call.Splice(0, 3, []byte("instead"))
-				return n.conn, nil
-			}
-			call := func(id uint32, refuse string) {
-				o, parked = &seen{refuse: refuse}, false
-				c.headers(id, false, request...).data(id, false, message("old question"))
-				c.send()
-				if held {
-					c.data(id, false, message("two"))
-					c.send()
-					f.Resume(ticket)
-				} else {
-					c.data(id, false, message("two"))
-					c.send()
-				}
-				c.data(id, true, message("three"))
-				c.send()
-			}
-			asked := string(message("old question")) + string(message("two")) + string(message("three"))
-			call(1, "")
-			n.frames()
-			n.headers(1, false, ":status", "200", "content-type", "application/grpc").data(1, false, message("answer")).data(1, false, message("more"))
-			n.headers(1, true, "grpc-status", "0")
-			n.send()
-			if got := o.client.String(); got != asked {
-				t.Errorf("of the client %q; want %q", got, asked)
-			}
-			if got, want := o.node.String(), string(message("answer"))+string(message("more")); got != want {
-				t.Errorf("of the node %q; want %q", got, want)
-			}
-			c.frames()
-			for i, refuse := range []string{"question", "three", "answer"} {
-				id, to := uint32(3+2*i), n.conn.nextID
-				call(id, refuse)
-				if refuse == "answer" {
-					n.frames()
-					n.headers(to, false, ":status", "200", "content-type", "application/grpc").data(to, false, message("answer"))
-					n.send()
-				}
-				got := c.frames()
-				if all := fmt.Sprint(got); !bytes.Contains([]byte(all), []byte("end grpc-status=")) {
-					t.Errorf("refused for %q: %v", refuse, got)
-				}
-				n.frames()
-			}
-			if len(r.done) != 4 {
-				t.Errorf("outcomes %+v", r.done)
-			}
-			idle(t, f, c, n)
+			bodiesAreObserved(t, held)
 		})
 	}
+}
+
+func bodiesAreObserved(t *testing.T, held bool) {
+	f, r, c, n := start(t)
+	var o *seen
+	var ticket Ticket
+	parked := false
+	r.route = func(call *Call) (*Conn, error) {
+		ticket = call.Ticket()
+		if held && !parked {
+			parked = true
+			return nil, ErrPark
+		}
+		call.Observe(o)
+		call.Splice(0, 3, []byte("instead"))
+		return n.conn, nil
+	}
+	call := func(id uint32, refuse string) {
+		o, parked = &seen{refuse: refuse}, false
+		c.headers(id, false, request...).data(id, false, message("old question"))
+		c.send()
+		c.data(id, false, message("two"))
+		if c.send(); held {
+			f.Resume(ticket)
+		}
+		c.data(id, true, message("three"))
+		c.send()
+	}
+	asked := string(message("old question")) + string(message("two")) + string(message("three"))
+	call(1, "")
+	n.frames()
+	n.headers(1, false, ":status", "200", "content-type", "application/grpc").data(1, false, message("answer")).data(1, false, message("more"))
+	n.headers(1, true, "grpc-status", "0")
+	n.send()
+	if got := o.client.String(); got != asked {
+		t.Errorf("of the client %q; want %q", got, asked)
+	}
+	if got, want := o.node.String(), string(message("answer"))+string(message("more")); got != want {
+		t.Errorf("of the node %q; want %q", got, want)
+	}
+	c.frames()
+	for i, refuse := range []string{"question", "three", "answer"} {
+		id, to := uint32(3+2*i), n.conn.nextID
+		call(id, refuse)
+		if refuse == "answer" {
+			n.frames()
+			n.headers(to, false, ":status", "200", "content-type", "application/grpc").data(to, false, message("answer"))
+			n.send()
+		}
+		got := c.frames()
+		if all := fmt.Sprint(got); !bytes.Contains([]byte(all), []byte("end grpc-status=")) {
+			t.Errorf("refused for %q: %v", refuse, got)
+		}
+		n.frames()
+	}
+	if len(r.done) != 4 {
+		t.Errorf("outcomes %+v", r.done)
+	}
+	idle(t, f, c, n)
 }
 
 // lateRouter is a Latecomer.

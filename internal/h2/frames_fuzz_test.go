@@ -13,6 +13,8 @@ import (
 // The script is a list of frames: a byte says whose (bit 0), how much of it comes at
 // once (bit 1), how much time passes (bits 2, 3) and whether the type is one that
 // exists, and whether compressed messages come back (bit 5); then come type, flags, stream, length and the payload.
+//
+// Long: a script drives one loop, whose steps share all that the fuzzer has set up.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{0, 1, 4, 1, 3, 0x83, 0x86, 0x84, 1, 1, 4, 1, 1, 0x88, 0, 0, 1, 1, 2, 7, 7})
 	f.Add([]byte{0, 4, 0, 0, 6, 0, 4, 0, 0, 0, 0, 0, 8, 0, 1, 4, 0, 0, 1, 0, 3, 0, 1, 4, 0, 0, 0, 8})

@@ -3,6 +3,7 @@ package h2
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -20,13 +21,16 @@ const leastMost = 64 // bytes of a message, of tests
 var notPacked = &Status{Code: 12, Message: "no such encoding"}
 
 // malformedRequests are bodies that end their calls, whole and not.
-var malformedRequests = []struct {
+// malformedRequest is a request, and what its client is told; stream is that if several messages may come.
+type malformedRequest struct {
 	name   string
 	body   []byte
 	rules  Rules
 	want   string // of the answer; "": the request is fine
 	stream string // the same where it is any number of messages
-}{
+}
+
+var malformedRequests = []malformedRequest{
 	{name: "one message", body: message("hello")},
 	{name: "an empty message", body: message("")},
 	{name: "the longest message", body: message(strings.Repeat("x", leastMost))},
@@ -46,78 +50,88 @@ var malformedRequests = []struct {
 // A request that is not what it must be ends its call with the status of a server of gRPC, in whatever pieces it comes, and
 // the node's connection stays.
 func TestMalformedRequestsEndTheirCalls(t *testing.T) {
-	for _, tc := range malformedRequests {
+	for i := range malformedRequests {
 		for _, one := range []bool{true, false} {
 			for _, how := range []string{"in one frame", "byte by byte", "before it is routed", "with an end of its own"} {
-				f, r, c, n := start(t)
-				ready := how != "before it is routed"
-				r.route = func(call *Call) (*Conn, error) {
-					if !ready {
-						return nil, ErrPark
-					}
-					tc.rules.One, tc.rules.Most = one, leastMost
-					call.Check(tc.rules)
-					return n.conn, nil
-				}
-				c.headers(1, len(tc.body) == 0 && how == "in one frame", request...)
-				switch {
-				case how == "byte by byte":
-					for i := range tc.body {
-						c.data(1, false, tc.body[i:i+1])
-					}
-					c.data(1, true, nil)
-				case how == "with an end of its own":
-					c.data(1, false, tc.body).headers(1, true, "x-trailer", "1")
-				case len(tc.body) > 0 || how != "in one frame":
-					c.data(1, true, tc.body)
-				}
-				c.send()
-				if ready = true; how == "before it is routed" {
-					call := c.conn.streams.get(1).call
-					f.Resume(call.Ticket())
-				}
-				want := tc.want
-				if !one && tc.stream != "the same" {
-					want = tc.stream
-				}
-				got := n.frames()
-				if want == "" {
-					var passed []byte
-					for _, line := range got {
-						if s, ok := strings.CutPrefix(strings.Replace(line, "DATA 1 end ", "DATA 1 ", 1), "DATA 1 "); ok {
-							passed = append(passed, s...)
-						}
-					}
-					if !bytes.Equal(passed, tc.body) || !slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, " end") }) {
-						t.Errorf("%s, one %v, %s: the node got %q", tc.name, one, how, got)
-					}
-					n.headers(1, true, ":status", "200", "grpc-status", "13")
-					n.send()
-					if o := r.done[0]; o.Partial != (tc.body == nil) || o.Packed != (tc.body != nil && tc.body[0] == 1) {
-						t.Errorf("%s, one %v, %s: %+v", tc.name, one, how, o)
-					}
-					idle(t, f, c, n)
-					continue
-				}
-				if slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, " end") }) {
-					t.Errorf("%s, one %v, %s: the node got the end: %q", tc.name, one, how, got)
-				}
-				if len(got) > 0 && got[len(got)-1] != "RST_STREAM 1 CANCEL" {
-					t.Errorf("%s, one %v, %s: the node's stream is not reset: %q", tc.name, one, how, got)
-				}
-				if back := c.frames(); len(back) == 0 || !strings.HasSuffix(back[0], want) {
-					t.Errorf("%s, one %v, %s: %q; want %s", tc.name, one, how, back, want)
-				}
-				if len(r.done) != 1 || r.done[0].End != AnsweredBy || !r.done[0].Partial {
-					t.Errorf("%s, one %v, %s: %+v", tc.name, one, how, r.done)
-				}
-				idle(t, f, c, n)
-				if n.conn.Finished() || c.conn.Finished() {
-					t.Errorf("%s, one %v, %s: a connection has ended", tc.name, one, how)
-				}
+				malformedRequests[i].ends(t, one, how)
 			}
 		}
 	}
+}
+
+// ends checks what becomes of the request.
+func (tc malformedRequest) ends(t *testing.T, one bool, how string) {
+	f, r, c, n := start(t)
+	ready := how != "before it is routed"
+	r.route = func(call *Call) (*Conn, error) {
+		if !ready {
+			return nil, ErrPark
+		}
+		tc.rules.One, tc.rules.Most = one, leastMost
+		call.Check(tc.rules)
+		return n.conn, nil
+	}
+	c.headers(1, len(tc.body) == 0 && how == "in one frame", request...)
+	switch {
+	case how == "byte by byte":
+		for i := range tc.body {
+			c.data(1, false, tc.body[i:i+1])
+		}
+		c.data(1, true, nil)
+	case how == "with an end of its own":
+		c.data(1, false, tc.body).headers(1, true, "x-trailer", "1")
+	case len(tc.body) > 0 || how != "in one frame":
+		c.data(1, true, tc.body)
+	}
+	c.send()
+	if ready = true; how == "before it is routed" {
+		call := c.conn.streams.get(1).call
+		f.Resume(call.Ticket())
+	}
+	want := tc.want
+	if !one && tc.stream != "the same" {
+		want = tc.stream
+	}
+	got := n.frames()
+	if want == "" {
+		tc.passes(t, c, n, f, r, got, fmt.Sprintf("%s, one %v, %s", tc.name, one, how))
+		return
+	}
+	if slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, " end") }) {
+		t.Errorf("%s, one %v, %s: the node got the end: %q", tc.name, one, how, got)
+	}
+	if len(got) > 0 && got[len(got)-1] != "RST_STREAM 1 CANCEL" {
+		t.Errorf("%s, one %v, %s: the node's stream is not reset: %q", tc.name, one, how, got)
+	}
+	if back := c.frames(); len(back) == 0 || !strings.HasSuffix(back[0], want) {
+		t.Errorf("%s, one %v, %s: %q; want %s", tc.name, one, how, back, want)
+	}
+	if len(r.done) != 1 || r.done[0].End != AnsweredBy || !r.done[0].Partial {
+		t.Errorf("%s, one %v, %s: %+v", tc.name, one, how, r.done)
+	}
+	idle(t, f, c, n)
+	if n.conn.Finished() || c.conn.Finished() {
+		t.Errorf("%s, one %v, %s: a connection has ended", tc.name, one, how)
+	}
+}
+
+// passes checks that a node got the request as it is, and answers it.
+func (tc malformedRequest) passes(t *testing.T, c, n *peer, f *Forwarder, r *router, got []string, name string) {
+	var passed []byte
+	for _, line := range got {
+		if s, ok := strings.CutPrefix(strings.Replace(line, "DATA 1 end ", "DATA 1 ", 1), "DATA 1 "); ok {
+			passed = append(passed, s...)
+		}
+	}
+	if !bytes.Equal(passed, tc.body) || !slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, " end") }) {
+		t.Errorf("%s: the node got %q", name, got)
+	}
+	n.headers(1, true, ":status", "200", "grpc-status", "13")
+	n.send()
+	if o := r.done[0]; o.Partial != (tc.body == nil) || o.Packed != (tc.body != nil && tc.body[0] == 1) {
+		t.Errorf("%s: %+v", name, o)
+	}
+	idle(t, f, c, n)
 }
 
 // What has come of a request when the node answers it, or when it ends, is noted.

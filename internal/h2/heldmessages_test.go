@@ -68,100 +68,109 @@ func TestHeldMessagesMayExceedTheWindow(t *testing.T) {
 	}
 }
 
-func TestHeldMessagesAreBounded(t *testing.T) {
-	small := func(c *Config) { c.Message, c.Buffered = 1000, 1<<20 }
-	need := func(n *peer) func(*Call) (*Conn, error) {
+// holdingRoutes are the ways in which a router has a message held.
+var holdingRoutes = []func(n *peer) func(*Call) (*Conn, error){
+	func(n *peer) func(*Call) (*Conn, error) {
 		return func(call *Call) (*Conn, error) {
 			if _, whole := call.Raw(); !whole {
 				return nil, ErrNeedWhole
 			}
 			return n.conn, nil
 		}
-	}
-	rewrite := func(n *peer) func(*Call) (*Conn, error) {
+	},
+	func(n *peer) func(*Call) (*Conn, error) {
 		return func(call *Call) (*Conn, error) { call.Rewrite(&doubler{}); return n.conn, nil }
-	}
-	t.Run("in length", func(t *testing.T) {
-		for _, route := range []func(*peer) func(*Call) (*Conn, error){need, rewrite} {
-			f, r, c, n := start(t, small)
+	},
+}
+
+func TestHeldMessagesAreBounded(t *testing.T) {
+	t.Run("in length", heldInLength)
+	t.Run("in all", heldInAll)
+	t.Run("in time", heldInTime)
+}
+
+func heldInTime(t *testing.T) {
+	for _, route := range holdingRoutes {
+		for _, size := range []int{7, 20_000, 800_000} {
+			f, r, c, n := start(t, func(c *Config) {
+				c.HoldTimeout, c.ClientSilence, c.Silence = time.Hour, time.Hour, time.Hour
+			})
 			r.route = route(n)
-			c.headers(1, false, request...).data(1, false, message(strings.Repeat("x", 999)))
-			c.headers(3, false, request...).data(3, true, message(strings.Repeat("x", 1001))[:20])
-			c.send()
-			got := strings.Join(c.frames(), "\n")
-			if !strings.Contains(got, "HEADERS 3 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=a message that must be rewritten is longer than 1000 bytes") {
-				t.Errorf("got %s", got)
-			}
-			c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
-			c.send()
-			idle(t, f, c, n)
-		}
-	})
-	t.Run("in all", func(t *testing.T) {
-		for _, route := range []func(*peer) func(*Call) (*Conn, error){need, rewrite} {
-			f, r, c, n := start(t, func(c *Config) { c.Buffered = 1 << 20 })
-			r.route = route(n)
-			for i, held := range []int{300_000, 400_000, 200_000, 100_000, 290_000, 280_000} {
-				id := uint32(2*i + 1)
-				c.headers(id, false, request...)
-				if rest := newFlow(c).write(id, message(strings.Repeat("x", held+1))[:held], minFrameSize, false); len(rest) > 0 {
-					t.Errorf("stream %d could not write %d bytes", id, len(rest))
-				}
-				if got := f.Stats().Buffered; got > 1<<20 {
-					t.Fatalf("%d bytes are held", got)
-				}
-				balance(t, f)
-			}
-			for id, want := range map[uint32]bool{1: false, 3: false, 5: true, 7: true, 9: true, 11: true} { // those that held most are ended, whoever asked
-				if got := c.conn.streams.get(id) != nil; got != want {
-					t.Errorf("stream %d is open: %t", id, got)
-				}
-				if c.framer.WriteRSTStream(id, http2.ErrCodeCancel); want {
-					c.send()
-				}
-				c.out.Reset()
-			}
-			if got := f.Stats().Abuses[SlowReader]; got != 2 {
-				t.Errorf("%d calls are ended; want 2", got)
-			}
-			idle(t, f, c, n)
-		}
-	})
-	t.Run("in time", func(t *testing.T) {
-		for _, route := range []func(*peer) func(*Call) (*Conn, error){need, rewrite} {
-			for _, size := range []int{7, 20_000, 800_000} {
-				f, r, c, n := start(t, func(c *Config) {
-					c.HoldTimeout, c.ClientSilence, c.Silence = time.Hour, time.Hour, time.Hour
-				})
-				r.route = route(n)
-				c.headers(1, false, request...)
-				newFlow(c).write(1, message(strings.Repeat("x", 900001))[:size], minFrameSize, false)
-				for range 60 { // a client that is slow, and sends
-					pass(f, f.config.GrowTimeout-tick)
-					c.data(1, false, []byte("x"))
-					c.send()
-					c.collect()
-					n.collect()
-				}
-				pass(f, f.config.GrowTimeout/2)
-				f.Advance(f.Now() + time.Minute/2) // the process stood still
-				c.data(1, false, nil)              // nothing comes with that
+			c.headers(1, false, request...)
+			newFlow(c).write(1, message(strings.Repeat("x", 900001))[:size], minFrameSize, false)
+			for range 60 { // a client that is slow, and sends
+				pass(f, f.config.GrowTimeout-tick)
+				c.data(1, false, []byte("x"))
 				c.send()
-				pass(f, f.config.GrowTimeout-2*tick)
-				if len(r.done) != 0 {
-					t.Fatalf("%d bytes: ended early: %q", size, c.frames())
-				}
-				pass(f, 3*tick)
-				if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "grpc-status=8 grpc-message=a message of the request stopped before its end: nothing of it came for 5s") {
-					t.Errorf("%d bytes of a message that does not become whole are kept: %s", size, got)
-				}
-				if got := f.Stats().Abuses[SlowSender]; got != 1 {
-					t.Errorf("%d calls are ended; want 1", got)
-				}
-				idle(t, f, c, n)
+				c.collect()
+				n.collect()
 			}
+			pass(f, f.config.GrowTimeout/2)
+			f.Advance(f.Now() + time.Minute/2) // the process stood still
+			c.data(1, false, nil)              // nothing comes with that
+			c.send()
+			pass(f, f.config.GrowTimeout-2*tick)
+			if len(r.done) != 0 {
+				t.Fatalf("%d bytes: ended early: %q", size, c.frames())
+			}
+			pass(f, 3*tick)
+			if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "grpc-status=8 grpc-message=a message of the request stopped before its end: nothing of it came for 5s") {
+				t.Errorf("%d bytes of a message that does not become whole are kept: %s", size, got)
+			}
+			if got := f.Stats().Abuses[SlowSender]; got != 1 {
+				t.Errorf("%d calls are ended; want 1", got)
+			}
+			idle(t, f, c, n)
 		}
-	})
+	}
+}
+
+func heldInAll(t *testing.T) {
+	for _, route := range holdingRoutes {
+		f, r, c, n := start(t, func(c *Config) { c.Buffered = 1 << 20 })
+		r.route = route(n)
+		for i, held := range []int{300_000, 400_000, 200_000, 100_000, 290_000, 280_000} {
+			id := uint32(2*i + 1)
+			c.headers(id, false, request...)
+			if rest := newFlow(c).write(id, message(strings.Repeat("x", held+1))[:held], minFrameSize, false); len(rest) > 0 {
+				t.Errorf("stream %d could not write %d bytes", id, len(rest))
+			}
+			if got := f.Stats().Buffered; got > 1<<20 {
+				t.Fatalf("%d bytes are held", got)
+			}
+			balance(t, f)
+		}
+		for id, want := range map[uint32]bool{1: false, 3: false, 5: true, 7: true, 9: true, 11: true} { // those that held most are ended, whoever asked
+			if got := c.conn.streams.get(id) != nil; got != want {
+				t.Errorf("stream %d is open: %t", id, got)
+			}
+			if c.framer.WriteRSTStream(id, http2.ErrCodeCancel); want {
+				c.send()
+			}
+			c.out.Reset()
+		}
+		if got := f.Stats().Abuses[SlowReader]; got != 2 {
+			t.Errorf("%d calls are ended; want 2", got)
+		}
+		idle(t, f, c, n)
+	}
+}
+
+func heldInLength(t *testing.T) {
+	for _, route := range holdingRoutes {
+		f, r, c, n := start(t, func(c *Config) { c.Message, c.Buffered = 1000, 1<<20 })
+		r.route = route(n)
+		c.headers(1, false, request...).data(1, false, message(strings.Repeat("x", 999)))
+		c.headers(3, false, request...).data(3, true, message(strings.Repeat("x", 1001))[:20])
+		c.send()
+		got := strings.Join(c.frames(), "\n")
+		if !strings.Contains(got, "HEADERS 3 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=a message that must be rewritten is longer than 1000 bytes") {
+			t.Errorf("got %s", got)
+		}
+		c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+		c.send()
+		idle(t, f, c, n)
+	}
 }
 
 func TestHeldMessagesLeaveNothing(t *testing.T) {

@@ -98,38 +98,9 @@ func (e *end) read() {
 				s.room += int64(fr.Increment)
 			}
 		case *http2.HeadersFrame:
-			line := e.line(fr)
-			if s == nil {
-				if e.isClient {
-					t.Fatalf("a client gets %s", line)
-				}
-				_, key, _ := strings.Cut(line, "x-key=")
-				k, err := strconv.Atoi(strings.Fields(key)[0])
-				if err != nil {
-					t.Fatal(line)
-				}
-				s = &side{key: k, window: e.initial, room: e.roomNew}
-				e.streams[h.StreamID] = s
-				e.m.answers[k] = s
-			}
-			e.ended(s, fr.StreamEnded())
+			e.ended(e.begun(s, fr), fr.StreamEnded())
 		case *http2.DataFrame:
-			n := len(fr.Data())
-			e.window -= int64(n)
-			if s == nil || s.ended || s.reset && !e.isClient {
-				if s == nil || s.ended {
-					t.Fatalf("DATA on stream %d, which is over", h.StreamID)
-				}
-				continue
-			}
-			if s.window -= int64(n); s.window < 0 && n > 0 || e.window < 0 && n > 0 {
-				t.Fatalf("stream %d: windows %d and %d after %d bytes", h.StreamID, s.window, e.window, n)
-			}
-			if want := e.pattern(s.key, s.got, n, e.isClient); !slices.Equal(want, fr.Data()) {
-				t.Fatalf("call %d: wrong bytes at %d", s.key, s.got)
-			}
-			s.got += n
-			e.ended(s, fr.StreamEnded())
+			e.took(s, fr)
 		case *http2.RSTStreamFrame:
 			if s != nil {
 				s.reset = true
@@ -140,6 +111,47 @@ func (e *end) read() {
 			}
 		}
 	}
+}
+
+// begun returns the stream on which headers came, which may be new.
+func (e *end) begun(s *side, fr *http2.HeadersFrame) *side {
+	t := e.m.t
+	line := e.line(fr)
+	if s == nil {
+		if e.isClient {
+			t.Fatalf("a client gets %s", line)
+		}
+		_, key, _ := strings.Cut(line, "x-key=")
+		k, err := strconv.Atoi(strings.Fields(key)[0])
+		if err != nil {
+			t.Fatal(line)
+		}
+		s = &side{key: k, window: e.initial, room: e.roomNew}
+		e.streams[fr.StreamID] = s
+		e.m.answers[k] = s
+	}
+	return s
+}
+
+// took checks bytes of a body that came on a stream.
+func (e *end) took(s *side, fr *http2.DataFrame) {
+	t := e.m.t
+	n := len(fr.Data())
+	e.window -= int64(n)
+	if s == nil || s.ended || s.reset && !e.isClient {
+		if s == nil || s.ended {
+			t.Fatalf("DATA on stream %d, which is over", fr.StreamID)
+		}
+		return
+	}
+	if s.window -= int64(n); s.window < 0 && n > 0 || e.window < 0 && n > 0 {
+		t.Fatalf("stream %d: windows %d and %d after %d bytes", fr.StreamID, s.window, e.window, n)
+	}
+	if want := e.pattern(s.key, s.got, n, e.isClient); !slices.Equal(want, fr.Data()) {
+		t.Fatalf("call %d: wrong bytes at %d", s.key, s.got)
+	}
+	s.got += n
+	e.ended(s, fr.StreamEnded())
 }
 
 // ended checks that a body that ends so is whole.
@@ -187,31 +199,7 @@ func (e *end) step() {
 			e.next += 2
 		}
 	case 3, 4, 5, 6, 7:
-		id, s := e.pick()
-		if s == nil {
-			break
-		}
-		if !s.headSent {
-			s.headSent = true
-			e.headers(id, false, ":status", "200", "content-type", "application/grpc")
-		}
-		n := int(min(int64(m.next()*m.next()), 16384-257, s.room-257, e.room-257))
-		pad := m.next() % 3 * 50
-		if n < 0 {
-			break
-		}
-		end := op == 7 && e.isClient
-		total := int64(n)
-		if b := e.pattern(s.key, s.sent, n, !e.isClient); pad > 0 {
-			e.framer.WriteDataPadded(id, end, b, make([]byte, pad))
-			total += int64(pad) + 1
-		} else {
-			e.data(id, end, b)
-		}
-		s.room -= total
-		e.room -= total
-		s.sent += n
-		s.endSent = end
+		e.sendSome(op == 7 && e.isClient)
 	case 8, 9:
 		if id, s := e.pick(); s != nil && (!e.isClient || op == 8) {
 			e.finish(id, s)
@@ -241,6 +229,35 @@ func (e *end) step() {
 		e.read()
 	}
 	e.deliver()
+}
+
+// sendSome sends bytes of a body within the windows. end: they are the last.
+func (e *end) sendSome(end bool) {
+	m := e.m
+	id, s := e.pick()
+	if s == nil {
+		return
+	}
+	if !s.headSent {
+		s.headSent = true
+		e.headers(id, false, ":status", "200", "content-type", "application/grpc")
+	}
+	n := int(min(int64(m.next()*m.next()), 16384-257, s.room-257, e.room-257))
+	pad := m.next() % 3 * 50
+	if n < 0 {
+		return
+	}
+	total := int64(n)
+	if b := e.pattern(s.key, s.sent, n, !e.isClient); pad > 0 {
+		e.framer.WriteDataPadded(id, end, b, make([]byte, pad))
+		total += int64(pad) + 1
+	} else {
+		e.data(id, end, b)
+	}
+	s.room -= total
+	e.room -= total
+	s.sent += n
+	s.endSent = end
 }
 
 func (e *end) setInitial(v int64) {
@@ -312,45 +329,8 @@ func FuzzPeers(f *testing.F) {
 			}
 			m.ends[m.next()%len(m.ends)].step()
 		}
-		// All read and end what they have begun.
 		open = false
-		for _, p := range m.parked {
-			m.f.Resume(p)
-		}
-		for round := 0; round < 2000; round++ {
-			busy := false
-			for _, e := range m.ends {
-				e.chunk = 0
-				e.read()
-				if e.initial != 1<<20 {
-					e.setInitial(1 << 20)
-				}
-				e.framer.WriteWindowUpdate(0, 1<<20)
-				e.window += 1 << 20
-				for id, s := range e.streams {
-					if !s.endSent && !s.reset && (e.isClient || s.ended) { // a node answers a whole request, as servers do
-						e.finish(id, s)
-						busy = true
-					}
-				}
-				e.deliver()
-				e.read()
-			}
-			if !busy && round > 3 {
-				break
-			}
-		}
-		for _, e := range m.ends {
-			for id, s := range e.streams {
-				switch {
-				case s.reset || s.ended:
-				case e.isClient:
-					t.Fatalf("stream %d of a client has no answer", id)
-				default:
-					t.Fatalf("stream %d of a node has no end: call %d", id, s.key)
-				}
-			}
-		}
+		m.finish()
 		for _, e := range m.ends {
 			idle(t, m.f, e.peer)
 		}
@@ -358,4 +338,45 @@ func FuzzPeers(f *testing.F) {
 			t.Fatalf("%d calls, %d done", len(m.requests), len(r.done))
 		}
 	})
+}
+
+// finish has all read and end what they have begun, and checks that each call has its end.
+func (m *model) finish() {
+	for _, p := range m.parked {
+		m.f.Resume(p)
+	}
+	for round := 0; round < 2000; round++ {
+		busy := false
+		for _, e := range m.ends {
+			e.chunk = 0
+			e.read()
+			if e.initial != 1<<20 {
+				e.setInitial(1 << 20)
+			}
+			e.framer.WriteWindowUpdate(0, 1<<20)
+			e.window += 1 << 20
+			for id, s := range e.streams {
+				if !s.endSent && !s.reset && (e.isClient || s.ended) { // a node answers a whole request, as servers do
+					e.finish(id, s)
+					busy = true
+				}
+			}
+			e.deliver()
+			e.read()
+		}
+		if !busy && round > 3 {
+			break
+		}
+	}
+	for _, e := range m.ends {
+		for id, s := range e.streams {
+			switch {
+			case s.reset || s.ended:
+			case e.isClient:
+				m.t.Fatalf("stream %d of a client has no answer", id)
+			default:
+				m.t.Fatalf("stream %d of a node has no end: call %d", id, s.key)
+			}
+		}
+	}
 }

@@ -21,24 +21,13 @@ func TestLongQueue(t *testing.T) {
 	for i := range body {
 		body[i] = byte(random.Uint32())
 	}
-	size := func() (n int) {
-		for _, s := range c.conn.streams.slots {
-			if s != nil {
-				n = cap(s.pending)
-				for _, b := range s.more.all {
-					n += cap(b)
-				}
-			}
-		}
-		return n
-	}
 	for rest := body; len(rest) > 0; {
 		k := min(1+random.IntN(minFrameSize), len(rest))
 		n.data(1, false, rest[:k])
 		n.send()
 		rest = rest[k:]
-		if waits := len(body) - len(rest); f.Stats().Buffered != waits || size() > 2*waits+bufferSize {
-			t.Fatalf("%d bytes, of which %d are counted, take %d", waits, f.Stats().Buffered, size())
+		if waits := len(body) - len(rest); f.Stats().Buffered != waits || pendingSize(c.conn) > 2*waits+bufferSize {
+			t.Fatalf("%d bytes, of which %d are counted, take %d", waits, f.Stats().Buffered, pendingSize(c.conn))
 		}
 	}
 	n.headers(1, true, "grpc-status", "0")
@@ -73,4 +62,17 @@ func TestLongQueue(t *testing.T) {
 		t.Errorf("%d bytes of buffers are kept for use again", f.kept)
 	}
 	idle(t, f, c, n)
+}
+
+// pendingSize is how many bytes the buffers of a connection's stream have.
+func pendingSize(c *Conn) (n int) {
+	for _, s := range c.streams.slots {
+		if s != nil {
+			n = cap(s.pending)
+			for _, b := range s.more.all {
+				n += cap(b)
+			}
+		}
+	}
+	return n
 }

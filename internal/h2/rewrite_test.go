@@ -367,6 +367,8 @@ func TestTheEndInAHeldMessage(t *testing.T) {
 //
 // The script: a byte for each message's length, and one for what comes next: the
 // length of a frame of the client's, or of the node's window.
+//
+// Long: it is one stream from its first byte to its last.
 func FuzzRewrite(f *testing.F) {
 	f.Add([]byte{3, 0, 7, 200, 250, 6, 9}, []byte{1, 40, 130, 255, 200, 7})
 	f.Add([]byte{255, 255, 1, 1, 1, 0}, []byte{4, 5, 6, 129, 255})

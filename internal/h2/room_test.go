@@ -150,77 +150,84 @@ func TestOutputOfAllConnectionsIsBounded(t *testing.T) {
 func TestReadersThatKeepUpGoLast(t *testing.T) {
 	for _, kind := range []string{"held", "read slowly"} {
 		t.Run(kind, func(t *testing.T) {
-			f, r, c, n := startHolding(t, func(c *Config) { c.Buffered = 2 << 20 })
-			holders := client(t, f)
-			holders.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-			holders.send()
-			want := "grpc-status=8 grpc-message=the sidecar's memory for waiting bytes (2097152) is full, and the connection held the most, this call "
-			if kind != "held" { // a node has seen the call, and clients repeat that status whatever it does
-				want = strings.Replace(want, "status=8", "status=14", 1)
-			}
-			const size, rounds = 64 << 10, 25
-			open := func(id uint32) {
-				if kind == "held" {
-					holders.holds(id, size)
-					return
-				}
-				at := n.conn.nextID
-				holders.headers(id, true, request...)
-				holders.send()
-				n.collect()
-				n.headers(at, false, ":status", "200")
-				for range size / minFrameSize {
-					n.data(at, false, make([]byte, minFrameSize))
-				}
-				n.send()
-			}
-			id := uint32(1)
-			for ; f.Stats().Buffered+size <= f.config.Buffered; id += 2 {
-				open(id)
-			}
-			pass(f, 2*time.Second)
-			if f.Stats().Abuses[SlowReader] != 0 {
-				t.Fatal("calls are ended before memory is full")
-			}
-			at := n.conn.nextID
-			c.headers(1, true, request...)
-			c.send()
-			n.collect()
-			n.headers(at, false, ":status", "200")
-			reader := newFlow(c)
-			for range rounds {
-				for range 12 { // more than one of the holders has
-					n.data(at, false, make([]byte, minFrameSize))
-				}
-				n.send()
-				c.framer.WriteWindowUpdate(0, 12*minFrameSize)
-				c.framer.WriteWindowUpdate(1, 12*minFrameSize)
-				c.send()
-				reader.read()
-				n.collect()
-				open(id)
-				id += 2
-				pass(f, tick)
-				balance(t, f)
-				if got := f.Stats().Buffered; got > f.config.Buffered {
-					t.Fatalf("%d bytes wait", got)
-				}
-			}
-			n.headers(at, true, "grpc-status", "0")
-			n.send()
-			if reader.read(); reader.status != "0" || len(reader.got) != rounds*12*minFrameSize {
-				t.Errorf("the call that keeps up ends with %q after %d bytes", reader.status, len(reader.got))
-			}
-			if got := strings.Join(holders.frames(), "\n"); !strings.Contains(got, want) || strings.Contains(got, "CANCEL") {
-				t.Errorf("the holders get %.2000s", got)
-			}
-			holders.conn.Close()
-			idle(t, f, c, n)
-			if len(r.done) != int(id+1)/2 {
-				t.Errorf("%d calls are done; want %d", len(r.done), (id+1)/2)
-			}
+			readersThatKeepUpGoLast(t, kind)
 		})
 	}
+}
+
+func readersThatKeepUpGoLast(t *testing.T, kind string) {
+	f, r, c, n := startHolding(t, func(c *Config) { c.Buffered = 2 << 20 })
+	holders := client(t, f)
+	holders.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	holders.send()
+	want := "grpc-status=8 grpc-message=the sidecar's memory for waiting bytes (2097152) is full, and the connection held the most, this call "
+	if kind != "held" { // a node has seen the call, and clients repeat that status whatever it does
+		want = strings.Replace(want, "status=8", "status=14", 1)
+	}
+	const size, rounds = 64 << 10, 25
+	open := func(id uint32) { holders.holdsAs(kind, n, id, size) }
+	id := uint32(1)
+	for ; f.Stats().Buffered+size <= f.config.Buffered; id += 2 {
+		open(id)
+	}
+	pass(f, 2*time.Second)
+	if f.Stats().Abuses[SlowReader] != 0 {
+		t.Fatal("calls are ended before memory is full")
+	}
+	at := n.conn.nextID
+	c.headers(1, true, request...)
+	c.send()
+	n.collect()
+	n.headers(at, false, ":status", "200")
+	reader := newFlow(c)
+	for range rounds {
+		for range 12 { // more than one of the holders has
+			n.data(at, false, make([]byte, minFrameSize))
+		}
+		n.send()
+		c.framer.WriteWindowUpdate(0, 12*minFrameSize)
+		c.framer.WriteWindowUpdate(1, 12*minFrameSize)
+		c.send()
+		reader.read()
+		n.collect()
+		open(id)
+		id += 2
+		pass(f, tick)
+		balance(t, f)
+		if got := f.Stats().Buffered; got > f.config.Buffered {
+			t.Fatalf("%d bytes wait", got)
+		}
+	}
+	n.headers(at, true, "grpc-status", "0")
+	n.send()
+	if reader.read(); reader.status != "0" || len(reader.got) != rounds*12*minFrameSize {
+		t.Errorf("the call that keeps up ends with %q after %d bytes", reader.status, len(reader.got))
+	}
+	if got := strings.Join(holders.frames(), "\n"); !strings.Contains(got, want) || strings.Contains(got, "CANCEL") {
+		t.Errorf("the holders get %.2000s", got)
+	}
+	holders.conn.Close()
+	idle(t, f, c, n)
+	if len(r.done) != int(id+1)/2 {
+		t.Errorf("%d calls are done; want %d", len(r.done), (id+1)/2)
+	}
+}
+
+// holdsAs has a call hold bytes: of its request, or, for another kind than "held", of an answer of n that its client does not read.
+func (p *peer) holdsAs(kind string, n *peer, id uint32, size int) {
+	if kind == "held" {
+		p.holds(id, size)
+		return
+	}
+	at := n.conn.nextID
+	p.headers(id, true, request...)
+	p.send()
+	n.collect()
+	n.headers(at, false, ":status", "200")
+	for range size / minFrameSize {
+		n.data(at, false, make([]byte, minFrameSize))
+	}
+	n.send()
 }
 
 // Who holds much in many small calls is ended for it, and not those who read what comes. So are many that hold little each.

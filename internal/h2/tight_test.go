@@ -18,28 +18,10 @@ func TestTightMemory(t *testing.T) {
 	n.send()
 	frame := bytes.Repeat([]byte("x"), minFrameSize)
 	mine := f.config.Window // bytes that the node may send
-	// granted reads what the node is given.
-	granted := func() (sum int) {
-		n.collect()
-		for n.in.Len() > 0 {
-			fr, err := n.framer.ReadFrame()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if w, ok := fr.(*http2.WindowUpdateFrame); ok && w.StreamID == 1 {
-				sum += int(w.Increment)
-			}
-		}
+	granted := func() int {
+		sum := n.granted(t, 1)
 		mine += sum
 		return sum
-	}
-	take := func() {
-		c.collect()
-		for c.in.Len() > 0 {
-			if _, err := c.framer.ReadFrame(); err != nil {
-				t.Fatal(err)
-			}
-		}
 	}
 	fill := func() {
 		for mine >= minFrameSize {
@@ -47,14 +29,14 @@ func TestTightMemory(t *testing.T) {
 			mine -= minFrameSize
 		}
 		n.send()
-		take()
+		c.skip(t)
 		granted()
 	}
 	read := func(bytes int) {
 		c.framer.WriteWindowUpdate(0, uint32(bytes))
 		c.framer.WriteWindowUpdate(1, uint32(bytes))
 		c.send()
-		take()
+		c.skip(t)
 	}
 	f.Tight(true)
 	fill()
@@ -80,3 +62,21 @@ func TestTightMemory(t *testing.T) {
 		t.Errorf("the node may send %d bytes though there is memory again", mine)
 	}
 }
+
+// granted reads what the peer may send more on a stream.
+func (p *peer) granted(t *testing.T, id uint32) (sum int) {
+	p.collect()
+	for p.in.Len() > 0 {
+		fr, err := p.framer.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w, ok := fr.(*http2.WindowUpdateFrame); ok && w.StreamID == id {
+			sum += int(w.Increment)
+		}
+	}
+	return sum
+}
+
+// skip reads what has come.
+func (p *peer) skip(t *testing.T) { p.granted(t, 0) }

@@ -18,16 +18,11 @@ func writing(f *Forwarder, r *router, c *peer, id uint32) (ticket Ticket) {
 	return ticket
 }
 
+// An answer goes on in pieces, of which each is written once.
 func TestAnswersInPieces(t *testing.T) {
 	const head = " :status=200 content-type=application/grpc"
 	f, r, c, n := start(t)
-	room := make(chan struct{}, 1)
-	write := func(ticket Ticket, p string, n int, ok bool) {
-		t.Helper()
-		if got, alive := f.Write(ticket, []string{"x-head", "h"}, []byte(p), room); got != n || alive != ok {
-			t.Errorf("of %d octets %d were taken, %v; want %d, %v", len(p), got, alive, n, ok)
-		}
-	}
+	write, _ := writes(t, f)
 	ticket := writing(f, r, c, 1)
 	whole := string(message("hello"))
 	write(ticket, whole[:7], 7, true)
@@ -37,10 +32,25 @@ func TestAnswersInPieces(t *testing.T) {
 	c.want("HEADERS 1 end grpc-status=0 x-tail=t")
 	write(ticket, whole, 0, false)
 	idle(t, f, c, n)
+}
 
-	// A reader that does not take it: what it has no window for waits, and whoever writes learns when little of that is left.
+// writes returns what writes to calls, and what tells of room for more.
+func writes(t *testing.T, f *Forwarder) (write func(ticket Ticket, p string, n int, ok bool), room chan struct{}) {
+	room = make(chan struct{}, 1)
+	return func(ticket Ticket, p string, n int, ok bool) {
+		t.Helper()
+		if got, alive := f.Write(ticket, []string{"x-head", "h"}, []byte(p), room); got != n || alive != ok {
+			t.Errorf("of %d octets %d were taken, %v; want %d, %v", len(p), got, alive, n, ok)
+		}
+	}, room
+}
+
+// What a reader that does not take it has no window for waits, and the writer learns when little of that is left.
+func TestAnswersToASlowReader(t *testing.T) {
+	f, r, c, n := start(t)
+	write, room := writes(t, f)
 	all := f.config.Window
-	ticket = writing(f, r, c, 3)
+	ticket := writing(f, r, c, 1)
 	write(ticket, strings.Repeat("x", 2*all), all, true)
 	got := received(c)
 	if n := f.Stats().Answers; n != all-got {
@@ -49,7 +59,7 @@ func TestAnswersInPieces(t *testing.T) {
 	write(ticket, "y", 0, true)
 	give := func(n int) {
 		c.framer.WriteWindowUpdate(0, uint32(n))
-		c.framer.WriteWindowUpdate(3, uint32(n))
+		c.framer.WriteWindowUpdate(1, uint32(n))
 		c.send()
 		got += received(c)
 	}
@@ -68,28 +78,38 @@ func TestAnswersInPieces(t *testing.T) {
 	write(ticket, "z", 0, false)
 	give(lowWater)
 	c.framer.WriteWindowUpdate(0, 1)
-	c.framer.WriteWindowUpdate(3, 1)
+	c.framer.WriteWindowUpdate(1, 1)
 	c.send()
-	c.want("DATA 3 y", "HEADERS 3 end grpc-status=5 grpc-message=none")
+	c.want("DATA 1 y", "HEADERS 1 end grpc-status=5 grpc-message=none")
 	idle(t, f, c, n)
+}
 
-	// While memory is short less waits, and nothing is asked for before all of that has left.
+// While memory is short less of an answer waits, and nothing is asked for before all of that has left, or when its reader leaves.
+func TestAnswersWhileMemoryIsShort(t *testing.T) {
+	f, r, c, n := start(t)
+	write, room := writes(t, f)
+	all := f.config.Window
+	c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) // nothing leaves
 	f.Tight(true)
-	ticket = writing(f, r, c, 5)
+	ticket := writing(f, r, c, 1)
 	write(ticket, strings.Repeat("x", all), tightWindow, true)
 	f.Tight(false)
-
-	// One that leaves.
-	c.framer.WriteRSTStream(5, http2.ErrCodeCancel)
+	c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
 	c.send()
 	write(ticket, "y", 0, false)
 	if len(room) != 0 {
 		t.Error("there is room in a call that is over")
 	}
 	idle(t, f, c, n)
+}
 
-	// One whose connection is lost, with more calls than end at once.
-	for id := uint32(7); id < 7+4*perTurn; id += 2 {
+// A connection may be lost with more calls than end at once.
+func TestAnswersToAConnectionThatIsLost(t *testing.T) {
+	f, r, c, _ := start(t)
+	write, _ := writes(t, f)
+	all := f.config.Window
+	var ticket Ticket
+	for id := uint32(1); id < 1+4*perTurn; id += 2 {
 		ticket = writing(f, r, c, id)
 	}
 	c.frames()

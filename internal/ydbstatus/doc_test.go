@@ -24,6 +24,8 @@ func TestDocsAreTheTable(t *testing.T) {
 
 // render writes the page. What each kind of call makes of a line comes from
 // Judge itself, so that the page cannot differ from what happens.
+//
+// Long: it is one page from its top to its end.
 func render() string {
 	var b strings.Builder
 	b.WriteString(`# From a status to what the sidecar does

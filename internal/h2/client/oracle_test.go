@@ -57,11 +57,26 @@ func (s *scripted) talk(conn net.Conn) {
 	if fr.WriteSettings() != nil {
 		return
 	}
-	var id uint32
+	id, err := readRequest(fr)
+	if err != nil {
+		return
+	}
+	s.wg.Go(func() { // what the client says from now on
+		for {
+			if _, err := fr.ReadFrame(); err != nil && !errors.As(err, new(http2.StreamError)) {
+				return
+			}
+		}
+	})
+	s.play(fr, id)
+}
+
+// readRequest reads up to the end of a request, and returns its stream.
+func readRequest(fr *http2.Framer) (id uint32, err error) {
 	for id == 0 {
 		frame, err := fr.ReadFrame()
 		if err != nil {
-			return
+			return 0, err
 		}
 		switch f := frame.(type) {
 		case *http2.SettingsFrame:
@@ -76,13 +91,11 @@ func (s *scripted) talk(conn net.Conn) {
 			}
 		}
 	}
-	s.wg.Go(func() { // what the client says from now on
-		for {
-			if _, err := fr.ReadFrame(); err != nil && !errors.As(err, new(http2.StreamError)) {
-				return
-			}
-		}
-	})
+	return id, nil
+}
+
+// play answers a request by the script.
+func (s *scripted) play(fr *http2.Framer, id uint32) {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	headers := func(end bool, pairs ...string) error {

@@ -61,6 +61,9 @@ func (x *turned) all() (got []string, err error) {
 	}
 }
 
+// What is begun in a turn of the shard has its answer, or its end, as a call of a goroutine has.
+//
+// Long: it is a flat list of cases on one connection.
 func TestTurn(t *testing.T) {
 	release := make(chan struct{})
 	hold := sync.OnceFunc(func() { close(release) })

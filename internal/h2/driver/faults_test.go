@@ -459,94 +459,102 @@ func TestLongStreamsToSlowReaders(t *testing.T) {
 	}
 	for _, tc := range []struct{ megabytes, window int }{{3, 1000}, {long, 256 << 10}} {
 		t.Run(fmt.Sprintf("%d_MB_to_a_client", tc.megabytes), func(t *testing.T) {
-			noLeaks(t)
-			l := listen(t)
-			serve(t, l)
-			s, addr := front(t, patient(), l.Addr().String())
-			c := dialCaller(t, addr)
-			c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(tc.window)})
-			var sizes []int32
-			for range tc.megabytes {
-				sizes = append(sizes, 1<<20)
-			}
-			request, err := proto.Marshal(&testpb.StreamingOutputCallRequest{ResponseParameters: conformance.Output(sizes...)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			id := c.callTo("/grpc.testing.TestService/StreamingOutputCall", false)
-			c.WriteData(id, true, append([]byte{0, 0, 0, byte(len(request) >> 8), byte(len(request))}, request...))
-			got, unread := 0, 0
-			for {
-				fr, err := c.ReadFrame()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if fr, ok := fr.(*http2.DataFrame); ok {
-					got += len(fr.Data())
-					if unread += len(fr.Data()); unread >= min(tc.window, 65535)/2 {
-						if kept := s.Stats().Buffered; kept > h2.Default().MaxWindow {
-							t.Fatalf("%d bytes wait", kept)
-						}
-						c.WriteWindowUpdate(0, uint32(unread))
-						c.WriteWindowUpdate(id, uint32(unread))
-						unread = 0
-					}
-				}
-				if fr, ok := fr.(*http2.HeadersFrame); ok && fr.StreamEnded() {
-					break
-				}
-			}
-			if got < tc.megabytes<<20 || got > tc.megabytes<<20+30*tc.megabytes {
-				t.Errorf("%d bytes came", got)
-			}
+			longStreamToAClient(t, tc.megabytes, tc.window)
 		})
 		t.Run(fmt.Sprintf("%d_MB_to_a_node", tc.megabytes), func(t *testing.T) {
-			noLeaks(t)
-			var s *Shard
-			addr := startNode(t, func(n *node, _ int) {
-				got, unread := 0, 0
-				for {
-					fr, err := n.ReadFrame()
-					if err != nil {
-						return
-					}
-					switch fr := fr.(type) {
-					case *http2.PingFrame:
-						n.WritePing(true, fr.Data)
-					case *http2.DataFrame:
-						got += len(fr.Data())
-						if unread += len(fr.Data()); unread >= min(tc.window, 65535)/2 || got < 65535 {
-							if kept := s.Stats().Buffered; kept > h2.Default().MaxWindow {
-								t.Errorf("%d bytes wait", kept)
-							}
-							n.WriteWindowUpdate(0, uint32(unread))
-							n.WriteWindowUpdate(fr.StreamID, uint32(unread))
-							unread = 0
-						}
-						if fr.StreamEnded() {
-							answer, _ := proto.Marshal(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: int32(got)})
-							n.answer(fr.StreamID, false, ":status", "200", "content-type", "application/grpc")
-							n.WriteData(fr.StreamID, false, append([]byte{0, 0, 0, 0, byte(len(answer))}, answer...))
-							n.answer(fr.StreamID, true, "grpc-status", "0")
-						}
-					}
-				}
-			})
-			s, addr = front(t, patient(), addr)
-			c := connect(t, addr, insecure.NewCredentials())
-			stream, err := c.StreamingInputCall(t.Context())
-			for range tc.megabytes {
-				if err == nil {
-					err = stream.Send(&testpb.StreamingInputCallRequest{Payload: conformance.Payload(1 << 20)})
-				}
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			a, err := stream.CloseAndRecv()
-			if n := int(a.GetAggregatedPayloadSize()); err != nil || n < tc.megabytes<<20 || n > tc.megabytes<<20+30*tc.megabytes {
-				t.Errorf("%d bytes came, %v", n, err)
-			}
+			longStreamToANode(t, tc.megabytes, tc.window)
 		})
+	}
+}
+
+func longStreamToANode(t *testing.T, megabytes, window int) {
+	noLeaks(t)
+	var s *Shard
+	addr := startNode(t, func(n *node, _ int) {
+		got, unread := 0, 0
+		for {
+			fr, err := n.ReadFrame()
+			if err != nil {
+				return
+			}
+			switch fr := fr.(type) {
+			case *http2.PingFrame:
+				n.WritePing(true, fr.Data)
+			case *http2.DataFrame:
+				got += len(fr.Data())
+				if unread += len(fr.Data()); unread >= min(window, 65535)/2 || got < 65535 {
+					if kept := s.Stats().Buffered; kept > h2.Default().MaxWindow {
+						t.Errorf("%d bytes wait", kept)
+					}
+					n.WriteWindowUpdate(0, uint32(unread))
+					n.WriteWindowUpdate(fr.StreamID, uint32(unread))
+					unread = 0
+				}
+				if fr.StreamEnded() {
+					answer, _ := proto.Marshal(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: int32(got)})
+					n.answer(fr.StreamID, false, ":status", "200", "content-type", "application/grpc")
+					n.WriteData(fr.StreamID, false, append([]byte{0, 0, 0, 0, byte(len(answer))}, answer...))
+					n.answer(fr.StreamID, true, "grpc-status", "0")
+				}
+			}
+		}
+	})
+	s, addr = front(t, patient(), addr)
+	c := connect(t, addr, insecure.NewCredentials())
+	stream, err := c.StreamingInputCall(t.Context())
+	for range megabytes {
+		if err == nil {
+			err = stream.Send(&testpb.StreamingInputCallRequest{Payload: conformance.Payload(1 << 20)})
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := stream.CloseAndRecv()
+	if n := int(a.GetAggregatedPayloadSize()); err != nil || n < megabytes<<20 || n > megabytes<<20+30*megabytes {
+		t.Errorf("%d bytes came, %v", n, err)
+	}
+}
+
+func longStreamToAClient(t *testing.T, megabytes, window int) {
+	noLeaks(t)
+	l := listen(t)
+	serve(t, l)
+	s, addr := front(t, patient(), l.Addr().String())
+	c := dialCaller(t, addr)
+	c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(window)})
+	var sizes []int32
+	for range megabytes {
+		sizes = append(sizes, 1<<20)
+	}
+	request, err := proto.Marshal(&testpb.StreamingOutputCallRequest{ResponseParameters: conformance.Output(sizes...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := c.callTo("/grpc.testing.TestService/StreamingOutputCall", false)
+	c.WriteData(id, true, append([]byte{0, 0, 0, byte(len(request) >> 8), byte(len(request))}, request...))
+	got, unread := 0, 0
+	for {
+		fr, err := c.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fr, ok := fr.(*http2.DataFrame); ok {
+			got += len(fr.Data())
+			if unread += len(fr.Data()); unread >= min(window, 65535)/2 {
+				if kept := s.Stats().Buffered; kept > h2.Default().MaxWindow {
+					t.Fatalf("%d bytes wait", kept)
+				}
+				c.WriteWindowUpdate(0, uint32(unread))
+				c.WriteWindowUpdate(id, uint32(unread))
+				unread = 0
+			}
+		}
+		if fr, ok := fr.(*http2.HeadersFrame); ok && fr.StreamEnded() {
+			break
+		}
+	}
+	if got < megabytes<<20 || got > megabytes<<20+30*megabytes {
+		t.Errorf("%d bytes came", got)
 	}
 }

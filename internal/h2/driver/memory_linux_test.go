@@ -48,18 +48,7 @@ func TestMemoryOfIdleConnections(t *testing.T) {
 		forwardUntilEOF(t, addr)
 		return
 	}
-	files := syscall.Rlimit{Cur: idleConnections + 1000, Max: idleConnections + 1000}
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	files.Max = max(files.Max, limit.Max)
-	files.Cur = max(files.Cur, limit.Cur)
-	connections := idleConnections
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		connections = int(limit.Max) - 200
-		t.Logf("this user may open %d files: %v", limit.Max, err)
-	}
+	connections := filesForIdle(t)
 	var attached atomic.Int32
 	addr := startNode(t, func(n *node, _ int) {
 		for {
@@ -99,27 +88,48 @@ func TestMemoryOfIdleConnections(t *testing.T) {
 	front := strings.TrimSpace(line)
 	empty := anonymous(child.Process.Pid)
 	for i := range connections {
-		nc, err := net.Dial("tcp", front)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		c := newCaller(nc)
-		c.callTo(fmt.Sprintf("/Ydb.Query.V1.QueryService/AttachSession%d", i%10), true)
-		for {
-			fr, err := c.ReadFrame()
-			if err != nil {
-				t.Fatalf("connection %d: %v", i, err)
-			}
-			if fr.Header().Type == http2.FrameData {
-				break
-			}
-		}
+		defer attach(t, front, i).Close()
 	}
 	full := anonymous(child.Process.Pid)
 	t.Logf("%d connections: %d MiB of anonymous memory, %d without any; %.1f KiB each", connections, full>>20, empty>>20, float64(full-empty)/1024/float64(connections))
 	if full > idleMemory {
 		t.Errorf("%d connections take %d bytes of anonymous memory; want at most %d", connections, full, idleMemory)
+	}
+}
+
+// filesForIdle has this process open many files, and returns for how many idle connections that is enough.
+func filesForIdle(t *testing.T) (connections int) {
+	files := syscall.Rlimit{Cur: idleConnections + 1000, Max: idleConnections + 1000}
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	files.Max = max(files.Max, limit.Max)
+	files.Cur = max(files.Cur, limit.Cur)
+	connections = idleConnections
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		connections = int(limit.Max) - 200
+		t.Logf("this user may open %d files: %v", limit.Max, err)
+	}
+	return connections
+}
+
+// attach makes a connection with a stream that stays open.
+func attach(t *testing.T, front string, i int) net.Conn {
+	nc, err := net.Dial("tcp", front)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCaller(nc)
+	c.callTo(fmt.Sprintf("/Ydb.Query.V1.QueryService/AttachSession%d", i%10), true)
+	for {
+		fr, err := c.ReadFrame()
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		if fr.Header().Type == http2.FrameData {
+			return nc
+		}
 	}
 }
 

@@ -134,32 +134,34 @@ func TestParkedIsGivenBackOnce(t *testing.T) {
 	}
 }
 
+// serve answers requests as they say, "large" with those bytes.
+func (o *lodger) serve(large []byte) func(b []byte) Next {
+	return func(b []byte) Next {
+		switch string(b) {
+		case "now":
+			o.parked.AnswerNow([][]byte{[]byte("in the "), []byte("turn")}, false)
+		case "large":
+			o.parked.AnswerNow([][]byte{large}, false)
+		case "last":
+			o.parked.AnswerNow([][]byte{[]byte("bye")}, true)
+		default:
+			go func() {
+				o.parked.Sending()
+				_, err := io.WriteString(o.conn, "by a goroutine")
+				o.parked.Answered(err != nil)
+			}()
+		}
+		return Busy
+	}
+}
+
 // Requests are answered in the turn, and by a goroutine; a large answer to a peer that reads nothing holds up nobody.
 func TestParkedAnswers(t *testing.T) {
 	noLeaks(t)
 	s := runShard(t, &parking{})
 	large := bytes.Repeat([]byte("0123456789"), mostUnsent/50)
-	serve := func(o *lodger) func(b []byte) Next {
-		return func(b []byte) Next {
-			switch string(b) {
-			case "now":
-				o.parked.AnswerNow([][]byte{[]byte("in the "), []byte("turn")}, false)
-			case "large":
-				o.parked.AnswerNow([][]byte{large}, false)
-			case "last":
-				o.parked.AnswerNow([][]byte{[]byte("bye")}, true)
-			default:
-				go func() {
-					o.parked.Sending()
-					_, err := io.WriteString(o.conn, "by a goroutine")
-					o.parked.Answered(err != nil)
-				}()
-			}
-			return Busy
-		}
-	}
 	a, b := &lodger{}, &lodger{}
-	a.came, b.came = serve(a), serve(b)
+	a.came, b.came = a.serve(large), b.serve(large)
 	one, _ := parkOne(t, s, time.Time{}, a)
 	other, _ := parkOne(t, s, time.Time{}, b)
 	ask := func(c net.Conn, text, want string) {
@@ -174,7 +176,7 @@ func TestParkedAnswers(t *testing.T) {
 	ended := make(chan bool, 5)
 	for range 3 { // what is left of so many is more than may wait
 		o := &lodger{}
-		o.came = serve(o)
+		o.came = o.serve(large)
 		more, _ := parkOne(t, s, time.Time{}, o)
 		_, _ = io.WriteString(more, "large")
 		go func() { ended <- <-o.back }()

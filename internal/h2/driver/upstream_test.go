@@ -167,16 +167,56 @@ func TestConnectionsAreSeenAndBounded(t *testing.T) {
 	})
 }
 
+// An openCall has come to a node over one of its connections.
+type openCall struct {
+	conn   int
+	answer func()
+}
+
+// serveFew is a node that allows few streams on a connection.
+func serveFew(t *testing.T, there net.Conn, number, limit int, calls chan<- openCall) {
+	io.ReadFull(there, make([]byte, len(http2.ClientPreface)))
+	f := http2.NewFramer(there, there)
+	f.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(limit)})
+	f.WriteSettingsAck()
+	n := 0
+	var mu sync.Mutex
+	for {
+		fr, err := f.ReadFrame()
+		if err != nil {
+			there.Close()
+			return
+		}
+		h, ok := fr.(*http2.HeadersFrame)
+		if !ok {
+			continue
+		}
+		mu.Lock()
+		if n++; n > limit {
+			t.Errorf("%d streams on connection %d", n, number)
+		}
+		mu.Unlock()
+		id := h.StreamID
+		calls <- openCall{number, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			n--
+			var block bytes.Buffer
+			e := hpack.NewEncoder(&block)
+			for _, field := range [][2]string{{":status", "200"}, {"content-type", "application/grpc"}, {"grpc-status", "0"}} {
+				e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1], Sensitive: true})
+			}
+			f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true})
+		}}
+	}
+}
+
 // While a node allows no more streams on a connection, its calls go over further ones, up to a bound. Those end
 // when they have been of no use for a while.
 func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 2
-		type open struct {
-			conn   int
-			answer func()
-		}
-		calls := make(chan open, 100)
+		calls := make(chan openCall, 100)
 		r, dials, first := &toUpstreams{}, 0, net.Conn(nil)
 		s := runShard(t, r)
 		up := s.Upstream(func(context.Context) (net.Conn, error) {
@@ -185,42 +225,7 @@ func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
 			if dials++; number == 0 {
 				first = there
 			}
-			go func() {
-				io.ReadFull(there, make([]byte, len(http2.ClientPreface)))
-				f := http2.NewFramer(there, there)
-				f.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: limit})
-				f.WriteSettingsAck()
-				n := 0
-				var mu sync.Mutex
-				for {
-					fr, err := f.ReadFrame()
-					if err != nil {
-						there.Close()
-						return
-					}
-					h, ok := fr.(*http2.HeadersFrame)
-					if !ok {
-						continue
-					}
-					mu.Lock()
-					if n++; n > limit {
-						t.Errorf("%d streams on connection %d", n, number)
-					}
-					mu.Unlock()
-					id := h.StreamID
-					calls <- open{number, func() {
-						mu.Lock()
-						defer mu.Unlock()
-						n--
-						var block bytes.Buffer
-						e := hpack.NewEncoder(&block)
-						for _, field := range [][2]string{{":status", "200"}, {"content-type", "application/grpc"}, {"grpc-status", "0"}} {
-							e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1], Sensitive: true})
-						}
-						f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true})
-					}}
-				}
-			}()
+			go serveFew(t, there, number, limit, calls)
 			return here, nil
 		}, nil)
 		r.all = []*Upstream{up}
@@ -228,7 +233,7 @@ func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
 		s.Accept(there, nil)
 		c := newCaller(here)
 		go io.Copy(io.Discard, here)
-		call := func() (came *open) {
+		call := func() (came *openCall) {
 			c.call(true)
 			synctest.Wait()
 			select {
@@ -238,7 +243,7 @@ func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
 				return nil
 			}
 		}
-		var all []*open
+		var all []*openCall
 		for i := range (1 + mostMore) * limit {
 			o := call()
 			if o == nil || o.conn != i/limit {

@@ -324,6 +324,20 @@ func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
 	}
 }
 
+// checkStream begins a call whose answer is read by hand.
+func (s *served) checkStream(t *testing.T) (grpc.ClientStream, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, checkPath)
+	if err == nil {
+		err = errors.Join(stream.SendMsg(&healthv1.HealthCheckRequest{}), stream.CloseSend())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream, cancel
+}
+
 func largeAnswers(t *testing.T, begun bool) {
 	const size, calls = 1 << 20, 12
 	engine := h2.Default()
@@ -348,16 +362,7 @@ func largeAnswers(t *testing.T, begun bool) {
 	var streams [calls]grpc.ClientStream
 	var cancels [calls]context.CancelFunc
 	for i := range streams {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, checkPath)
-		if err == nil {
-			err = errors.Join(stream.SendMsg(&healthv1.HealthCheckRequest{}), stream.CloseSend())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		streams[i], cancels[i] = stream, cancel
+		streams[i], cancels[i] = s.checkStream(t)
 	}
 	together.Wait()
 	s.shard.Do(func(*h2.Forwarder) {
