@@ -54,19 +54,36 @@ func TestSlowWorkIsTriedAgain(t *testing.T) {
 	})
 }
 
+// webOf makes the apps of a configuration, and finds the one that is named web.
+func webOf(t *testing.T, config apps.Config) (*apps.Registry, *apps.App) {
+	t.Helper()
+	all, err := apps.New(config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	web, err := all.Of(apps.Caller{Name: "web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all, web
+}
+
+// unitsOfWeb is how many request units are counted for web.
+func unitsOfWeb(all *apps.Registry) uint64 {
+	for _, one := range all.State(classNames) {
+		if one.App == "web" {
+			return one.Units
+		}
+	}
+	return 0
+}
+
 // Whatever becomes of a call, what its app uses is counted while it uses it, and taken
 // back; beyond its quota it gets no session.
 func TestSessionsOfAnAppAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStack(t, 1, nil)
-		all, err := apps.New(apps.Config{Max: 5, Limits: []string{"web sessions=2"}}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		web, err := all.Of(apps.Caller{Name: "web"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		all, web := webOf(t, apps.Config{Max: 5, Limits: []string{"web sessions=2"}})
 		state := func() apps.ClassState {
 			for _, one := range all.State(classNames) {
 				if one.App == "web" && len(one.Classes) > 0 {
@@ -101,7 +118,7 @@ func TestSessionsOfAnAppAreCounted(t *testing.T) {
 			}
 			held = append(held, l)
 		}
-		_, err = s.query(within(t, time.Second), call, plain)
+		_, err := s.query(within(t, time.Second), call, plain)
 		if e, ok := errors.AsType[*apps.Refusal](err); !ok || e.Why != apps.BySessions {
 			t.Errorf("beyond the quota: %v", err)
 		}
@@ -180,22 +197,7 @@ func TestConsumedUnitsOfAnApp(t *testing.T) {
 			}
 			return s.byID[1].answer(r, stream)
 		}
-		all, err := apps.New(apps.Default(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		web, err := all.Of(apps.Caller{Name: "web"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		counted := func() uint64 {
-			for _, one := range all.State(classNames) {
-				if one.App == "web" {
-					return one.Units
-				}
-			}
-			return 0
-		}
+		all, web := webOf(t, apps.Default())
 		for _, c := range []struct {
 			units  []string
 			sum    uint64
@@ -214,8 +216,8 @@ func TestConsumedUnitsOfAnApp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if report.Units != c.sum || report.Priced != c.priced || counted() != c.all {
-				t.Errorf("%q: %d units, reported %v, and %d of the app; want %d, %v, %d", c.units, report.Units, report.Priced, counted(), c.sum, c.priced, c.all)
+			if report.Units != c.sum || report.Priced != c.priced || unitsOfWeb(all) != c.all {
+				t.Errorf("%q: %d units, reported %v, and %d of the app; want %d, %v, %d", c.units, report.Units, report.Priced, unitsOfWeb(all), c.sum, c.priced, c.all)
 			}
 		}
 		s.byID[1].onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
@@ -232,12 +234,20 @@ func TestConsumedUnitsOfAnApp(t *testing.T) {
 		}); err != nil || !report.Priced {
 			t.Errorf("an answer that is not read to its end: %v, reported %v", err, report.Priced)
 		}
+	})
+}
+
+// So are those of calls without a session, and of transactions.
+func TestConsumedUnitsBesideStatements(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStack(t, 1, nil)
+		all, web := webOf(t, apps.Default())
 		s.byID[1].bulkUnits = "20"
-		if report, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert, App: web.Stripe(0)}, bulk); err != nil || report.Units != 20 || counted() != 30 {
-			t.Errorf("a call without a session: %v, %d units, and %d of the app; want 20, 30", err, report.Units, counted())
+		if report, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert, App: web.Stripe(0)}, bulk); err != nil || report.Units != 20 || unitsOfWeb(all) != 20 {
+			t.Errorf("a call without a session: %v, %d units, and %d of the app; want 20, 20", err, report.Units, unitsOfWeb(all))
 		}
-		if _, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk); err != nil || counted() != 30 {
-			t.Errorf("nobody's call: %v, %d units of the app; want 30", err, counted())
+		if _, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk); err != nil || unitsOfWeb(all) != 20 {
+			t.Errorf("nobody's call: %v, %d units of the app; want 20", err, unitsOfWeb(all))
 		}
 		s.byID[1].onCommit = func(ctx context.Context) (Ydb.StatusIds_StatusCode, error) {
 			return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-consumed-units", "100"))
@@ -250,8 +260,8 @@ func TestConsumedUnitsOfAnApp(t *testing.T) {
 		}
 		defer leased.Release(true)
 		report, err = leased.Run(within(t, time.Minute), Call{}, func(ctx context.Context, session *Session) error { return session.Commit(ctx) })
-		if err != nil || report.Units != 100 || counted() != 130 {
-			t.Errorf("its commit: %v, %d units, and %d of the app; want 100, 130", err, report.Units, counted())
+		if err != nil || report.Units != 100 || unitsOfWeb(all) != 120 {
+			t.Errorf("its commit: %v, %d units, and %d of the app; want 100, 120", err, report.Units, unitsOfWeb(all))
 		}
 	})
 }

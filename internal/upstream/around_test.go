@@ -52,6 +52,22 @@ func (b *bench) see(change func(*cluster.ViewNode)) {
 	b.driver.SetView(v)
 }
 
+// lossOfOwner is how the owner of a session is lost, when that ends a call, and what its error says.
+type lossOfOwner struct {
+	name string
+	lost func(*bench)
+	took time.Duration
+	text string
+}
+
+// callAround is a call around the owner, whether it may have been kept when it ends, and what is reported.
+type callAround struct {
+	name string
+	call func(ctx context.Context, s *Session) error
+	sent bool
+	want string
+}
+
 // The owner dies after the call has reached it: the node that forwards it never answers.
 func TestACallAroundALostOwnerEnds(t *testing.T) {
 	leaves := func(b *bench) {
@@ -66,22 +82,12 @@ func TestACallAroundALostOwnerEnds(t *testing.T) {
 		v.Nodes = v.Nodes[1:]
 		b.driver.SetView(v)
 	}
-	for _, how := range []struct {
-		name string
-		lost func(*bench)
-		took time.Duration
-		text string
-	}{
+	for _, how := range []lossOfOwner{
 		{"it_leaves_the_cluster", leaves, 2 * time.Second, "left the cluster"},
 		{"another_node_has_its_address", vanishes, 2 * time.Second, "left the cluster"},
 		{"it_stays_listed", func(*bench) {}, forwardSilence, "routing.forward_silence"},
 	} {
-		for _, c := range []struct {
-			name string
-			call func(ctx context.Context, s *Session) error
-			sent bool
-			want string
-		}{
+		for _, c := range []callAround{
 			{"statement", func(ctx context.Context, s *Session) error {
 				_, err := run(ctx, s, inTx(statement("x"), nil, s.TxID(), false))
 				return err
@@ -94,41 +100,44 @@ func TestACallAroundALostOwnerEnds(t *testing.T) {
 			{"rollback", func(ctx context.Context, s *Session) error { return s.Rollback(ctx) }, false, "2 control none UNAVAILABLE"},
 		} {
 			t.Run(how.name+"/"+c.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					b, s := detour(t, nil)
-					b.node(2).onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
-						<-stream.Context().Done()
-						return stream.Context().Err()
-					}
-					b.node(2).onCommit = func(ctx context.Context) (Ydb.StatusIds_StatusCode, error) {
-						<-ctx.Done()
-						return 0, ctx.Err()
-					}
-					b.node(2).onRollback = b.node(2).onCommit
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-					defer cancel()
-					start := time.Now()
-					var err error
-					var call sync.WaitGroup
-					call.Go(func() { err = c.call(ctx, s) })
-					how.lost(b)
-					call.Wait()
-					e := asError(t, err)
-					if took := time.Since(start); took != how.took || e.Code != codes.Unavailable || !strings.Contains(e.Message(), how.text) {
-						t.Errorf("it ended after %v with %s, %q; want UNAVAILABLE after %v", took, e.StatusName(), e.Message(), how.took)
-					}
-					if e.Sent != c.sent || s.clean() {
-						t.Errorf("it may have been kept: %t; want %t. The session is clean: %t", e.Sent, c.sent, s.clean())
-					}
-					if got := b.judge.take(); !slices.Equal(got, []string{c.want}) {
-						t.Errorf("reported %q; want %q: the node that forwards is not to blame", got, c.want)
-					}
-					if n := b.driver.detours.Len(); n != 0 {
-						t.Errorf("%d calls are still watched", n)
-					}
-				})
+				synctest.Test(t, func(t *testing.T) { c.ends(t, how) })
 			})
 		}
+	}
+}
+
+// ends checks the end of the call.
+func (c callAround) ends(t *testing.T, how lossOfOwner) {
+	b, s := detour(t, nil)
+	b.node(2).onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+	b.node(2).onCommit = func(ctx context.Context) (Ydb.StatusIds_StatusCode, error) {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	b.node(2).onRollback = b.node(2).onCommit
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	start := time.Now()
+	var err error
+	var call sync.WaitGroup
+	call.Go(func() { err = c.call(ctx, s) })
+	how.lost(b)
+	call.Wait()
+	e := asError(t, err)
+	if took := time.Since(start); took != how.took || e.Code != codes.Unavailable || !strings.Contains(e.Message(), how.text) {
+		t.Errorf("it ended after %v with %s, %q; want UNAVAILABLE after %v", took, e.StatusName(), e.Message(), how.took)
+	}
+	if e.Sent != c.sent || s.clean() {
+		t.Errorf("it may have been kept: %t; want %t. The session is clean: %t", e.Sent, c.sent, s.clean())
+	}
+	if got := b.judge.take(); !slices.Equal(got, []string{c.want}) {
+		t.Errorf("reported %q; want %q: the node that forwards is not to blame", got, c.want)
+	}
+	if n := b.driver.detours.Len(); n != 0 {
+		t.Errorf("%d calls are still watched", n)
 	}
 }
 
@@ -197,64 +206,68 @@ func TestACallAroundAnOwnerThatDiesEnds(t *testing.T) {
 		limit time.Duration // of silence; the owner leaves discovery if it is longer than any test
 	}{{"it_leaves_discovery", time.Hour}, {"it_stays_listed", 2 * time.Second}} {
 		t.Run(c.name, func(t *testing.T) {
-			owner := nodes.Node(1)
-			if err := owner.Start(); err != nil {
-				t.Fatal(err)
-			}
-			config := shipped()
-			config.URL = "grpc://" + nodes.Node(3).Address() + "/local"
-			router := newOpenRouter()
-			d, err := New(config, Deps{Ways: hop.Ways{Router: router, Judge: &notes{}, ForwardSilence: c.limit}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer d.Close()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			see := func() {
-				t.Helper()
-				topology, err := d.ListEndpoints(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				var v cluster.View
-				for _, n := range topology.Nodes {
-					v.Nodes = append(v.Nodes, cluster.ViewNode{Node: n})
-				}
-				d.SetView(v)
-			}
-			see()
-			res, err := d.Open(ctx, 1, func(string) {})
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := res.(*Session)
-			defer s.Close(ctx)
-			if err := s.Begin(ctx, serializable); err != nil {
-				t.Fatal(err)
-			}
-			router.target = func(cluster.NodeID, bool) (cluster.NodeID, error) { return 2, nil }
-			if err := owner.Delay(devcluster.Delay{Delay: time.Hour, Share: 1, Methods: []string{"CommitTransaction"}}); err != nil {
-				t.Fatal(err)
-			}
-			arrived := owner.Counters().Calls
-			done := make(chan error, 1)
-			go func() { done <- s.Commit(ctx) }()
-			for owner.Counters().Calls == arrived && len(done) == 0 {
-				if ctx.Err() != nil {
-					t.Fatal("the commit does not reach the owner")
-				}
-				time.Sleep(time.Millisecond)
-			}
-			sent := owner.Counters().Calls > arrived // else the silence was over before, on a loaded machine
-			owner.Kill()
-			if c.limit == time.Hour {
-				see()
-			}
-			if e := asError(t, <-done); e.Code != codes.Unavailable || sent && !e.Sent || s.clean() {
-				t.Errorf("%v, may have been kept %t, clean %t; want UNAVAILABLE with an unknown outcome", e, e.Sent, s.clean())
-			}
+			aroundAnOwnerThatDies(t, nodes, c.limit)
 		})
+	}
+}
+
+func aroundAnOwnerThatDies(t *testing.T, nodes *devcluster.Cluster, limit time.Duration) {
+	owner := nodes.Node(1)
+	if err := owner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	config := shipped()
+	config.URL = "grpc://" + nodes.Node(3).Address() + "/local"
+	router := newOpenRouter()
+	d, err := New(config, Deps{Ways: hop.Ways{Router: router, Judge: &notes{}, ForwardSilence: limit}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	see := func() {
+		t.Helper()
+		topology, err := d.ListEndpoints(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var v cluster.View
+		for _, n := range topology.Nodes {
+			v.Nodes = append(v.Nodes, cluster.ViewNode{Node: n})
+		}
+		d.SetView(v)
+	}
+	see()
+	res, err := d.Open(ctx, 1, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := res.(*Session)
+	defer s.Close(ctx)
+	if err := s.Begin(ctx, serializable); err != nil {
+		t.Fatal(err)
+	}
+	router.target = func(cluster.NodeID, bool) (cluster.NodeID, error) { return 2, nil }
+	if err := owner.Delay(devcluster.Delay{Delay: time.Hour, Share: 1, Methods: []string{"CommitTransaction"}}); err != nil {
+		t.Fatal(err)
+	}
+	arrived := owner.Counters().Calls
+	done := make(chan error, 1)
+	go func() { done <- s.Commit(ctx) }()
+	for owner.Counters().Calls == arrived && len(done) == 0 {
+		if ctx.Err() != nil {
+			t.Fatal("the commit does not reach the owner")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	sent := owner.Counters().Calls > arrived // else the silence was over before, on a loaded machine
+	owner.Kill()
+	if limit == time.Hour {
+		see()
+	}
+	if e := asError(t, <-done); e.Code != codes.Unavailable || sent && !e.Sent || s.clean() {
+		t.Errorf("%v, may have been kept %t, clean %t; want UNAVAILABLE with an unknown outcome", e, e.Sent, s.clean())
 	}
 }
 

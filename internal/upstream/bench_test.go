@@ -2,10 +2,10 @@ package upstream
 
 import (
 	"context"
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -56,28 +56,32 @@ func BenchmarkSelect1(b *testing.B) {
 		}
 	})
 	b.Run("stub", func(b *testing.B) {
-		res, err := d.Open(b.Context(), top.Nodes[0].ID, func(string) {})
-		if err != nil {
+		benchmarkStub(b, d, top.Nodes[0].ID)
+	})
+}
+
+func benchmarkStub(b *testing.B, d *Driver, node cluster.NodeID) {
+	res, err := d.Open(b.Context(), node, func(string) {})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer res.Close(b.Context())
+	s := res.(*Session)
+	stub := Ydb_Query_V1.NewQueryServiceClient(s.conn.cc)
+	md, _ := d.headers("")
+	ctx := metadata.NewOutgoingContext(b.Context(), md)
+	b.ReportAllocs()
+	for b.Loop() {
+		req := &Ydb_Query.ExecuteQueryRequest{SessionId: s.id, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}}
+		stream, err := stub.ExecuteQuery(ctx, req)
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if !isEOF(err) {
 			b.Fatal(err)
 		}
-		defer res.Close(b.Context())
-		s := res.(*Session)
-		stub := Ydb_Query_V1.NewQueryServiceClient(s.conn.cc)
-		md, _ := d.headers("")
-		ctx := metadata.NewOutgoingContext(b.Context(), md)
-		b.ReportAllocs()
-		for b.Loop() {
-			req := &Ydb_Query.ExecuteQueryRequest{SessionId: s.id, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}}
-			stream, err := stub.ExecuteQuery(ctx, req)
-			for err == nil {
-				_, err = stream.Recv()
-			}
-			if !isEOF(err) {
-				b.Fatal(err)
-			}
-		}
-	})
+	}
 }
 
 type silent struct{}

@@ -253,6 +253,32 @@ func TestWholeGoesRoundANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
+// openAtTheLimit has another client open a session on a node that is at its limit.
+func openAtTheLimit(t *testing.T, nodes devcluster.Config) {
+	conn, err := grpc.NewClient("passthrough:node:1", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(nodes.Dial))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	other := Ydb_Query_V1.NewQueryServiceClient(conn)
+	for tries := 1; ; tries++ {
+		r, err := other.CreateSession(t.Context(), &Ydb_Query.CreateSessionRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.GetStatus() == Ydb.StatusIds_SUCCESS {
+			if _, err := other.AttachSession(t.Context(), &Ydb_Query.AttachSessionRequest{SessionId: r.GetSessionId()}); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		if r.GetStatus() != Ydb.StatusIds_OVERLOADED || tries == 120 {
+			t.Fatalf("try %d of another client: %v", tries, r)
+		}
+		time.Sleep(time.Second)
+	}
+}
+
 // A node that is at its limit of sessions asks for the one back that was unused for longest: that is one of the minimum, which
 // nobody uses. Another client gets its place, and the pool does not take part in a race for it.
 func TestWholeGivesWayAtTheLimitOfANode(t *testing.T) {
@@ -290,28 +316,7 @@ func TestWholeGivesWayAtTheLimitOfANode(t *testing.T) {
 		}
 		watch(nodes.SessionIdle)
 
-		conn, err := grpc.NewClient("passthrough:node:1", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(nodes.Dial))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		other := Ydb_Query_V1.NewQueryServiceClient(conn)
-		for tries := 1; ; tries++ {
-			r, err := other.CreateSession(t.Context(), &Ydb_Query.CreateSessionRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r.GetStatus() == Ydb.StatusIds_SUCCESS {
-				if _, err := other.AttachSession(t.Context(), &Ydb_Query.AttachSessionRequest{SessionId: r.GetSessionId()}); err != nil {
-					t.Fatal(err)
-				}
-				break
-			}
-			if r.GetStatus() != Ydb.StatusIds_OVERLOADED || tries == 120 {
-				t.Fatalf("try %d of another client: %v", tries, r)
-			}
-			time.Sleep(time.Second)
-		}
+		openAtTheLimit(t, nodes)
 		if _, added := watch(nodes.SessionIdle - time.Minute); added != 1 {
 			t.Errorf("%d sessions were opened since the eviction; want the other client's one", added)
 		}

@@ -245,6 +245,26 @@ func TestSilentAddressesAreGivenUp(t *testing.T) {
 	})
 }
 
+// probesOfADeadNode checks that probes fail while the node is away, and succeed each time that it is back.
+func probesOfADeadNode(t *testing.T, b *bench, s *Session, probe func() error) {
+	b.node(2).kill()
+	if err := probe(); err == nil || errors.Is(err, pessimize.ErrRefused) {
+		t.Errorf("a dead node: %v; want a hard failure", err)
+	}
+	b.node(2).onCreate = nil
+	for range 10 {
+		for range 10 { // calls that let the connection's own pause grow
+			run(within(t, time.Second), s, plain())
+			time.Sleep(time.Second)
+		}
+		b.node(2).revive()
+		if err := probe(); err != nil {
+			t.Errorf("a node that came back: %v", err)
+		}
+		b.node(2).kill()
+	}
+}
+
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 2, nil)
@@ -259,15 +279,11 @@ func TestProbe(t *testing.T) {
 		if err := probe(); err != nil || b.sessions() != 1 || len(b.node(2).seen("CreateSession")) != 2 {
 			t.Errorf("a good node: %v, %d sessions left; want the one from before", err, b.sessions())
 		}
-		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
-			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_OVERLOADED}, nil
-		}
+		b.node(2).onCreate = creating(&Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_OVERLOADED}, nil)
 		if err := probe(); !errors.Is(err, pessimize.ErrRefused) {
 			t.Errorf("a node that refuses: %v; want ErrRefused", err)
 		}
-		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
-			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_UNAUTHORIZED}, nil
-		}
+		b.node(2).onCreate = creating(&Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_UNAUTHORIZED}, nil)
 		if err := probe(); err != nil {
 			t.Errorf("a right that is missing: %v; want nothing against the node", err)
 		}
@@ -287,9 +303,7 @@ func TestProbe(t *testing.T) {
 				t.Errorf("%q: %v, told the judge %q; want %q", text, err, got, want)
 			}
 		}
-		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
-			return nil, status.Error(codes.Unimplemented, "unknown service")
-		}
+		b.node(2).onCreate = creating(nil, status.Error(codes.Unimplemented, "unknown service"))
 		if err := probe(); err != nil {
 			t.Errorf("a server without sessions: %v", err)
 		}
@@ -300,22 +314,7 @@ func TestProbe(t *testing.T) {
 		if err := probe(); err == nil || errors.Is(err, pessimize.ErrRefused) {
 			t.Errorf("a silent node: %v; want a hard failure", err)
 		}
-		b.node(2).kill()
-		if err := probe(); err == nil || errors.Is(err, pessimize.ErrRefused) {
-			t.Errorf("a dead node: %v; want a hard failure", err)
-		}
-		b.node(2).onCreate = nil
-		for range 10 {
-			for range 10 { // calls that let the connection's own pause grow
-				run(within(t, time.Second), s, plain())
-				time.Sleep(time.Second)
-			}
-			b.node(2).revive()
-			if err := probe(); err != nil {
-				t.Errorf("a node that came back: %v", err)
-			}
-			b.node(2).kill()
-		}
+		probesOfADeadNode(t, b, s, probe)
 		if err := b.driver.Probe(t.Context(), 9); !errors.Is(err, hop.ErrUnknownNode) {
 			t.Errorf("an unknown node: %v", err)
 		}

@@ -17,6 +17,11 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
+// creating answers CreateSession.
+func creating(r *Ydb_Query.CreateSessionResponse, err error) func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+	return func(context.Context) (*Ydb_Query.CreateSessionResponse, error) { return r, err }
+}
+
 func TestIdentify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 2, nil)
@@ -60,17 +65,11 @@ func TestIdentify(t *testing.T) {
 				t.Errorf("%s: %d sessions and %d connections left", name, n, open)
 			}
 		}
-		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
-			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_OVERLOADED}, nil
-		}
+		b.node(2).onCreate = creating(&Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_OVERLOADED}, nil)
 		fails("a node that refuses", "OVERLOADED")
-		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
-			return nil, status.Error(codes.Unimplemented, "unknown service")
-		}
+		b.node(2).onCreate = creating(nil, status.Error(codes.Unimplemented, "unknown service"))
 		fails("a server without sessions", "Unimplemented")
-		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
-			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: "bare"}, nil
-		}
+		b.node(2).onCreate = creating(&Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: "bare"}, nil)
 		fails("a session of nobody", "names a node")
 		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 			time.Sleep(Default().ConnectTimeout + time.Second)

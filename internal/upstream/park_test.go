@@ -68,17 +68,82 @@ func readPlain(ctx context.Context, s *Session) error {
 	return err
 }
 
+// waitCase is one way in which a request that waits for the only session of a pool goes on.
+type waitCase struct {
+	timeout time.Duration // 0: a minute
+	change  func(*stackConfig)
+	before  func(t *testing.T, s *stack)                          // run before the request comes
+	while   func(s *stack, release func(keep bool), leave func()) // run while it waits
+	atOnce  bool                                                  // the pool answers at once
+	away    bool                                                  // no connection is ready when the session is
+	want    string                                                // in what comes of it
+}
+
+// outcome is what comes of the request if it parks, or if Do waits.
+func (c waitCase) outcome(t *testing.T, name string, parks bool) (all string) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStack(t, 1, func(config *stackConfig) {
+			config.pool.Max = 1
+			if c.change != nil {
+				c.change(config)
+			}
+		})
+		registry, web := webOf(t, apps.Default())
+		held, _, err := s.client.BeginTx(within(t, time.Minute), Call{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var once sync.Once
+		release := func(keep bool) { once.Do(func() { held.Release(keep) }) }
+		if name == "there is a session at once" {
+			release(true)
+		}
+		if c.before != nil {
+			c.before(t, s)
+		}
+		ctx, leave := context.WithTimeout(t.Context(), c.timeout)
+		defer leave()
+		call := Call{Name: "Execute", App: web.Stripe(0), Class: pool.Normal, Work: 1}
+		v := s.parkedTurn()
+		v.away = c.away
+		if parks {
+			call.Ahead = s.client.Ahead(ctx, &call, v, sendPlain)
+			if parked := v.send != nil; parked == c.atOnce {
+				t.Errorf("parked: %t", parked)
+			}
+		}
+		var report Report
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if v.send != nil {
+				select {
+				case <-v.woken:
+					v.send()
+				case <-ctx.Done():
+				}
+			}
+			report, err = s.client.Do(ctx, call, readPlain)
+		}()
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		before := s.pool.Stats()
+		c.while(s, release, leave)
+		<-done
+		round := report.Rounds[0]
+		stats := s.pool.Stats()
+		all = fmt.Sprintf("%v (%T), %d attempts, queue %v, acquire %v, created: %t; round: %v after %v and %v %s; %d tries on node %d; pool: %d waited, %d were late, %d refused, %d shed; app: %+v",
+			err, err, report.Attempts, report.Queue, report.Acquire, report.Created,
+			round.Start.UnixNano(), round.Acquire, round.Queue, round.Refused, len(report.Tries), report.Node,
+			before.InLine(), stats.TimedOut, stats.Refused, stats.Shed, registry.State(classNames)[2].Classes)
+		release(true)
+	})
+	return all
+}
+
 // One request waits for the only session of a pool. Whether it parks or Do waits for it makes no difference to its caller, its app and the pool.
 func TestARequestParksAsDoWaits(t *testing.T) {
-	for name, c := range map[string]struct {
-		timeout time.Duration // 0: a minute
-		change  func(*stackConfig)
-		before  func(t *testing.T, s *stack)                          // run before the request comes
-		while   func(s *stack, release func(keep bool), leave func()) // run while it waits
-		atOnce  bool                                                  // the pool answers at once
-		away    bool                                                  // no connection is ready when the session is
-		want    string                                                // in what comes of it
-	}{
+	for name, c := range map[string]waitCase{
 		"there is a session at once": {
 			atOnce: true,
 			while:  func(*stack, func(bool), func()) {}, want: "<nil> (<nil>), 1 attempts, queue 0s, acquire 0s",
@@ -133,74 +198,7 @@ func TestARequestParksAsDoWaits(t *testing.T) {
 			if c.timeout == 0 {
 				c.timeout = time.Minute
 			}
-			outcome := func(parks bool) (all string) {
-				synctest.Test(t, func(t *testing.T) {
-					s := newStack(t, 1, func(config *stackConfig) {
-						config.pool.Max = 1
-						if c.change != nil {
-							c.change(config)
-						}
-					})
-					registry, err := apps.New(apps.Default(), nil)
-					if err != nil {
-						t.Fatal(err)
-					}
-					web, err := registry.Of(apps.Caller{Name: "web"})
-					if err != nil {
-						t.Fatal(err)
-					}
-					held, _, err := s.client.BeginTx(within(t, time.Minute), Call{}, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
-					var once sync.Once
-					release := func(keep bool) { once.Do(func() { held.Release(keep) }) }
-					if name == "there is a session at once" {
-						release(true)
-					}
-					if c.before != nil {
-						c.before(t, s)
-					}
-					ctx, leave := context.WithTimeout(t.Context(), c.timeout)
-					defer leave()
-					call := Call{Name: "Execute", App: web.Stripe(0), Class: pool.Normal, Work: 1}
-					v := s.parkedTurn()
-					v.away = c.away
-					if parks {
-						call.Ahead = s.client.Ahead(ctx, &call, v, sendPlain)
-						if parked := v.send != nil; parked == c.atOnce {
-							t.Errorf("parked: %t", parked)
-						}
-					}
-					var report Report
-					done := make(chan struct{})
-					go func() {
-						defer close(done)
-						if v.send != nil {
-							select {
-							case <-v.woken:
-								v.send()
-							case <-ctx.Done():
-							}
-						}
-						report, err = s.client.Do(ctx, call, readPlain)
-					}()
-					synctest.Wait()
-					time.Sleep(2 * time.Second)
-					before := s.pool.Stats()
-					c.while(s, release, leave)
-					<-done
-					round := report.Rounds[0]
-					stats := s.pool.Stats()
-					all = fmt.Sprintf("%v (%T), %d attempts, queue %v, acquire %v, created: %t; round: %v after %v and %v %s; %d tries on node %d; pool: %d waited, %d were late, %d refused, %d shed; app: %+v",
-						err, err, report.Attempts, report.Queue, report.Acquire, report.Created,
-						round.Start.UnixNano(), round.Acquire, round.Queue, round.Refused, len(report.Tries), report.Node,
-						before.InLine(), stats.TimedOut, stats.Refused, stats.Shed, registry.State(classNames)[2].Classes)
-					release(true)
-				})
-				return all
-			}
-			parked, waited := outcome(true), outcome(false)
+			parked, waited := c.outcome(t, name, true), c.outcome(t, name, false)
 			if parked != waited || !strings.Contains(parked, c.want) {
 				t.Errorf("parked: %s\nwaited: %s\nwant:   %s", parked, waited, c.want)
 			}

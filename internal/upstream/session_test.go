@@ -222,16 +222,19 @@ func TestTheCallersEndReachesTheNodeAndBlamesNobody(t *testing.T) {
 	}
 }
 
+// expectTx checks which transaction is open.
+func (s *Session) expectTx(t *testing.T, step, tx string) {
+	t.Helper()
+	if s.TxID() != tx || s.clean() != (tx == "") {
+		t.Errorf("after %s: transaction %q, clean %t; want %q", step, s.TxID(), s.clean(), tx)
+	}
+}
+
 func TestTransactionsAreTracked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 1, nil)
 		s, _ := b.mustOpen(1)
-		expect := func(step, tx string) {
-			t.Helper()
-			if s.TxID() != tx || s.clean() != (tx == "") {
-				t.Errorf("after %s: transaction %q, clean %t; want %q", step, s.TxID(), s.clean(), tx)
-			}
-		}
+		expect := func(step, tx string) { t.Helper(); s.expectTx(t, step, tx) }
 		must := func(err error) {
 			t.Helper()
 			if err != nil {

@@ -61,6 +61,9 @@ func (b *holed) hang(node cluster.NodeID, running *atomic.Int64) {
 	}
 }
 
+// Calls on a connection that falls silent fail, and nothing is left of them when the network is back.
+//
+// Long: it is one outage from its first moment to what is left behind it.
 func TestASilentConnectionFailsItsCallsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHoled(t, 2, nil)
@@ -395,6 +398,8 @@ func (b *bench) use(node cluster.NodeID, use cluster.Use) {
 
 // The owner is alive, but cannot be reached from here: the transaction goes on
 // through another node, and back when the owner is in reach again.
+//
+// Long: it is one transaction from its begin to its end.
 func TestAnOpenTransactionSurvivesTheLossOfTheLinkToItsOwner(t *testing.T) {
 	for name, back := range map[string]time.Duration{
 		"for_good": 0, "for_a_moment": time.Second,

@@ -80,6 +80,14 @@ func startWholeAsking(t *testing.T, asks discovery.Config, change func(*devclust
 		default: // the reader has yet to come to the last one
 		}
 	})
+	w.run(d)
+	t.Cleanup(w.stop)
+	return w
+}
+
+// run runs the parts until stop.
+func (w *whole) run(d *Driver) {
+	t := w.t
 	ctx, cancel := context.WithCancel(t.Context())
 	var parts sync.WaitGroup
 	for _, run := range []func(context.Context) error{d.Run, w.pool.Run, w.judge.Run, w.found.Run} {
@@ -98,8 +106,6 @@ func startWholeAsking(t *testing.T, asks discovery.Config, change func(*devclust
 		parts.Wait()
 		d.Close()
 	}
-	t.Cleanup(w.stop)
-	return w
 }
 
 type prober func(ctx context.Context, id cluster.NodeID) error
