@@ -101,6 +101,53 @@ func TestHTTPSocketKnowsItsPeers(t *testing.T) {
 	}
 }
 
+// socketCalls are calls for each way in which a gRPC listener serves them, by name.
+func (s *sidecar) socketCalls(mode string) map[string]func(ctx context.Context, conn *grpc.ClientConn) error {
+	calls := map[string]func(ctx context.Context, conn *grpc.ClientConn) error{
+		"Execute": func(ctx context.Context, conn *grpc.ClientConn) error {
+			_, err := sidecarv1.NewSidecarClient(conn).Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+			return err
+		},
+		"ExecuteStream": func(ctx context.Context, conn *grpc.ClientConn) error {
+			stream, err := sidecarv1.NewSidecarClient(conn).ExecuteStream(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		},
+	}
+	if mode != "off" {
+		calls["ListEndpoints"] = func(ctx context.Context, conn *grpc.ClientConn) error {
+			answer, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(conn).ListEndpoints(ctx, &Ydb_Discovery.ListEndpointsRequest{Database: "/local"})
+			if err != nil {
+				return err
+			}
+			if got := answer.GetOperation(); got.GetStatus() != Ydb.StatusIds_SUCCESS {
+				return status.Error(codes.Unauthenticated, got.String())
+			}
+			var list Ydb_Discovery.ListEndpointsResult
+			if err := answer.GetOperation().GetResult().UnmarshalTo(&list); err != nil {
+				return err
+			}
+			if at := list.GetEndpoints()[0]; conn.Target() != "passthrough:///"+s.at.GRPC && fmt.Sprintf("%s:%d", at.GetAddress(), at.GetPort()) != s.at.GRPC {
+				s.Errorf("SDKs are sent to %v; want the port of %s", at, s.at.GRPC)
+			}
+			return nil
+		}
+		calls["CreateSession"] = func(ctx context.Context, conn *grpc.ClientConn) error {
+			answer, err := Ydb_Query_V1.NewQueryServiceClient(conn).CreateSession(ctx, &Ydb_Query.CreateSessionRequest{})
+			if err == nil && answer.GetStatus() != Ydb.StatusIds_SUCCESS {
+				err = status.Error(codes.Unauthenticated, answer.String())
+			}
+			return err
+		}
+	}
+	return calls
+}
+
 // The same over gRPC: for calls that are served where they arrive, those that go on to the server in this process, and YDB's own
 // protocol, whose ListEndpoints names the port, because no answer can name a socket.
 func TestGRPCSocketKnowsItsPeers(t *testing.T) {
@@ -117,48 +164,7 @@ func TestGRPCSocketKnowsItsPeers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			calls := map[string]func(ctx context.Context, conn *grpc.ClientConn) error{
-				"Execute": func(ctx context.Context, conn *grpc.ClientConn) error {
-					_, err := sidecarv1.NewSidecarClient(conn).Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
-					return err
-				},
-				"ExecuteStream": func(ctx context.Context, conn *grpc.ClientConn) error {
-					stream, err := sidecarv1.NewSidecarClient(conn).ExecuteStream(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
-					for err == nil {
-						_, err = stream.Recv()
-					}
-					if errors.Is(err, io.EOF) {
-						return nil
-					}
-					return err
-				},
-			}
-			if mode != "off" {
-				calls["ListEndpoints"] = func(ctx context.Context, conn *grpc.ClientConn) error {
-					answer, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(conn).ListEndpoints(ctx, &Ydb_Discovery.ListEndpointsRequest{Database: "/local"})
-					if err != nil {
-						return err
-					}
-					if got := answer.GetOperation(); got.GetStatus() != Ydb.StatusIds_SUCCESS {
-						return status.Error(codes.Unauthenticated, got.String())
-					}
-					var list Ydb_Discovery.ListEndpointsResult
-					if err := answer.GetOperation().GetResult().UnmarshalTo(&list); err != nil {
-						return err
-					}
-					if at := list.GetEndpoints()[0]; conn.Target() != "passthrough:///"+s.at.GRPC && fmt.Sprintf("%s:%d", at.GetAddress(), at.GetPort()) != s.at.GRPC {
-						t.Errorf("SDKs are sent to %v; want the port of %s", at, s.at.GRPC)
-					}
-					return nil
-				}
-				calls["CreateSession"] = func(ctx context.Context, conn *grpc.ClientConn) error {
-					answer, err := Ydb_Query_V1.NewQueryServiceClient(conn).CreateSession(ctx, &Ydb_Query.CreateSessionRequest{})
-					if err == nil && answer.GetStatus() != Ydb.StatusIds_SUCCESS {
-						err = status.Error(codes.Unauthenticated, answer.String())
-					}
-					return err
-				}
-			}
+			calls := s.socketCalls(mode)
 			for what, call := range calls {
 				s.eventually(what, func() bool { return call(t.Context(), conn) == nil })
 				for name, good := range map[string]bool{"web": true, "batch": false, "other-name": false} {

@@ -390,6 +390,78 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 	}
 }
 
+// stopAnswers is what callers heard while a sidecar stopped.
+type stopAnswers struct {
+	mu                        sync.Mutex // guards all below
+	answers, refusals, unread int
+	cut                       []string
+}
+
+func (a *stopAnswers) note(answered, refused bool, what string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case answered:
+		a.answers++
+	case refused:
+		a.refusals++
+	default:
+		a.cut = append(a.cut, what)
+	}
+}
+
+func (a *stopAnswers) enough() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.answers > 100
+}
+
+// overGRPC calls until it finds nobody.
+func (a *stopAnswers) overGRPC(ctx context.Context, s *sidecar) {
+	for ctx.Err() == nil {
+		_, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+		gone := foundNobody(err)
+		if !gone {
+			a.note(err == nil, status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "stopping"), errText(err))
+		}
+		if gone {
+			return
+		}
+	}
+}
+
+// overHTTP calls until it finds nobody.
+func (a *stopAnswers) overHTTP(ctx context.Context, s *sidecar) {
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for ctx.Err() == nil {
+		request, err := http.NewRequestWithContext(ctx, "POST", "http://"+s.at.HTTP+"/v1/query", strings.NewReader(`{"sql":"SELECT 1"}`))
+		if err != nil {
+			s.Error(err)
+			return
+		}
+		request.Header.Set("Content-Type", "application/json")
+		response, err := client.Do(request)
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || err != nil && strings.Contains(err.Error(), "server closed idle connection") {
+			// HTTP/1.1 has no word to prevent that a request meets the end of a connection that
+			// rested: its sender may have paused for so long. The nodes' count tells it from a lost answer.
+			a.mu.Lock()
+			a.unread++
+			a.mu.Unlock()
+			continue
+		}
+		if err != nil {
+			if !foundNobody(err) {
+				a.note(false, false, errText(err))
+			}
+			return
+		}
+		text, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		a.note(err == nil && response.StatusCode == http.StatusOK && json.Valid(text), err == nil && response.StatusCode == http.StatusServiceUnavailable, string(text)+errText(err))
+	}
+}
+
 // Clients of every kind call on while the sidecar stops: each call is answered
 // whole, refused in words, or finds nobody.
 func TestStopUnderLoad(t *testing.T) {
@@ -406,80 +478,26 @@ func TestStopUnderLoad(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // every caller ends when it finds nobody
 	defer cancel()
 	var wait sync.WaitGroup
-	var mu sync.Mutex
-	answers, refusals, unread := 0, 0, 0
-	var cut []string
-	note := func(answered bool, refused bool, what string) {
-		mu.Lock()
-		defer mu.Unlock()
-		switch {
-		case answered:
-			answers++
-		case refused:
-			refusals++
-		default:
-			cut = append(cut, what)
-		}
-	}
+	var heard stopAnswers
 	for range 4 {
-		wait.Go(func() {
-			for ctx.Err() == nil {
-				_, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
-				gone := foundNobody(err)
-				if !gone {
-					note(err == nil, status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "stopping"), errText(err))
-				}
-				if gone {
-					return
-				}
-			}
-		})
-		wait.Go(func() {
-			client := &http.Client{Transport: &http.Transport{}}
-			defer client.CloseIdleConnections()
-			for ctx.Err() == nil {
-				request, err := http.NewRequestWithContext(ctx, "POST", "http://"+s.at.HTTP+"/v1/query", strings.NewReader(`{"sql":"SELECT 1"}`))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				request.Header.Set("Content-Type", "application/json")
-				response, err := client.Do(request)
-				if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || err != nil && strings.Contains(err.Error(), "server closed idle connection") {
-					// HTTP/1.1 has no word to prevent that a request meets the end of a connection that
-					// rested: its sender may have paused for so long. The nodes' count tells it from a lost answer.
-					mu.Lock()
-					unread++
-					mu.Unlock()
-					continue
-				}
-				if err != nil {
-					if !foundNobody(err) {
-						note(false, false, errText(err))
-					}
-					return
-				}
-				text, err := io.ReadAll(response.Body)
-				response.Body.Close()
-				note(err == nil && response.StatusCode == http.StatusOK && json.Valid(text), err == nil && response.StatusCode == http.StatusServiceUnavailable, string(text)+errText(err))
-			}
-		})
+		wait.Go(func() { heard.overGRPC(ctx, s) })
+		wait.Go(func() { heard.overHTTP(ctx, s) })
 	}
-	s.eventually("enough calls are answered", func() bool { mu.Lock(); defer mu.Unlock(); return answers > 100 })
+	s.eventually("enough calls are answered", func() bool { return heard.enough() })
 	if err := s.stop(); err != nil {
 		t.Errorf("Run = %v", err)
 	}
 	wait.Wait()
-	if ran := statements() - before; ran != int64(answers) {
-		t.Errorf("the nodes ran %d statements and the callers had the answers to %d", ran, answers)
+	if ran := statements() - before; ran != int64(heard.answers) {
+		t.Errorf("the nodes ran %d statements and the callers had the answers to %d", ran, heard.answers)
 	}
-	if len(cut) > 0 {
-		t.Errorf("%d answers were cut, the first with %s", len(cut), cut[0])
+	if len(heard.cut) > 0 {
+		t.Errorf("%d answers were cut, the first with %s", len(heard.cut), heard.cut[0])
 	}
 	if left := c.Sessions(); len(left) != 0 {
 		t.Errorf("sessions left: %s", count(c))
 	}
-	t.Logf("%d answers, %d refusals, %d requests were not read", answers, refusals, unread)
+	t.Logf("%d answers, %d refusals, %d requests were not read", heard.answers, heard.refusals, heard.unread)
 }
 
 func errText(err error) string {

@@ -27,6 +27,31 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
+// holdsAtMost fails the test if more connections are open than may be, or if fewer
+// were refused than came to each of four listeners beyond that.
+func (s *sidecar) holdsAtMost(each, total, crowd int) {
+	s.Helper()
+	refused, apps := int64(0), 0
+	for face, d := range s.doors() {
+		n, most := d.Size(), each
+		if face == "admin" || face == "probes" {
+			most = listen.AdminConnections
+		} else {
+			apps += n
+		}
+		if n > most {
+			s.Errorf("%d connections of %s; want %d at most", n, face, most)
+		}
+		refused += d.Refused()
+	}
+	if apps > total {
+		s.Errorf("%d connections of apps; want %d at most", apps, total)
+	}
+	if refused < int64(4*crowd-200) {
+		s.Errorf("%d refusals counted of %d connections", refused, 4*crowd)
+	}
+}
+
 // Of a crowd of connections that never speak those that came first give way beyond the limit, and leave
 // neither descriptors nor goroutines behind.
 func TestManyConnectionsLeakNothing(t *testing.T) {
@@ -76,25 +101,7 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 			_ = conn.Close()
 		}
 	}
-	refused, apps := int64(0), 0
-	for face, d := range s.doors() {
-		n, most := d.Size(), each
-		if face == "admin" || face == "probes" {
-			most = listen.AdminConnections
-		} else {
-			apps += n
-		}
-		if n > most {
-			t.Errorf("%d connections of %s; want %d at most", n, face, most)
-		}
-		refused += d.Refused()
-	}
-	if apps > total {
-		t.Errorf("%d connections of apps; want %d at most", apps, total)
-	}
-	if refused < 4*crowd-200 {
-		t.Errorf("%d refusals counted of %d connections", refused, 4*crowd)
-	}
+	s.holdsAtMost(each, total, crowd)
 	for _, conn := range open {
 		_ = conn.Close()
 	}
@@ -103,6 +110,31 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 	s.eventually("goroutines as before", func() bool { return runtime.NumGoroutine() <= goroutines+4 })
 	if status, text := s.get("/metrics"); status != 200 || !strings.Contains(text, "ydb_sidecar_connections_refused") {
 		t.Errorf("after that: %d", status)
+	}
+}
+
+// keepsComing connects, and says that, again whenever the connection is closed.
+func keepsComing(t *testing.T, address, says string, stop <-chan struct{}) {
+	for {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.WriteString(conn, says)
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			_, _ = conn.Read(make([]byte, 1))
+		}()
+		select {
+		case <-gone:
+			_ = conn.Close()
+		case <-stop:
+			_ = conn.Close()
+			<-gone
+			return
+		}
 	}
 }
 
@@ -138,29 +170,7 @@ func TestNewcomersGiveWay(t *testing.T) {
 	defer close(stop)
 	for _, one := range []struct{ address, says string }{{s.at.HTTP, ""}, {s.at.HTTP, "POST /v1/query HTTP/1.1\r\nHost: loc"}, {s.at.GRPC, ""}} {
 		for range each {
-			crowd.Go(func() { // it comes again whenever it is closed
-				for {
-					conn, err := net.Dial("tcp", one.address)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					_, _ = io.WriteString(conn, one.says)
-					gone := make(chan struct{})
-					go func() {
-						defer close(gone)
-						_, _ = conn.Read(make([]byte, 1))
-					}()
-					select {
-					case <-gone:
-						_ = conn.Close()
-					case <-stop:
-						_ = conn.Close()
-						<-gone
-						return
-					}
-				}
-			})
+			crowd.Go(func() { keepsComing(t, one.address, one.says, stop) })
 		}
 	}
 	s.eventually("full", func() bool {

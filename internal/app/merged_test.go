@@ -115,6 +115,8 @@ func TestOneAddressForAllNodes(t *testing.T) {
 	}
 }
 
+// testOneAddress has a cluster listed at one address, which goes by other ids in
+// each answer. Long: transactions stay open from the first step to the last.
 func testOneAddress(t *testing.T, source, mode string) {
 	c, address := newMerged(t)
 	settings := []string{

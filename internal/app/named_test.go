@@ -396,6 +396,47 @@ func TestOneAppKeepsTheSessionsOfAll(t *testing.T) {
 	}
 }
 
+// statementsOf sends statements as an SDK does for an app, which name a resource pool
+// or none: without a session, on one, and in a transaction. It returns which failed.
+func (s *sidecar) statementsOf(t *testing.T, app, session, pool string) (failed []string) {
+	t.Helper()
+	c := s.sdk(t.Context(), app)
+	q := Ydb_Query_V1.NewQueryServiceClient(c.conn)
+	begun, err := q.BeginTransaction(c.ctx, &Ydb_Query.BeginTransactionRequest{SessionId: session, TxSettings: &Ydb_Query.TransactionSettings{
+		TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
+	}})
+	if err != nil || begun.Status != Ydb.StatusIds_SUCCESS {
+		t.Fatal(begun, err)
+	}
+	for what, r := range map[string]*Ydb_Query.ExecuteQueryRequest{
+		"without a session": {},
+		"on a session":      {SessionId: session},
+		"in a transaction": {SessionId: session, TxControl: &Ydb_Query.TransactionControl{CommitTx: true,
+			TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: begun.TxMeta.Id}}},
+	} {
+		r.ExecMode, r.PoolId = Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, pool
+		r.Query = &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}
+		if err := c.send(r); err != nil {
+			failed = append(failed, what)
+		}
+	}
+	return failed
+}
+
+// fillPool has a resource pool refuse statements until empty is called.
+func fillPool(t *testing.T, c *devcluster.Cluster, pool string) (empty func()) {
+	t.Helper()
+	fault, err := c.AddFault(t.Context(), devcluster.Fault{Kind: devcluster.PoolFull, Pool: pool, Share: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := c.RemoveFault(t.Context(), fault.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Statements of an app with pool_id in apps.limits run in that resource pool, over both APIs, alone and in transactions,
 // and those of other apps do not, nor those that name a pool. A reload changes it.
 func TestStatementsInTheResourcePoolOfTheirApp(t *testing.T) {
@@ -413,29 +454,7 @@ func TestStatementsInTheResourcePoolOfTheirApp(t *testing.T) {
 	for _, app := range []string{"reports", "shop"} {
 		sessions[app] = s.sdk(t.Context(), app).session()
 	}
-	runSDK := func(app, pool string) (failed []string) {
-		c := s.sdk(t.Context(), app)
-		q := Ydb_Query_V1.NewQueryServiceClient(c.conn)
-		begun, err := q.BeginTransaction(c.ctx, &Ydb_Query.BeginTransactionRequest{SessionId: sessions[app], TxSettings: &Ydb_Query.TransactionSettings{
-			TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
-		}})
-		if err != nil || begun.Status != Ydb.StatusIds_SUCCESS {
-			t.Fatal(begun, err)
-		}
-		for what, r := range map[string]*Ydb_Query.ExecuteQueryRequest{
-			"without a session": {},
-			"on a session":      {SessionId: sessions[app]},
-			"in a transaction": {SessionId: sessions[app], TxControl: &Ydb_Query.TransactionControl{CommitTx: true,
-				TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: begun.TxMeta.Id}}},
-		} {
-			r.ExecMode, r.PoolId = Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, pool
-			r.Query = &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}
-			if err := c.send(r); err != nil {
-				failed = append(failed, what)
-			}
-		}
-		return failed
-	}
+	runSDK := func(app, pool string) []string { return s.statementsOf(t, app, sessions[app], pool) }
 	// What is struck is sent again until its time is up.
 	check := func(what string, works, fails string) {
 		t.Helper()
@@ -455,19 +474,7 @@ func TestStatementsInTheResourcePoolOfTheirApp(t *testing.T) {
 			t.Errorf("%s: %s over YDB's protocol, in a pool that it names, fails %v", what, fails, failed)
 		}
 	}
-	full := func(pool string) (empty func()) {
-		t.Helper()
-		fault, err := c.AddFault(t.Context(), devcluster.Fault{Kind: devcluster.PoolFull, Pool: pool, Share: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return func() {
-			if err := c.RemoveFault(t.Context(), fault.ID); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	empty := full("")
+	empty := fillPool(t, c, "")
 	check("the default pool is full", "reports", "shop")
 	begun, err := s.client.Begin(metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", "reports"), &sidecarv1.BeginRequest{})
 	if err != nil {
@@ -477,7 +484,7 @@ func TestStatementsInTheResourcePoolOfTheirApp(t *testing.T) {
 		t.Errorf("in a transaction: %v", err)
 	}
 	empty()
-	empty = full("olap")
+	empty = fillPool(t, c, "olap")
 	check("the pool of the app is full", "shop", "reports")
 	write(t, file, "reload.interval: 0s\napps.limits: [shop pool_id=olap]\n")
 	if _, err := s.Reload("test", false); err != nil {

@@ -92,6 +92,29 @@ func TestUnknownSettingsAreFound(t *testing.T) {
 	}
 }
 
+// stringsOf has the strings of a file of Go checked, and returns how many there are.
+func stringsOf(t *testing.T, path string, check func(place, text string)) (strs int) {
+	t.Helper()
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch l := node.(type) {
+		case *ast.ImportSpec:
+			return false
+		case *ast.BasicLit:
+			if text, err := strconv.Unquote(l.Value); l.Kind == token.STRING && err == nil {
+				strs++
+				check(set.Position(l.Pos()).String(), text)
+			}
+		}
+		return true
+	})
+	return strs
+}
+
 // Texts for users name no setting that does not exist: findings, hints and errors, which
 // are strings of the code, and the documentation.
 func TestNamedSettingsExist(t *testing.T) {
@@ -135,23 +158,7 @@ func TestNamedSettingsExist(t *testing.T) {
 		if strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/devcluster/") {
 			continue
 		}
-		set := token.NewFileSet()
-		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, func(node ast.Node) bool {
-			switch l := node.(type) {
-			case *ast.ImportSpec:
-				return false
-			case *ast.BasicLit:
-				if text, err := strconv.Unquote(l.Value); l.Kind == token.STRING && err == nil {
-					strs++
-					check(set.Position(l.Pos()).String(), text)
-				}
-			}
-			return true
-		})
+		strs += stringsOf(t, path, check)
 	}
 	if strs < 5000 {
 		t.Errorf("only %d strings were looked at", strs)

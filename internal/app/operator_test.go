@@ -45,6 +45,8 @@ func (s *sidecar) health() healthv1.HealthCheckResponse_ServingStatus {
 	return reply.Status
 }
 
+// TestLameDuckServesEverythingAndCanBeTakenBack sets the stage and takes it back.
+// Long: each step needs the stage that the one before left.
 func TestLameDuckServesEverythingAndCanBeTakenBack(t *testing.T) {
 	c := newCluster(t)
 	s := start(t, c.Endpoint())

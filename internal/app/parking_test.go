@@ -68,6 +68,21 @@ func servedConnections() int {
 
 const askStatus = "GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
+// asksIn sends a request whole, in three parts, or with a body.
+func (a *asker) asksIn(way int) {
+	switch way {
+	case 0:
+		a.say(askStatus)
+	case 1:
+		a.say(askStatus[:1])
+		a.say(askStatus[1:20])
+		a.say(askStatus[20:])
+	default:
+		body := `{"sql":"SELECT 1"}`
+		a.say(fmt.Sprintf("POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+	}
+}
+
 // A connection at rest has no goroutine, and goes on where it was when something comes, whole or in parts, again and again.
 func TestConnectionsAtRestAreParked(t *testing.T) {
 	if runtime.GOOS != "linux" {
@@ -104,17 +119,7 @@ func TestConnectionsAtRestAreParked(t *testing.T) {
 				t.Errorf("%d connections count; want %d", n, clients)
 			}
 			for i, a := range all {
-				switch (i + round) % 3 {
-				case 0:
-					a.say(askStatus)
-				case 1:
-					a.say(askStatus[:1])
-					a.say(askStatus[1:20])
-					a.say(askStatus[20:])
-				default:
-					body := `{"sql":"SELECT 1"}`
-					a.say(fmt.Sprintf("POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
-				}
+				a.asksIn((i + round) % 3)
 			}
 			for _, a := range all {
 				a.hears(http.StatusOK)

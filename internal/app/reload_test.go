@@ -63,11 +63,11 @@ func values(t *testing.T, c Config) map[string]string {
 	return all
 }
 
-// Of every setting somebody has said when another value counts, and what is said to be
-// live is.
-func TestEverySettingIsLiveOrNeedsARestart(t *testing.T) {
+// liveSettings returns the settings that are said to be live. It fails the test
+// unless effects names all settings, and nothing else.
+func liveSettings(t *testing.T) (live []string) {
+	t.Helper()
 	used := map[string]bool{}
-	var live []string
 	for name := range values(t, Default()) {
 		effect, known := EffectOf(name)
 		if !known {
@@ -86,7 +86,13 @@ func TestEverySettingIsLiveOrNeedsARestart(t *testing.T) {
 		}
 	}
 	slices.Sort(live)
+	return live
+}
 
+// Of every setting somebody has said when another value counts, and what is said to be
+// live is.
+func TestEverySettingIsLiveOrNeedsARestart(t *testing.T) {
+	live := liveSettings(t)
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(tokens, []byte("four=0123456789abcdef4"), 0o600); err != nil {
 		t.Fatal(err)
@@ -150,6 +156,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
+// TestReload changes a file of settings. Long: each step needs what the one before left.
 func TestReload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sidecar.yaml")
 	write(t, file, "reload.interval: 0s\npool.max: 20\n")

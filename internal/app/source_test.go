@@ -187,6 +187,7 @@ func examine(t *testing.T, good bool, url string, settings ...string) {
 
 // Names and addresses say nothing of node ids. The sidecar finds them out, also that
 // another node has come to an address, and calls go to the owners of their sessions.
+// Long: one cluster moves from address to address.
 func TestNodesByDNS(t *testing.T) {
 	c := newCluster(t)
 	s1, s2 := newPlace(t, c.Node(3).Address()), newPlace(t, c.Node(1).Address())

@@ -38,6 +38,77 @@ func selfSigned(t *testing.T, cert, key string) (serial int64) {
 	return c.Leaf.SerialNumber.Int64()
 }
 
+// overGRPC asks the gRPC API once, over a connection of its own.
+func (s *sidecar) overGRPC(config *tls.Config) error {
+	conn, err := grpc.NewClient("passthrough:///"+s.at.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)
+	defer cancel()
+	_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
+	return err
+}
+
+// overXDS asks for one resource of xDS, over a connection of its own.
+func (s *sidecar) overXDS(config *tls.Config) error {
+	conn, err := grpc.NewClient("passthrough:///"+s.at.XDS, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: &corev3.Node{UserAgentName: "envoy"}, TypeUrl: resourcev3.ClusterType}); err != nil {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+// overHTTP asks for a document once, over HTTP/2 or HTTP/1.1.
+func overHTTP(t *testing.T, address, path string, config *tls.Config, h2 bool) error {
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: h2, DisableKeepAlives: true}}
+	response, err := client.Get("https://" + address + path)
+	if err == nil {
+		response.Body.Close()
+		if want := map[bool]int{true: 2, false: 1}[h2]; response.ProtoMajor != want {
+			t.Errorf("HTTP/%d over TLS; want %d", response.ProtoMajor, want)
+		}
+	}
+	return err
+}
+
+// underLoad asks in each way again and again until stop is called.
+func underLoad(t *testing.T, ways map[string]func(*tls.Config) error, config func(way string) *tls.Config) (stop func()) {
+	over := make(chan struct{})
+	var asking sync.WaitGroup
+	for way, ask := range ways {
+		asking.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				if err := ask(config(way)); err != nil {
+					t.Errorf("%s while files change: %v", way, err)
+					return
+				}
+			}
+		})
+	}
+	return func() {
+		close(over)
+		asking.Wait()
+	}
+}
+
 // Every listener speaks TLS and wants a client's certificate, with the SDK proxy
 // and without it; files change under load and no call fails.
 func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
@@ -76,55 +147,14 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 					return nil
 				}}
 			}
-			overGRPC := func(config *tls.Config) error {
-				conn, err := grpc.NewClient("passthrough:///"+s.at.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(config)))
-				if err != nil {
-					return err
-				}
-				defer conn.Close()
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
-				return err
-			}
-			overXDS := func(config *tls.Config) error {
-				conn, err := grpc.NewClient("passthrough:///"+s.at.XDS, grpc.WithTransportCredentials(credentials.NewTLS(config)))
-				if err != nil {
-					return err
-				}
-				defer conn.Close()
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
-				if err != nil {
-					return err
-				}
-				if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: &corev3.Node{UserAgentName: "envoy"}, TypeUrl: resourcev3.ClusterType}); err != nil {
-					return err
-				}
-				_, err = stream.Recv()
-				return err
-			}
-			overHTTP := func(address, path string, config *tls.Config, h2 bool) error {
-				client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: h2, DisableKeepAlives: true}}
-				response, err := client.Get("https://" + address + path)
-				if err == nil {
-					response.Body.Close()
-					if want := map[bool]int{true: 2, false: 1}[h2]; response.ProtoMajor != want {
-						t.Errorf("HTTP/%d over TLS; want %d", response.ProtoMajor, want)
-					}
-				}
-				return err
-			}
 			ways := map[string]func(*tls.Config) error{
-				"grpc":    overGRPC,
-				"xds":     overXDS,
-				"http/1":  func(c *tls.Config) error { return overHTTP(s.at.HTTP, "/v1/openapi.yaml", c, false) },
-				"http/2":  func(c *tls.Config) error { return overHTTP(s.at.HTTP, "/v1/openapi.yaml", c, true) },
-				"admin":   func(c *tls.Config) error { return overHTTP(s.at.Admin, "/livez", c, false) },
-				"admin/2": func(c *tls.Config) error { return overHTTP(s.at.Admin, "/livez", c, true) },
+				"grpc":    s.overGRPC,
+				"xds":     s.overXDS,
+				"http/1":  func(c *tls.Config) error { return overHTTP(t, s.at.HTTP, "/v1/openapi.yaml", c, false) },
+				"http/2":  func(c *tls.Config) error { return overHTTP(t, s.at.HTTP, "/v1/openapi.yaml", c, true) },
+				"admin":   func(c *tls.Config) error { return overHTTP(t, s.at.Admin, "/livez", c, false) },
+				"admin/2": func(c *tls.Config) error { return overHTTP(t, s.at.Admin, "/livez", c, true) },
 			}
-			var rotated sync.WaitGroup
 			for way, ask := range ways {
 				shown[way] = new(atomic.Int64)
 				if err := ask(secure(way, own)); err != nil {
@@ -137,30 +167,36 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 					t.Errorf("%s: served without a client's certificate", way)
 				}
 			}
-			// Rotation under load.
-			stop := make(chan struct{})
-			for way, ask := range ways {
-				rotated.Go(func() {
-					for {
-						select {
-						case <-stop:
-							return
-						default:
-						}
-						if err := ask(secure(way, own)); err != nil {
-							t.Errorf("%s while files change: %v", way, err)
-							return
-						}
-					}
-				})
-			}
+			stop := underLoad(t, ways, func(way string) *tls.Config { return secure(way, own) })
 			serial := selfSigned(t, cert, key)
 			for way, last := range shown {
 				s.eventually("the new certificate, "+way, func() bool { return t.Failed() || last.Load() == serial })
 			}
-			close(stop)
-			rotated.Wait()
+			stop()
 		})
+	}
+}
+
+// longHandshakes makes two long handshakes that end, one well; they count no more.
+func (s *sidecar) longHandshakes(address string, conns *listen.Conns) (hangUp func()) {
+	s.Helper()
+	long := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
+	for i := range 60 {
+		long.NextProtos = append(long.NextProtos, strings.Repeat(string(rune('A'+i)), 200))
+	}
+	good, err := tls.Dial("tcp", address, long)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.eventually("a handshake that is over does not count", func() bool { return conns.Headers.State().Held == 0 })
+	odd := long.Clone()
+	odd.NextProtos = append(odd.NextProtos[1:], "odd")
+	bad, err := tls.Dial("tcp", address, odd)
+	return func() {
+		_ = good.Close()
+		if err == nil {
+			_ = bad.Close() // it was refused afterwards
+		}
 	}
 }
 
@@ -197,21 +233,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 				t.Fatal("they do not count")
 			}
 			conns.Headers = memguard.OfBytes(most) // no client has come yet
-			long := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
-			for i := range 60 {
-				long.NextProtos = append(long.NextProtos, strings.Repeat(string(rune('A'+i)), 200))
-			}
-			conn, err := tls.Dial("tcp", address, long)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			s.eventually("a handshake that is over does not count", func() bool { return conns.Headers.State().Held == 0 })
-			odd := long.Clone()
-			odd.NextProtos = append(odd.NextProtos[1:], "odd")
-			if conn, err := tls.Dial("tcp", address, odd); err == nil {
-				defer conn.Close() // it is refused afterwards
-			}
+			defer s.longHandshakes(address, conns)()
 			var all []net.Conn
 			ended := make(chan error, clients)
 			for range clients {

@@ -96,6 +96,16 @@ func TestOpenStatementsHoldNoGoroutine(t *testing.T) {
 	}
 }
 
+// delayAll has the nodes of a cluster answer late.
+func delayAll(t *testing.T, c *devcluster.Cluster, d devcluster.Delay) {
+	t.Helper()
+	for id := uint32(1); id <= 3; id++ {
+		if err := c.Node(id).Delay(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Statements of transactions need none either: neither those that begin one nor those that go on.
 func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 	short.Skip(t, "it counts goroutines of the whole process")
@@ -120,11 +130,7 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 		}
 		txs = append(txs, &sidecarv1.TxSelector{Id: res.Tx.Id})
 	}
-	for id := uint32(1); id <= 3; id++ {
-		if err := cluster.Node(id).Delay(devcluster.Delay{Delay: time.Hour, Share: 1, Methods: []string{"ExecuteQuery"}}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	delayAll(t, cluster, devcluster.Delay{Delay: time.Hour, Share: 1, Methods: []string{"ExecuteQuery"}})
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	ended, before := make(chan error, 2*open), callsAt(cluster)
@@ -150,11 +156,7 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 			t.Errorf("%v; want %s", err, codes.Canceled)
 		}
 	}
-	for id := uint32(1); id <= 3; id++ {
-		if err := cluster.Node(id).Delay(devcluster.Delay{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	delayAll(t, cluster, devcluster.Delay{})
 	s.eventually("nothing is left", func() bool {
 		return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && len(s.api.Transactions()) == 0 && atWork() == 0
 	})
@@ -182,6 +184,47 @@ func callsAt(c *devcluster.Cluster) (n int64) {
 	return n
 }
 
+// endsOverGRPC begins a transaction, commits another one and rolls back a third, each
+// in a call of its own.
+func (s *sidecar) endsOverGRPC(ctx context.Context, commit, rollback string, left, rolledBack chan<- error) {
+	go func() {
+		_, err := s.client.Begin(ctx, &sidecarv1.BeginRequest{})
+		left <- err
+	}()
+	go func() {
+		_, err := s.client.Commit(ctx, &sidecarv1.CommitRequest{Id: commit})
+		left <- err
+	}()
+	go func() {
+		_, err := s.client.Rollback(s.Context(), &sidecarv1.RollbackRequest{Id: rollback, Timeout: "3s"})
+		rolledBack <- err
+	}()
+}
+
+// endsOverHTTP does what endsOverGRPC does over HTTP.
+func (s *sidecar) endsOverHTTP(ctx context.Context, t *testing.T, commit, rollback string, left, rolledBack chan<- error) {
+	for path, body := range map[string]string{
+		"/v1/tx/begin": "{}", "/v1/tx/" + commit + "/commit": "", "/v1/tx/" + rollback + "/rollback": `{"timeout":"3s"}`,
+	} {
+		a := dialAsker(t, "tcp", s.at.HTTP)
+		a.say(ordinary("POST", path, body))
+		if strings.HasSuffix(path, "rollback") {
+			go func() {
+				res, err := http.ReadResponse(a.answers, nil)
+				if err == nil && res.StatusCode != http.StatusOK {
+					err = errors.New(res.Status)
+				}
+				rolledBack <- err
+			}()
+			continue
+		}
+		context.AfterFunc(ctx, func() {
+			_ = a.Close()
+			left <- status.FromContextError(ctx.Err()).Err()
+		})
+	}
+}
+
 // Begin, Commit and Rollback that wait for their node hold no goroutine, over either API. A rollback whose node does not answer succeeds when its time is up.
 func TestOpenBeginsAndEndsHoldNoGoroutine(t *testing.T) {
 	short.Skip(t, "it counts goroutines of the whole process")
@@ -205,49 +248,15 @@ func TestOpenBeginsAndEndsHoldNoGoroutine(t *testing.T) {
 				txs[i] = res.Tx.Id
 			}
 			steps := []string{"BeginTransaction", "CommitTransaction", "RollbackTransaction"}
-			for id := uint32(1); id <= 3; id++ {
-				if err := cluster.Node(id).Delay(devcluster.Delay{Delay: time.Hour, Share: 1, Methods: steps}); err != nil {
-					t.Fatal(err)
-				}
-			}
+			delayAll(t, cluster, devcluster.Delay{Delay: time.Hour, Share: 1, Methods: steps})
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			left, rolledBack, before := make(chan error, 2*open), make(chan error, open), callsAt(cluster)
 			for i := range open {
 				if api == "gRPC" {
-					go func() {
-						_, err := s.client.Begin(ctx, &sidecarv1.BeginRequest{})
-						left <- err
-					}()
-					go func() {
-						_, err := s.client.Commit(ctx, &sidecarv1.CommitRequest{Id: txs[i]})
-						left <- err
-					}()
-					go func() {
-						_, err := s.client.Rollback(t.Context(), &sidecarv1.RollbackRequest{Id: txs[open+i], Timeout: "3s"})
-						rolledBack <- err
-					}()
-					continue
-				}
-				for path, body := range map[string]string{
-					"/v1/tx/begin": "{}", "/v1/tx/" + txs[i] + "/commit": "", "/v1/tx/" + txs[open+i] + "/rollback": `{"timeout":"3s"}`,
-				} {
-					a := dialAsker(t, "tcp", s.at.HTTP)
-					a.say(ordinary("POST", path, body))
-					if strings.HasSuffix(path, "rollback") {
-						go func() {
-							res, err := http.ReadResponse(a.answers, nil)
-							if err == nil && res.StatusCode != http.StatusOK {
-								err = errors.New(res.Status)
-							}
-							rolledBack <- err
-						}()
-						continue
-					}
-					context.AfterFunc(ctx, func() {
-						_ = a.Close()
-						left <- status.FromContextError(ctx.Err()).Err()
-					})
+					s.endsOverGRPC(ctx, txs[i], txs[open+i], left, rolledBack)
+				} else {
+					s.endsOverHTTP(ctx, t, txs[i], txs[open+i], left, rolledBack)
 				}
 			}
 			s.open(3*open, cluster, before)

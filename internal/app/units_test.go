@@ -18,6 +18,26 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
 )
 
+// selectsAll reads a table as an SDK does, and reports whether all went well.
+func (s *sidecar) selectsAll(ctx context.Context) bool {
+	stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
+		ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+		Query:    &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT * FROM t"}},
+	})
+	if err != nil {
+		return false
+	}
+	for {
+		part, err := stream.Recv()
+		if err != nil {
+			return err == io.EOF
+		}
+		if part.GetStatus() != Ydb.StatusIds_SUCCESS {
+			return false
+		}
+	}
+}
+
 // What a cluster reports of the cost of calls is added up by app, over both APIs.
 func TestConsumedUnitsOfBothAPIs(t *testing.T) {
 	c := clustertest.Start(t, func(config *devcluster.Config) {
@@ -47,22 +67,7 @@ func TestConsumedUnitsOfBothAPIs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-ydb-application-name", "web", "x-ydb-database", "/local"), time.Minute)
 	defer cancel()
 	s.eventually("the data path serves", func() bool { // it hears of the nodes a moment later than the rest
-		stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
-			ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-			Query:    &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT * FROM t"}},
-		})
-		if err != nil {
-			return false
-		}
-		for {
-			part, err := stream.Recv()
-			if err != nil {
-				return err == io.EOF
-			}
-			if part.GetStatus() != Ydb.StatusIds_SUCCESS {
-				return false
-			}
-		}
+		return s.selectsAll(ctx)
 	})
 	var all []apps.State
 	s.state("/state/apps", &all)

@@ -50,73 +50,78 @@ func (s *sidecar) waiting() int {
 // Calls that wait for a session need no goroutine, and are served as sessions come free; those whose callers leave wait no longer.
 func TestWaitingCallsHoldNoGoroutine(t *testing.T) {
 	short.Skip(t, "it counts goroutines of the whole process")
+	t.Run("gRPC", waitingOverGRPC)
+	t.Run("HTTP", waitingOverHTTP)
+}
+
+func waitingOverGRPC(t *testing.T) {
 	const open = 200
-	t.Run("gRPC", func(t *testing.T) {
-		s, commit := startTaken(t)
-		ctx, leave := context.WithCancel(t.Context())
-		defer leave()
-		ended, left := make(chan error, open), make(chan error, open)
-		for i := range open {
-			go func() {
-				_, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "1m"})
-				ended <- err
-			}()
-			go func() {
-				var err error
-				if i%2 == 0 {
-					_, err = s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 2", Timeout: "1m"})
-				} else {
-					_, err = s.client.Begin(ctx, &sidecarv1.BeginRequest{Timeout: "1m"})
-				}
-				left <- err
-			}()
-		}
-		s.eventually("they wait", func() bool { return s.waiting() == 2*open })
-		if n := atWork(); n > 0 {
-			t.Errorf("%d goroutines serve %d calls that wait", n, 2*open)
-		}
-		leave()
-		for range open {
-			if err := <-left; status.Code(err) != codes.Canceled {
-				t.Errorf("%v; want %s", err, codes.Canceled)
+	s, commit := startTaken(t)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	ended, left := make(chan error, open), make(chan error, open)
+	for i := range open {
+		go func() {
+			_, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "1m"})
+			ended <- err
+		}()
+		go func() {
+			var err error
+			if i%2 == 0 {
+				_, err = s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 2", Timeout: "1m"})
+			} else {
+				_, err = s.client.Begin(ctx, &sidecarv1.BeginRequest{Timeout: "1m"})
 			}
+			left <- err
+		}()
+	}
+	s.eventually("they wait", func() bool { return s.waiting() == 2*open })
+	if n := atWork(); n > 0 {
+		t.Errorf("%d goroutines serve %d calls that wait", n, 2*open)
+	}
+	leave()
+	for range open {
+		if err := <-left; status.Code(err) != codes.Canceled {
+			t.Errorf("%v; want %s", err, codes.Canceled)
 		}
-		s.eventually("half of them wait", func() bool { return s.waiting() == open && s.api.State().OpenCalls == open })
-		commit()
-		for range open {
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+	}
+	s.eventually("half of them wait", func() bool { return s.waiting() == open && s.api.State().OpenCalls == open })
+	commit()
+	for range open {
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
-		s.eventually("nothing is left", func() bool { return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && atWork() == 0 })
-	})
-	t.Run("HTTP", func(t *testing.T) {
-		if runtime.GOOS != "linux" {
-			t.Log("connections are parked on Linux alone")
-			return
-		}
-		s, commit := startTaken(t)
-		var all []*asker
-		for range open {
-			a := dialAsker(t, "tcp", s.at.HTTP)
-			a.say(ordinary("POST", "/v1/query", `{"sql":"SELECT 1","timeout":"1m"}`))
-			all = append(all, a)
-		}
-		s.eventually("they wait", func() bool { return s.waiting() == open })
-		if n := httpAtWork(); n > 0 {
-			t.Errorf("%d goroutines serve %d requests that wait", n, open)
-		}
-		for _, a := range all[open/2:] {
-			_ = a.Close()
-		}
-		s.eventually("half of them wait", func() bool { return s.waiting() == open/2 && s.api.State().OpenCalls == open/2 })
-		commit()
-		for _, a := range all[:open/2] {
-			a.hears(http.StatusOK)
-		}
-		s.eventually("nothing is left", func() bool {
-			return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && httpAtWork() == 0
-		})
+	}
+	s.eventually("nothing is left", func() bool { return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && atWork() == 0 })
+}
+
+func waitingOverHTTP(t *testing.T) {
+	const open = 200
+	if runtime.GOOS != "linux" {
+		t.Log("connections are parked on Linux alone")
+		return
+	}
+	s, commit := startTaken(t)
+	var all []*asker
+	for range open {
+		a := dialAsker(t, "tcp", s.at.HTTP)
+		a.say(ordinary("POST", "/v1/query", `{"sql":"SELECT 1","timeout":"1m"}`))
+		all = append(all, a)
+	}
+	s.eventually("they wait", func() bool { return s.waiting() == open })
+	if n := httpAtWork(); n > 0 {
+		t.Errorf("%d goroutines serve %d requests that wait", n, open)
+	}
+	for _, a := range all[open/2:] {
+		_ = a.Close()
+	}
+	s.eventually("half of them wait", func() bool { return s.waiting() == open/2 && s.api.State().OpenCalls == open/2 })
+	commit()
+	for _, a := range all[:open/2] {
+		a.hears(http.StatusOK)
+	}
+	s.eventually("nothing is left", func() bool {
+		return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && httpAtWork() == 0
 	})
 }
 

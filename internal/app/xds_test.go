@@ -17,8 +17,23 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/xds"
 )
 
+// endpointsOf counts the endpoints of a cluster by their health, and returns the
+// address of the last one.
+func endpointsOf(a *endpointv3.ClusterLoadAssignment) (status map[string]int, at string) {
+	status = map[string]int{}
+	for _, l := range a.GetEndpoints() {
+		for _, e := range l.GetLbEndpoints() {
+			status[e.GetHealthStatus().String()]++
+			socket := e.GetEndpoint().GetAddress().GetSocketAddress()
+			at = fmt.Sprintf("%s:%d", socket.GetAddress(), socket.GetPortValue())
+		}
+	}
+	return status, at
+}
+
 // TestXDS: what the sidecar knows of its nodes reaches a client of xDS, also what an
 // operator does to one; /state/xds names the client; the end of the sidecar ends it.
+// Long: one stream hears of each step.
 func TestXDS(t *testing.T) {
 	c := newCluster(t)
 	s := start(t, c.Endpoint(), "xds.enabled=on", "xds.address=127.0.0.1:0")
@@ -49,14 +64,7 @@ func TestXDS(t *testing.T) {
 				if err := packed.UnmarshalTo(a); err != nil {
 					t.Fatal(err)
 				}
-				status, at := map[string]int{}, ""
-				for _, l := range a.GetEndpoints() {
-					for _, e := range l.GetLbEndpoints() {
-						status[e.GetHealthStatus().String()]++
-						socket := e.GetEndpoint().GetAddress().GetSocketAddress()
-						at = fmt.Sprintf("%s:%d", socket.GetAddress(), socket.GetPortValue())
-					}
-				}
+				status, at := endpointsOf(a)
 				if a.GetClusterName() == "sidecar" && at != s.at.GRPC {
 					t.Errorf("the sidecar is at %s; want %s", at, s.at.GRPC)
 				}
