@@ -20,7 +20,6 @@ type Alteration struct {
 	Drop        []string
 	AddIndexes  []Index // filled from the rows before AlterTable returns
 	DropIndexes []string
-	RenameTo    string // a new absolute path, alone
 
 	KeyBloomFilter Ydb.FeatureFlag_Status // UNSPECIFIED: as it is
 }
@@ -28,9 +27,6 @@ type Alteration struct {
 // AlterTable changes a table, or fails with SCHEME_ERROR and changes nothing.
 func (db *DB) AlterTable(ctx context.Context, p string, a Alteration) error {
 	p = absolute("", p)
-	if a.RenameTo != "" {
-		return db.RenameTables(ctx, []Move{{From: p, To: a.RenameTo}})
-	}
 	return db.change(ctx, func(w *store.Writer, c *catalog) error {
 		t := c.table(p)
 		if t == nil {

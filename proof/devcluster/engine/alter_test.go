@@ -17,13 +17,26 @@ func wantRun(t *testing.T, db *DB, text, want string) {
 
 func TestAddedIndexHasTheOldRows(t *testing.T) {
 	db := sampleDB(t, "")
-	mustRun(t, db, "ALTER TABLE series ADD INDEX by_date GLOBAL ON (released)")
+	alter := func(a Alteration) {
+		t.Helper()
+		if err := db.AlterTable(context.Background(), "/local/series", a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alter(Alteration{AddIndexes: []Index{{Name: "by_date", Columns: []string{"released"}}}})
 	wantRun(t, db, "SELECT id FROM series VIEW by_date WHERE released = Date('2014-04-06')", "id Uint64: (2)")
 	mustRun(t, db, "UPSERT INTO series (id, released) VALUES (7ul, Date('2014-04-06'))")
 	wantRun(t, db, "SELECT id FROM series VIEW by_date WHERE released = Date('2014-04-06')", "id Uint64: (2) (7)")
-	mustRun(t, db, "ALTER TABLE series DROP INDEX by_date")
+	alter(Alteration{DropIndexes: []string{"by_date"}})
 	_, err := run(db, Request{Text: "SELECT id FROM series VIEW by_date"})
 	wantStatus(t, err, Ydb.StatusIds_GENERIC_ERROR, "Required global index not found")
+	for text, a := range map[string]Alteration{
+		"column rating of type Double cannot be part of index i": {AddIndexes: []Index{{Name: "i", Columns: []string{"rating"}}}},
+		`duplicated or empty name of an index: "by_title"`:       {AddIndexes: []Index{{Name: "by_title", Columns: []string{"released"}}}},
+		"Cannot alter table /local/series: no index i":           {DropIndexes: []string{"i"}},
+	} {
+		wantStatus(t, db.AlterTable(context.Background(), "/local/series", a), Ydb.StatusIds_SCHEME_ERROR, text)
+	}
 }
 
 func TestCopyTables(t *testing.T) {
@@ -58,7 +71,10 @@ func TestRenameTables(t *testing.T) {
 	wantRun(t, db, "SELECT COUNT(*) AS n, MAX(views) AS v FROM films", "n Uint64, v Optional<Int64>: (4, 100)")
 	_, err := run(db, Request{Text: "SELECT * FROM series"})
 	wantStatus(t, err, Ydb.StatusIds_SCHEME_ERROR, "Cannot find table")
-	mustRun(t, db, "CREATE TABLE series (id Int32, PRIMARY KEY (id)); ALTER TABLE films RENAME TO `d/x`")
+	mustRun(t, db, "CREATE TABLE series (id Int32, PRIMARY KEY (id))")
+	if err := db.RenameTables(ctx, []Move{{From: "/local/films", To: "/local/d/x"}}); err != nil {
+		t.Fatal(err)
+	}
 	wantRun(t, db, "SELECT COUNT(*) AS n FROM `d/x`", "n Uint64: (4)")
 	wantStatus(t, db.RenameTables(ctx, []Move{{From: "/local/series", To: "/local/d/x"}}), Ydb.StatusIds_SCHEME_ERROR, "path exist")
 }

@@ -144,24 +144,14 @@ func (c *compiler) cell() int {
 	return c.plan.cells - 1
 }
 
-// pragmas without effect here.
-var pragmas = map[string]bool{
-	"ansiinforemptyornullableitemscollections": true, "disableansiinforemptyornullableitemscollections": true, "simplecolumns": true, "disablesimplecolumns": true,
-	"warning": true, "ansioptionalas": true, "warnonansialiasshadowing": true, "disablewarnonansialiasshadowing": true, "ansiimplicitcrossjoin": true,
-	"coalescejoinkeysonqualifiedall": true, "disablecoalescejoinkeysonqualifiedall": true, "orderedcolumns": true, "unicodeliterals": true,
-	"ansicurrentrow": true, "ydb.costbasedoptimizationlevel": true, "warnunnamedcolumns": true,
-}
-
 func (c *compiler) statement(s syntax.Statement) {
 	kind := strings.TrimPrefix(fmt.Sprintf("%T", s), "*syntax.")
 	switch s := s.(type) {
 	case *syntax.Pragma:
-		switch name := strings.ToLower(s.Name); {
-		case name == "tablepathprefix":
-			c.prefix = absolute(c.database, s.Value)
-		case !pragmas[name]:
+		if !strings.EqualFold(s.Name, "TablePathPrefix") {
 			c.fail(s.Pos, "Unknown pragma: %s", s.Name)
 		}
+		c.prefix = absolute(c.database, s.Value)
 		return
 	case *syntax.Declare:
 		if c.plan.declared[s.Name] != nil && !c.plan.declared[s.Name].Equal(s.Type) {
@@ -314,11 +304,7 @@ func (c *compiler) createTable(s *syntax.CreateTable) ddlStep {
 
 func (c *compiler) alterTable(s *syntax.AlterTable) ddlStep {
 	p := absolute(c.prefix, s.Table.Text)
-	a := Alteration{Add: columnDefs(s.Add), Drop: texts(s.Drop), AddIndexes: indexDefs(s.AddIndexes), DropIndexes: texts(s.DropIndexes)}
-	a.KeyBloomFilter = feature(s.KeyBloom)
-	if s.RenameTo != nil {
-		a.RenameTo = absolute(c.prefix, s.RenameTo.Text)
-	}
+	a := Alteration{Add: columnDefs(s.Add), KeyBloomFilter: feature(s.KeyBloom)}
 	return func(e *exec) error { return e.db.AlterTable(e.ctx, p, a) }
 }
 

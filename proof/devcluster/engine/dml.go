@@ -179,26 +179,6 @@ func (w *writer) collect(e *exec) ([][]value.Value, error) {
 	return rows, err
 }
 
-// returned compiles RETURNING: it emits the rows of a statement as its result set.
-func (c *compiler) returned(t *table, items []syntax.SelectItem) func(e *exec, rows [][]value.Value) error {
-	if len(items) == 0 {
-		return func(*exec, [][]value.Value) error { return nil }
-	}
-	list := c.items(env{cols: tableColumns(t, "")}, items)
-	wire := wireColumns(list.cols)
-	return func(e *exec, rows [][]value.Value) error {
-		r := e.newResults(list.cols, wire)
-		return r.close(list.produce(e, func(_ *exec, yield rowFunc) error {
-			for _, row := range rows {
-				if err := yield(row); err != nil {
-					return err
-				}
-			}
-			return nil
-		}, nil, r.add))
-	}
-}
-
 func tableColumns(t *table, alias string) []column {
 	cols := make([]column, len(t.columns))
 	for i, col := range t.columns {
@@ -217,7 +197,6 @@ func (c *compiler) write(s *syntax.Write) step {
 	if s.Verb != syntax.Upsert {
 		has = nil // what is not given is NULL
 	}
-	ret := c.returned(t, s.Returning)
 	return func(e *exec) error {
 		rows, err := w.collect(e)
 		if err != nil {
@@ -226,7 +205,7 @@ func (c *compiler) write(s *syntax.Write) step {
 		if err := e.begin(); err != nil {
 			return err
 		}
-		for i, row := range rows {
+		for _, row := range rows {
 			key := t.keyOf(row)
 			if s.Verb == syntax.Insert {
 				old, err := e.tx.get(e.ctx, t, key)
@@ -240,13 +219,8 @@ func (c *compiler) write(s *syntax.Write) step {
 			if err := e.put(t, key, &op{row: row, has: has}); err != nil {
 				return err
 			}
-			if len(s.Returning) > 0 && has != nil {
-				if rows[i], err = e.tx.get(e.ctx, t, key); err != nil {
-					return err
-				}
-			}
 		}
-		return ret(e, rows)
+		return nil
 	}
 }
 
@@ -314,11 +288,9 @@ func (c *compiler) update(s *syntax.Update) step {
 		}
 		has[i] = true
 	}
-	ret := c.returned(t, s.Returning)
 	return func(e *exec) error {
 		var keys [][]byte
 		var ops []*op
-		var after [][]value.Value
 		err := src.run(e, func(row []value.Value) error {
 			o := &op{row: nullRow(t), has: has}
 			for n, i := range to.cols {
@@ -329,9 +301,6 @@ func (c *compiler) update(s *syntax.Update) step {
 				o.row[i] = v
 			}
 			keys, ops = append(keys, t.keyOf(row)), append(ops, o)
-			if len(s.Returning) > 0 {
-				after = append(after, o.over(t, row))
-			}
 			return e.hold(o.row)
 		})
 		if err != nil {
@@ -342,7 +311,7 @@ func (c *compiler) update(s *syntax.Update) step {
 				return err
 			}
 		}
-		return ret(e, after)
+		return nil
 	}
 }
 
@@ -352,7 +321,6 @@ func (c *compiler) updateOn(s *syntax.Update) step {
 	c.changesData(s.Pos, "Update", t)
 	w := c.writerOf(t, s.OnColumns, s.On, s.Pos)
 	c.needs(s.Pos, w.target, false)
-	ret := c.returned(t, s.Returning)
 	return func(e *exec) error {
 		rows, err := w.collect(e)
 		if err != nil {
@@ -361,7 +329,6 @@ func (c *compiler) updateOn(s *syntax.Update) step {
 		if err := e.begin(); err != nil {
 			return err
 		}
-		var after [][]value.Value
 		for _, row := range rows {
 			key := t.keyOf(row)
 			old, err := e.tx.get(e.ctx, t, key)
@@ -371,13 +338,11 @@ func (c *compiler) updateOn(s *syntax.Update) step {
 			if old == nil {
 				continue
 			}
-			o := &op{row: row, has: w.has()}
-			after = append(after, o.over(t, old))
-			if err := e.put(t, key, o); err != nil {
+			if err := e.put(t, key, &op{row: row, has: w.has()}); err != nil {
 				return err
 			}
 		}
-		return ret(e, after)
+		return nil
 	}
 }
 
@@ -388,7 +353,6 @@ func (c *compiler) delete(s *syntax.Delete) step {
 	}
 	t, src := c.matching(s.Table, s.Where)
 	c.changesData(s.Pos, "Delete", t)
-	ret := c.returned(t, s.Returning)
 	return func(e *exec) error {
 		var rows [][]value.Value
 		err := src.run(e, func(row []value.Value) error {
@@ -403,7 +367,7 @@ func (c *compiler) delete(s *syntax.Delete) step {
 				return err
 			}
 		}
-		return ret(e, rows)
+		return nil
 	}
 }
 
@@ -418,7 +382,6 @@ func (c *compiler) deleteOn(s *syntax.Delete) step {
 			c.fail(s.Pos, "DELETE ON takes key columns only, but got: %s", t.columns[i].name)
 		}
 	}
-	ret := c.returned(t, s.Returning)
 	return func(e *exec) error {
 		rows, err := w.collect(e)
 		if err != nil {
@@ -427,23 +390,12 @@ func (c *compiler) deleteOn(s *syntax.Delete) step {
 		if err := e.begin(); err != nil {
 			return err
 		}
-		var gone [][]value.Value
 		for _, row := range rows {
-			key := t.keyOf(row)
-			if len(s.Returning) > 0 {
-				old, err := e.tx.get(e.ctx, t, key)
-				if err != nil {
-					return err
-				}
-				if old != nil {
-					gone = append(gone, old)
-				}
-			}
-			if err := e.put(t, key, &op{del: true}); err != nil {
+			if err := e.put(t, t.keyOf(row), &op{del: true}); err != nil {
 				return err
 			}
 		}
-		return ret(e, gone)
+		return nil
 	}
 }
 

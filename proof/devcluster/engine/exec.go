@@ -164,9 +164,6 @@ func (r *results) close(err error) error {
 
 func (c *compiler) selectStmt(s *syntax.SelectStmt) step {
 	rel := c.query(s.Query)
-	if s.Discard {
-		return func(e *exec) error { return rel.run(e, func([]value.Value) error { return nil }) }
-	}
 	wire := wireColumns(rel.cols)
 	return func(e *exec) error {
 		r := e.newResults(rel.cols, wire)

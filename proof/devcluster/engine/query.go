@@ -20,9 +20,9 @@ type sortKey struct {
 
 // query compiles a SELECT, or several with UNION ALL.
 func (c *compiler) query(q *syntax.Query) *relation {
-	limit, offset := c.count(q.Limit), c.count(q.Offset)
+	limit := c.count(q.Limit)
 	if len(q.Selects) == 1 {
-		return c.selectOf(q.Selects[0], q.OrderBy, limit, offset)
+		return c.selectOf(q.Selects[0], q.OrderBy, limit)
 	}
 	rel := c.union(q)
 	var keys []sortKey
@@ -31,7 +31,7 @@ func (c *compiler) query(q *syntax.Query) *relation {
 		keys = append(keys, sortKey{x: x, desc: o.Desc, typ: c.sortable(o.X.At(), x.typ)})
 	}
 	return &relation{cols: rel.cols, run: func(e *exec, yield rowFunc) error {
-		return cut(e, limit, offset, yield, func(yield rowFunc) error {
+		return cut(e, limit, yield, func(yield rowFunc) error {
 			if len(keys) == 0 {
 				return rel.run(e, yield)
 			}
@@ -50,7 +50,7 @@ func (c *compiler) union(q *syntax.Query) *relation {
 	var cols []column
 	place := map[string]int{}
 	for _, s := range q.Selects {
-		p := c.selectOf(s, nil, nil, nil)
+		p := c.selectOf(s, nil, nil)
 		parts = append(parts, p)
 		for _, col := range p.cols {
 			i, ok := place[col.name]
@@ -104,59 +104,43 @@ func (c *compiler) union(q *syntax.Query) *relation {
 	}}
 }
 
-// count compiles LIMIT or OFFSET; nil stays nil.
+// count compiles LIMIT; nil stays nil.
 func (c *compiler) count(x syntax.Expr) *expr {
 	if x == nil {
 		return nil
 	}
 	e := c.expr(env{}, x)
 	if k := value.Bare(e.typ).Kind; !value.IsInt(k) && k != value.Null {
-		c.fail(x.At(), "LIMIT and OFFSET need an integer, but got: %s", e.typ)
+		c.fail(x.At(), "LIMIT needs an integer, but got: %s", e.typ)
 	}
 	return e
 }
 
-// number computes LIMIT or OFFSET; NULL and negative numbers are none.
-func number(e *exec, x *expr, none uint64) (uint64, error) {
-	if x == nil {
-		return none, nil
-	}
-	v, err := x.eval(e, nil)
-	if err != nil || v.Null > 0 || value.IsSigned(value.Bare(x.typ).Kind) && int64(v.Lo) < 0 {
-		return none, err
-	}
-	return v.Lo, nil
-}
-
-// cut applies LIMIT and OFFSET to what run yields.
-func cut(e *exec, limit, offset *expr, yield rowFunc, run func(rowFunc) error) error {
-	if limit == nil && offset == nil {
+// cut applies LIMIT to what run yields; NULL and negative numbers are none.
+func cut(e *exec, limit *expr, yield rowFunc, run func(rowFunc) error) error {
+	if limit == nil {
 		return run(yield)
 	}
-	left, err := number(e, limit, ^uint64(0))
-	if err != nil {
+	v, err := limit.eval(e, nil)
+	switch {
+	case err != nil:
 		return err
+	case v.Null > 0 || value.IsSigned(value.Bare(limit.typ).Kind) && int64(v.Lo) < 0:
+		return run(yield)
+	case v.Lo == 0:
+		return nil
 	}
-	skip, err := number(e, offset, 0)
-	if err != nil || left == 0 {
-		return err
-	}
-	done := false
+	left := v.Lo
 	err = run(func(row []value.Value) error {
-		if skip > 0 {
-			skip--
-			return nil
-		}
 		if err := yield(row); err != nil {
 			return err
 		}
 		if left--; left == 0 {
-			done = true
 			return errStop
 		}
 		return nil
 	})
-	if done && err == errStop {
+	if left == 0 && err == errStop {
 		return nil
 	}
 	return err
@@ -235,8 +219,8 @@ func (c *compiler) outName(it syntax.SelectItem, i int) string {
 	return fmt.Sprintf("column%d", i)
 }
 
-// selectOf compiles one SELECT with the order and limits that belong to it.
-func (c *compiler) selectOf(s *syntax.Select, order []syntax.OrderItem, limit, offset *expr) *relation {
+// selectOf compiles one SELECT with the order and limit that belong to it.
+func (c *compiler) selectOf(s *syntax.Select, order []syntax.OrderItem, limit *expr) *relation {
 	src := c.from(s.From, s.Where)
 	scope := env{cols: src.cols}
 	var where *expr
@@ -259,7 +243,7 @@ func (c *compiler) selectOf(s *syntax.Select, order []syntax.OrderItem, limit, o
 		keys = nil
 	}
 	return &relation{cols: list.cols, run: func(e *exec, yield rowFunc) error {
-		return cut(e, limit, offset, yield, func(yield rowFunc) error {
+		return cut(e, limit, yield, func(yield rowFunc) error {
 			return list.produce(e, run, keys, yield)
 		})
 	}}

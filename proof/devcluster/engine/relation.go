@@ -58,9 +58,6 @@ func (c *compiler) item(f *syntax.From, left []column, filters ...syntax.Expr) *
 	switch {
 	case f.Table != nil:
 		return c.tableItem(f, left, filters)
-	case f.Query != nil:
-		rel := c.query(f.Query)
-		return relationItem(rel, f.Alias)
 	case f.Rows != nil:
 		return c.rowsItem(f)
 	}
@@ -118,15 +115,12 @@ func (c *compiler) tableItem(f *syntax.From, left []column, filters []syntax.Exp
 	t := c.table(*f.Table)
 	alias := aliasOf(f)
 	var ix *index
-	if f.View != nil && f.View.Text != "PrimaryKey" {
+	if f.View != nil {
 		if ix = t.index(f.View.Text); ix == nil {
 			c.fail(f.View.Pos, "Required global index not found, index name: %s", f.View.Text)
 		}
 	}
-	var cols []column
-	for _, col := range t.columns {
-		cols = append(cols, column{table: alias, name: col.name, typ: col.typ})
-	}
+	cols := tableColumns(t, alias)
 	acc := c.access(t, ix, alias, left, filters)
 	return &item{cols: cols, scan: acc, run: func(e *exec, outer []value.Value, yield rowFunc) error {
 		ranges, err := acc.ranges(e, outer)

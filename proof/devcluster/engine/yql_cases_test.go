@@ -12,7 +12,7 @@ rows. The examples run on two tables:
 What differs from a real server, on purpose or for lack of need:
 
 - A parameter that is declared and not used may be missing; a warning says so.
-- One partition, one replica: stale and online reads see the newest data; an ASYNC index is kept like a SYNC one; settings of partitions, families and ` + "`WITH (...)`" + ` have no effect, but ` + "`KEY_BLOOM_FILTER`" + ` is described.
+- One partition, one replica: stale and online reads see the newest data; an ASYNC index is kept like a SYNC one; settings of partitions and ` + "`WITH (...)`" + ` have no effect, but ` + "`KEY_BLOOM_FILTER`" + ` is described.
 - Statements of one text see what the statements before them wrote. A named expression is computed once, where it is first used.
 - ` + "`Digest::NumericHash`" + ` is a hash of this cluster; zones of Tz types are those of the machine.
 - ` + "`IN`" + ` follows the ANSI rules for NULL. ` + "`NOT`" + ` binds weaker than comparisons, as in SQL.
@@ -104,11 +104,11 @@ var sections = []section{
 	{"SELECT", "A star gives the columns by name. Unnamed columns are column0, column1 ... by their place.", []construct{
 		{"columns, names, expressions", "SELECT id, title AS t, id * 2, s.rating FROM series AS s WHERE id = 1", nil, `id Uint64, t Optional<Utf8>, column2 Uint64, rating Optional<Double>: (1, "IT Crowd", 2, 8.5)`},
 		{"star", "SELECT * FROM series WHERE id = 1", nil, `id Uint64, rating Optional<Double>, released Optional<Date>, title Optional<Utf8>: (1, 8.5, 2006-02-03, "IT Crowd")`},
-		{"star of one table", "SELECT s.* FROM series AS s JOIN (SELECT 1 AS one) AS o ON true WHERE s.id = 3", nil, "id Uint64, rating Optional<Double>, released Optional<Date>, title Optional<Utf8>: (3, NULL, NULL, NULL)"},
+		{"star of one table", "$o = (SELECT 1 AS one); SELECT s.* FROM series AS s JOIN $o AS o ON true WHERE s.id = 3", nil, "id Uint64, rating Optional<Double>, released Optional<Date>, title Optional<Utf8>: (3, NULL, NULL, NULL)"},
 		{"WHERE", "SELECT id FROM series WHERE rating > 8.4 OR title IS NULL", nil, "id Uint64: (1) (3)"},
 		{"ORDER BY", "SELECT episode, views FROM episodes WHERE series = 1 ORDER BY views DESC, title", nil, "episode Optional<Uint64>, views Optional<Int64>: (1, 100) (1, 70) (2, 50)"},
-		{"ORDER BY an expression or an alias", "SELECT id, -id AS neg FROM (SELECT CAST(id AS Int64) AS id FROM series) ORDER BY neg; SELECT id FROM series ORDER BY id % 2, id DESC", nil, "id Optional<Int64>, neg Optional<Int64>: (3, -3) (2, -2) (1, -1) | id Uint64: (2) (3) (1)"},
-		{"LIMIT and OFFSET", "SELECT id FROM series ORDER BY id LIMIT 1 OFFSET 1; SELECT id FROM series ORDER BY id DESC LIMIT $n", []string{"$n = 2ul"}, "id Uint64: (2) | id Uint64: (3) (2)"},
+		{"ORDER BY an expression or an alias", "$ids = (SELECT CAST(id AS Int64) AS id FROM series); SELECT id, -id AS neg FROM $ids ORDER BY neg; SELECT id FROM series ORDER BY id % 2, id DESC", nil, "id Optional<Int64>, neg Optional<Int64>: (3, -3) (2, -2) (1, -1) | id Uint64: (2) (3) (1)"},
+		{"LIMIT", "SELECT id FROM series ORDER BY id LIMIT 1; SELECT id FROM series ORDER BY id DESC LIMIT $n", []string{"$n = 2ul"}, "id Uint64: (1) | id Uint64: (3) (2)"},
 		{"aggregates", "SELECT COUNT(*), COUNT(views), MIN(views), MAX(title), COALESCE(MAX(views), 0l) + 1l AS next FROM episodes", nil, `column0 Uint64, column1 Uint64, column2 Optional<Int64>, column3 Optional<Utf8>, next Int64: (4, 3, 50, "Yesterday's Jam", 101)`},
 		{"aggregates of no rows", "SELECT COUNT(*), MIN(views) FROM episodes WHERE false", nil, "column0 Uint64, column1 Optional<Int64>: (0, NULL)"},
 		{"# not aggregated", "SELECT title, COUNT(*) FROM series", nil, "GENERIC_ERROR: 1:8: Column `title` must either be a key column in GROUP BY or it should be used in aggregation function"},
@@ -121,11 +121,10 @@ var sections = []section{
 		{"# a join after a left join", "SELECT b.id AS b, e.episode AS e FROM series AS a LEFT JOIN series AS b ON a.id = b.id + 1ul JOIN episodes AS e ON e.series = b.id WHERE b.id = 2", nil, "b Optional<Uint64>, e Optional<Uint64>: (2, 1)"},
 		{"# outside: joins of all rows", "SELECT 1 FROM series AS a CROSS JOIN series AS b", nil, "GENERIC_ERROR: 1:27: CROSS is outside of the supported subset of YQL"},
 		{"VIEW of an index", "SELECT id FROM series VIEW by_title WHERE title = 'IT Crowd'; SELECT id FROM series VIEW by_title AS s ORDER BY title DESC LIMIT 1", nil, "id Uint64: (1) | id Uint64: (2)"},
-		{"queries in FROM", "SELECT MAX(n) AS most FROM (SELECT series, views AS n FROM episodes WHERE season = 1)", nil, "most Optional<Int64>: (100)"},
 		{"AS_TABLE", "SELECT a, b FROM AS_TABLE($rows) WHERE a > 1", []string{"$rows = [<|a: 1, b: 'x'|>, <|a: 2, b: 'y'|>]"}, `a Int32, b String: (2, "y")`},
 		{"a query as a value", "SELECT id, (SELECT MAX(views) FROM episodes) AS top FROM series WHERE id = (SELECT MIN(series) FROM episodes)", nil, "id Uint64, top Optional<Int64>: (1, 100)"},
 		{"UNION ALL", "SELECT 1 AS a, 'x' AS b UNION ALL SELECT 2l AS a ORDER BY a DESC", nil, `a Int64, b Optional<String>: (2, NULL) (1, "x")`},
-		{"several statements", "SELECT 1; SELECT 2 AS b; DISCARD SELECT 3; SELECT id FROM series WHERE false", nil, "column0 Int32: (1) | b Int32: (2) | id Uint64:"},
+		{"several statements", "SELECT 1; SELECT 2 AS b; SELECT id FROM series WHERE false", nil, "column0 Int32: (1) | b Int32: (2) | id Uint64:"},
 		{"ranges of keys", "SELECT title FROM episodes WHERE series = 1 AND season >= 2; SELECT title FROM episodes WHERE series = 1 AND season = 1 AND episode = 2 OR series = 2", nil, `title Optional<Utf8>: ("The Work Outing") | title Optional<Utf8>: ("Calamity Jen") ("Minimum Viable Product")`},
 		{"# no such column", "SELECT nope FROM series", nil, "GENERIC_ERROR: 1:8: Column nope is not in scope"},
 		{"# no such table", "SELECT 1 FROM nope", nil, "SCHEME_ERROR: 1:15: Cannot find table 'db.[/local/nope]' because it does not exist or you do not have access permissions. Please check correctness of table path and user permissions."},
@@ -152,7 +151,6 @@ var sections = []section{
 		{"UPDATE ON", "UPDATE series ON SELECT 1ul AS id, 'on'u AS title UNION ALL SELECT 99ul AS id, 'no'u AS title; SELECT id, title FROM series WHERE id IN (1, 99)", nil, `id Uint64, title Optional<Utf8>: (1, "on")`},
 		{"DELETE", "DELETE FROM episodes WHERE views > 60 OR views IS NULL; SELECT title FROM episodes; DELETE FROM episodes; SELECT COUNT(*) AS n FROM episodes", nil, `title Optional<Utf8>: ("Calamity Jen") | n Uint64: (0)`},
 		{"DELETE ON", "DELETE FROM series ON SELECT 1ul AS id; DELETE FROM series ON (id) VALUES (2); SELECT id FROM series", nil, "id Uint64: (3)"},
-		{"RETURNING", "INSERT INTO series (id, title) VALUES (4, 'a') RETURNING id, title; UPDATE series SET rating = 1.0 WHERE id = 4 RETURNING *; UPSERT INTO series (id, rating) VALUES (4, 2.0) RETURNING title, rating; DELETE FROM series WHERE id = 4 RETURNING id", nil, `id Uint64, title Optional<Utf8>: (4, "a") | id Uint64, rating Optional<Double>, released Optional<Date>, title Optional<Utf8>: (4, 1, NULL, "a") | title Optional<Utf8>, rating Optional<Double>: ("a", 2) | id Uint64: (4)`},
 		{"an index follows", "UPDATE series SET title = 'Z' WHERE id = 1; SELECT id FROM series VIEW by_title WHERE title = 'Z'; SELECT id FROM series VIEW by_title WHERE title = 'IT Crowd'", nil, "id Uint64: (1) | id Uint64:"},
 		{"# twice in one insert", "INSERT INTO series (id) VALUES (4), (4)", nil, "PRECONDITION_FAILED: Constraint violated. Table: `/local/series`: Conflict with existing key."},
 		{"# no key", "UPSERT INTO series (title) VALUES ('a')", nil, "GENERIC_ERROR: 1:1: Missing key column in input: id for table: /local/series"},
@@ -163,16 +161,16 @@ var sections = []section{
 		{"# number of values", "UPSERT INTO series (id, title) VALUES (1)", nil, "GENERIC_ERROR: 1:40: VALUES has 1 values in a row, but 2 columns are named"},
 		{"# key", "UPDATE series SET id = 5", nil, "GENERIC_ERROR: 1:19: Cannot update primary key column: id"},
 		{"# insert or", "INSERT OR IGNORE INTO series (id) VALUES (1)", nil, "GENERIC_ERROR: 1:8: INSERT OR is outside of the supported subset of YQL"},
+		{"# outside: returning", "DELETE FROM series RETURNING id", nil, "GENERIC_ERROR: 1:20: RETURNING is outside of the supported subset of YQL"},
 	}},
 	{"Schema", "Schema statements run without transaction control, alone or together, not mixed with others.", []construct{
-		{"CREATE TABLE", "CREATE TABLE t (a Uint64 NOT NULL, b Utf8 NULL, c Decimal(22,9), d Text FAMILY f, FAMILY f (COMPRESSION = 'off'), PRIMARY KEY (a, b), INDEX i GLOBAL SYNC ON (c) COVER (d), INDEX j GLOBAL ASYNC ON (d)) WITH (AUTO_PARTITIONING_BY_LOAD = ENABLED, UNIFORM_PARTITIONS = 4)", nil, ""},
+		{"CREATE TABLE", "CREATE TABLE t (a Uint64 NOT NULL, b Utf8 NULL, c Decimal(22,9), d Text, PRIMARY KEY (a, b), INDEX i GLOBAL SYNC ON (c) COVER (d), INDEX j GLOBAL ASYNC ON (d)) WITH (AUTO_PARTITIONING_BY_LOAD = ENABLED, UNIFORM_PARTITIONS = 4)", nil, ""},
 		{"KEY_BLOOM_FILTER", "CREATE TABLE t (a Uint64, PRIMARY KEY (a)) WITH (KEY_BLOOM_FILTER = ENABLED, UNIFORM_PARTITIONS = 2)", nil, ""},
 		{"# bloom filter", "CREATE TABLE t (a Uint64, PRIMARY KEY (a)) WITH (KEY_BLOOM_FILTER = 1)", nil, "GENERIC_ERROR: 1:69: unexpected '1', expected 'ENABLED' or 'DISABLED'"},
 		{"ALTER TABLE with a bloom filter", "ALTER TABLE series SET (KEY_BLOOM_FILTER = DISABLED)", nil, ""},
-		{"PRIMARY KEY of one column", "CREATE TABLE `dir/t` (a Int32 PRIMARY KEY, b Utf8) PARTITION BY HASH(a)", nil, ""},
 		{"IF NOT EXISTS", "CREATE TABLE IF NOT EXISTS series (x Int32, PRIMARY KEY (x))", nil, ""},
 		{"DROP TABLE", "DROP TABLE series; DROP TABLE IF EXISTS series; DROP TABLE IF EXISTS nope", nil, ""},
-		{"ALTER TABLE", "ALTER TABLE series ADD COLUMN extra Int32, DROP COLUMN rating, SET (X = 1)", nil, ""},
+		{"ALTER TABLE", "ALTER TABLE series ADD COLUMN extra Int32, SET (X = 1)", nil, ""},
 		{"# exists", "CREATE TABLE series (x Int32, PRIMARY KEY (x))", nil, "SCHEME_ERROR: Check failed: path: '/local/series', error: path exist"},
 		{"# no key", "CREATE TABLE t (x Int32)", nil, "GENERIC_ERROR: 1:1: CREATE TABLE needs a PRIMARY KEY"},
 		{"# key column", "CREATE TABLE t (x Int32, PRIMARY KEY (y))", nil, "SCHEME_ERROR: Cannot create table /local/t: the primary key has the unknown column y"},
@@ -181,13 +179,9 @@ var sections = []section{
 		{"# missing", "DROP TABLE nope", nil, "SCHEME_ERROR: Path does not exist: /local/nope"},
 		{"# mixed", "CREATE TABLE t (x Int32, PRIMARY KEY (x)); SELECT 1", nil, "GENERIC_ERROR: Queries with mixed data and scheme operations are not supported. Use separate queries for different types of operations."},
 		{"# outside: unique", "CREATE TABLE t (x Int32, PRIMARY KEY (x), INDEX i GLOBAL UNIQUE ON (x))", nil, "GENERIC_ERROR: 1:58: UNIQUE is outside of the supported subset of YQL"},
-		{"indexes of a table that is there", "ALTER TABLE series ADD INDEX i GLOBAL SYNC ON (released) COVER (rating), DROP INDEX by_title", nil, ""},
-		{"RENAME TO", "ALTER TABLE series RENAME TO `dir/films`", nil, ""},
-		{"# index type", "ALTER TABLE series ADD INDEX i GLOBAL ON (rating)", nil, "SCHEME_ERROR: Cannot alter table /local/series: column rating of type Double cannot be part of index i"},
-		{"# index exists", "ALTER TABLE series ADD INDEX by_title GLOBAL ON (released)", nil, "SCHEME_ERROR: Cannot alter table /local/series: duplicated or empty name of an index: \"by_title\""},
-		{"# no index", "ALTER TABLE series DROP INDEX i", nil, "SCHEME_ERROR: Cannot alter table /local/series: no index i"},
-		{"# rename to what exists", "ALTER TABLE series RENAME TO episodes", nil, "SCHEME_ERROR: Check failed: path: '/local/episodes', error: path exist"},
 		{"# outside: changefeed", "ALTER TABLE series ADD CHANGEFEED f WITH (MODE = 'UPDATES')", nil, "GENERIC_ERROR: 1:20: ALTER TABLE with ADD CHANGEFEED is outside of the supported subset of YQL"},
+		{"# outside: an index for a table that is there", "ALTER TABLE series ADD INDEX i GLOBAL ON (released)", nil, "GENERIC_ERROR: 1:20: ALTER TABLE with ADD INDEX is outside of the supported subset of YQL"},
+		{"# outside: columns that go", "ALTER TABLE series DROP COLUMN rating", nil, "GENERIC_ERROR: 1:20: unexpected 'DROP', expected 'ADD COLUMN' or 'SET'"},
 		{"# outside: view", "CREATE VIEW v AS SELECT 1", nil, "GENERIC_ERROR: 1:8: VIEW is outside of the supported subset of YQL"},
 	}},
 }

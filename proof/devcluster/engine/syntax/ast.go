@@ -39,17 +39,15 @@ type (
 	// SelectStmt is a query whose rows are a result set.
 	SelectStmt struct {
 		Pos
-		Query   *Query
-		Discard bool
+		Query *Query
 	}
 	// Write is INSERT, UPSERT or REPLACE INTO table.
 	Write struct {
 		Pos
-		Verb      Verb
-		Table     Name
-		Columns   []Name // empty: by the names of the source
-		Source    *Source
-		Returning []SelectItem
+		Verb    Verb
+		Table   Name
+		Columns []Name // empty: by the names of the source
+		Source  *Source
 	}
 	// Update is UPDATE table SET ... WHERE, or UPDATE table ON source.
 	Update struct {
@@ -59,7 +57,6 @@ type (
 		Where     Expr
 		On        *Source
 		OnColumns []Name
-		Returning []SelectItem
 	}
 	// Delete is DELETE FROM table WHERE, or DELETE FROM table ON source.
 	Delete struct {
@@ -68,7 +65,6 @@ type (
 		Where     Expr
 		On        *Source
 		OnColumns []Name
-		Returning []SelectItem
 	}
 	// CreateTable is CREATE TABLE.
 	CreateTable struct {
@@ -86,16 +82,12 @@ type (
 		Table    Name
 		IfExists bool
 	}
-	// AlterTable is ALTER TABLE with ADD and DROP of columns and indexes, or RENAME TO alone.
+	// AlterTable is ALTER TABLE with ADD of columns and SET of settings.
 	AlterTable struct {
 		Pos
-		Table       Name
-		Add         []ColumnDef
-		Drop        []Name
-		AddIndexes  []IndexDef
-		DropIndexes []Name
-		KeyBloom    *bool // KEY_BLOOM_FILTER; nil: not said
-		RenameTo    *Name
+		Table    Name
+		Add      []ColumnDef
+		KeyBloom *bool // KEY_BLOOM_FILTER; nil: not said
 	}
 )
 
@@ -144,12 +136,12 @@ type Source struct {
 	Values [][]Expr
 }
 
-// Query is one SELECT, or several joined by UNION ALL, with order and limits.
+// Query is one SELECT, or several joined by UNION ALL, with order and limit.
 type Query struct {
 	Pos
-	Selects       []*Select
-	OrderBy       []OrderItem
-	Limit, Offset Expr
+	Selects []*Select
+	OrderBy []OrderItem
+	Limit   Expr
 }
 
 // OrderItem is one expression of ORDER BY.
@@ -175,13 +167,12 @@ type SelectItem struct {
 	As    string
 }
 
-// From is a source of rows: a join if Join is set, else one of Table, Query, Param and Rows.
+// From is a source of rows: a join if Join is set, else one of Table, Param and Rows.
 type From struct {
 	Pos
 	Alias string
-	Table *Name // a table by its path
-	View  *Name // and the index to read it through
-	Query *Query
+	Table *Name  // a table by its path
+	View  *Name  // and the index to read it through
 	Param string // FROM $name
 	Rows  Expr   // FROM AS_TABLE(expression)
 

@@ -13,9 +13,6 @@ func (p *parser) createTable() *CreateTable {
 		}
 	}
 	p.expect(")")
-	if p.word("PARTITION", "BY", "HASH") {
-		p.brackets()
-	}
 	if p.word("WITH") {
 		s.KeyBloom = p.settings()
 	}
@@ -32,38 +29,17 @@ func (p *parser) tableElement(s *CreateTable) {
 		s.Key = p.names("the name of a column")
 	case p.isWords("INDEX") && p.peekAt(2).word("GLOBAL"), p.isWords("INDEX") && p.peekAt(2).word("LOCAL"):
 		s.Indexes = append(s.Indexes, p.index())
-	case p.isWords("FAMILY"): // how columns are stored: accepted, of no effect
-		p.at++
-		p.name("the name of a family")
-		p.brackets()
 	default:
-		c, key := p.column()
-		s.Columns = append(s.Columns, c)
-		if key {
-			if s.Key != nil {
-				p.fail(c.Name.Pos, "a second PRIMARY KEY")
-			}
-			s.Key = []Name{c.Name}
-		}
+		s.Columns = append(s.Columns, p.column())
 	}
 }
 
-func (p *parser) column() (c ColumnDef, key bool) {
-	c.Name = p.name("the name of a column")
-	c.Type = p.typ()
-	for {
-		switch {
-		case p.word("NOT", "NULL"):
-			c.NotNull = true
-		case p.word("NULL"):
-		case p.word("FAMILY"):
-			p.name("the name of a family")
-		case p.word("PRIMARY", "KEY"):
-			key = true
-		default:
-			return c, key
-		}
+func (p *parser) column() ColumnDef {
+	c := ColumnDef{Name: p.name("the name of a column"), Type: p.typ()}
+	if c.NotNull = p.word("NOT", "NULL"); !c.NotNull {
+		p.word("NULL")
 	}
+	return c
 }
 
 func (p *parser) index() IndexDef {
@@ -130,40 +106,22 @@ func (p *parser) alterTable() *AlterTable {
 	s.Table = p.table()
 	for {
 		switch {
-		case p.isWords("ADD", "INDEX") && (p.peekAt(3).word("GLOBAL") || p.peekAt(3).word("LOCAL")):
-			p.at++
-			s.AddIndexes = append(s.AddIndexes, p.index())
-		case p.isWords("DROP", "INDEX") && !p.peekAt(2).punct(",") && p.peekAt(2).kind != tEOF:
-			p.at += 2
-			s.DropIndexes = append(s.DropIndexes, p.name("the name of an index"))
-		case p.isWords("RENAME", "TO") && s.isEmpty():
-			p.at += 2
-			n := p.table()
-			s.RenameTo = &n
-			return s
-		case p.isWords("ADD", "CHANGEFEED"), p.isWords("ADD", "FAMILY"), p.isWords("DROP", "CHANGEFEED"):
+		case p.isWords("ADD", "INDEX"), p.isWords("ADD", "CHANGEFEED"), p.isWords("ADD", "FAMILY"):
 			p.fail(p.peek().pos, "ALTER TABLE with %s %s is outside of the supported subset of YQL", p.peek().text, p.peekAt(1).text)
 		case p.word("ADD"):
 			p.word("COLUMN")
-			c, key := p.column()
-			if key || c.NotNull {
-				p.fail(c.Name.Pos, "an added column can be neither a key nor NOT NULL")
+			c := p.column()
+			if c.NotNull {
+				p.fail(c.Name.Pos, "an added column cannot be NOT NULL")
 			}
 			s.Add = append(s.Add, c)
-		case p.word("DROP"):
-			p.word("COLUMN")
-			s.Drop = append(s.Drop, p.name("the name of a column"))
 		case p.word("SET") && p.peek().punct("("):
 			s.KeyBloom = p.settings()
 		default:
-			p.unexpected("'ADD COLUMN', 'DROP COLUMN', 'ADD INDEX', 'DROP INDEX' or, alone, 'RENAME TO'")
+			p.unexpected("'ADD COLUMN' or 'SET'")
 		}
 		if !p.punct(",") {
 			return s
 		}
 	}
-}
-
-func (s *AlterTable) isEmpty() bool {
-	return s.KeyBloom == nil && s.Add == nil && s.Drop == nil && s.AddIndexes == nil && s.DropIndexes == nil
 }

@@ -83,7 +83,7 @@ func (p *parser) bound(n int, t token) {
 
 func (p *parser) in(pos Pos, x Expr, neg bool) Expr {
 	in := &In{Pos: pos, X: x, Not: neg}
-	if !p.peek().punct("(") || p.bracketedQuery() {
+	if !p.peek().punct("(") {
 		in.Over = p.unary()
 		return in
 	}
@@ -208,7 +208,7 @@ func (p *parser) until(bracket string) []Expr {
 
 // brackets1 takes what follows '(': a query, an expression or a tuple.
 func (p *parser) brackets1(t token) Expr {
-	if p.isWords("SELECT") || p.peek().punct("(") && p.bracketedQuery() && p.queryFits() {
+	if p.isWords("SELECT") {
 		q := p.query()
 		p.expect(")")
 		return &Sub{Pos: t.pos, Query: q}
@@ -226,25 +226,6 @@ func (p *parser) brackets1(t token) Expr {
 	}
 	p.expect(")")
 	return tuple
-}
-
-// queryFits tells ((SELECT 1)) from ((SELECT 1) + 1): what follows the inner brackets
-// must end a query.
-func (p *parser) queryFits() bool {
-	depth := 0
-	for i := 0; ; i++ {
-		switch t := p.peekAt(i); {
-		case t.kind == tEOF:
-			return false
-		case t.punct("("):
-			depth++
-		case t.punct(")"):
-			if depth--; depth == 0 {
-				after := p.peekAt(i + 1)
-				return after.punct(")") || after.word("UNION")
-			}
-		}
-	}
 }
 
 func (p *parser) columnOf(t token) Expr {

@@ -116,7 +116,8 @@ var outside = []string{
 	"INTERSECT", "EXCEPT", "WITHOUT", "MATCH_RECOGNIZE", "PROCESS", "REDUCE", "DEFINE", "EVALUATE", "DO", "COMMIT", "ROLLBACK", "EXPORT",
 	"IMPORT", "GRANT", "REVOKE", "BACKUP", "RESTORE", "ANALYZE", "ROLLUP", "CUBE", "GROUPING", "EXTERNAL",
 	"TOPIC", "USER", "ROLE", "OBJECT", "SEQUENCE", "CHANGEFEED", "FAMILY", "DEFAULT", "TEMP", "TEMPORARY", "RENAME", "STREAM", "CONCAT", "USE",
-	"COLLATE", "UNIQUE", "LOCAL", "COMPACT", "VIEW", "GROUP", "HAVING", "DISTINCT", "CROSS",
+	"COLLATE", "UNIQUE", "LOCAL", "COMPACT", "VIEW", "GROUP", "HAVING", "DISTINCT", "CROSS", "RETURNING", "DISCARD", "OFFSET", "USING",
+	"LIKE", "ILIKE", "REGEXP", "RLIKE", "MATCH", "CASE", "EXISTS", "XOR",
 }
 
 // unexpected fails at the next token; want says what would have been right.
@@ -214,15 +215,9 @@ func (p *parser) statement() Statement {
 	if t.kind == tParam {
 		return p.assign()
 	}
-	if t.punct("(") {
-		return &SelectStmt{Pos: t.pos, Query: p.query()}
-	}
 	switch strings.ToUpper(t.text) {
 	case "SELECT":
 		return &SelectStmt{Pos: t.pos, Query: p.query()}
-	case "DISCARD":
-		p.at++
-		return &SelectStmt{Pos: t.pos, Query: p.query(), Discard: true}
 	case "PRAGMA":
 		return p.pragma()
 	case "DECLARE":
@@ -311,17 +306,16 @@ func (p *parser) write() *Write {
 	}
 	p.expectWord("INTO")
 	s.Table = p.table()
-	if p.peek().punct("(") && !p.peekAt(1).word("SELECT") {
+	if p.peek().punct("(") {
 		s.Columns = p.names("the name of a column")
 	}
 	s.Source = p.source()
-	s.Returning = p.returning()
 	return s
 }
 
 func (p *parser) source() *Source {
 	if !p.word("VALUES") {
-		if !p.peek().word("SELECT") && !p.peek().punct("(") {
+		if !p.peek().word("SELECT") {
 			p.unexpected("'VALUES' or 'SELECT'")
 		}
 		return &Source{Query: p.query()}
@@ -341,18 +335,10 @@ func (p *parser) source() *Source {
 	}
 }
 
-func (p *parser) returning() []SelectItem {
-	if !p.word("RETURNING") {
-		return nil
-	}
-	return p.items()
-}
-
 func (p *parser) update() *Update {
 	s := &Update{Pos: p.next().pos, Table: p.table()}
 	if p.word("ON") {
 		s.OnColumns, s.On = p.on()
-		s.Returning = p.returning()
 		return s
 	}
 	p.expectWord("SET")
@@ -367,7 +353,6 @@ func (p *parser) update() *Update {
 	if p.word("WHERE") {
 		s.Where = p.expr()
 	}
-	s.Returning = p.returning()
 	return s
 }
 
@@ -381,12 +366,11 @@ func (p *parser) delete() *Delete {
 	case p.word("WHERE"):
 		s.Where = p.expr()
 	}
-	s.Returning = p.returning()
 	return s
 }
 
 func (p *parser) on() (columns []Name, src *Source) {
-	if p.peek().punct("(") && !p.peekAt(1).word("SELECT") {
+	if p.peek().punct("(") {
 		columns = p.names("the name of a column")
 	}
 	return columns, p.source()

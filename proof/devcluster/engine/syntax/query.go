@@ -2,33 +2,14 @@ package syntax
 
 import "strings"
 
-// query takes a SELECT with all that may follow it; a query in brackets as well.
+// query takes a SELECT with all that may follow it.
 func (p *parser) query() *Query {
 	defer p.enter()()
-	q := &Query{Pos: p.peek().pos}
-	if p.peek().punct("(") && p.bracketedQuery() {
-		p.at++
-		inner := p.query()
-		p.expect(")")
-		if !p.isWords("UNION") {
-			return inner
-		}
-		if inner.Limit != nil || inner.Offset != nil || inner.OrderBy != nil {
-			p.fail(inner.Pos, "ORDER BY and LIMIT of a part of a UNION are outside of the supported subset of YQL")
-		}
-		q.Selects = inner.Selects
-	} else {
-		q.Selects = []*Select{p.selectCore()}
-	}
+	q := &Query{Pos: p.peek().pos, Selects: []*Select{p.selectCore()}}
 	for p.word("UNION") {
 		p.expectWord("ALL")
-		open := p.punct("(")
 		q.Selects = append(q.Selects, p.selectCore())
-		if open {
-			p.expect(")")
-		}
 	}
-	p.word("ASSUME")
 	if p.word("ORDER", "BY") {
 		for {
 			item := OrderItem{X: p.expr()}
@@ -43,23 +24,8 @@ func (p *parser) query() *Query {
 	}
 	if p.word("LIMIT") {
 		q.Limit = p.expr()
-		switch {
-		case p.word("OFFSET"):
-			q.Offset = p.expr()
-		case p.punct(","): // LIMIT offset, count
-			q.Offset, q.Limit = q.Limit, p.expr()
-		}
 	}
 	return q
-}
-
-// bracketedQuery reports whether the brackets that open next hold a query.
-func (p *parser) bracketedQuery() bool {
-	n := 0
-	for p.peekAt(n).punct("(") {
-		n++
-	}
-	return n > 0 && p.peekAt(n).word("SELECT")
 }
 
 func (p *parser) selectCore() *Select {
@@ -136,10 +102,6 @@ func (p *parser) fromItem() *From {
 	t := p.peek()
 	f := &From{Pos: t.pos}
 	switch {
-	case t.punct("("):
-		p.at++
-		f.Query = p.query()
-		p.expect(")")
 	case t.kind == tParam:
 		p.at++
 		f.Param = t.text
@@ -153,10 +115,7 @@ func (p *parser) fromItem() *From {
 		if p.peek().punct("(") {
 			p.fail(t.pos, "the table function %s is outside of the supported subset of YQL", t.text)
 		}
-		if p.punct(":") {
-			v := p.name("the name of an index")
-			f.View = &v
-		} else if p.word("VIEW") {
+		if p.word("VIEW") {
 			v := p.name("the name of an index")
 			f.View = &v
 		}
@@ -165,12 +124,5 @@ func (p *parser) fromItem() *From {
 		}
 	}
 	f.Alias = p.alias()
-	if f.View == nil && p.word("VIEW") { // FROM t AS a VIEW i is accepted as well
-		v := p.name("the name of an index")
-		f.View = &v
-		if f.Table == nil {
-			p.fail(v.Pos, "VIEW needs a table")
-		}
-	}
 	return f
 }

@@ -54,18 +54,15 @@ func (v visitor) script(s *Script) {
 			v.query(st.Query)
 		case *Write:
 			v.source(st.Source)
-			v.items(st.Returning)
 		case *Update:
 			for _, set := range st.Set {
 				v.in(set.X)
 			}
 			v.in(st.Where)
 			v.source(st.On)
-			v.items(st.Returning)
 		case *Delete:
 			v.in(st.Where)
 			v.source(st.On)
-			v.items(st.Returning)
 		}
 	}
 }
@@ -110,7 +107,6 @@ func (v visitor) query(q *Query) {
 		v.in(o.X)
 	}
 	v.in(q.Limit)
-	v.in(q.Offset)
 }
 
 func (v visitor) fromItem(f *From) {
@@ -118,7 +114,6 @@ func (v visitor) fromItem(f *From) {
 		return
 	}
 	v.from(f)
-	v.query(f.Query)
 	v.in(f.Rows)
 	v.fromItem(f.Left)
 	v.fromItem(f.Right)
