@@ -141,7 +141,7 @@ func (db *DB) execute(ctx context.Context, tx *Tx, p *plan, req *Request, emit E
 			return st, err
 		}
 	}
-	e := &exec{ctx: ctx, db: db, tx: tx, req: req, params: params, now: start, emit: emit}
+	e := &exec{ctx: ctx, db: db, tx: tx, req: req, params: params, emit: emit}
 	for _, s := range p.ddl {
 		if err = s(e); err != nil {
 			break

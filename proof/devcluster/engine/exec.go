@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
@@ -21,7 +20,6 @@ type exec struct {
 	req    *Request
 	params []value.Value
 	cells  []any // what is computed once: see compiler.cell
-	now    time.Time
 	held   int
 	ticks  int
 	emit   Emit

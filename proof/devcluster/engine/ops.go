@@ -64,7 +64,7 @@ func comparer(ta, tb *value.Type) func(x, y value.Value) int {
 	}
 	ca, ok1 := value.Convert(ta, t)
 	cb, ok2 := value.Convert(tb, t)
-	if !ok1 || !ok2 || !value.Comparable(t) && t.Kind != value.Dict {
+	if !ok1 || !ok2 || !value.Comparable(t) {
 		return nil
 	}
 	if ta.Equal(t) && tb.Equal(t) {

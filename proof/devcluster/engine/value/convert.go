@@ -3,7 +3,6 @@ package value
 import (
 	"fmt"
 	"math"
-	"time"
 )
 
 // intSize is the width of integer kinds in bits.
@@ -23,7 +22,7 @@ var timeRank = [lastPrimitive]int{Date: 1, Datetime: 2, Timestamp: 3, Date32: 11
 var timeOfRank = map[int]Kind{1: Date, 2: Datetime, 3: Timestamp, 11: Date32, 12: Datetime64, 13: Timestamp64}
 
 // Common returns the type that values of a and b both become when they meet (in
-// arithmetic, comparisons, CASE, COALESCE, lists), or false if there is none.
+// arithmetic, comparisons, COALESCE, lists), or false if there is none.
 func Common(a, b *Type) (*Type, bool) {
 	if a.Equal(b) {
 		return a, true
@@ -39,9 +38,9 @@ func Common(a, b *Type) (*Type, bool) {
 			return nil, false
 		}
 		return OptionalOf(c), true
-	case a.Kind == EmptyList && b.Kind == List, a.Kind == EmptyDict && b.Kind == Dict:
+	case a.Kind == EmptyList && b.Kind == List:
 		return b, true
-	case b.Kind == EmptyList && a.Kind == List, b.Kind == EmptyDict && a.Kind == Dict:
+	case b.Kind == EmptyList && a.Kind == List:
 		return a, true
 	case a.Kind != b.Kind && (a.Kind >= lastPrimitive || b.Kind >= lastPrimitive) && a.Kind != Decimal && b.Kind != Decimal:
 		return nil, false
@@ -67,13 +66,6 @@ func Common(a, b *Type) (*Type, bool) {
 		return TupleOf(elems...), true
 	case Struct:
 		return commonStruct(a, b)
-	case Dict:
-		k, ok1 := Common(a.Key, b.Key)
-		e, ok2 := Common(a.Elem, b.Elem)
-		if ok1 && ok2 {
-			return DictOf(k, e), true
-		}
-		return nil, false
 	}
 	return commonPrimitive(a, b)
 }
@@ -153,14 +145,14 @@ func Convert(from, to *Type) (conv func(Value) Value, ok bool) {
 			}
 			return f(v.Unwrap()).Just()
 		}, ok
-	case from.Kind == EmptyList && to.Kind == List, from.Kind == EmptyDict && to.Kind == Dict:
+	case from.Kind == EmptyList && to.Kind == List:
 		return same, true
 	}
 	if c, ok := Common(from, to); !ok || !c.Equal(to) {
 		return nil, false
 	}
 	switch to.Kind {
-	case List, Tuple, Struct, Dict:
+	case List, Tuple, Struct:
 		return convertItems(from, to)
 	}
 	f, _, err := castScalar(from, to)
@@ -180,25 +172,20 @@ func Convert(from, to *Type) (conv func(Value) Value, ok bool) {
 }
 
 func convertItems(from, to *Type) (func(Value) Value, bool) {
-	convs := make([]func(Value) Value, 0, 2)
-	add := func(a, b *Type) bool {
-		f, ok := Convert(a, b)
-		convs = append(convs, f)
-		return ok
-	}
-	ok := true
-	switch to.Kind {
-	case List:
-		ok = add(from.Elem, to.Elem)
-	case Dict:
-		ok = add(from.Key, to.Key) && add(from.Elem, to.Elem)
-	default:
+	pairs := [][2]*Type{{from.Elem, to.Elem}}
+	if to.Kind != List {
+		pairs = nil
 		for i := range to.Members {
-			ok = ok && add(from.Members[i].Type, to.Members[i].Type)
+			pairs = append(pairs, [2]*Type{from.Members[i].Type, to.Members[i].Type})
 		}
 	}
-	if !ok {
-		return nil, false
+	var convs []func(Value) Value
+	for _, p := range pairs {
+		f, ok := Convert(p[0], p[1])
+		if !ok {
+			return nil, false
+		}
+		convs = append(convs, f)
 	}
 	return func(v Value) Value {
 		items := make([]Value, len(v.Items))
@@ -264,7 +251,10 @@ func Cast(from, to *Type) (*Type, func(Value) Value, error) {
 			}
 		}, nil
 	}
-	f, total, err := cast(from, to)
+	if from.Equal(to) || from.Kind == EmptyList && to.Kind == List {
+		return to, func(v Value) Value { return v }, nil
+	}
+	f, total, err := castScalar(from, to)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -281,75 +271,6 @@ func Cast(from, to *Type) (*Type, func(Value) Value, error) {
 
 // caster converts one value; false means that it cannot be converted.
 type caster func(Value) (Value, bool)
-
-func cast(from, to *Type) (f caster, total bool, err error) {
-	keep := func(v Value) (Value, bool) { return v, true }
-	switch {
-	case from.Equal(to):
-		return keep, true, nil
-	case from.Kind == EmptyList && to.Kind == List, from.Kind == EmptyDict && to.Kind == Dict:
-		return keep, true, nil
-	case from.Kind == Tagged:
-		return cast(from.Elem, to)
-	case from.Kind == to.Kind && (to.Kind == List || to.Kind == Tuple || to.Kind == Struct || to.Kind == Dict):
-		return castItems(from, to)
-	}
-	return castScalar(from, to)
-}
-
-func castItems(from, to *Type) (caster, bool, error) {
-	var convs []func(Value) Value
-	var unwrap []bool
-	total := true
-	add := func(a, b *Type) error {
-		t, f, err := Cast(a, b)
-		if err != nil {
-			return err
-		}
-		fails := t.Kind == Optional && b.Kind != Optional
-		total = total && !fails
-		convs, unwrap = append(convs, f), append(unwrap, fails)
-		return nil
-	}
-	var err error
-	switch to.Kind {
-	case List:
-		err = add(from.Elem, to.Elem)
-	case Dict:
-		if err = add(from.Key, to.Key); err == nil {
-			err = add(from.Elem, to.Elem)
-		}
-	default:
-		if len(from.Members) != len(to.Members) {
-			return nil, false, fmt.Errorf("cannot cast %s to %s", from, to)
-		}
-		for i := range to.Members {
-			if from.Members[i].Name != to.Members[i].Name {
-				return nil, false, fmt.Errorf("cannot cast %s to %s", from, to)
-			}
-			if err = add(from.Members[i].Type, to.Members[i].Type); err != nil {
-				break
-			}
-		}
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	return func(v Value) (Value, bool) {
-		items := make([]Value, len(v.Items))
-		for i, it := range v.Items {
-			r := convs[i%len(convs)](it)
-			if unwrap[i%len(convs)] {
-				if r.IsNull() {
-					return Value{}, false
-				}
-				r = r.Unwrap()
-			}
-			items[i] = r
-		}
-		return Value{Items: items}, true
-	}, total, nil
-}
 
 func castScalar(from, to *Type) (f caster, total bool, err error) {
 	a, b := from.Kind, to.Kind
@@ -370,8 +291,6 @@ func castScalar(from, to *Type) (f caster, total bool, err error) {
 	case IsTime(a) && IsTime(b):
 		f, total := castTime(a, b)
 		return f, total, nil
-	case a >= TzDate && a <= TzTimestamp || b >= TzDate && b <= TzTimestamp:
-		return castTz(from, to)
 	case IsInterval(a) && IsInterval(b):
 		return func(v Value) (Value, bool) { return v, InRange(b, int64(v.Lo)) }, b == Interval64, nil
 	}
@@ -447,44 +366,6 @@ func castTime(a, b Kind) (caster, bool) {
 		}
 		return Int(n), InRange(b, n)
 	}, timeRank[b] > 10 || timeRank[a] < 10
-}
-
-// castTz goes between a Tz type and the times without a zone.
-func castTz(from, to *Type) (caster, bool, error) {
-	base := map[Kind]Kind{TzDate: Date, TzDatetime: Datetime, TzTimestamp: Timestamp}
-	if k, ok := base[to.Kind]; ok && IsTime(from.Kind) {
-		conv, total := castTime(from.Kind, k)
-		layout := tzLayouts[to.Kind]
-		return func(v Value) (Value, bool) {
-			v, ok := conv(v)
-			us := int64(v.Lo) * timeUnit[timeRank[k]%10]
-			return Text(time.UnixMicro(us).UTC().Format(layout) + ",GMT"), ok
-		}, total, nil
-	}
-	k, ok := base[from.Kind]
-	if !ok || !IsTime(to.Kind) {
-		return nil, false, fmt.Errorf("cannot cast %s to %s", from, to)
-	}
-	conv, _ := castTime(k, to.Kind)
-	return func(v Value) (Value, bool) {
-		at, zone, err := splitTz(from.Kind, v.S)
-		if err != nil {
-			return Value{}, false
-		}
-		if zone == "GMT" {
-			zone = "UTC"
-		}
-		loc, err := time.LoadLocation(zone)
-		if err != nil {
-			return Value{}, false
-		}
-		at = time.Date(at.Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), loc)
-		n, _ := floorDiv(at.UnixMicro(), timeUnit[timeRank[k]%10])
-		if !InRange(k, n) {
-			return Value{}, false
-		}
-		return conv(Int(n))
-	}, false, nil
 }
 
 func castDecimal(from, to *Type) (caster, bool, error) {

@@ -143,56 +143,6 @@ func divRound(a, d *big.Int) *big.Int {
 	return q
 }
 
-// DecimalArith computes a op b for two decimals of type t; op is one of + - * / %.
-func DecimalArith(t *Type, op byte, a, b Value) Value {
-	x, y := decBig(a), decBig(b)
-	if decSpecial(x) || decSpecial(y) { // infinities and NaN as floats have them
-		return specialArith(op, x, y)
-	}
-	scale := pow10(t.Scale)
-	switch op {
-	case '+':
-		x.Add(x, y)
-	case '-':
-		x.Sub(x, y)
-	case '*':
-		x = divRound(x.Mul(x, y), scale)
-	default:
-		if y.Sign() == 0 {
-			switch {
-			case x.Sign() == 0 || op == '%':
-				return bigDec(decNaN)
-			case x.Sign() < 0:
-				return bigDec(decNegInf)
-			}
-			return bigDec(decInf)
-		}
-		if op == '%' {
-			x.Rem(x, y)
-		} else {
-			x = divRound(x.Mul(x, scale), y)
-		}
-	}
-	return clampDec(t, x)
-}
-
-func specialArith(op byte, x, y *big.Int) Value {
-	f := func(b *big.Int) float64 {
-		v, _ := strconv.ParseFloat(formatDecimal(&Type{Kind: Decimal}, bigDec(b)), 64)
-		return v
-	}
-	r := floatArith(op, f(x), f(y))
-	switch {
-	case r != r:
-		return bigDec(decNaN)
-	case r > 1e35:
-		return bigDec(decInf)
-	case r < -1e35:
-		return bigDec(decNegInf)
-	}
-	return Value{} // a number divided by an infinity
-}
-
 // dyNumber is a parsed DyNumber: 0.digits · 10^exp.
 type dyNumber struct {
 	neg    bool

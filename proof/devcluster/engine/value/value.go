@@ -230,7 +230,7 @@ func compareFloat(a, b float64) int {
 }
 
 // AppendHash appends bytes that are equal exactly for equal values of t: keys of
-// groups, of DISTINCT, of joins and of IN.
+// joins and of IN.
 func AppendHash(b []byte, t *Type, v Value) []byte {
 	if t.Kind == Optional {
 		if v.Null == 1 {

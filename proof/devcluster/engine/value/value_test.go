@@ -134,33 +134,6 @@ func TestRowForm(t *testing.T) {
 	}
 }
 
-func TestDecimalArithmetic(t *testing.T) {
-	dec, _ := DecimalOf(22, 9)
-	for _, c := range []struct {
-		a    string
-		op   byte
-		b    string
-		want string
-	}{
-		{"1.5", '+', "0.25", "1.75"}, {"1", '-', "2", "-1"}, {"0.1", '*', "0.1", "0.01"}, {"1", '/', "3", "0.333333333"}, {"-1", '/', "3", "-0.333333333"},
-		{"2", '/', "3", "0.666666667"}, {"7", '%', "4", "3"}, {"1", '/', "0", "inf"}, {"-1", '/', "0", "-inf"}, {"0", '/', "0", "nan"},
-		{"inf", '+', "1", "inf"}, {"inf", '-', "inf", "nan"}, {"nan", '*', "0", "nan"}, {"1", '/', "inf", "0"},
-		{"9999999999999", '*', "10", "inf"}, {"0.0000000005", '+', "0", "0"}, {"0.0000000015", '+', "0", "0.000000002"},
-	} {
-		a, err := Parse(dec, c.a)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := Parse(dec, c.b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := Format(dec, DecimalArith(dec, c.op, a, b)); got != c.want {
-			t.Errorf("%s %c %s = %s, want %s", c.a, c.op, c.b, got, c.want)
-		}
-	}
-}
-
 func TestParseRefuses(t *testing.T) {
 	dec, _ := DecimalOf(22, 9)
 	for _, c := range []struct {
