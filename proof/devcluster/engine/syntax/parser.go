@@ -1,9 +1,6 @@
 package syntax
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // The bounds of a text.
 const (
@@ -21,7 +18,7 @@ func Parse(text string) (s *Script, err error) {
 	if lexErr != nil {
 		return nil, lexErr
 	}
-	p := &parser{tokens: tokens}
+	p := &parser{cursor{tokens: tokens}}
 	defer func() { // the parser leaves a faulty text by panic(*Error)
 		if r := recover(); r != nil {
 			e, ok := r.(*Error)
@@ -34,100 +31,8 @@ func Parse(text string) (s *Script, err error) {
 	return p.script(), nil
 }
 
-type parser struct {
-	tokens []token
-	at     int
-	depth  int
-}
-
-func (p *parser) fail(pos Pos, format string, args ...any) { panic(fail(pos, format, args...)) }
-
-// enter counts one level of nesting; the caller defers the returned function.
-func (p *parser) enter() func() {
-	p.depth++
-	if p.depth > maxDepth {
-		p.fail(p.peek().pos, "nested deeper than %d levels", maxDepth)
-	}
-	return p.leave
-}
-
-func (p *parser) leave() { p.depth-- }
-
-func (p *parser) peek() token { return p.tokens[p.at] }
-
-func (p *parser) peekAt(n int) token { return p.tokens[min(p.at+n, len(p.tokens)-1)] }
-
-func (p *parser) next() token {
-	t := p.tokens[p.at]
-	if t.kind != tEOF {
-		p.at++
-	}
-	return t
-}
-
-func (t token) word(w string) bool { return t.kind == tWord && strings.EqualFold(t.text, w) }
-
-func (t token) punct(s string) bool { return t.kind == tPunct && t.text == s }
-
-// isWords reports whether the given keywords come next.
-func (p *parser) isWords(words ...string) bool {
-	for i, w := range words {
-		if !p.peekAt(i).word(w) {
-			return false
-		}
-	}
-	return true
-}
-
-// word takes the keywords if they come next.
-func (p *parser) word(words ...string) bool {
-	if !p.isWords(words...) {
-		return false
-	}
-	p.at += len(words)
-	return true
-}
-
-func (p *parser) punct(s string) bool {
-	if !p.peek().punct(s) {
-		return false
-	}
-	p.at++
-	return true
-}
-
-func (p *parser) expectWord(words ...string) {
-	for _, w := range words {
-		if !p.word(w) {
-			p.unexpected("'" + w + "'")
-		}
-	}
-}
-
-func (p *parser) expect(s string) {
-	if !p.punct(s) {
-		p.unexpected("'" + s + "'")
-	}
-}
-
-// outside are keywords of YQL that the subset leaves out: an error names them as such.
-var outside = []string{
-	"WINDOW", "OVER", "PARTITION", "FLATTEN", "SAMPLE", "TABLESAMPLE", "RIGHT", "FULL", "SEMI", "EXCLUSION", "ONLY", "ANY",
-	"INTERSECT", "EXCEPT", "WITHOUT", "MATCH_RECOGNIZE", "PROCESS", "REDUCE", "DEFINE", "EVALUATE", "DO", "COMMIT", "ROLLBACK", "EXPORT",
-	"IMPORT", "GRANT", "REVOKE", "BACKUP", "RESTORE", "ANALYZE", "ROLLUP", "CUBE", "GROUPING", "EXTERNAL",
-	"TOPIC", "USER", "ROLE", "OBJECT", "SEQUENCE", "CHANGEFEED", "FAMILY", "DEFAULT", "TEMP", "TEMPORARY", "RENAME", "STREAM", "CONCAT", "USE",
-	"COLLATE", "UNIQUE", "LOCAL", "COMPACT", "VIEW", "GROUP", "HAVING", "DISTINCT", "CROSS", "RETURNING", "DISCARD", "OFFSET", "USING",
-	"LIKE", "ILIKE", "REGEXP", "RLIKE", "MATCH", "CASE", "EXISTS", "XOR",
-}
-
-// unexpected fails at the next token; want says what would have been right.
-func (p *parser) unexpected(want string) {
-	t := p.peek()
-	if t.kind == tWord && slices.Contains(outside, strings.ToUpper(t.text)) {
-		p.fail(t.pos, "%s is outside of the supported subset of YQL", strings.ToUpper(t.text))
-	}
-	p.fail(t.pos, "unexpected %s, expected %s", t.describe(), want)
-}
+// parser reads the grammar from a cursor.
+type parser struct{ cursor }
 
 // reserved words are no names unless they stand in backticks.
 var reserved = map[string]bool{}

@@ -12,7 +12,7 @@ func ParseType(text string) (t *value.Type, err error) {
 	if lexErr != nil {
 		return nil, lexErr
 	}
-	p := &parser{tokens: tokens}
+	p := &parser{cursor{tokens: tokens}}
 	defer func() {
 		if r := recover(); r != nil {
 			e, ok := r.(*Error)
