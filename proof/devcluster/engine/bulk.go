@@ -273,3 +273,67 @@ func (t *table) keyRange(r *Ydb_Table.KeyRange) (keyRange, error) {
 	}
 	return out, err
 }
+
+// rowsOfProto decodes List<Struct<...>> for BulkUpsert and ReadRows: the places of the
+// members among the table's columns, and the rows with all columns.
+func (t *table) rowsOfProto(tv *Ydb.TypedValue) (cols []int, rows [][]value.Value, err error) {
+	bad := func(format string, args ...any) error {
+		return errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, format, args...)
+	}
+	lt, err := value.FromProto(tv.GetType())
+	if err != nil {
+		return nil, nil, bad("rows: %v", err)
+	}
+	if lt.Kind != value.List || lt.Elem.Kind != value.Struct {
+		return nil, nil, bad("rows must be a List<Struct<...>>, but got: %s", lt)
+	}
+	v, err := value.Decode(lt, tv.GetType(), tv.GetValue())
+	if err != nil {
+		return nil, nil, bad("rows: %v", err)
+	}
+	var convs []func(value.Value) value.Value
+	for _, m := range lt.Elem.Members {
+		i, ok := t.byName[m.Name]
+		if !ok {
+			return nil, nil, errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Unknown column: %s", m.Name)
+		}
+		col := t.columns[i]
+		conv, ok := value.Convert(m.Type, value.OptionalOf(col.bare)) // NULL is looked for below
+		if !ok || !value.Lossless(value.Bare(m.Type), col.bare) && m.Type.Kind != value.Null {
+			return nil, nil, errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Type mismatch, got type %s for column %s, but expected %s", m.Type, m.Name, col.typ)
+		}
+		cols, convs = append(cols, i), append(convs, conv)
+	}
+	for _, item := range v.Items {
+		row := nullRow(t)
+		for n, i := range cols {
+			row[i] = convs[n](item.Items[n])
+			if err := t.columns[i].allows(row[i]); err != nil {
+				return nil, nil, err
+			}
+		}
+		rows = append(rows, row)
+	}
+	return cols, rows, nil
+}
+
+// allows fails if the column cannot hold NULL and the value is.
+func (c tableColumn) allows(v value.Value) error {
+	if c.notNull && v.Null > 0 {
+		return errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, "NULL for the NOT NULL column %s", c.name)
+	}
+	return nil
+}
+
+func missingColumns(t *table, cols []int, notNull bool) error {
+	has := map[int]bool{}
+	for _, i := range cols {
+		has[i] = true
+	}
+	for i, col := range t.columns {
+		if !has[i] && (t.isKey(i) || notNull && col.notNull) {
+			return errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Missing column %s of table %s", col.name, t.path)
+		}
+	}
+	return nil
+}

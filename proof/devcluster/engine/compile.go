@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -167,11 +166,11 @@ func (c *compiler) statement(s syntax.Statement) {
 		c.plan.steps = append(c.plan.steps, c.selectStmt(s))
 	case *syntax.Write:
 		kind = s.Verb.String()
-		c.plan.steps = append(c.plan.steps, c.write(s))
+		c.plan.steps = append(c.plan.steps, c.changing(s.Pos, verbs[s.Verb], s.Table).write(s))
 	case *syntax.Update:
-		c.plan.steps = append(c.plan.steps, c.update(s))
+		c.plan.steps = append(c.plan.steps, c.changing(s.Pos, "Update", s.Table).update(s))
 	case *syntax.Delete:
-		c.plan.steps = append(c.plan.steps, c.delete(s))
+		c.plan.steps = append(c.plan.steps, c.changing(s.Pos, "Delete", s.Table).delete(s))
 	case *syntax.CreateTable:
 		c.plan.ddl = append(c.plan.ddl, c.createTable(s))
 	case *syntax.DropTable:
@@ -181,16 +180,6 @@ func (c *compiler) statement(s syntax.Statement) {
 		c.plan.ddl = append(c.plan.ddl, c.alterTable(s))
 	}
 	c.plan.kinds = append(c.plan.kinds, kind)
-}
-
-// changesData notes that the text writes; read-only transactions refuse it.
-func (c *compiler) changesData(pos syntax.Pos, verb string, t *table) {
-	if verb != "Delete" && !slices.Contains(c.plan.filled, t.path) {
-		c.plan.filled = append(c.plan.filled, t.path)
-	}
-	if c.plan.changes == "" {
-		c.plan.changes, c.plan.writes = verb, pos
-	}
 }
 
 // param returns the place of the parameter among the values of an execution.
@@ -278,15 +267,6 @@ func (c *compiler) table(n syntax.Name) *table {
 		c.plan.tables = append(c.plan.tables, t)
 	}
 	return t
-}
-
-// place returns the place of a column of the table, or fails.
-func (c *compiler) place(t *table, n syntax.Name) int {
-	i, ok := t.byName[n.Text]
-	if !ok {
-		c.fail(n.Pos, "No such column: %s in table %s", n.Text, t.path)
-	}
-	return i
 }
 
 // ddlStep runs one schema statement.

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 
@@ -16,7 +18,7 @@ type target struct {
 
 // assignTo returns x as a value of the column. Beyond what converts without loss, literals
 // convert when they fit.
-func (c *compiler) assignTo(pos syntax.Pos, x *expr, konst *value.Value, col tableColumn) *expr {
+func (c *change) assignTo(pos syntax.Pos, x *expr, konst *value.Value, col tableColumn) *expr {
 	if konst != nil && x.typ.Kind != value.Optional {
 		if v, ok := literalAs(x.typ, *konst, col.bare); ok {
 			return constant(col.typ, v)
@@ -57,11 +59,12 @@ type writer struct {
 }
 
 // writerOf compiles the source of a write; names, if any, say which columns it gives.
-func (c *compiler) writerOf(t *table, names []syntax.Name, src *syntax.Source, pos syntax.Pos) *writer {
+func (c *change) writerOf(names []syntax.Name, src *syntax.Source, pos syntax.Pos) *writer {
+	t := c.t
 	w := &writer{target: target{t: t}}
 	seen := map[int]bool{}
 	add := func(n syntax.Name) {
-		i := c.place(t, n)
+		i := c.place(n)
 		if seen[i] {
 			c.fail(n.Pos, "Duplicate column: %s", n.Text)
 		}
@@ -95,7 +98,7 @@ func (c *compiler) writerOf(t *table, names []syntax.Name, src *syntax.Source, p
 }
 
 // values compiles VALUES (...), (...) to rows that fit the columns already.
-func (c *compiler) values(to target, rows [][]syntax.Expr) *relation {
+func (c *change) values(to target, rows [][]syntax.Expr) *relation {
 	all := make([][]*expr, len(rows))
 	for n, row := range rows {
 		if len(row) != len(to.cols) {
@@ -125,7 +128,7 @@ func (c *compiler) values(to target, rows [][]syntax.Expr) *relation {
 }
 
 // needs fails unless the target has all columns of the key and, if asked, all NOT NULL ones.
-func (c *compiler) needs(pos syntax.Pos, to target, notNull bool) {
+func (c *change) needs(pos syntax.Pos, to target, notNull bool) {
 	has := map[int]bool{}
 	for _, i := range to.cols {
 		has[i] = true
@@ -164,59 +167,180 @@ func (to target) has() []bool {
 	return has
 }
 
-// collect computes all rows before the first one is written, so that a statement does not
-// read what it writes.
-func (w *writer) collect(e *exec) ([][]value.Value, error) {
-	var rows [][]value.Value
-	err := w.rel.run(e, func(src []value.Value) error {
-		row, err := w.row(e, src)
-		if err != nil {
-			return err
+// step returns the step that passes every row with its key to put. All rows are computed
+// before the first one is written, so that a statement does not read what it writes.
+func (w *writer) step(put func(e *exec, key []byte, row []value.Value) error) step {
+	return func(e *exec) error {
+		var rows [][]value.Value
+		err := w.rel.run(e, func(src []value.Value) error {
+			row, err := w.row(e, src)
+			if err != nil {
+				return err
+			}
+			rows = append(rows, row)
+			return e.hold(row)
+		})
+		if err == nil {
+			err = e.begin()
 		}
-		rows = append(rows, row)
-		return e.hold(row)
-	})
-	return rows, err
+		for i := 0; err == nil && i < len(rows); i++ {
+			err = put(e, w.t.keyOf(rows[i]), rows[i])
+		}
+		return err
+	}
 }
 
-func tableColumns(t *table, alias string) []column {
-	cols := make([]column, len(t.columns))
-	for i, col := range t.columns {
-		cols[i] = column{table: alias, name: col.name, typ: col.typ}
+// verbs are the names of the verbs in errors.
+var verbs = map[syntax.Verb]string{syntax.Insert: "Insert", syntax.Upsert: "Upsert", syntax.Replace: "Replace"}
+
+// change compiles one statement that changes the rows of a table.
+type change struct {
+	*compiler
+	t *table
+}
+
+// changing begins to compile a statement that changes the table; read-only transactions refuse it.
+func (c *compiler) changing(pos syntax.Pos, verb string, name syntax.Name) *change {
+	t := c.table(name)
+	if verb != "Delete" && !slices.Contains(c.plan.filled, t.path) {
+		c.plan.filled = append(c.plan.filled, t.path)
 	}
-	return cols
+	if c.plan.changes == "" {
+		c.plan.changes, c.plan.writes = verb, pos
+	}
+	return &change{c, t}
+}
+
+// place returns the place of a column of the table, or fails.
+func (c *change) place(n syntax.Name) int {
+	i, ok := c.t.byName[n.Text]
+	if !ok {
+		c.fail(n.Pos, "No such column: %s in table %s", n.Text, c.t.path)
+	}
+	return i
 }
 
 // write compiles INSERT, UPSERT and REPLACE.
-func (c *compiler) write(s *syntax.Write) step {
-	t := c.table(s.Table)
-	c.changesData(s.Pos, map[syntax.Verb]string{syntax.Insert: "Insert", syntax.Upsert: "Upsert", syntax.Replace: "Replace"}[s.Verb], t)
-	w := c.writerOf(t, s.Columns, s.Source, s.Pos)
+func (c *change) write(s *syntax.Write) step {
+	t, w := c.t, c.writerOf(s.Columns, s.Source, s.Pos)
 	c.needs(s.Pos, w.target, true)
 	has := w.has()
 	if s.Verb != syntax.Upsert {
 		has = nil // what is not given is NULL
 	}
+	return w.step(func(e *exec, key []byte, row []value.Value) error {
+		if s.Verb == syntax.Insert {
+			old, err := e.tx.get(e.ctx, t, key)
+			if err != nil {
+				return err
+			}
+			if old != nil {
+				return existing(t)
+			}
+		}
+		return e.put(t, key, &op{row: row, has: has})
+	})
+}
+
+// update compiles UPDATE.
+func (c *change) update(s *syntax.Update) step {
+	if s.On != nil {
+		return c.updateOn(s)
+	}
+	t, src := c.t, c.matching(s.Table, s.Where)
+	to := target{t: t}
+	var exprs []*expr
+	for _, set := range s.Set {
+		i := c.place(set.Column)
+		if t.isKey(i) {
+			c.fail(set.Column.Pos, "Cannot update primary key column: %s", set.Column.Text)
+		}
+		x := c.expr(env{cols: src.cols}, set.X)
+		exprs = append(exprs, c.assignTo(set.X.At(), x, x.konst, t.columns[i]))
+		to.cols = append(to.cols, i)
+	}
+	has := make([]bool, len(t.columns))
+	for _, i := range to.cols {
+		if has[i] {
+			c.fail(s.Pos, "Duplicate column: %s", t.columns[i].name)
+		}
+		has[i] = true
+	}
+	return c.stepOf(src, func(e *exec, row []value.Value) (*op, error) {
+		o := &op{row: nullRow(t), has: has}
+		for n, i := range to.cols {
+			v, err := exprs[n].eval(e, row)
+			if err != nil {
+				return nil, err
+			}
+			o.row[i] = v
+		}
+		return o, e.hold(o.row)
+	})
+}
+
+// updateOn compiles UPDATE table ON rows: it changes the rows that exist.
+func (c *change) updateOn(s *syntax.Update) step {
+	t, w := c.t, c.writerOf(s.OnColumns, s.On, s.Pos)
+	c.needs(s.Pos, w.target, false)
+	has := w.has()
+	return w.step(func(e *exec, key []byte, row []value.Value) error {
+		old, err := e.tx.get(e.ctx, t, key)
+		if err != nil || old == nil {
+			return err
+		}
+		return e.put(t, key, &op{row: row, has: has})
+	})
+}
+
+// delete compiles DELETE.
+func (c *change) delete(s *syntax.Delete) step {
+	if s.On != nil {
+		return c.deleteOn(s)
+	}
+	return c.stepOf(c.matching(s.Table, s.Where), func(e *exec, row []value.Value) (*op, error) {
+		return &op{del: true}, e.hold(row)
+	})
+}
+
+// deleteOn compiles DELETE FROM table ON rows of keys.
+func (c *change) deleteOn(s *syntax.Delete) step {
+	t, w := c.t, c.writerOf(s.OnColumns, s.On, s.Pos)
+	c.needs(s.Pos, w.target, false)
+	for _, i := range w.cols {
+		if !t.isKey(i) {
+			c.fail(s.Pos, "DELETE ON takes key columns only, but got: %s", t.columns[i].name)
+		}
+	}
+	return w.step(func(e *exec, key []byte, _ []value.Value) error { return e.put(t, key, &op{del: true}) })
+}
+
+// matching compiles the rows of the table that a WHERE selects.
+func (c *change) matching(name syntax.Name, where syntax.Expr) *source {
+	src := c.from(&syntax.From{Pos: name.Pos, Table: &name}, where)
+	if where != nil {
+		src.run = filtered(src.run, c.truth(where.At(), c.expr(env{cols: src.cols}, where)))
+	}
+	return src
+}
+
+// stepOf returns the step that makes a write of every row of the source. All rows are read
+// before the first write, so that a statement does not read what it writes.
+func (c *change) stepOf(src *source, of func(e *exec, row []value.Value) (*op, error)) step {
+	t := c.t
 	return func(e *exec) error {
-		rows, err := w.collect(e)
+		var keys [][]byte
+		var ops []*op
+		err := src.run(e, func(row []value.Value) error {
+			o, err := of(e, row)
+			keys, ops = append(keys, t.keyOf(row)), append(ops, o)
+			return err
+		})
 		if err != nil {
 			return err
 		}
-		if err := e.begin(); err != nil {
-			return err
-		}
-		for _, row := range rows {
-			key := t.keyOf(row)
-			if s.Verb == syntax.Insert {
-				old, err := e.tx.get(e.ctx, t, key)
-				if err != nil {
-					return err
-				}
-				if old != nil {
-					return existing(t)
-				}
-			}
-			if err := e.put(t, key, &op{row: row, has: has}); err != nil {
+		for i, key := range keys {
+			if err := e.put(t, key, ops[i]); err != nil {
 				return err
 			}
 		}
@@ -252,213 +376,4 @@ func (e *exec) put(t *table, key []byte, o *op) error {
 		}
 	}
 	return e.tx.stage(t, key, o)
-}
-
-// matching compiles the rows of a table that a WHERE selects.
-func (c *compiler) matching(name syntax.Name, where syntax.Expr) (*table, *source) {
-	src := c.from(&syntax.From{Pos: name.Pos, Table: &name}, where)
-	if where != nil {
-		src.run = filtered(src.run, c.truth(where.At(), c.expr(env{cols: src.cols}, where)))
-	}
-	return c.table(name), src
-}
-
-// update compiles UPDATE.
-func (c *compiler) update(s *syntax.Update) step {
-	if s.On != nil {
-		return c.updateOn(s)
-	}
-	t, src := c.matching(s.Table, s.Where)
-	c.changesData(s.Pos, "Update", t)
-	to := target{t: t}
-	var exprs []*expr
-	for _, set := range s.Set {
-		i := c.place(t, set.Column)
-		if t.isKey(i) {
-			c.fail(set.Column.Pos, "Cannot update primary key column: %s", set.Column.Text)
-		}
-		x := c.expr(env{cols: src.cols}, set.X)
-		exprs = append(exprs, c.assignTo(set.X.At(), x, x.konst, t.columns[i]))
-		to.cols = append(to.cols, i)
-	}
-	has := make([]bool, len(t.columns))
-	for _, i := range to.cols {
-		if has[i] {
-			c.fail(s.Pos, "Duplicate column: %s", t.columns[i].name)
-		}
-		has[i] = true
-	}
-	return func(e *exec) error {
-		var keys [][]byte
-		var ops []*op
-		err := src.run(e, func(row []value.Value) error {
-			o := &op{row: nullRow(t), has: has}
-			for n, i := range to.cols {
-				v, err := exprs[n].eval(e, row)
-				if err != nil {
-					return err
-				}
-				o.row[i] = v
-			}
-			keys, ops = append(keys, t.keyOf(row)), append(ops, o)
-			return e.hold(o.row)
-		})
-		if err != nil {
-			return err
-		}
-		for i, key := range keys {
-			if err := e.put(t, key, ops[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-// updateOn compiles UPDATE table ON rows: it changes the rows that exist.
-func (c *compiler) updateOn(s *syntax.Update) step {
-	t := c.table(s.Table)
-	c.changesData(s.Pos, "Update", t)
-	w := c.writerOf(t, s.OnColumns, s.On, s.Pos)
-	c.needs(s.Pos, w.target, false)
-	return func(e *exec) error {
-		rows, err := w.collect(e)
-		if err != nil {
-			return err
-		}
-		if err := e.begin(); err != nil {
-			return err
-		}
-		for _, row := range rows {
-			key := t.keyOf(row)
-			old, err := e.tx.get(e.ctx, t, key)
-			if err != nil {
-				return err
-			}
-			if old == nil {
-				continue
-			}
-			if err := e.put(t, key, &op{row: row, has: w.has()}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-// delete compiles DELETE.
-func (c *compiler) delete(s *syntax.Delete) step {
-	if s.On != nil {
-		return c.deleteOn(s)
-	}
-	t, src := c.matching(s.Table, s.Where)
-	c.changesData(s.Pos, "Delete", t)
-	return func(e *exec) error {
-		var rows [][]value.Value
-		err := src.run(e, func(row []value.Value) error {
-			rows = append(rows, row)
-			return e.hold(row)
-		})
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			if err := e.put(t, t.keyOf(row), &op{del: true}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-// deleteOn compiles DELETE FROM table ON rows of keys.
-func (c *compiler) deleteOn(s *syntax.Delete) step {
-	t := c.table(s.Table)
-	c.changesData(s.Pos, "Delete", t)
-	w := c.writerOf(t, s.OnColumns, s.On, s.Pos)
-	c.needs(s.Pos, w.target, false)
-	for _, i := range w.cols {
-		if !t.isKey(i) {
-			c.fail(s.Pos, "DELETE ON takes key columns only, but got: %s", t.columns[i].name)
-		}
-	}
-	return func(e *exec) error {
-		rows, err := w.collect(e)
-		if err != nil {
-			return err
-		}
-		if err := e.begin(); err != nil {
-			return err
-		}
-		for _, row := range rows {
-			if err := e.put(t, t.keyOf(row), &op{del: true}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-// rowsOfProto decodes List<Struct<...>> for BulkUpsert and ReadRows: the places of the
-// members among the table's columns, and the rows with all columns.
-func (t *table) rowsOfProto(tv *Ydb.TypedValue) (cols []int, rows [][]value.Value, err error) {
-	bad := func(format string, args ...any) error {
-		return errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, format, args...)
-	}
-	lt, err := value.FromProto(tv.GetType())
-	if err != nil {
-		return nil, nil, bad("rows: %v", err)
-	}
-	if lt.Kind != value.List || lt.Elem.Kind != value.Struct {
-		return nil, nil, bad("rows must be a List<Struct<...>>, but got: %s", lt)
-	}
-	v, err := value.Decode(lt, tv.GetType(), tv.GetValue())
-	if err != nil {
-		return nil, nil, bad("rows: %v", err)
-	}
-	var convs []func(value.Value) value.Value
-	for _, m := range lt.Elem.Members {
-		i, ok := t.byName[m.Name]
-		if !ok {
-			return nil, nil, errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Unknown column: %s", m.Name)
-		}
-		col := t.columns[i]
-		conv, ok := value.Convert(m.Type, value.OptionalOf(col.bare)) // NULL is looked for below
-		if !ok || !value.Lossless(value.Bare(m.Type), col.bare) && m.Type.Kind != value.Null {
-			return nil, nil, errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Type mismatch, got type %s for column %s, but expected %s", m.Type, m.Name, col.typ)
-		}
-		cols, convs = append(cols, i), append(convs, conv)
-	}
-	for _, item := range v.Items {
-		row := nullRow(t)
-		for n, i := range cols {
-			row[i] = convs[n](item.Items[n])
-			if err := t.columns[i].allows(row[i]); err != nil {
-				return nil, nil, err
-			}
-		}
-		rows = append(rows, row)
-	}
-	return cols, rows, nil
-}
-
-// allows fails if the column cannot hold NULL and the value is.
-func (c tableColumn) allows(v value.Value) error {
-	if c.notNull && v.Null > 0 {
-		return errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, "NULL for the NOT NULL column %s", c.name)
-	}
-	return nil
-}
-
-func missingColumns(t *table, cols []int, notNull bool) error {
-	has := map[int]bool{}
-	for _, i := range cols {
-		has[i] = true
-	}
-	for i, col := range t.columns {
-		if !has[i] && (t.isKey(i) || notNull && col.notNull) {
-			return errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Missing column %s of table %s", col.name, t.path)
-		}
-	}
-	return nil
 }

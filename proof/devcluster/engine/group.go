@@ -47,7 +47,7 @@ func (g *grouping) match(c *compiler, x syntax.Expr) *expr {
 	if !ok || aggregates[strings.ToLower(call.Name)] == nil {
 		return nil
 	}
-	a := c.aggregate(g, call)
+	a := g.aggregate(c, call)
 	g.aggs = append(g.aggs, a)
 	return slot(a.typ, len(g.aggs)-1)
 }
@@ -63,7 +63,7 @@ func hasAggregate(x syntax.Expr) bool {
 	return found
 }
 
-func (c *compiler) aggregate(g *grouping, call *syntax.Call) *aggregate {
+func (g *grouping) aggregate(c *compiler, call *syntax.Call) *aggregate {
 	name := strings.ToLower(call.Name)
 	a := &aggregate{}
 	if call.Star {

@@ -138,6 +138,14 @@ func (c *compiler) tableItem(f *syntax.From, left []column, filters []syntax.Exp
 	}}
 }
 
+func tableColumns(t *table, alias string) []column {
+	cols := make([]column, len(t.columns))
+	for i, col := range t.columns {
+		cols[i] = column{table: alias, name: col.name, typ: col.typ}
+	}
+	return cols
+}
+
 // join puts an item to the right of a source.
 func (c *compiler) join(left *source, j *syntax.From, where syntax.Expr) *source {
 	outer := j.Join == syntax.LeftJoin
