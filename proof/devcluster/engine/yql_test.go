@@ -2,6 +2,7 @@ package engine
 
 import (
 	"flag"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,24 @@ import (
 var update = flag.Bool("update", false, "write docs/devcluster-yql.md")
 
 const docPath = "../../../docs/devcluster-yql.md"
+
+const docHead = `# YQL of the development cluster
+
+This page is written by the test that runs its examples: what stands here works, and what does not stand here answers
+` + "`GENERIC_ERROR`" + ` with an issue that names the construct, its row and its column. The results show the columns with their types and then the
+rows. The examples run on two tables:
+
+` + "```sql\n" + sample + ";\n\n" + sampleRows + ";\n```\n" + `
+What differs from a real server, on purpose or for lack of need:
+
+- A parameter that is declared and not used may be missing; a warning says so.
+- One partition, one replica: stale and online reads see the newest data; an ASYNC index is kept like a SYNC one; settings of partitions and ` + "`WITH (...)`" + ` have no effect, but ` + "`KEY_BLOOM_FILTER`" + ` is described.
+- Statements of one text see what the statements before them wrote. A named expression is computed once, where it is first used.
+- ` + "`Digest::NumericHash`" + ` is a hash of this cluster.
+- ` + "`IN`" + ` follows the ANSI rules for NULL. ` + "`NOT`" + ` binds weaker than comparisons, as in SQL.
+- Bounds: 1 MiB of text, 100 levels of nesting, 256 MiB of rows kept by one execution (sorting, grouping, joins), 128 MiB of writes of one transaction.
+- Conflicts: a serializable transaction remembers the keys and ranges it read (more than 20,000 single keys of one table: the whole table); a table changed by DDL ends the transactions that touched it.
+`
 
 // construct is a line of the document and the test of it: the example runs on the sample
 // tables and must give the result; an error is written as its status and text.
@@ -25,6 +44,9 @@ type section struct {
 	title, text string
 	items       []construct
 }
+
+// sections are all parts, in the order of the document.
+var sections = slices.Concat(sectionsOfValues, sectionsOfQueries, sectionsOfChanges)
 
 func TestConstructs(t *testing.T) {
 	for _, s := range sections {
