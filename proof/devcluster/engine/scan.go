@@ -76,89 +76,109 @@ func (tx *Tx) scanRange(ctx context.Context, s scanSpec, r keyRange, yield rowFu
 		}
 		return yield(row)
 	}
-	id := s.t.id
-	if s.ix != nil {
-		id = s.ix.id
-	}
 	own, err := tx.mine(ctx, s, r)
 	if err != nil {
 		return err
 	}
+	id := s.t.id
+	if s.ix != nil {
+		id = s.ix.id
+	}
 	if s.reverse {
 		slices.Reverse(own)
 	}
-	before := func(a, b string) bool { return a < b != s.reverse && a != b }
-	left := r
-	size := 64
-	for {
-		rows, more, err := tx.snapshot.Scan(ctx, store.Range{Table: id, From: left.from, To: left.to, Reverse: s.reverse, Rows: size, Bytes: 1 << 20})
+	walk := &rangeScan{scanSpec: s, tx: tx, ctx: ctx, id: id, own: own, left: r, yield: yield}
+	return walk.run()
+}
+
+// rangeScan is a scan of one range: the rows of the snapshot and the transaction's own
+// writes, merged by their keys.
+type rangeScan struct {
+	scanSpec
+	tx    *Tx
+	ctx   context.Context
+	id    uint64   // of the table or of the index in the store
+	own   []mine   // writes that are still to come, in the order of the scan
+	left  keyRange // what is not noted as read yet
+	yield rowFunc
+}
+
+func (w *rangeScan) run() error {
+	for size, more := 64, true; more; size = min(size*4, 4096) {
+		var rows []store.Row
+		var err error
+		rows, more, err = w.tx.snapshot.Scan(w.ctx, store.Range{Table: w.id, From: w.left.from, To: w.left.to, Reverse: w.reverse, Rows: size, Bytes: 1 << 20})
 		if err != nil {
 			return storeError(err)
 		}
-		size = min(size*4, 4096)
 		for _, row := range rows {
-			k := string(row.Key)
-			for len(own) > 0 && before(own[0].key, k) {
-				if err := tx.yieldMine(s, id, left, own[0], yield); err != nil {
-					return err
-				}
-				own = own[1:]
-			}
-			shadowed := len(own) > 0 && own[0].key == k
-			var out []value.Value
-			switch {
-			case shadowed:
-				out, err = own[0].row()
-				own = own[1:]
-			case s.ix == nil:
-				out, err = s.t.decode(row.Val)
-				err = storeError(err)
-			case tx.own(s.t, row.Val) == nil:
-				out, err = tx.get(ctx, s.t, row.Val)
-			}
-			if err == nil && out != nil {
-				err = yield(out)
-			}
-			if err != nil {
-				tx.passed(s, id, left, row.Key)
+			if err := w.row(row); err != nil {
 				return err
 			}
 		}
-		if len(rows) > 0 && more {
-			left = tx.passed(s, id, left, rows[len(rows)-1].Key)
-			continue
+		if more = more && len(rows) > 0; more {
+			w.passed(rows[len(rows)-1].Key)
 		}
-		break
 	}
-	for _, m := range own {
-		if err := tx.yieldMine(s, id, left, m, yield); err != nil {
+	for _, m := range w.own {
+		if err := w.pass([]byte(m.key), m.row); err != nil {
 			return err
 		}
 	}
-	tx.didRead(s.t, id, left.from, left.to)
+	w.tx.didRead(w.t, w.id, w.left.from, w.left.to)
 	return nil
 }
 
-func (tx *Tx) yieldMine(s scanSpec, id uint64, left keyRange, m mine, yield rowFunc) error {
-	row, err := m.row()
+// row passes a row of the snapshot, after the transaction's own writes before it. A write
+// with the same key takes its place.
+func (w *rangeScan) row(row store.Row) error {
+	k := string(row.Key)
+	for len(w.own) > 0 && w.own[0].key != k && w.own[0].key < k != w.reverse {
+		m := w.own[0]
+		if err := w.pass([]byte(m.key), m.row); err != nil {
+			return err
+		}
+		w.own = w.own[1:]
+	}
+	if len(w.own) > 0 && w.own[0].key == k {
+		m := w.own[0]
+		w.own = w.own[1:]
+		return w.pass(row.Key, m.row)
+	}
+	return w.pass(row.Key, func() ([]value.Value, error) {
+		switch {
+		case w.ix == nil:
+			out, err := w.t.decode(row.Val)
+			return out, storeError(err)
+		case w.tx.own(w.t, row.Val) == nil:
+			return w.tx.get(w.ctx, w.t, row.Val)
+		}
+		return nil, nil // the transaction's own write of this row comes by its own key
+	})
+}
+
+// pass yields a row. If the scan ends with it, the range up to its key was read.
+func (w *rangeScan) pass(key []byte, of func() ([]value.Value, error)) error {
+	row, err := of()
 	if err == nil && row != nil {
-		err = yield(row)
+		err = w.yield(row)
 	}
 	if err != nil {
-		tx.passed(s, id, left, []byte(m.key))
+		w.passed(key)
 	}
 	return err
 }
 
-// passed notes the part of the range up to the key as read and returns the rest.
-func (tx *Tx) passed(s scanSpec, id uint64, left keyRange, key []byte) keyRange {
-	if s.reverse {
-		tx.didRead(s.t, id, key, left.to)
-		return keyRange{from: left.from, to: key}
+// passed notes the part of the range up to the key as read.
+func (w *rangeScan) passed(key []byte) {
+	if w.reverse {
+		w.tx.didRead(w.t, w.id, key, w.left.to)
+		w.left.to = key
+		return
 	}
 	after := append(slices.Clone(key), 0)
-	tx.didRead(s.t, id, left.from, after)
-	return keyRange{from: after, to: left.to}
+	w.tx.didRead(w.t, w.id, w.left.from, after)
+	w.left.from = after
 }
 
 // mine returns the transaction's own writes in the range, in order.
