@@ -309,7 +309,13 @@ func fromProto(p *Ydb.Type, depth int) (*Type, error) {
 	if depth > MaxDepth {
 		return nil, fmt.Errorf("type nested deeper than %d", MaxDepth)
 	}
-	in := func(q *Ydb.Type) (*Type, error) { return fromProto(q, depth+1) }
+	of := func(q *Ydb.Type, outer func(*Type) *Type) (*Type, error) {
+		t, err := fromProto(q, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		return outer(t), nil
+	}
 	switch w := p.GetType().(type) {
 	case *Ydb.Type_TypeId:
 		if t := byID[w.TypeId]; t != nil {
@@ -319,52 +325,23 @@ func fromProto(p *Ydb.Type, depth int) (*Type, error) {
 	case *Ydb.Type_DecimalType:
 		return DecimalOf(w.DecimalType.GetPrecision(), w.DecimalType.GetScale())
 	case *Ydb.Type_OptionalType:
-		t, err := in(w.OptionalType.GetItem())
-		if err != nil {
-			return nil, err
-		}
-		return OptionalOf(t), nil
+		return of(w.OptionalType.GetItem(), OptionalOf)
 	case *Ydb.Type_ListType:
-		t, err := in(w.ListType.GetItem())
-		if err != nil {
-			return nil, err
-		}
-		return ListOf(t), nil
+		return of(w.ListType.GetItem(), ListOf)
 	case *Ydb.Type_TupleType:
 		return tupleFromProto(w.TupleType, depth)
 	case *Ydb.Type_StructType:
 		return structFromProto(w.StructType, depth)
 	case *Ydb.Type_DictType:
-		k, err := in(w.DictType.GetKey())
+		k, err := fromProto(w.DictType.GetKey(), depth+1)
 		if err != nil {
 			return nil, err
 		}
-		v, err := in(w.DictType.GetPayload())
-		if err != nil {
-			return nil, err
-		}
-		return DictOf(k, v), nil
+		return of(w.DictType.GetPayload(), func(v *Type) *Type { return DictOf(k, v) })
 	case *Ydb.Type_VariantType:
-		var over *Type
-		var err error
-		switch v := w.VariantType.GetType().(type) {
-		case *Ydb.VariantType_TupleItems:
-			over, err = tupleFromProto(v.TupleItems, depth)
-		case *Ydb.VariantType_StructItems:
-			over, err = structFromProto(v.StructItems, depth)
-		default:
-			err = fmt.Errorf("a Variant without alternatives")
-		}
-		if err != nil {
-			return nil, err
-		}
-		return VariantOf(over)
+		return variantFromProto(w.VariantType, depth)
 	case *Ydb.Type_TaggedType:
-		t, err := in(w.TaggedType.GetType())
-		if err != nil {
-			return nil, err
-		}
-		return TaggedOf(t, w.TaggedType.GetTag()), nil
+		return of(w.TaggedType.GetType(), func(t *Type) *Type { return TaggedOf(t, w.TaggedType.GetTag()) })
 	case *Ydb.Type_VoidType:
 		return TypeVoid, nil
 	case *Ydb.Type_NullType:
@@ -379,6 +356,21 @@ func fromProto(p *Ydb.Type, depth int) (*Type, error) {
 			&Ydb.Type{Type: &Ydb.Type_PgType{PgType: g}}), nil
 	}
 	return nil, fmt.Errorf("a type without a kind")
+}
+
+func variantFromProto(p *Ydb.VariantType, depth int) (over *Type, err error) {
+	switch v := p.GetType().(type) {
+	case *Ydb.VariantType_TupleItems:
+		over, err = tupleFromProto(v.TupleItems, depth)
+	case *Ydb.VariantType_StructItems:
+		over, err = structFromProto(v.StructItems, depth)
+	default:
+		err = fmt.Errorf("a Variant without alternatives")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return VariantOf(over)
 }
 
 func tupleFromProto(p *Ydb.TupleType, depth int) (*Type, error) {

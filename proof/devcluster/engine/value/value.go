@@ -136,15 +136,7 @@ func Comparable(t *Type) bool {
 func Compare(t *Type, a, b Value) int {
 	switch {
 	case t.Kind == Optional:
-		switch {
-		case a.Null == 1 && b.Null == 1:
-			return 0
-		case a.Null == 1:
-			return -1
-		case b.Null == 1:
-			return 1
-		}
-		return Compare(t.Elem, a.Unwrap(), b.Unwrap())
+		return compareOptional(t, a, b)
 	case signed(t.Kind):
 		return cmp(int64(a.Lo), int64(b.Lo))
 	case IsFloat(t.Kind):
@@ -160,7 +152,6 @@ func Compare(t *Type, a, b Value) int {
 		if c := cmp(int64(a.Hi), int64(b.Hi)); c != 0 {
 			return c
 		}
-		return cmp(a.Lo, b.Lo)
 	case Uuid: // by the 16 bytes as they lie in memory
 		if c := cmp(bits.ReverseBytes64(a.Lo), bits.ReverseBytes64(b.Lo)); c != 0 {
 			return c
@@ -169,30 +160,11 @@ func Compare(t *Type, a, b Value) int {
 	case Tagged:
 		return Compare(t.Elem, a, b)
 	case List:
-		for i := 0; i < len(a.Items) && i < len(b.Items); i++ {
-			if c := Compare(t.Elem, a.Items[i], b.Items[i]); c != 0 {
-				return c
-			}
-		}
-		return cmp(len(a.Items), len(b.Items))
+		return compareItems(a, b, func(int) *Type { return t.Elem })
 	case Tuple, Struct:
-		for i, m := range t.Members {
-			if c := Compare(m.Type, a.Items[i], b.Items[i]); c != 0 {
-				return c
-			}
-		}
-		return 0
+		return compareItems(a, b, func(i int) *Type { return t.Members[i].Type })
 	case Dict:
-		for i := 0; i < len(a.Items) && i < len(b.Items); i++ {
-			it := t.Key
-			if i%2 == 1 {
-				it = t.Elem
-			}
-			if c := Compare(it, a.Items[i], b.Items[i]); c != 0 {
-				return c
-			}
-		}
-		return cmp(len(a.Items), len(b.Items))
+		return compareItems(a, b, func(i int) *Type { return [2]*Type{t.Key, t.Elem}[i%2] })
 	case Variant:
 		if c := cmp(a.Lo, b.Lo); c != 0 {
 			return c
@@ -204,6 +176,28 @@ func Compare(t *Type, a, b Value) int {
 		return 0
 	}
 	return cmp(a.Lo, b.Lo)
+}
+
+func compareOptional(t *Type, a, b Value) int {
+	switch {
+	case a.Null == 1 && b.Null == 1:
+		return 0
+	case a.Null == 1:
+		return -1
+	case b.Null == 1:
+		return 1
+	}
+	return Compare(t.Elem, a.Unwrap(), b.Unwrap())
+}
+
+// compareItems orders two containers by their items, and by their number if one begins with the other.
+func compareItems(a, b Value, typ func(i int) *Type) int {
+	for i := 0; i < len(a.Items) && i < len(b.Items); i++ {
+		if c := Compare(typ(i), a.Items[i], b.Items[i]); c != 0 {
+			return c
+		}
+	}
+	return cmp(len(a.Items), len(b.Items))
 }
 
 func cmp[T int | int64 | uint64 | float64](a, b T) int {
