@@ -390,8 +390,8 @@ func (p *state) waitErrorLocked(w *Waiter, cause error) error {
 		Opening: len(p.openings), Nodes: len(p.table.Load().nodes), Cause: cause,
 	}
 	e.Paused = p.paused
-	if p.stake.isHungry() {
-		e.Shared, e.Grouped = p.stake.shared()
+	if p.member.Hungry() {
+		e.Shared, e.Grouped = p.member.Shared()
 	}
 	if p.limit.most < p.cfg.Max {
 		e.Limit = p.limit.most

@@ -1,6 +1,16 @@
 package pool
 
-import "time"
+import (
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
+)
+
+// Budget bounds the sessions of several pools together. Its Run must run while the pools are in use.
+type Budget struct{ *budget.Budget }
+
+// NewBudget returns a budget of most sessions, at least 1.
+func NewBudget(most int) *Budget { return &Budget{budget.New(most)} }
 
 // WithinGroup makes the pool take its sessions from b, beside its own limits, and returns it. The pools
 // of one name are a group, and have at most Config.Max sessions together; "": the pool is in no group.
@@ -13,8 +23,8 @@ func (p *Pool) WithinGroup(b *Budget, name string, weight func() int) *Pool {
 	if b == nil {
 		return p
 	}
-	p.stake = b.join(poolOf{p}, name, p.cfg.Max, weight)
-	p.offer = p.stake.offer
+	p.member = b.Join(poolOf{p}, name, p.cfg.Max, weight)
+	p.offer = p.member.Offer()
 	return p
 }
 
@@ -22,18 +32,18 @@ func (p *Pool) WithinGroup(b *Budget, name string, weight func() int) *Pool {
 // nil; see Pool.Reconfigure. If a group has more sessions than the new Max, those without
 // use are closed soon, and others at their release.
 func (b *Budget) Reconfigure(c Config, but *Pool) {
-	b.setMost(c.Max)
+	b.SetMost(c.Max)
 	for _, p := range b.Pools() {
 		if p != but {
 			p.Reconfigure(c)
 		}
 	}
-	b.awaken()
+	b.Wake()
 }
 
 // Pools lists the pools that are not closed.
 func (b *Budget) Pools() []*Pool {
-	members := b.members()
+	members := b.Members()
 	all := make([]*Pool, len(members))
 	for i, m := range members {
 		all[i] = m.(poolOf).Pool
@@ -41,18 +51,21 @@ func (b *Budget) Pools() []*Pool {
 	return all
 }
 
-// poolOf is a pool as a member of a budget.
+// poolOf is a pool, as its budget sees it.
 type poolOf struct{ *Pool }
 
-func (p poolOf) waits() bool { return p.gate.Load() == gateLine }
+// Waits implements budget.Pool.
+func (p poolOf) Waits() bool { return p.gate.Load() == gateLine }
 
-func (p poolOf) rests() (idle, parked int) { return p.resting(), int(p.limit.parked.Load()) }
+// Rests implements budget.Pool.
+func (p poolOf) Rests() (idle, parked int) { return p.resting(), int(p.limit.parked.Load()) }
 
-func (p poolOf) yield(to *stake, inUse bool) { p.Pool.yield(to, inUse) }
+// Yield implements budget.Pool.
+func (p poolOf) Yield(to *budget.Member, inUse bool) { p.yield(to, inUse) }
 
 // permitLocked takes a permit for a session that is wanted, by inLine callers or ahead of need.
 func (p *state) permitLocked(now time.Time, inLine int) bool {
-	return p.stake.take(now, p.mayUseLocked(inLine), p.closing > 0 || p.limit.parked.Load() > 0)
+	return p.member.Take(now, p.mayUseLocked(inLine), p.closing > 0 || p.limit.parked.Load() > 0)
 }
 
 // mayUseLocked is for how many of the callers the pool may have another session.
@@ -61,15 +74,15 @@ func (p *state) mayUseLocked(callers int) int { return min(callers, p.cfg.Max-p.
 // fedLocked takes the pool out of the budget's queue if it no longer wants a
 // session. It is called whenever that may be.
 func (p *state) fedLocked() {
-	if !p.stake.isHungry() {
+	if !p.member.Hungry() {
 		return
 	}
 	inLine, ahead := p.wantLocked()
 	if max(inLine, ahead) <= 0 || p.size >= p.cfg.Max {
-		p.stake.leave()
+		p.member.Leave()
 		return
 	}
-	p.stake.wants(p.mayUseLocked(inLine))
+	p.member.Want(p.mayUseLocked(inLine))
 }
 
 // resting counts idle sessions without a lock: what changes hands may be missed.
@@ -88,7 +101,7 @@ func (p *state) resting() (sum int) {
 // yield lets one session go for another pool: an idle one of the node that has
 // most beyond its share, the longest unused there, or else a leased one, likewise, at its
 // release if that is allowed. There may be none: they found another use meanwhile.
-func (p *Pool) yield(to *stake, leased bool) {
+func (p *Pool) yield(to *budget.Member, leased bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -126,9 +139,9 @@ func (p *Pool) yield(to *stake, leased bool) {
 }
 
 // promiseLocked notes that s goes for the sake of another pool.
-func (p *state) promiseLocked(s *Session, to *stake) {
+func (p *state) promiseLocked(s *Session, to *budget.Member) {
 	s.shedFor = to
-	p.stake.promise(to)
+	p.member.Promise(to)
 }
 
 // mostBeyond returns the node that has most beyond its share of those that have something; nil: none.

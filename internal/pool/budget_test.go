@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 )
 
 // A pool alone in a budget is like one with that maximum.
@@ -35,7 +37,7 @@ func TestBudgetAlone(t *testing.T) {
 				if want := tt.want * 95; len(*served) < want {
 					t.Errorf("served %d times; want at least %d", len(*served), want)
 				}
-				if st := y.Stats(); st.Shed != 0 || st.Used != tt.want {
+				if st := y.Stats(); st.Yielded != 0 || st.Used != tt.want {
 					t.Errorf("%+v", st)
 				}
 			})
@@ -51,7 +53,7 @@ func TestBudgetTakesWhatIsIdle(t *testing.T) {
 		began := time.Now()
 		defer lease(t, y.pools[2], 5)()
 		// Each in turn: closed, then opened; the last two from those who have no more.
-		if took := time.Since(began); took > 5*2*time.Millisecond+2*(hungerFor+lookEvery) {
+		if took := time.Since(began); took > 5*2*time.Millisecond+2*(budget.HungerFor+budget.LookEvery) {
 			t.Errorf("5 sessions took %v while 10 were idle elsewhere", took)
 		}
 		synctest.Wait()
@@ -100,7 +102,7 @@ func TestBudgetIsShared(t *testing.T) {
 						t.Errorf("sessions by pool %v; want about %v", got, tt.want)
 					}
 				}
-				settled := y.Stats().Shed
+				settled := y.Stats().Yielded
 				if settled > uint64(tt.shed+lentAtFirst(tt.callers, tt.want)) {
 					t.Errorf("%d sessions moved; want at most %d", settled, tt.shed)
 				}
@@ -112,8 +114,8 @@ func TestBudgetIsShared(t *testing.T) {
 						lent += 10 * 27
 					}
 				}
-				if st := y.Stats(); st.Shed > settled+uint64(lent) {
-					t.Errorf("%d more sessions moved though nothing changed", st.Shed-settled)
+				if st := y.Stats(); st.Yielded > settled+uint64(lent) {
+					t.Errorf("%d more sessions moved though nothing changed", st.Yielded-settled)
 				}
 			})
 		})
@@ -151,13 +153,13 @@ func TestBudgetTakesTurns(t *testing.T) {
 			}
 			longest = max(longest, time.Since(last))
 			// Three of seven have one for a second each, and some more for the change.
-			if longest > 4*turnFor {
+			if longest > 4*budget.KeepFor {
 				t.Errorf("pool %d had nothing for %v", i, longest)
 			}
 		}
 		// And nothing more than that: each holds it for its second.
-		if st := y.Stats(); st.Shed > limit*60+pools {
-			t.Errorf("%d sessions moved in a minute", st.Shed)
+		if st := y.Stats(); st.Yielded > limit*60+pools {
+			t.Errorf("%d sessions moved in a minute", st.Yielded)
 		}
 	})
 }
@@ -187,11 +189,11 @@ func notForOneSession(t *testing.T, waiting int) {
 				y.pools[1].Release(g.Session)
 			})
 		}
-		time.Sleep(shedEvery / 2)
+		time.Sleep(budget.GoesIn / 2)
 		if n := y.goingAway(0); n != 1 {
 			t.Errorf("%d sessions were asked to go at once; want 1", n)
 		}
-		time.Sleep(3 * shedEvery)
+		time.Sleep(3 * budget.GoesIn)
 		synctest.Wait()
 		y.check()
 		// One a second, until both would have as many.
@@ -210,7 +212,7 @@ func notForOneSession(t *testing.T, waiting int) {
 }
 
 // goingAway returns how many sessions of a pool were asked to go.
-func (y *family) goingAway(i int) int { return y.books().stakes[i].leaving }
+func (y *family) goingAway(i int) int { return y.books().Members[i].Leaving }
 
 // A short need of a pool that has sessions takes none from those who use theirs.
 func TestBudgetLastingNeed(t *testing.T) {
@@ -219,11 +221,11 @@ func TestBudgetLastingNeed(t *testing.T) {
 		release := lease(t, y.pools[0], 7)
 		defer lease(t, y.pools[1], 1)()
 		_, told := y.wait(1)
-		time.Sleep(hungerFor - time.Millisecond)
+		time.Sleep(budget.HungerFor - time.Millisecond)
 		if n := y.goingAway(0); n != 0 {
-			t.Errorf("%d sessions were asked to go for a need of %v", n, hungerFor)
+			t.Errorf("%d sessions were asked to go for a need of %v", n, budget.HungerFor)
 		}
-		time.Sleep(2 * lookEvery)
+		time.Sleep(2 * budget.LookEvery)
 		if n := y.goingAway(0); n != 1 {
 			t.Errorf("%d sessions were asked to go; want 1", n)
 		}
@@ -261,13 +263,13 @@ func TestBudgetSparesWhoWorks(t *testing.T) {
 		}
 		y.pools[1].Release(s)
 		for range 10 {
-			if err := hungry(hungerFor - time.Millisecond); err == nil {
+			if err := hungry(budget.HungerFor - time.Millisecond); err == nil {
 				t.Error("a session was taken at once")
 			}
 			time.Sleep(time.Second)
 		}
 		began := time.Now()
-		if err := hungry(time.Minute); err != nil || time.Since(began) > hungerFor+2*lookEvery {
+		if err := hungry(time.Minute); err != nil || time.Since(began) > budget.HungerFor+2*budget.LookEvery {
 			t.Errorf("%v after %v; want the idle session", err, time.Since(began))
 		}
 		synctest.Wait()
@@ -323,14 +325,14 @@ func TestBudgetWaitsForItsOwn(t *testing.T) {
 			y.pools[1].Discard(get(t, y.pools[1]))
 		}
 		s := get(t, y.pools[1])
-		if st := y.Stats(); st.Shed != 0 {
+		if st := y.Stats(); st.Yielded != 0 {
 			t.Errorf("%+v; want nothing taken from the other pool", st)
 		}
 		y.servers[1].set(s.Node(), nil, blackHole)
 		y.pools[1].Discard(s)
 		began := time.Now()
 		y.pools[1].Release(get(t, y.pools[1]))
-		if took := time.Since(began); took > lookEvery+10*time.Millisecond || y.Stats().Shed != 1 {
+		if took := time.Since(began); took > budget.LookEvery+10*time.Millisecond || y.Stats().Yielded != 1 {
 			t.Errorf("%v, %+v; a session that is not deleted is in the way", took, y.Stats())
 		}
 	})
@@ -400,7 +402,7 @@ func TestBudgetTakesNoMoreThanItMayUse(t *testing.T) {
 		y.pools[1].Reconfigure(full)
 		lease(t, y.pools[0], 38)()
 		defer lease(t, y.pools[1], 2)()
-		time.Sleep(2 * turnFor) // they rest
+		time.Sleep(2 * budget.KeepFor) // they rest
 		ctx, cancel := context.WithCancel(t.Context())
 		var waiting sync.WaitGroup
 		for range 30 {
@@ -411,7 +413,7 @@ func TestBudgetTakesNoMoreThanItMayUse(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(10 * shedEvery)
+		time.Sleep(10 * budget.GoesIn)
 		if got := y.sizes(); got[0] != 35 || got[1] != 5 {
 			t.Errorf("sessions by pool %v; want 35 and 5", got)
 		}
@@ -433,7 +435,7 @@ func TestYieldsWhatIsBeyondTheShare(t *testing.T) {
 				back()
 			}
 			from.SetView(weights(9, 1)) // node 2 should have one of its five
-			from.yield(y.pools[1].stake, true)
+			from.yield(y.pools[1].member, true)
 			if inUse {
 				back()
 			}

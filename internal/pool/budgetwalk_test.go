@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
@@ -45,8 +46,8 @@ func TestBudgetWalk(t *testing.T) {
 					w.together = false
 				}
 				y.check()
-				for _, k := range y.books().stakes {
-					if k.claim {
+				for _, k := range y.books().Members {
+					if k.Claim {
 						t.Error("a permit is set aside and its pool does nothing")
 					}
 				}
@@ -91,7 +92,7 @@ func TestBudgetWalk(t *testing.T) {
 			for i, w := range ws {
 				for c, line := range w.line {
 					if len(line) > 0 {
-						t.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", seed, len(line), Class(c), i, len(ws), y.books().max)
+						t.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", seed, len(line), Class(c), i, len(ws), y.books().Max)
 					}
 				}
 				w.finish()
@@ -188,12 +189,12 @@ func TestBudgetPromises(t *testing.T) {
 			done := make(chan struct{})
 			looks.Go(func() {
 				// Every need lasts, and every turn is over.
-				for now := time.Now().Add(time.Hour); ; now = now.Add(2 * shedEvery) {
+				for now := time.Now().Add(time.Hour); ; now = now.Add(2 * budget.GoesIn) {
 					select {
 					case <-done:
 						return
 					default:
-						y.look(now)
+						y.Look(now)
 						runtime.Gosched()
 					}
 				}
@@ -232,12 +233,12 @@ func TestBudgetPromises(t *testing.T) {
 			looks.Wait()
 			synctest.Wait()
 			y.check()
-			if st := y.Stats(); st.Shed == 0 {
-				t.Error("no session was shed: the test tests nothing")
+			if st := y.Stats(); st.Yielded == 0 {
+				t.Error("no session was yielded: the test tests nothing")
 			}
-			for i, k := range y.books().stakes {
-				if k.leaving != 0 || k.coming != 0 {
-					t.Errorf("pool %d: %d leaving, %d coming; want none at rest", i, k.leaving, k.coming)
+			for i, k := range y.books().Members {
+				if k.Leaving != 0 || k.Coming != 0 {
+					t.Errorf("pool %d: %d leaving, %d coming; want none at rest", i, k.Leaving, k.Coming)
 				}
 			}
 		})
@@ -275,16 +276,16 @@ func TestManyHungryPools(t *testing.T) {
 		}
 		synctest.Wait()
 		for look, now := 0, time.Now().Add(time.Hour); look < 2*pools*2*pools/compared+1; look++ {
-			before := y.books().seen
-			y.look(now)
+			before := y.books().Compared
+			y.Look(now)
 			synctest.Wait()
-			if n := y.books().seen - before; n > compared {
+			if n := y.books().Compared - before; n > compared {
 				t.Errorf("a look compared %d pools; want at most %d", n, compared)
 			}
 		}
 		asked := 0
-		for _, k := range y.books().stakes[pools:] {
-			if k.coming > 0 {
+		for _, k := range y.books().Members[pools:] {
+			if k.Coming > 0 {
 				asked++
 			}
 		}

@@ -17,7 +17,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	var waiting []*Waiter
 	if !p.closed {
 		p.closed, p.closedAt = true, time.Now()
-		p.stake.quit()
+		p.member.Quit()
 		waiting = p.line.Drain()
 		p.setGateLocked(0)
 		for o := range p.openings {

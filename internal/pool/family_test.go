@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 )
 
 // family is pools within one budget, each with a cluster of its own to be counted
@@ -63,12 +65,12 @@ func (y *family) nodes() *servers {
 }
 
 // books returns the state of the budget and of all pools.
-func (y *family) books() audit {
-	var stakes []*stake
+func (y *family) books() budget.Audit {
+	var members []*budget.Member
 	for _, p := range slices.Concat(y.pools, y.visitors) {
-		stakes = append(stakes, p.stake)
+		members = append(members, p.member)
 	}
-	return y.audit(stakes...)
+	return y.Audit(members...)
 }
 
 // weightOne is the weight of a pool that has no other.
@@ -83,45 +85,45 @@ func (y *family) check() {
 		defer p.mu.Unlock()
 	}
 	books := y.books()
-	sum, leaving, coming := books.free, 0, 0
+	sum, leaving, coming := books.Free, 0, 0
 	used := map[string]int{}
 	for i, p := range slices.Concat(y.pools, y.visitors) {
-		k := books.stakes[i]
-		sum += k.held
-		used[k.group] += k.held
-		if k.claim {
+		k := books.Members[i]
+		sum += k.Held
+		used[k.Group] += k.Held
+		if k.Claim {
 			sum++
-			used[k.group]++
+			used[k.Group]++
 		}
-		leaving += k.leaving
-		coming += k.coming
-		if k.held != p.size || k.leaving < 0 || k.leaving > k.held || k.coming < 0 {
-			y.Errorf("pool %d has %d permits for %d sessions, %d leaving, %d coming", i, k.held, p.size, k.leaving, k.coming)
+		leaving += k.Leaving
+		coming += k.Coming
+		if k.Held != p.size || k.Leaving < 0 || k.Leaving > k.Held || k.Coming < 0 {
+			y.Errorf("pool %d has %d permits for %d sessions, %d leaving, %d coming", i, k.Held, p.size, k.Leaving, k.Coming)
 		}
-		if k.queued && k.claim || k.queued != k.inQueue || (k.queued || k.claim) != k.hungry {
-			y.Errorf("pool %d: queued %v, claim %v, in the queue %v, hungry %v", i, k.queued, k.claim, k.inQueue, k.hungry)
+		if k.Queued && k.Claim || k.Queued != k.InQueue || (k.Queued || k.Claim) != p.member.Hungry() {
+			y.Errorf("pool %d: queued %v, claim %v, in the queue %v, hungry %v", i, k.Queued, k.Claim, k.InQueue, p.member.Hungry())
 		}
-		if inLine, ahead := p.wantLocked(); k.queued && max(inLine, ahead) <= 0 {
+		if inLine, ahead := p.wantLocked(); k.Queued && max(inLine, ahead) <= 0 {
 			y.Errorf("pool %d is in the queue and wants nothing", i)
 		}
 	}
-	if sum != books.max || leaving != coming {
-		y.Errorf("%d permits; want %d; %d leaving, %d coming", sum, books.max, leaving, coming)
+	if sum != books.Max || leaving != coming {
+		y.Errorf("%d permits; want %d; %d leaving, %d coming", sum, books.Max, leaving, coming)
 	}
 	y.all.mu.Lock()
 	defer y.all.mu.Unlock()
-	if y.all.most > books.max || y.all.now > books.max-books.free {
-		y.Errorf("%d sessions at a time, limit %d; %d now, with %d permits", y.all.most, books.max, y.all.now, books.max-books.free)
+	if y.all.most > books.Max || y.all.now > books.Max-books.Free {
+		y.Errorf("%d sessions at a time, limit %d; %d now, with %d permits", y.all.most, books.Max, y.all.now, books.Max-books.Free)
 	}
-	if books.free > 0 && books.nextWaits {
-		y.Errorf("%d permits are free while %d pools are hungry", books.free, y.Stats().Hungry)
+	if books.Free > 0 && books.NextWaits {
+		y.Errorf("%d permits are free while %d pools are hungry", books.Free, y.Stats().Hungry)
 	}
-	for _, g := range books.groups {
-		if g.used != used[g.name] || g.used == 0 && g.pools == 0 {
-			y.Errorf("group %q has %d permits; want %d; %d pools", g.name, g.used, used[g.name], g.pools)
+	for _, g := range books.Groups {
+		if g.Used != used[g.Name] || g.Used == 0 && g.Pools == 0 {
+			y.Errorf("group %q has %d permits; want %d; %d pools", g.Name, g.Used, used[g.Name], g.Pools)
 		}
-		if g.used > g.max && !y.lowered {
-			y.Errorf("group %q has %d permits; at most %d", g.name, g.used, g.max)
+		if g.Used > g.Max && !y.lowered {
+			y.Errorf("group %q has %d permits; at most %d", g.Name, g.Used, g.Max)
 		}
 	}
 }
@@ -131,15 +133,15 @@ func (y *family) checkEnd() {
 	y.Helper()
 	y.check()
 	books := y.books()
-	if n := len(books.groups); n != 0 {
+	if n := len(books.Groups); n != 0 {
 		y.Errorf("after all pools are closed: %d groups", n)
 	}
 	if st := y.Stats(); st.Used != 0 || st.Pools != 0 || st.Hungry != 0 {
 		y.Errorf("after all pools are closed: %+v", st)
 	}
-	for _, k := range books.stakes {
-		if k.held != 0 || k.leaving != 0 || k.coming != 0 || k.claim {
-			y.Errorf("after all pools are closed, one has %d permits, %d leaving, %d coming, claim %v", k.held, k.leaving, k.coming, k.claim)
+	for _, k := range books.Members {
+		if k.Held != 0 || k.Leaving != 0 || k.Coming != 0 || k.Claim {
+			y.Errorf("after all pools are closed, one has %d permits, %d leaving, %d coming, claim %v", k.Held, k.Leaving, k.Coming, k.Claim)
 		}
 	}
 }

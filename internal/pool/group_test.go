@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 )
 
 // startGroup is startFamily with pools that are in a group, each with a weight.
@@ -89,7 +91,7 @@ func TestGroupIdleServesAtOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				y := startGroup(t, 40, 20, 1, 1)
 				lease(t, y.pools[0], 20)()
-				time.Sleep(turnFor)
+				time.Sleep(budget.KeepFor)
 				defer lease(t, y.pools[0], c.busy)()
 				var told [18]*Session
 				var waiters [18]*Waiter
@@ -136,7 +138,7 @@ func TestGroupByTurns(t *testing.T) {
 		}
 		wg.Wait()
 		y.check()
-		if shed := y.Stats().Shed; shed > 200 { // ten a second for each; more than 4000 if nothing held them back
+		if shed := y.Stats().Yielded; shed > 200 { // ten a second for each; more than 4000 if nothing held them back
 			t.Errorf("%d sessions were closed for the sake of the other pool", shed)
 		}
 	})

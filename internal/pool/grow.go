@@ -68,13 +68,13 @@ func (p *state) growLocked() {
 			return
 		}
 		if inLine <= 0 && now.Before(p.warmAt) && p.size-p.closing >= warmFirst {
-			p.stake.leave()
+			p.member.Leave()
 			p.dueLocked(p.warmAt)
 			return
 		}
 		n, retry := p.targetLocked(now)
 		if n == nil {
-			p.stake.leave() // others can use what this pool can not
+			p.member.Leave() // others can use what this pool can not
 			p.dueLocked(retry)
 			return
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 )
 
 // The steps of a hand-over between pools, played one by one: neither the pools nor
@@ -107,32 +109,32 @@ func TestBudgetHandOver(t *testing.T) {
 		// yet, when another pool asks for one.
 		"a session is promised once": func(t *testing.T, y *stage) {
 			_, first := y.wait(1)
-			y.look(time.Now())
+			y.Look(time.Now())
 			s := y.held[slices.IndexFunc(y.held, func(s *Session) bool { return !s.Valid() })]
 			y.held = slices.DeleteFunc(y.held, func(h *Session) bool { return h == s })
 			endLease(s)
 			s.node.idle.push(&y.pools[0].cells, s.index)
 			w, _ := y.wait(2)
-			y.look(time.Now())
+			y.Look(time.Now())
 			y.pools[0].lookAfter(s)
 			time.Sleep(2 * time.Millisecond)
 			synctest.Wait()
 			run(y, 1, true)
 			served(y, 1, first)
-			if st := y.Stats(); st.Shed != 1 {
-				t.Errorf("%+v; want one session shed", st)
+			if st := y.Stats(); st.Yielded != 1 {
+				t.Errorf("%+v; want one session yielded", st)
 			}
-			for i, k := range y.books().stakes {
-				if k.leaving != 0 || k.coming != 0 {
-					t.Errorf("pool %d: %d leaving, %d coming; want none: what was promised is gone", i, k.leaving, k.coming)
+			for i, k := range y.books().Members {
+				if k.Leaving != 0 || k.Coming != 0 {
+					t.Errorf("pool %d: %d leaving, %d coming; want none: what was promised is gone", i, k.Leaving, k.Coming)
 				}
 			}
 			y.pools[2].Cancel(w)
 		},
-		"nothing is shed for who wants no more": func(t *testing.T, y *stage) {
+		"nothing is taken for a pool that wants no more": func(t *testing.T, y *stage) {
 			w, _ := y.wait(1)
 			y.pools[1].Cancel(w)
-			if y.look(time.Now()) || y.Stats().Shed != 0 {
+			if y.Look(time.Now()) || y.Stats().Yielded != 0 {
 				t.Errorf("%+v", y.Stats())
 			}
 		},
@@ -140,7 +142,7 @@ func TestBudgetHandOver(t *testing.T) {
 			y.wait(1)
 			y.wait(1)
 			for range 3 {
-				if !y.look(time.Now()) || y.Stats().Shed != 1 {
+				if !y.Look(time.Now()) || y.Stats().Yielded != 1 {
 					t.Errorf("%+v", y.Stats())
 				}
 			}
@@ -153,14 +155,14 @@ func TestBudgetHandOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			w, _ := y.wait(1) // nobody has more
-			y.look(time.Now())
-			if st := y.Stats(); st.Shed != 0 {
+			y.Look(time.Now())
+			if st := y.Stats(); st.Yielded != 0 {
 				t.Errorf("%+v; want nothing taken from a pool that has no more", st)
 			}
 			_, told := y.wait(2)
-			time.Sleep(turnFor)
-			y.look(time.Now())
-			if st := y.Stats(); st.Shed != 1 {
+			time.Sleep(budget.KeepFor)
+			y.Look(time.Now())
+			if st := y.Stats(); st.Yielded != 1 {
 				t.Errorf("%+v; want its turn for who has none", st)
 			}
 			y.pools[1].Cancel(w)

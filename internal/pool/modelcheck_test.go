@@ -230,7 +230,7 @@ func (w *walk) check() {
 	// Somebody who waits is being helped, unless every node is at its cap, paused
 	// or does not answer, or the pool is in the queue of its budget.
 	if inLine, ahead := p.wantLocked(); max(inLine, ahead) > 0 && p.size < w.cfg.Max && (inLine > 0 || !time.Now().Before(p.warmAt)) {
-		if n, _ := p.targetLocked(time.Now()); n != nil && !p.stake.isHungry() {
+		if n, _ := p.targetLocked(time.Now()); n != nil && !p.member.Hungry() {
 			w.Errorf("%d in line and %d ahead are wanted, node %d could open one, nothing happens", inLine, ahead, n.id)
 		}
 	}
@@ -244,7 +244,7 @@ func (w *walk) check() {
 	}
 	p.targets = kept
 	// Nobody waits for the room or the permit of a parked session.
-	if inLine, _ := p.wantLocked(); parked > 0 && inLine > p.closing && (p.size >= w.cfg.Max || p.stake.isHungry()) {
+	if inLine, _ := p.wantLocked(); parked > 0 && inLine > p.closing && (p.size >= w.cfg.Max || p.member.Hungry()) {
 		if n, _ := p.targetLocked(time.Now()); n != nil {
 			w.Errorf("%d in line are wanted, node %d could open them, %d are parked, %d closing", inLine, n.id, parked, p.closing)
 		}

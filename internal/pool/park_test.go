@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 )
 
 // ejected is a view of two nodes of which the second is ejected for refusals.
@@ -362,12 +363,12 @@ func TestParkedPermits(t *testing.T) {
 				}
 				began := time.Now()
 				defer lease(t, y.pools[tt.needs], 2)()
-				if took := time.Since(began); took > 2*(lookEvery+2*time.Millisecond) {
+				if took := time.Since(began); took > 2*(budget.LookEvery+2*time.Millisecond) {
 					t.Errorf("2 sessions took %v while 3 were parked", took)
 				}
 				synctest.Wait()
 				y.check()
-				if n, st := y.pools[0].Stats().Parked, y.Stats(); n != 1 || st.Used != 16 || st.Shed != tt.shed {
+				if n, st := y.pools[0].Stats().Parked, y.Stats(); n != 1 || st.Used != 16 || st.Yielded != tt.shed {
 					t.Errorf("%d parked, %+v; want 1, 16 used, %d shed", n, st, tt.shed)
 				}
 			})

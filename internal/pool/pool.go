@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
@@ -21,7 +22,7 @@ type Pool struct {
 	// waiters recycles those of Acquire. It belongs to the pool because their
 	// channels belong to the pool's synctest bubble, if any.
 	waiters sync.Pool
-	offer   chan struct{}   // for Run: the budget has a permit for the pool; nil: without one
+	offer   <-chan struct{} // for Run: the budget has a permit for the pool; nil: without one
 	life    context.Context // of sessions that recover; ends with Close
 	end     context.CancelFunc
 
@@ -67,8 +68,8 @@ type state struct {
 	line   queue.Line[handover]
 	limit  limit
 	log    *slog.Logger
-	worker worker // the pool
-	stake  *stake // the pool's part in a budget; nil: it has every permit
+	worker worker         // the pool
+	member *budget.Member // the pool in its budget; nil: it has every permit
 	tasks  sync.WaitGroup
 	sums
 	roster

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
@@ -427,11 +428,11 @@ func (p *Pool) delete(s ended) {
 
 // freeLocked gives back the room of one session on n, and its permit. to is the
 // pool for whose sake it was let go, if any.
-func (p *state) freeLocked(n *node, to *stake) {
+func (p *state) freeLocked(n *node, to *budget.Member) {
 	n.size--
 	p.size--
 	p.targets.clear()
-	p.stake.put(to)
+	p.member.Put(to)
 	if n.size == 0 && !n.place.known {
 		p.past.add(n.counts)
 		p.stock.forget(n)

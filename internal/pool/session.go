@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
@@ -58,11 +59,11 @@ type Session struct {
 	seenAt   time.Time
 
 	// Guarded by Pool.mu.
-	expires time.Time // by its age; zero: never, which is so while Config.Age is 0
-	gone    bool      // closing, or closed
-	aside   bool      // in node.aside
-	going   bool      // counted in node.going
-	shedFor *stake    // the pool for whose sake it goes, see promiseLocked; nil: for nobody's
+	expires time.Time      // by its age; zero: never, which is so while Config.Age is 0
+	gone    bool           // closing, or closed
+	aside   bool           // in node.aside
+	going   bool           // counted in node.going
+	shedFor *budget.Member // the pool for whose sake it goes, see promiseLocked; nil: for nobody's
 
 	prev *Session // in node.first
 	next *Session

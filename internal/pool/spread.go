@@ -178,7 +178,7 @@ func (p *state) moveLocked(now time.Time, most int) bool {
 			return false
 		}
 		for _, n := range to.nodes {
-			for n.share.owed > 0 && most > 0 && n.ready(now, p.cfg.CreateBurst) && p.size < p.cfg.Max && p.stake.takeSpare(now) {
+			for n.share.owed > 0 && most > 0 && n.ready(now, p.cfg.CreateBurst) && p.size < p.cfg.Max && p.member.TakeSpare(now) {
 				p.openLocked(n, nil, now)
 				most--
 			}
@@ -189,7 +189,7 @@ func (p *state) moveLocked(now time.Time, most int) bool {
 	for ; most > 0 && len(to.nodes) > 0 && helps(to.nodes[0].share.surplus); most-- {
 		loser, gainer := from.nodes[0], to.nodes[0]
 		switch {
-		case p.size < p.cfg.Max && p.stake.takeSpare(now):
+		case p.size < p.cfg.Max && p.member.TakeSpare(now):
 			p.openLocked(gainer, loser, now)
 		case p.closing+p.going <= p.cfg.Max/100 || now.Sub(p.spread.shedAt) >= shedEvery:
 			p.spread.shedAt = now
@@ -216,7 +216,7 @@ func (p *state) candidatesLocked(now time.Time) (from, to nodeHeap, lowest float
 	nodes := p.table.Load().nodes
 	p.walked += len(nodes)
 	leaving := p.closing + p.going
-	full := p.size >= p.cfg.Max || !p.stake.spare()
+	full := p.size >= p.cfg.Max || !p.member.Spare()
 	from.less = func(n, m *node) bool { return n.share.surplus > m.share.surplus }
 	to.less = func(n, m *node) bool { return n.share.surplus < m.share.surplus }
 	lowest = math.Inf(1)

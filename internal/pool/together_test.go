@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 )
 
 // other returns another configuration for a pool that has c.
@@ -45,7 +46,7 @@ func (w *walk) safe(c Config) (all []*Session) {
 
 // losses counts sessions that were let go for the sake of another node, or of another pool.
 func (y *family) losses() (n uint64) {
-	n = y.Stats().Shed
+	n = y.Stats().Yielded
 	for _, p := range y.pools {
 		n += p.Stats().Moved
 	}
@@ -66,8 +67,8 @@ func (y *family) reload(ws []*walk, c Config, do func()) {
 		w.set(c)
 	}
 	lowered := false
-	for _, g := range y.books().groups {
-		lowered = lowered || g.used > c.Max
+	for _, g := range y.books().Groups {
+		lowered = lowered || g.Used > c.Max
 	}
 	do()
 	synctest.Wait()
@@ -117,16 +118,16 @@ func (y *family) disturb(t *testing.T, r *rand.Rand, ws []*walk) string {
 	ask := func() {
 		from, to := ws[r.IntN(len(ws))].p, ws[r.IntN(len(ws))].p
 		if from != to {
-			from.yield(to.stake, r.IntN(2) == 0)
+			from.yield(to.member, r.IntN(2) == 0)
 		}
 	}
 	switch r.IntN(6) {
 	case 0:
 		c := one.other(one.cfg)
 		y.reload(ws, c, all(c))
-		for _, g := range y.books().groups {
-			if g.max != c.Max {
-				y.Errorf("group %q may have %d sessions; want %d", g.name, g.max, c.Max)
+		for _, g := range y.books().Groups {
+			if g.Max != c.Max {
+				y.Errorf("group %q may have %d sessions; want %d", g.Name, g.Max, c.Max)
 			}
 		}
 		return "reload"
@@ -135,7 +136,7 @@ func (y *family) disturb(t *testing.T, r *rand.Rand, ws []*walk) string {
 		y.reload([]*walk{one}, c, func() { one.p.Reconfigure(c) })
 		return "resize"
 	case 2:
-		y.look(time.Now().Add(time.Hour)) // every need lasts, and every turn is over
+		y.Look(time.Now().Add(time.Hour)) // every need lasts, and every turn is over
 		return "look"
 	case 3:
 		ask()
@@ -164,7 +165,7 @@ func (y *family) disturb(t *testing.T, r *rand.Rand, ws []*walk) string {
 	}
 	if r.IntN(2) == 0 {
 		what += " look"
-		wg.Go(func() { y.look(time.Now().Add(time.Hour)) })
+		wg.Go(func() { y.Look(time.Now().Add(time.Hour)) })
 	}
 	if r.IntN(4) == 0 {
 		what += " visitor"
@@ -209,7 +210,7 @@ func TestAllTogether(t *testing.T) {
 			}
 			any := func(r *rand.Rand) *Pool { return y.pools[r.IntN(pools)] }
 			now := time.Now().Add(time.Hour)
-			loop(func(*rand.Rand) { now = now.Add(2 * shedEvery); y.look(now) })
+			loop(func(*rand.Rand) { now = now.Add(2 * budget.GoesIn); y.Look(now) })
 			loop(func(r *rand.Rand) {
 				c := config(1 + r.IntN(8))
 				c.Min, c.Age = r.IntN(2), []time.Duration{0, time.Hour}[r.IntN(2)]
@@ -267,10 +268,10 @@ func TestAllTogether(t *testing.T) {
 			}
 			synctest.Wait()
 			y.check()
-			for i, k := range y.books().stakes[:pools] {
+			for i, k := range y.books().Members[:pools] {
 				p := y.pools[i]
-				if k.leaving != 0 || k.coming != 0 || p.going != 0 {
-					t.Errorf("pool %d: %d leaving, %d coming, %d going; want none at rest", i, k.leaving, k.coming, p.going)
+				if k.Leaving != 0 || k.Coming != 0 || p.going != 0 {
+					t.Errorf("pool %d: %d leaving, %d coming, %d going; want none at rest", i, k.Leaving, k.Coming, p.going)
 				}
 				if st := p.Stats(); st.InLine() > 0 || st.Leased > 0 || st.Sessions > st.Max {
 					t.Errorf("pool %d at rest: %+v", i, st)
