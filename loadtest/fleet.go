@@ -239,7 +239,7 @@ func (e *fleetRun) start(ctx context.Context, url string, pool bool) (workers []
 	ctx, cancel := context.WithTimeout(ctx, fleetPatience)
 	defer cancel()
 	for _, w := range workers {
-		if _, err := w.Process.Ready(ctx); err != nil {
+		if _, err := w.Ready(ctx); err != nil {
 			return workers, err
 		}
 	}

@@ -224,7 +224,7 @@ func (k *kneeBench) run(ctx context.Context, l *lab.Lab) error {
 	}
 	var all []*kneeCase
 	for _, processors := range lab.At(l, []int{1}, []int{1}, []int{1, 0}) {
-		cases, err := k.cases(ctx, l, backend.Ready["node"], processors)
+		cases, err := k.cases(ctx, l, backend.At["node"], processors)
 		if err != nil {
 			return err
 		}

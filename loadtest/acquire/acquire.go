@@ -126,7 +126,7 @@ func run(ctx context.Context, l *lab.Lab, cores int) error {
 	if err != nil {
 		return err
 	}
-	m := &measurement{lab: l, address: child.Ready["http"], cores: cores, tasks: tasksFor(cores)}
+	m := &measurement{lab: l, address: child.At["http"], cores: cores, tasks: tasksFor(cores)}
 	l.Defer(m.client.CloseIdleConnections)
 	if l.Size == lab.Smoke {
 		m.tasks = []int{100}

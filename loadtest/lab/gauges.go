@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,7 +48,7 @@ func (g Gauges) Figures() Figures {
 // admin.pprof=on collects its garbage first if collect is set.
 func (s *Sidecar) Gauges(ctx context.Context, collect bool) (g Gauges, err error) {
 	if collect {
-		if _, err := adminPage(ctx, s.Admin, "/debug/pprof/heap?gc=1"); err != nil {
+		if _, err := s.Get(ctx, "/debug/pprof/heap?gc=1"); err != nil {
 			return g, err
 		}
 	}
@@ -66,7 +64,7 @@ func (s *Sidecar) Gauges(ctx context.Context, collect bool) (g Gauges, err error
 
 // Allocations is how many objects a sidecar has put on its heap so far.
 func (s *Sidecar) Allocations(ctx context.Context) (float64, error) {
-	metrics, err := adminPage(ctx, s.Admin, "/metrics")
+	metrics, err := s.Get(ctx, "/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -79,7 +77,7 @@ func (s *Sidecar) Allocations(ctx context.Context) (float64, error) {
 
 // gauges reads those that the admin API tells.
 func gauges(ctx context.Context, admin string) (g Gauges, err error) {
-	metrics, err := adminPage(ctx, admin, "/metrics")
+	metrics, err := stand.Get(ctx, admin, "/metrics")
 	if err != nil {
 		return g, err
 	}
@@ -91,7 +89,7 @@ func gauges(ctx context.Context, admin string) (g Gauges, err error) {
 	if g.Goroutines == 0 {
 		return g, fmt.Errorf("admin %s: the metrics do not tell the number of goroutines", admin)
 	}
-	connections, err := adminPage(ctx, admin, "/state/connections")
+	connections, err := stand.Get(ctx, admin, "/state/connections")
 	if err != nil {
 		return g, err
 	}
@@ -99,7 +97,7 @@ func gauges(ctx context.Context, admin string) (g Gauges, err error) {
 		Clients int
 		Virtual struct{ Sessions int } `json:"virtual_sessions"`
 	}
-	if err := json.Unmarshal([]byte(connections), &state); err != nil {
+	if err := json.Unmarshal(connections, &state); err != nil {
 		return g, fmt.Errorf("admin %s/state/connections: %w", admin, err)
 	}
 	g.Virtual = state.Virtual.Sessions
@@ -107,8 +105,8 @@ func gauges(ctx context.Context, admin string) (g Gauges, err error) {
 }
 
 // metric sums the samples of a metric whose labels contain a text.
-func metric(page, name, label string) (sum float64) {
-	for line := range strings.Lines(page) {
+func metric(page []byte, name, label string) (sum float64) {
+	for line := range strings.Lines(string(page)) {
 		rest, ok := strings.CutPrefix(line, name)
 		if !ok || rest == "" || rest[0] != '{' && rest[0] != ' ' {
 			continue
@@ -120,27 +118,6 @@ func metric(page, name, label string) (sum float64) {
 		}
 	}
 	return sum
-}
-
-// adminPage reads a page of an admin API.
-func adminPage(ctx context.Context, admin, path string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, nil)
-	if err != nil {
-		return "", fmt.Errorf("admin: %w", err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", fmt.Errorf("admin: %w", err)
-	}
-	defer response.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxProfile))
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %.200s", response.Status, data)
-	}
-	if err != nil {
-		return "", fmt.Errorf("admin %s%s: %w", admin, path, err)
-	}
-	return string(data), nil
 }
 
 // DescriptorsOf returns how many files and sockets a process has open.

@@ -193,56 +193,41 @@ func (l *Lab) Stop() {
 	}
 	l.closers = nil
 	for i := len(l.processes) - 1; i >= 0; i-- {
-		l.processes[i].end()
+		l.End(l.processes[i])
 	}
 	l.processes = nil
 }
 
-// Process is a program that was started.
-type Process struct {
-	*stand.Process
-	Role  string            // under which its CPU time is reported: sidecar, cluster, a peer's name
-	Ready map[string]string // the addresses that it told
-	ended bool
-}
+// Process is a program that was started. Its Role is under which its CPU time is reported:
+// sidecar, cluster, a peer's name.
+type Process = stand.Process
 
 // Start starts a program and waits for its ready line. What it used is reported
 // under its role in every run made while it is there.
 func (l *Lab) Start(ctx context.Context, role string, spec stand.Spec) (*Process, error) {
-	p, err := l.Spawn(role, spec)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	if p.Ready, err = p.Process.Ready(ctx); err != nil {
-		p.end()
-		return nil, fmt.Errorf("%s: %w", role, err)
-	}
-	return p, nil
+	p, err := stand.Launch(ctx, spec)
+	return l.note(role, p, err)
 }
 
 // Spawn is Start for a program without a ready line.
 func (l *Lab) Spawn(role string, spec stand.Spec) (*Process, error) {
-	started, err := stand.Start(spec)
+	p, err := stand.Start(spec)
+	return l.note(role, p, err)
+}
+
+// note makes a process that was started one of the experiment's.
+func (l *Lab) note(role string, p *Process, err error) (*Process, error) {
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", role, err)
+		return nil, fmt.Errorf("%s: %w", role, err)
 	}
-	p := &Process{Process: started, Role: role}
+	p.Role = role
 	l.processes = append(l.processes, p)
 	return p, nil
 }
 
-// end stops a process. Whatever its code: the measurements are over.
-func (p *Process) end() {
-	if p.ended {
-		return
-	}
-	p.ended = true
+// End stops one process before the others. Whatever its code: the measurements are over.
+func (l *Lab) End(p *Process) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	_, _ = p.Process.Stop(ctx)
+	_, _ = p.Stop(ctx)
 }
-
-// End stops one process before the others.
-func (l *Lab) End(p *Process) { p.end() }

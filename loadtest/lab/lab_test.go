@@ -222,7 +222,7 @@ func TestSaturatedNamesTheProcess(t *testing.T) {
 }
 
 func TestFinishCountsTheProcessesUnderTest(t *testing.T) {
-	me := &Process{Process: startSleep(t)}
+	me := startSleep(t)
 	r := NewRecorder()
 	r.Add(time.Millisecond, nil)
 	r.Add(2*time.Millisecond, errors.New("no"))
@@ -401,24 +401,4 @@ func TestProfileSaysWhatIsWrong(t *testing.T) {
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
-}
-
-func TestWarmWaitsForTheSidecar(t *testing.T) {
-	asked := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if asked++; r.URL.Path != "/startupz" || asked < 3 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-	}))
-	defer http.DefaultClient.CloseIdleConnections()
-	defer server.Close()
-	s := &Sidecar{Admin: strings.TrimPrefix(server.URL, "http://")}
-	if err := s.Warm(t.Context()); err != nil || asked != 3 {
-		t.Errorf("got %v after %d questions; want none after 3", err, asked)
-	}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("enough"))
-	if err := s.Warm(ctx); err == nil || !strings.Contains(err.Error(), "enough") {
-		t.Errorf("got %v; want why it ended", err)
-	}
 }

@@ -3,40 +3,25 @@ package lab
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"time"
 
 	"github.com/google/pprof/profile"
-)
 
-// maxProfile bounds a profile, in bytes.
-const maxProfile = 64 << 20
+	"github.com/ydb-sidecar/sidecar/proof/stand"
+)
 
 // Profile asks a sidecar (admin.pprof=on) for a profile: profile (CPU), allocs,
 // heap, mutex, block. Those of the CPU take as long as d; of the others d is
 // the time between two whose difference is returned, or 0 for all since the start.
 func Profile(ctx context.Context, admin, kind string, d time.Duration) (*profile.Profile, []byte, error) {
-	url := fmt.Sprintf("http://%s/debug/pprof/%s", admin, kind)
+	path := "/debug/pprof/" + kind
 	if d > 0 {
-		url += fmt.Sprintf("?seconds=%d", max(1, int(d.Round(time.Second).Seconds())))
+		path += fmt.Sprintf("?seconds=%d", max(1, int(d.Round(time.Second).Seconds())))
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	data, err := stand.Get(ctx, admin, path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("profile: %w", err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, nil, fmt.Errorf("profile: %w", err)
-	}
-	defer response.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxProfile))
-	if err != nil {
-		return nil, nil, fmt.Errorf("profile %s: %w", kind, err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("profile %s: %s: is admin.pprof on?", kind, response.Status)
+		return nil, nil, fmt.Errorf("profile %s (is admin.pprof on?): %w", kind, err)
 	}
 	p, err := profile.ParseData(data)
 	if err != nil {

@@ -1,122 +1,48 @@
 package stand
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
-	"io"
-	"net/http"
-	"strconv"
-	"time"
+	"errors"
 )
 
-// Node is one node of the development cluster, as its control API tells it.
-type Node struct {
-	ID       uint32           `json:"id"`
-	Address  string           `json:"address"`
-	State    string           `json:"state"` // "up" while it serves
-	Pid      int              `json:"pid"`   // of the node's own process, 0 if it has none
-	Counters map[string]int64 `json:"counters"`
+// Cluster is a running development cluster.
+type Cluster struct {
+	*Process
+	Control Control
+	Nodes   []Node // at the start
 }
 
-// Session is one live session on a node.
-type Session struct {
-	ID     string `json:"id"`
-	NodeID uint32 `json:"node_id"`
-	State  string `json:"state"`
-
-	Transactions int `json:"transactions"` // open ones
-}
-
-// Control drives the control API of a development cluster.
-type Control struct{ Address string }
-
-// Nodes returns all nodes in the order of the answer.
-func (c Control) Nodes(ctx context.Context) ([]Node, error) {
-	var answer struct{ Nodes []Node }
-	return answer.Nodes, c.call(ctx, http.MethodGet, "/nodes", nil, &answer)
-}
-
-// Sessions returns every live session of the cluster.
-func (c Control) Sessions(ctx context.Context) ([]Session, error) {
-	var answer struct{ Sessions []Session }
-	return answer.Sessions, c.call(ctx, http.MethodGet, "/sessions", nil, &answer)
-}
-
-// Add starts one more node, in the given location; "" leaves that to the cluster.
-func (c Control) Add(ctx context.Context, location string) (Node, error) {
-	var node Node
-	return node, c.call(ctx, http.MethodPost, "/nodes", map[string]string{"location": location}, &node)
-}
-
-// Do posts to one node one of the actions of docs/devcluster.md. body may be nil.
-func (c Control) Do(ctx context.Context, node uint32, what string, body any) error {
-	return c.call(ctx, http.MethodPost, "/nodes/"+strconv.FormatUint(uint64(node), 10)+"/"+what, body, nil)
-}
-
-// Fault is something that is wrong with a table, the database or a node: see docs/devcluster.md.
-type Fault struct {
-	ID     string  `json:"id,omitempty"`
-	Kind   string  `json:"kind"`
-	Table  string  `json:"table,omitempty"`
-	Pool   string  `json:"pool,omitempty"`
-	Node   uint32  `json:"node,omitempty"`
-	Share  float64 `json:"share"`
-	Delay  string  `json:"delay,omitempty"`
-	Status string  `json:"status,omitempty"`
-}
-
-// AddFault makes something go wrong until RemoveFault and returns the fault's id.
-func (c Control) AddFault(ctx context.Context, f Fault) (string, error) {
-	var made Fault
-	err := c.call(ctx, http.MethodPost, "/faults", f, &made)
-	return made.ID, err
-}
-
-// RemoveFault ends a fault.
-func (c Control) RemoveFault(ctx context.Context, id string) error {
-	return c.call(ctx, http.MethodDelete, "/faults/"+id, nil, nil)
-}
-
-// SetPiles gives piles new states, by their names.
-func (c Control) SetPiles(ctx context.Context, states map[string]string) error {
-	return c.call(ctx, http.MethodPost, "/piles", states, nil)
-}
-
-func (c Control) call(ctx context.Context, method, path string, body, answer any) error {
-	var send io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("control %s %s: %w", method, path, err)
-		}
-		send = bytes.NewReader(data)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, "http://"+c.Address+path, send)
+// StartCluster starts the devcluster of a path on free ports. The caller must Stop it.
+func StartCluster(ctx context.Context, spec Spec) (*Cluster, error) {
+	spec.Args = append([]string{"-port", "0", "-control", "127.0.0.1:0"}, spec.Args...)
+	p, err := Launch(ctx, spec)
 	if err != nil {
-		return fmt.Errorf("control %s %s: %w", method, path, err)
+		return nil, err
 	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return fmt.Errorf("control %s %s: %w", method, path, err)
+	c := &Cluster{Process: p, Control: Control{Address: p.At["control"]}}
+	if c.Nodes, err = c.Control.Nodes(ctx); err != nil {
+		p.kill()
+		return nil, err
 	}
-	defer response.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
-	if err != nil {
-		return fmt.Errorf("control %s %s: %w", method, path, err)
+	return c, nil
+}
+
+// Endpoint is the address of its first node, for -ydb.
+func (c *Cluster) Endpoint() string { return "grpc://" + c.Nodes[0].Address + "/local" }
+
+// Counter sums a counter of the nodes' own over all nodes.
+func (c *Cluster) Counter(ctx context.Context, name string) (sum int64, err error) {
+	nodes, err := c.Control.Nodes(ctx)
+	for _, node := range nodes {
+		sum += node.Counters[name]
 	}
-	if response.StatusCode/100 != 2 {
-		return fmt.Errorf("control %s %s: %s: %s", method, path, response.Status, data)
+	return sum, err
+}
+
+// Everywhere posts the same to every node that there was at the start.
+func (c *Cluster) Everywhere(ctx context.Context, what string, body any) (err error) {
+	for _, node := range c.Nodes {
+		err = errors.Join(err, c.Control.Do(ctx, node.ID, what, body))
 	}
-	if answer == nil {
-		return nil
-	}
-	if err := json.Unmarshal(data, answer); err != nil {
-		return fmt.Errorf("control %s %s: %w", method, path, err)
-	}
-	return nil
+	return err
 }

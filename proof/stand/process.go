@@ -1,11 +1,3 @@
-// Package stand runs the project's own programs as real processes, for the
-// whole-product tests and the load tests: it builds them, starts them on free
-// ports, waits for their ready line, measures them and stops them.
-//
-// It knows nothing of what the programs do; they are driven over the wire. A
-// Process started here never outlives its Stop, and what it printed is kept,
-// bounded, so that a failure can show it. Every method may be called from any
-// goroutine.
 package stand
 
 import (
@@ -23,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // Root returns the directory of the module that the working directory is in.
@@ -77,6 +70,9 @@ type Spec struct {
 
 // Process is one running program.
 type Process struct {
+	Role string            // what it is for whoever started it; "" unless that is set
+	At   map[string]string // the addresses in its ready line by name, once Ready has returned
+
 	cmd  *exec.Cmd
 	name string
 	done chan struct{} // closed once the process has ended and its output is read
@@ -173,16 +169,34 @@ var address = regexp.MustCompile(`"?([a-z_]+)"?[=:] ?"?(?:[a-z]+://)?(127\.0\.0\
 func (p *Process) Ready(ctx context.Context) (map[string]string, error) {
 	select {
 	case line := <-p.ready:
-		found := map[string]string{}
+		p.At = map[string]string{}
 		for _, m := range address.FindAllStringSubmatch(line, -1) {
-			found[m[1]] = m[2]
+			p.At[m[1]] = m[2]
 		}
-		return found, nil
+		return p.At, nil
 	case <-p.done:
 		return nil, fmt.Errorf("%s ended before it was ready, exit code %d:\n%s", p.name, p.cmd.ProcessState.ExitCode(), p.Log())
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for %s to be ready: %w\n%s", p.name, ctx.Err(), p.Log())
 	}
+}
+
+// startUp bounds the wait for a ready line: a busy machine starts programs slowly.
+const startUp = 2 * time.Minute
+
+// Launch starts a program and waits for its ready line. The caller must Stop it.
+func Launch(ctx context.Context, spec Spec) (*Process, error) {
+	p, err := Start(spec)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startUp)
+	defer cancel()
+	if _, err := p.Ready(ctx); err != nil {
+		p.kill()
+		return nil, err
+	}
+	return p, nil
 }
 
 // Pid returns the process id.
@@ -214,10 +228,15 @@ func (p *Process) Stop(ctx context.Context) (int, error) {
 	}
 	code, err := p.Wait(ctx)
 	if err != nil {
-		_ = p.cmd.Process.Kill()
-		<-p.done
+		p.kill()
 	}
 	return code, err
+}
+
+// kill ends the process at once.
+func (p *Process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
 }
 
 // Stdout returns what the program has printed so far, at most 1 MiB.
@@ -232,6 +251,12 @@ func (p *Process) Log() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return string(p.log.kept)
+}
+
+// LastLines returns the end of a text, such as a log.
+func LastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // tail keeps the last keptLog bytes written to it.
