@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/proof/conformance"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // target is what a client calls.
@@ -99,13 +100,13 @@ func through(t testing.TB) (targets []target, sidecars []*sidecar) {
 	secured := startSidecar(t, []string{node}, cert.settings...)
 	sidecars = append(sidecars, plain, secured)
 	for i, config := range []*tls.Config{nil, cert.client} { // the connection to the node is there after that
-		conn := dial(t, sidecars[len(sidecars)-2+i].grpc, config)
+		conn := dial(t, sidecars[len(sidecars)-2+i].GRPC, config)
 		if err := echo(t.Context(), conn, future); err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.Close() // it must not count
 	}
-	targets = append(targets, target{"plain", plain.grpc, ""}, target{"tls", secured.grpc, cert.caFile})
+	targets = append(targets, target{"plain", plain.GRPC, ""}, target{"tls", secured.GRPC, cert.caFile})
 	return targets, sidecars
 }
 
@@ -144,8 +145,8 @@ func TestClientsOfOtherStacks(t *testing.T) {
 		before[i] = s.held(t)
 	}
 	for name, args := range map[string][]string{
-		"grpcio":  {filepath.Join(root(t), ".venv", "bin", "python"), filepath.Join("testdata", "client.py"), file},
-		"grpc-js": {"node", filepath.Join("testdata", "client.mjs"), file, filepath.Join(root(t), "examples", "node", "package.json")},
+		"grpcio":  {filepath.Join(standtest.Root(t), ".venv", "bin", "python"), filepath.Join("testdata", "client.py"), file},
+		"grpc-js": {"node", filepath.Join("testdata", "client.mjs"), file, filepath.Join(standtest.Root(t), "examples", "node", "package.json")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			seen, results := map[string]map[string]any{}, 0
@@ -246,13 +247,13 @@ func TestManyCallsOfH2load(t *testing.T) {
 	}
 	s := startSidecar(t, nodes)
 	for range 3 {
-		if err := echo(t.Context(), dial(t, s.grpc, nil), future); err != nil {
+		if err := echo(t.Context(), dial(t, s.GRPC, nil), future); err != nil {
 			t.Fatal(err)
 		}
 	}
 	before := s.held(t)
 	out := command(t, "h2load", "-n", fmt.Sprint(calls), "-c", "50", "-m", "100", "-t", "1", "-d", file, "-H", "content-type: application/grpc",
-		"-H", "te: trailers", "http://"+s.grpc+"/grpc.testing.TestService/UnaryCall")
+		"-H", "te: trailers", "http://"+s.GRPC+"/grpc.testing.TestService/UnaryCall")
 	found := succeeded.FindSubmatch(out)
 	if found == nil || string(found[1]) != fmt.Sprint(calls) || string(found[2]) != fmt.Sprint(calls) || !bytes.Contains(out, []byte(" 0 failed, 0 errored, 0 timeout")) {
 		t.Errorf("%s", out)

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // door is a TCP proxy before a node. It can be shut in many ways.
@@ -29,7 +31,7 @@ type pair struct {
 
 // newDoor opens a door for as long as the test.
 func newDoor(t testing.TB, target string) *door {
-	d := &door{address: freeAddress(t), target: target, stop: make(chan struct{}), carried: map[*pair]struct{}{}}
+	d := &door{address: standtest.FreeAddress(t), target: target, stop: make(chan struct{}), carried: map[*pair]struct{}{}}
 	d.open(t)
 	t.Cleanup(func() {
 		d.shut()

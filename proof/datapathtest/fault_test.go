@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // told is a context with a deadline of which only the server hears: the client itself
@@ -148,7 +149,7 @@ func slowness(t testing.TB, s *sidecar) (worst func() (machine, answer time.Dura
 	wg.Go(func() {
 		for {
 			at := time.Now()
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.admin+"/livez", nil)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Admin+"/livez", nil)
 			if err != nil {
 				return
 			}
@@ -244,7 +245,7 @@ func TestFaultsOfANode(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			st := &scene{T: t}
 			if f.name == "killed" {
-				st.process, st.address = startNodeProcess(t, 1, freeAddress(t))
+				st.process, st.address = startNodeProcess(t, 1, standtest.FreeAddress(t))
 			} else {
 				st.door = newDoor(t, startNode(t, 1))
 				st.address = st.door.address
@@ -274,7 +275,7 @@ func missing(nodes []byte) []byte {
 
 func (s *scene) run(strike, mend func(*scene), causes string) {
 	t := s.T
-	bound, unbound, held := dial(t, s.s.grpc, nil), dial(t, s.s.grpc, nil), dial(t, s.s.grpc, nil)
+	bound, unbound, held := dial(t, s.s.GRPC, nil), dial(t, s.s.GRPC, nil), dial(t, s.s.GRPC, nil)
 	for id := 1; id <= 3; id++ {
 		for _, conn := range []*grpc.ClientConn{bound, unbound, held} {
 			if err := query(t.Context(), conn, id, "", nil); err != nil {

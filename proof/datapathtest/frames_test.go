@@ -98,7 +98,7 @@ var (
 func TestNodesThatEndStreams(t *testing.T) {
 	d := newDoor(t, startNode(t, 1))
 	s := startSidecar(t, []string{d.address})
-	conn := dial(t, s.grpc, nil)
+	conn := dial(t, s.GRPC, nil)
 	if err := echo(t.Context(), conn, future); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestNodesThatEndStreams(t *testing.T) {
 // rss is the sidecar's resident memory, bytes.
 func (s *sidecar) rss(t testing.TB) int64 {
 	t.Helper()
-	u, err := usage(s.process.Pid())
+	u, err := usage(s.Process.Pid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func (s *sidecar) rss(t testing.TB) int64 {
 func TestLongStreamToASlowReader(t *testing.T) {
 	const parts, size, most = 300, 1 << 20, 64 << 20
 	s := startSidecar(t, []string{startNode(t, 1)})
-	conn, other := dial(t, s.grpc, nil), dial(t, s.grpc, nil)
+	conn, other := dial(t, s.GRPC, nil), dial(t, s.GRPC, nil)
 	for _, c := range []*grpc.ClientConn{conn, other} {
 		if err := echo(t.Context(), c, future); err != nil {
 			t.Fatal(err)
@@ -251,14 +251,14 @@ func TestLongStreamToASlowReader(t *testing.T) {
 func TestManyConnections(t *testing.T) {
 	const connections, atATime = 1000, 100
 	s := startSidecar(t, []string{startNode(t, 1)})
-	if err := echo(t.Context(), dial(t, s.grpc, nil), future); err != nil {
+	if err := echo(t.Context(), dial(t, s.GRPC, nil), future); err != nil {
 		t.Fatal(err)
 	}
 	before := s.held(t)
 	for range connections / atATime {
 		var conns []*grpc.ClientConn
 		for range atATime {
-			c := dial(t, s.grpc, nil)
+			c := dial(t, s.GRPC, nil)
 			if err := echo(t.Context(), c, future); err != nil {
 				t.Fatal(err)
 			}
@@ -275,7 +275,7 @@ func TestManyConnections(t *testing.T) {
 func TestOddCalls(t *testing.T) {
 	nodes := startNodes(t)
 	s := startSidecar(t, nodes)
-	conn := dial(t, s.grpc, nil)
+	conn := dial(t, s.GRPC, nil)
 	seen := map[string]bool{}
 	for range 30 {
 		for _, method := range []string{future, "/Ydb.Query.V1.QueryService/Brandnew", "/Ydb.Discovery.V1.DiscoveryService/Brandnew", "/of.another/Service"} {
@@ -321,7 +321,7 @@ func TestOddCalls(t *testing.T) {
 	}
 
 	// Headers above the limit end the call and nothing else.
-	c, err := net.Dial("tcp", s.grpc)
+	c, err := net.Dial("tcp", s.GRPC)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +386,7 @@ func TestOddCalls(t *testing.T) {
 func TestPlainGet(t *testing.T) {
 	s := startSidecar(t, startNodes(t))
 	for _, path := range []string{"/", "/any/path", "/Ydb.Query.V1.QueryService/ExecuteQuery"} {
-		if got := string(command(t, "curl", "-sS", "--http2-prior-knowledge", "http://"+s.grpc+path)); got != "This port speaks gRPC.\n" {
+		if got := string(command(t, "curl", "-sS", "--http2-prior-knowledge", "http://"+s.GRPC+path)); got != "This port speaks gRPC.\n" {
 			t.Errorf("%s: %q", path, got)
 		}
 	}

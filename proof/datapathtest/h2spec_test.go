@@ -13,7 +13,7 @@ func TestH2Spec(t *testing.T) {
 	// The reader of plain sockets comes with the first of them and stays: a goroutine and its epoll instance.
 	before.goroutines++
 	before.descriptors++
-	if err := conformance.H2Spec(s.grpc); err != nil {
+	if err := conformance.H2Spec(s.GRPC); err != nil {
 		t.Error(err)
 	}
 	s.backAt(t, before)

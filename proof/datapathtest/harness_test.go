@@ -1,7 +1,6 @@
 package datapathtest
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -38,10 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 // sidecar is a running sidecar that passes calls through to static nodes.
-type sidecar struct {
-	process     *stand.Process
-	grpc, admin string
-}
+type sidecar struct{ *stand.Sidecar }
 
 // startSidecar starts one in front of nodes at those addresses, which get the ids 1, 2, 3 ...
 func startSidecar(t testing.TB, nodes []string, settings ...string) *sidecar {
@@ -53,13 +49,7 @@ func startSidecar(t testing.TB, nodes []string, settings ...string) *sidecar {
 	settings = append([]string{"discovery.mode=static", "discovery.nodes=" + strings.Join(list, ","),
 		"wire.mode=passthrough", "pool.min=0",
 		"health.idle_probe=0s"}, settings...)
-	args := []string{"serve", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
-	for _, setting := range settings {
-		args = append(args, "-set", setting)
-	}
-	p := start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
-	at := ready(t, p)
-	s := &sidecar{process: p, grpc: at["grpc"], admin: at["admin"]}
+	s := &sidecar{standtest.Sidecar(t, stand.Serve{Program: filepath.Join(bin, "sidecar"), Settings: settings})}
 	eventually(t, patience, "the sidecar can use its nodes", func() string {
 		for id := range nodes {
 			if n := s.node(t, id+1); n.Use != "new" {
@@ -69,62 +59,6 @@ func startSidecar(t testing.TB, nodes []string, settings ...string) *sidecar {
 		return ""
 	})
 	return s
-}
-
-// start starts a program for as long as the test. When the test fails, the end
-// of the program's log is shown.
-func start(t testing.TB, spec stand.Spec) *stand.Process {
-	t.Helper()
-	p, err := stand.Start(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
-		defer cancel()
-		if _, err := p.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("%s %s:\n%s", filepath.Base(spec.Path), strings.Join(spec.Args, " "), lastLines(p.Log(), 40))
-		}
-	})
-	return p
-}
-
-func ready(t testing.TB, p *stand.Process) map[string]string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a busy machine starts programs slowly
-	defer cancel()
-	at, err := p.Ready(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return at
-}
-
-func lastLines(text string, n int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
-
-// freeAddress is one for somebody who goes away and comes back there.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	address, err := stand.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return address
-}
-
-func root(t testing.TB) string {
-	t.Helper()
-	dir, err := stand.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // patience bounds waits for what comes at once on a machine with nothing else to do.
@@ -142,7 +76,7 @@ func eventually(t testing.TB, within time.Duration, what string, ask func() (wro
 // get reads a page of the sidecar's admin port.
 func (s *sidecar) get(t testing.TB, path string) []byte {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.admin+path, nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Admin+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,11 +128,10 @@ func (s *sidecar) held(t testing.TB) (h holdings) {
 		t.Fatal("/metrics has no go_goroutines")
 	}
 	h.goroutines, _ = strconv.Atoi(string(found[1])) // the expression has digits only
-	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.process.Pid()))
-	if err != nil {
+	var err error
+	if h.descriptors, err = stand.Descriptors(s.Pid()); err != nil {
 		t.Fatal(err)
 	}
-	h.descriptors = len(open)
 	return h
 }
 

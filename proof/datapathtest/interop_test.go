@@ -27,7 +27,7 @@ func TestCallsThroughEqualDirectOnes(t *testing.T) {
 				settings, config = cert.settings, cert.client
 			}
 			s := startSidecar(t, nodes, settings...)
-			c := testpb.NewTestServiceClient(dial(t, s.grpc, config))
+			c := testpb.NewTestServiceClient(dial(t, s.GRPC, config))
 			var before holdings
 			for round := range 3 {
 				for name, run := range conformance.Cases {

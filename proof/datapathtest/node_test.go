@@ -28,6 +28,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/proof/conformance"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // node is a server of gRPC's interoperability cases that also has as much of YDB's
@@ -81,8 +82,8 @@ func startNodeProcess(t testing.TB, id int, address string) (p *stand.Process, a
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = start(t, stand.Spec{Path: self, Env: []string{fmt.Sprintf("%s=%d@%s", nodeEnv, id, address)}})
-	return p, ready(t, p)["grpc"]
+	p = standtest.Start(t, stand.Spec{Path: self, Env: []string{fmt.Sprintf("%s=%d@%s", nodeEnv, id, address)}})
+	return p, standtest.Ready(t, p)["grpc"]
 }
 
 func runNode(what string) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // client is one client of an SDK.
@@ -27,7 +28,7 @@ type pin struct{ file, pattern string }
 
 func (p pin) read(t *testing.T) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(root(t), p.file))
+	data, err := os.ReadFile(filepath.Join(standtest.Root(t), p.file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,7 @@ func golang(name string) func(t *testing.T) stand.Spec {
 func python(name string) func(t *testing.T) stand.Spec {
 	return func(t *testing.T) stand.Spec {
 		return stand.Spec{
-			Path: filepath.Join(root(t), ".cache", "sdktest", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "main.py")},
+			Path: filepath.Join(standtest.Root(t), ".cache", "sdktest", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "main.py")},
 			Env: []string{"CLIENT=" + name, "PYTHONDONTWRITEBYTECODE=1"},
 		}
 	}
@@ -140,7 +141,7 @@ func javaJDBC(t *testing.T) stand.Spec {
 
 // javaOf runs the steps with the jars that are in a directory of .cache.
 func javaOf(t *testing.T, once *sync.Once, dir, name string, sources ...string) stand.Spec {
-	jars, classes := filepath.Join(root(t), ".cache", dir, "*"), filepath.Join(bin, dir)
+	jars, classes := filepath.Join(standtest.Root(t), ".cache", dir, "*"), filepath.Join(bin, dir)
 	once.Do(func() {
 		args := []string{"-cp", jars, "-d", classes}
 		for _, source := range sources {
@@ -153,7 +154,7 @@ func javaOf(t *testing.T, once *sync.Once, dir, name string, sources ...string) 
 
 // rust is built where it is installed.
 func rust(t *testing.T) stand.Spec {
-	return stand.Spec{Path: filepath.Join(root(t), ".cache", "rust", "release", "steps")}
+	return stand.Spec{Path: filepath.Join(standtest.Root(t), ".cache", "rust", "release", "steps")}
 }
 
 // table is docs/sdk-matrix.md. Lines of clients that did not run here are those of the file that is there.

@@ -160,7 +160,7 @@ const ticket = "of no user"
 // here skips the test of a client that is not installed.
 func (c client) here(t *testing.T) {
 	t.Helper()
-	if _, err := os.Stat(filepath.Join(root(t), c.needs)); err != nil && c.needs != "" {
+	if _, err := os.Stat(filepath.Join(standtest.Root(t), c.needs)); err != nil && c.needs != "" {
 		if *full {
 			t.Fatalf("it is not installed: %v", err)
 		}
@@ -188,7 +188,7 @@ func (c client) runAt(t *testing.T, p place, endpoint string) (wrong []string) {
 	var sidecar *stand.Process
 	if p.where != "direct" {
 		sidecar = startSidecar(t, endpoint, p, access()...)
-		at = "grpc://" + ready(t, sidecar)["grpc"] + database
+		at = "grpc://" + standtest.Ready(t, sidecar)["grpc"] + database
 	} else if u.Scheme != "grpc" {
 		t.Skip("the programs speak plaintext")
 	}
@@ -202,7 +202,7 @@ func (c client) runAt(t *testing.T, p place, endpoint string) (wrong []string) {
 		wrong = append(wrong, stop(sidecar)...)
 	}
 	if len(wrong) > 0 {
-		wrong = append(wrong, "its log: "+lastLines(program.Log(), 15))
+		wrong = append(wrong, "its log: "+stand.LastLines(program.Log(), 15))
 	}
 	return wrong
 }
@@ -219,8 +219,8 @@ func access() (env []string) {
 
 func startSidecar(t *testing.T, upstream string, p place, env ...string) *stand.Process {
 	t.Helper()
-	return start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Env: env, Args: []string{"serve", "-ydb", upstream, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0",
-		"-admin", "127.0.0.1:0", "-set", "wire.mode=" + p.mode(), "-set", fmt.Sprint("pool.max=", cmp.Or(poolMax[p.where], 50)), "-set", "ydb.client=" + *engine}})
+	return start(t, stand.Serve{Program: filepath.Join(bin, "sidecar"), URL: upstream, Env: env, Settings: []string{
+		"wire.mode=" + p.mode(), fmt.Sprint("pool.max=", cmp.Or(poolMax[p.where], 50)), "ydb.client=" + *engine}}.Spec())
 }
 
 // await waits for the program and says what is wrong with what it printed.
@@ -254,7 +254,7 @@ func (c client) run(t *testing.T, p place) (r result) {
 	var sidecar *stand.Process
 	if p.where != "direct" {
 		sidecar = startSidecar(t, at, p)
-		at = "grpc://" + ready(t, sidecar)["grpc"] + "/local"
+		at = "grpc://" + standtest.Ready(t, sidecar)["grpc"] + "/local"
 	}
 	spec := c.spec(t)
 	spec.Env = append(spec.Env, "YDB_URL="+at, "YDB_TOKEN="+ticket, fmt.Sprint("ROWS=", rows()))
@@ -287,7 +287,7 @@ func (c client) run(t *testing.T, p place) (r result) {
 		r.wrong = append(r.wrong, "left behind: "+left)
 	}
 	if len(r.wrong) > 0 {
-		r.wrong = append(r.wrong, "its log: "+lastLines(program.Log(), 15))
+		r.wrong = append(r.wrong, "its log: "+stand.LastLines(program.Log(), 15))
 	}
 	return r
 }
@@ -348,7 +348,7 @@ func startCluster(t *testing.T, p place) *ydb {
 	case p.killed:
 		args = append(args, "-processes", "-data", filepath.Join(t.TempDir(), "data"))
 	}
-	at := ready(t, start(t, stand.Spec{Path: filepath.Join(bin, "devcluster"), Args: args}))
+	at := standtest.Ready(t, start(t, stand.Spec{Path: filepath.Join(bin, "devcluster"), Args: args}))
 	return &ydb{Control: stand.Control{Address: at["control"]}, endpoint: at["endpoint"]}
 }
 
@@ -424,42 +424,17 @@ func start(t *testing.T, spec stand.Spec) *stand.Process {
 		defer cancel()
 		_, _ = p.Stop(ctx)
 		if t.Failed() {
-			t.Logf("%s %s:\n%s", filepath.Base(spec.Path), strings.Join(spec.Args, " "), lastLines(p.Log(), 40))
+			t.Logf("%s %s:\n%s", filepath.Base(spec.Path), strings.Join(spec.Args, " "), stand.LastLines(p.Log(), 40))
 		}
 	})
 	return p
-}
-
-func ready(t *testing.T, p *stand.Process) map[string]string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a busy machine starts programs slowly
-	defer cancel()
-	at, err := p.Ready(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return at
-}
-
-func lastLines(text string, n int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
-
-func root(t *testing.T) string {
-	t.Helper()
-	dir, err := stand.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // build makes a program once: what it says, if it fails, fails every test that needs it.
 func build(t *testing.T, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
-	cmd.Dir, cmd.Env = root(t), append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = standtest.Root(t), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}

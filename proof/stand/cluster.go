@@ -8,8 +8,8 @@ import (
 // Cluster is a running development cluster.
 type Cluster struct {
 	*Process
-	Control Control
-	Nodes   []Node // at the start
+	Control
+	Nodes []Node // at the start; those of now are Control.Nodes
 }
 
 // StartCluster starts the devcluster of a path on free ports. The caller must Stop it.

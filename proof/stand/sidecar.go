@@ -61,13 +61,21 @@ func StartSidecar(ctx context.Context, how Serve) (*Sidecar, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sidecar{Process: p, GRPC: p.At["grpc"], HTTP: p.At["http"], Admin: p.At["admin"], XDS: p.At["xds"]}
-	if s.Conn, err = Dial(s.GRPC); err != nil {
+	s, err := Reach(p)
+	if err != nil {
 		p.kill()
+	}
+	return s, err
+}
+
+// Reach returns the sidecar that a process is, once its ready line has been read. The caller must Close it.
+func Reach(p *Process) (*Sidecar, error) {
+	conn, err := Dial(p.At["grpc"])
+	if err != nil {
 		return nil, err
 	}
-	s.Client = sidecarv1.NewSidecarClient(s.Conn)
-	return s, nil
+	return &Sidecar{Process: p, GRPC: p.At["grpc"], HTTP: p.At["http"], Admin: p.At["admin"], XDS: p.At["xds"],
+		Conn: conn, Client: sidecarv1.NewSidecarClient(conn)}, nil
 }
 
 // Close closes the connection to the sidecar, which goes on.

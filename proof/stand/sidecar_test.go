@@ -11,9 +11,13 @@ import (
 )
 
 func TestServeKeepsSecretsOffTheCommandLine(t *testing.T) {
-	got := Serve{Program: "bin/sidecar", URL: "grpc://host:2136/local", Env: []string{"A=1"},
-		Flags: []string{"-grpc", "127.0.0.1:7"}, Settings: []string{"pool.max=3", "ydb.auth.token=secret=1", "ydb.auth.password=word"}}.Spec()
-	args := strings.Fields("serve -ydb grpc://host:2136/local -grpc 127.0.0.1:0 -http 127.0.0.1:0 -admin 127.0.0.1:0 -grpc 127.0.0.1:7 -set pool.max=3")
+	got := Serve{
+		Program: "bin/sidecar", URL: "grpc://host:2136/local", Env: []string{"A=1"},
+		Flags:    []string{"-grpc", "127.0.0.1:7"},
+		Settings: []string{"pool.max=3", "ydb.auth.token=secret=1", "ydb.auth.password=word"},
+	}.Spec()
+	args := strings.Fields("serve -ydb grpc://host:2136/local -grpc 127.0.0.1:0 -http 127.0.0.1:0 -admin 127.0.0.1:0" +
+		" -grpc 127.0.0.1:7 -set pool.max=3")
 	env := []string{"A=1", "SIDECAR_YDB_AUTH_TOKEN=secret=1", "SIDECAR_YDB_AUTH_PASSWORD=word"}
 	if got.Path != "bin/sidecar" || !slices.Equal(got.Args, args) || !slices.Equal(got.Env, env) {
 		t.Errorf("got %+v; want %v with %v", got, args, env)

@@ -92,7 +92,7 @@ func TestCallsGoToTheNodeThatOwnsTheSession(t *testing.T) {
 	owned, forwarded = c.sum(t, "owned"), c.sum(t, "forwarded")
 	got := load(t, off, callers, rounds)
 	owned, forwarded = c.sum(t, "owned")-owned, c.sum(t, "forwarded")-forwarded
-	n := float64(len(c.nodes))
+	n := float64(len(c.Nodes))
 	if share := float64(forwarded) / float64(owned+forwarded); math.Abs(share-(n-1)/n) > 0.05 {
 		t.Errorf("affinity off: %d of %d calls were forwarded, a share of %.3f; want %.3f ± 0.05", forwarded, owned+forwarded, share, (n-1)/n)
 	}
@@ -143,7 +143,7 @@ func TestSessionsAreSpreadEvenlyWhileThePoolGrows(t *testing.T) {
 		for _, node := range state.Nodes {
 			count[node.NodeId] = int(node.Sessions)
 		}
-		if len(count) == len(c.nodes) && difference(count) > 1 {
+		if len(count) == len(c.Nodes) && difference(count) > 1 {
 			t.Errorf("in a rush the pool has %v; want them to differ by at most 1", count)
 		}
 		if sum(count) < pool {

@@ -15,7 +15,7 @@ import (
 func TestTheBooksShowEveryFault(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil)
-	both := []app{python(t, "http://"+s.http), node(t, "grpc://"+s.grpc)}
+	both := []app{python(t, "http://"+s.HTTP), node(t, "grpc://"+s.GRPC)}
 	both[0].run(t, "init")
 	checkBooks(t, s, 1000, nil)
 

@@ -17,7 +17,7 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "own", "admin")
 	s := startSidecar(t, c, nil, "pool.max=4", "admin.held_long=1s", "admin.socket="+socket)
 
-	said := operate(t, socket, "doctor", "-ydb", "grpc://"+c.nodes[0].Address+"/local")
+	said := operate(t, socket, "doctor", "-ydb", c.Endpoint())
 	for _, want := range []string{"discovery    3 nodes", "session      opened on node", "query        SELECT 1 in"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("doctor does not say %q:\n%s", want, said)
@@ -58,7 +58,7 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 		t.Errorf("sessions begins with %+v; want the transaction", leak)
 	}
 	eventually(t, patience, "the log names the leak once", func() string {
-		if n := strings.Count(s.process.Log(), `"finding":"HELD_LONG"`); n != 1 {
+		if n := strings.Count(s.Process.Log(), `"finding":"HELD_LONG"`); n != 1 {
 			return fmt.Sprint(n, " times")
 		}
 		return ""

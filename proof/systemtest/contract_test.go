@@ -11,7 +11,7 @@ func TestRealContract(t *testing.T) {
 	for _, client := range []string{"h2", "grpc"} {
 		t.Run(client, func(t *testing.T) {
 			s := startSidecarAt(t, endpoint(t), access(), "ydb.client="+client, "kv.tables="+contract.KVTables(directory()))
-			contract.Run(t, contract.Target{HTTP: "http://" + s.http, GRPC: s.grpc, KV: true, Directory: directory()})
+			contract.Run(t, contract.Target{HTTP: "http://" + s.HTTP, GRPC: s.GRPC, KV: true, Directory: directory()})
 		})
 	}
 }

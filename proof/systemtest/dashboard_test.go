@@ -23,13 +23,15 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // expressions are what the dashboard and the alerts ask Prometheus.
 func expressions(t *testing.T) (all []string) {
 	t.Helper()
 	open := func(name string) []byte {
-		data, err := os.ReadFile(filepath.Join(root(t), "deploy", name))
+		data, err := os.ReadFile(filepath.Join(standtest.Root(t), "deploy", name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,18 +186,18 @@ func startFailing(t *testing.T) failing {
 	t.Helper()
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, "xds.enabled=true", "xds.address=127.0.0.1:0") // which has metrics of its own
-	sdk := Ydb_Query_V1.NewQueryServiceClient(s.conn)
+	sdk := Ydb_Query_V1.NewQueryServiceClient(s.Conn)
 	const calls = 5
 	for range calls {
 		for _, sql := range []string{"SELECT 1", "SELECT nothing"} {
 			_, _ = s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: sql}) // the second fails, for the sake of its status
-			_ = callJSON(t, "POST", "http://"+s.http+"/v1/query", `{"sql":"`+sql+`"}`, &struct{}{})
+			_ = callJSON(t, "POST", "http://"+s.HTTP+"/v1/query", `{"sql":"`+sql+`"}`, &struct{}{})
 		}
 		if status := native(t, sdk); status != Ydb.StatusIds_SUCCESS {
 			t.Fatalf("SELECT 1 over YDB's own protocol: %v", status)
 		}
 	}
-	url := "http://" + s.admin + "/metrics"
+	url := "http://" + s.Admin + "/metrics"
 	var f failing
 	eventually(t, patience, "all calls are counted, and what was wrong at the start is no longer said", func() string {
 		f.before = scrape(t, url)
@@ -221,7 +223,7 @@ func startFailing(t *testing.T) failing {
 	c.everywhere(t, "kill", nil)
 	for range calls {
 		_, _ = s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "200ms"})
-		_ = callJSON(t, "POST", "http://"+s.http+"/v1/query", `{"sql":"SELECT 1","timeout":"200ms"}`, &struct{}{})
+		_ = callJSON(t, "POST", "http://"+s.HTTP+"/v1/query", `{"sql":"SELECT 1","timeout":"200ms"}`, &struct{}{})
 	}
 	eventually(t, patience, "the sidecar says that all nodes are away", func() string {
 		f.after = scrape(t, url)
@@ -284,7 +286,7 @@ func (a api) count(samples []sample, code string) (n float64) {
 // alerts invent none.
 func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
 	there := startFailing(t).after
-	reference, err := os.ReadFile(filepath.Join(root(t), "docs", "reference.md"))
+	reference, err := os.ReadFile(filepath.Join(standtest.Root(t), "docs", "reference.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +330,7 @@ func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
 // inputs are the series that the unit tests of the alerts give to promtool.
 func inputs(t *testing.T) (all []string) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(root(t), "deploy", "prometheus", "alerts_test.yaml"))
+	data, err := os.ReadFile(filepath.Join(standtest.Root(t), "deploy", "prometheus", "alerts_test.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +367,7 @@ func TestAlertsComeOfWhatIsMeasured(t *testing.T) {
 		tests = append(tests, ruleTest(a.name, before, after, fired))
 	}
 	text, err := yaml.Marshal(map[string]any{
-		"rule_files":          []string{filepath.Join(root(t), "deploy", "prometheus", "alerts.yaml")},
+		"rule_files":          []string{filepath.Join(standtest.Root(t), "deploy", "prometheus", "alerts.yaml")},
 		"evaluation_interval": "30s",
 		"tests":               tests,
 	})
@@ -376,7 +378,7 @@ func TestAlertsComeOfWhatIsMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command(t, ".", filepath.Join(root(t), ".cache", "prometheus", "usr", "bin", "promtool"), "test", "rules", name)
+	command(t, ".", filepath.Join(standtest.Root(t), ".cache", "prometheus", "usr", "bin", "promtool"), "test", "rules", name)
 }
 
 // ruleTest is a test of promtool's in which a sidecar goes on as it did between two

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // startWithFiles runs a sidecar that may have so many files open, of a cluster that is away.
@@ -24,9 +24,7 @@ func startWithFiles(t *testing.T, files int, settings ...string) *sidecar {
 	for _, s := range settings {
 		args = append(args, "-set", s)
 	}
-	p := start(t, stand.Spec{Path: "/bin/sh", Args: args})
-	at := ready(t, p)
-	return &sidecar{process: p, grpc: at["grpc"], http: at["http"], admin: at["admin"]}
+	return reach(t, standtest.Start(t, stand.Spec{Path: "/bin/sh", Args: args}))
 }
 
 // crowd opens connections that say nothing.
@@ -65,26 +63,26 @@ func answers(url string) error {
 
 func (s *sidecar) files(t *testing.T) int {
 	t.Helper()
-	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.process.Pid()))
+	n, err := stand.Descriptors(s.Process.Pid())
 	if err != nil {
-		t.Fatalf("the process is gone: %v\n%s", err, s.process.Log())
+		t.Fatalf("the process is gone: %v\n%s", err, s.Process.Log())
 	}
-	return len(all)
+	return n
 }
 
 // With few descriptors a crowd of idle connections gets only those that nobody else needs.
 func TestFewDescriptors(t *testing.T) {
 	s := startWithFiles(t, 256)
 	eventually(t, patience, "it warns", func() string {
-		if log := s.process.Log(); !strings.Contains(log, `"setting":"connections.each, all listeners together","configured":20000,"in_force":144,"open_files":256`) {
+		if log := s.Process.Log(); !strings.Contains(log, `"setting":"connections.each, all listeners together","configured":20000,"in_force":144,"open_files":256`) {
 			return log
 		}
 		return ""
 	})
-	leave := crowd(t, 300, s.grpc, s.http)
+	leave := crowd(t, 300, s.GRPC, s.HTTP)
 	for range 20 {
 		for _, probe := range []string{"/livez", "/readyz"} {
-			if err := answers("http://" + s.admin + probe); err != nil {
+			if err := answers("http://" + s.Admin + probe); err != nil {
 				t.Errorf("during the flood: %v", err)
 			}
 		}
@@ -92,12 +90,12 @@ func TestFewDescriptors(t *testing.T) {
 	if n := s.files(t); n > 256*3/4 {
 		t.Errorf("%d descriptors in use", n)
 	}
-	if log := s.process.Log(); strings.Contains(log, "connections cannot be accepted") {
-		t.Errorf("it ran out of descriptors:\n%s", lastLines(log, 5))
+	if log := s.Process.Log(); strings.Contains(log, "connections cannot be accepted") {
+		t.Errorf("it ran out of descriptors:\n%s", stand.LastLines(log, 5))
 	}
 	leave()
 	eventually(t, patience, "it serves again", func() string {
-		if err := answers("http://" + s.http + "/openapi.yaml"); err != nil {
+		if err := answers("http://" + s.HTTP + "/openapi.yaml"); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -110,28 +108,28 @@ func TestOutOfDescriptors(t *testing.T) {
 	s := startWithFiles(t, 256)
 	// As another process may use up the system's: there is room for four connections.
 	limit := fmt.Sprintf("--nofile=%d:256", s.files(t)+4)
-	if out, err := exec.Command("prlimit", "--pid", fmt.Sprint(s.process.Pid()), limit).CombinedOutput(); errors.Is(err, exec.ErrNotFound) {
+	if out, err := exec.Command("prlimit", "--pid", fmt.Sprint(s.Process.Pid()), limit).CombinedOutput(); errors.Is(err, exec.ErrNotFound) {
 		t.Skip("there is no prlimit")
 	} else if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	leave := crowd(t, 300, s.grpc, s.http)
+	leave := crowd(t, 300, s.GRPC, s.HTTP)
 	const says = "connections cannot be accepted"
 	for _, setting := range []string{"grpc.listen", "http.listen"} {
 		eventually(t, patience, setting+" runs out of descriptors", func() string {
-			if log := s.process.Log(); !strings.Contains(log, says) || !strings.Contains(log, setting) {
-				return lastLines(log, 5)
+			if log := s.Process.Log(); !strings.Contains(log, says) || !strings.Contains(log, setting) {
+				return stand.LastLines(log, 5)
 			}
 			return ""
 		})
 	}
 	time.Sleep(2 * time.Second) // a few attempts more
 	s.files(t)
-	if n := strings.Count(s.process.Log(), says); n > 3 {
-		t.Errorf("logged %d times; want once for each listener:\n%s", n, lastLines(s.process.Log(), 10))
+	if n := strings.Count(s.Process.Log(), says); n > 3 {
+		t.Errorf("logged %d times; want once for each listener:\n%s", n, stand.LastLines(s.Process.Log(), 10))
 	}
 	leave()
-	for _, url := range []string{"http://" + s.admin + "/livez", "http://" + s.admin + "/metrics", "http://" + s.http + "/openapi.yaml"} {
+	for _, url := range []string{"http://" + s.Admin + "/livez", "http://" + s.Admin + "/metrics", "http://" + s.HTTP + "/openapi.yaml"} {
 		eventually(t, patience, "it serves again", func() string {
 			if err := answers(url); err != nil {
 				return err.Error()

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // outcome is how one call of a drain ended.
@@ -108,12 +110,12 @@ func stopUnderLoad(t *testing.T, settings ...string) {
 	if sum(c.perNode(t)) == 0 {
 		t.Fatal("no sessions under load: the test proves nothing")
 	}
-	if err := s.process.Signal(syscall.SIGTERM); err != nil {
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	wait, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
-	exit, err := s.process.Wait(wait)
+	exit, err := s.Process.Wait(wait)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +123,7 @@ func stopUnderLoad(t *testing.T, settings ...string) {
 		t.Errorf("after the end the nodes hold sessions: %v", count)
 	}
 	if exit != 0 {
-		t.Errorf("exit code %d; want 0\n%s", exit, lastLines(s.process.Log(), 10))
+		t.Errorf("exit code %d; want 0\n%s", exit, stand.LastLines(s.Process.Log(), 10))
 	}
 	work.Wait() // every caller ends when it finds nobody
 	ran, told := c.sum(t, "statements")-before, int64(0)
@@ -234,7 +236,7 @@ func (p *problem) Error() string { return fmt.Sprintf("HTTP %d %s: %s", p.Status
 
 func post(ctx context.Context, s *sidecar, accept string, whole func(*http.Response) error) error {
 	body := strings.NewReader(`{"sql":"SELECT id, payload FROM big"}`)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.http+"/v1/query", body)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.HTTP+"/v1/query", body)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // upstream is the header by which an Envoy of the tests tells which node answered.
@@ -33,11 +34,11 @@ type envoy struct {
 // the header upstream, and for what edit says: pairs of a text and what takes its place.
 func startEnvoy(t *testing.T, s *sidecar, edit ...string) *envoy {
 	t.Helper()
-	shipped, err := os.ReadFile(filepath.Join(root(t), "deploy", "envoy", "envoy.yaml"))
+	shipped, err := os.ReadFile(filepath.Join(standtest.Root(t), "deploy", "envoy", "envoy.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, xds, _ := strings.Cut(s.xds, ":")
+	_, xds, _ := strings.Cut(s.XDS, ":")
 	edit = append([]string{"port_value: 9901", "port_value: 0", "port_value: 2135", "port_value: 0", "port_value: 7403", "port_value: " + xds,
 		`domains: ["*"]`, "domains: [\"*\"]\n                      response_headers_to_add: [{header: {key: " + upstream + `, value: "%UPSTREAM_REMOTE_ADDRESS%"}}]`}, edit...)
 	config := string(shipped)
@@ -52,8 +53,8 @@ func startEnvoy(t *testing.T, s *sidecar, edit ...string) *envoy {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e := &envoy{process: start(t, stand.Spec{
-		Path: filepath.Join(root(t), ".cache", "peers", "envoy", "envoy", "_bin", "envoy"), // make deps
+	e := &envoy{process: standtest.Start(t, stand.Spec{
+		Path: filepath.Join(standtest.Root(t), ".cache", "peers", "envoy", "envoy", "_bin", "envoy"), // make deps
 		Args: []string{"-c", file, "--admin-address-path", told, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"},
 	})}
 	eventually(t, 60*time.Second, "Envoy serves", func() string {

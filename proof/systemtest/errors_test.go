@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // Every class of error, on purpose, while all four apps work: refusals, lost
@@ -13,7 +15,7 @@ func TestAppsHandleEveryClassOfError(t *testing.T) {
 	const quantity, products = 1000, 100
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, "pool.max=30")
-	python(t, "http://"+s.http).run(t, "init", "--quantity", fmt.Sprint(quantity), "--products", fmt.Sprint(products))
+	python(t, "http://"+s.HTTP).run(t, "init", "--quantity", fmt.Sprint(quantity), "--products", fmt.Sprint(products))
 	running := startApps(t, s, products)
 	for _, fault := range []map[string]any{
 		{"status": "UNDETERMINED", "after": true}, // it ran
@@ -48,7 +50,7 @@ func TestAppsServe(t *testing.T) {
 	all[0].run(t, "init")
 	for _, a := range all {
 		t.Run(a.name, func(t *testing.T) {
-			address := ready(t, a.start(t, nil, "serve", "--port", "0"))["serving"]
+			address := standtest.Ready(t, a.start(t, nil, "serve", "--port", "0"))["serving"]
 			customer := strings.ReplaceAll(a.name, " ", "%20")
 			var placed struct{ ID string }
 			if status := callJSON(t, "POST", "http://"+address+"/orders",

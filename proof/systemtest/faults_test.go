@@ -127,7 +127,7 @@ func (r report) codes() []string {
 
 func (w *faultWorld) said(t *testing.T) (r report) {
 	t.Helper()
-	if status := callJSON(t, http.MethodGet, "http://"+w.admin+"/state/findings", "", &r); status != http.StatusOK {
+	if status := callJSON(t, http.MethodGet, "http://"+w.Admin+"/state/findings", "", &r); status != http.StatusOK {
 		t.Fatalf("/state/findings: %d", status)
 	}
 	return r
@@ -136,7 +136,7 @@ func (w *faultWorld) said(t *testing.T) (r report) {
 // metric reads whether the metrics say the same.
 func (w *faultWorld) metric(t *testing.T, code string) bool {
 	t.Helper()
-	response, err := http.Get("http://" + w.admin + "/metrics")
+	response, err := http.Get("http://" + w.Admin + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,11 +163,11 @@ func TestSixFaultsAreToldApart(t *testing.T) {
 			func(t *testing.T, w *faultWorld) {
 				w.do(t, node, "delay", map[string]any{"delay": "600ms", "methods": []string{"ExecuteQuery"}})
 			},
-			func(w *faultWorld) string { return fmt.Sprintf("node %d (%s)", node, w.ydb.nodes[node-1].Address) },
+			func(w *faultWorld) string { return fmt.Sprintf("node %d (%s)", node, w.ydb.Nodes[node-1].Address) },
 			nil},
 		{"dead node", "NODE_DEAD",
 			func(t *testing.T, w *faultWorld) { w.do(t, node, "refuse", nil) },
-			func(w *faultWorld) string { return fmt.Sprintf("node %d (%s)", node, w.ydb.nodes[node-1].Address) },
+			func(w *faultWorld) string { return fmt.Sprintf("node %d (%s)", node, w.ydb.Nodes[node-1].Address) },
 			func(t *testing.T, w *faultWorld) { w.do(t, node, "clear", nil) }},
 		{"small pool", "POOL_SMALL",
 			func(t *testing.T, w *faultWorld) { w.load(t, "crowd", 3*faultPool) },

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // TestGeneratedClients makes clients from the description that a sidecar serves,
@@ -22,17 +24,17 @@ func TestGeneratedClients(t *testing.T) {
 	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE names (id Uint64, name Utf8, PRIMARY KEY (id))"}); err != nil {
 		t.Fatal(err)
 	}
-	url := "http://" + s.http
+	url := "http://" + s.HTTP
 	t.Run("python", func(t *testing.T) {
 		dir := workshop(t, url, "python", "check.py")
-		programs := filepath.Join(root(t), ".cache", "generated", "bin")
+		programs := filepath.Join(standtest.Root(t), ".cache", "generated", "bin")
 		command(t, dir, filepath.Join(programs, "openapi-python-client"), "generate", "--path", "openapi.yaml", "--meta", "none", "--output-path", "sidecar_client")
 		command(t, dir, filepath.Join(programs, "mypy"), "--strict", "--no-warn-redundant-casts", "check.py")
 		command(t, dir, filepath.Join(programs, "python"), "check.py", url)
 	})
 	t.Run("typescript", func(t *testing.T) {
 		dir := workshop(t, url, "node", "check.ts", "package.json", "tsconfig.json")
-		modules := filepath.Join(root(t), "proof", "systemtest", "testdata", "generated", "node", "node_modules")
+		modules := filepath.Join(standtest.Root(t), "proof", "systemtest", "testdata", "generated", "node", "node_modules")
 		if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
@@ -27,22 +26,12 @@ func TestMain(m *testing.M) {
 }
 
 // ydb is a running development cluster.
-type ydb struct {
-	stand.Control
-	process *stand.Process
-	nodes   []stand.Node // at the start
-}
+type ydb struct{ *stand.Cluster }
 
 func startCluster(t *testing.T, env []string, args ...string) *ydb {
 	t.Helper()
-	args = append([]string{"-nodes", "3", "-port", "0", "-control", "127.0.0.1:0"}, args...)
-	p := start(t, stand.Spec{Path: filepath.Join(bin, "devcluster"), Args: args, Env: env})
-	c := &ydb{Control: stand.Control{Address: ready(t, p)["control"]}, process: p}
-	var err error
-	if c.nodes, err = c.Nodes(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	args = append([]string{"-nodes", "3"}, args...)
+	return &ydb{standtest.Cluster(t, stand.Spec{Path: filepath.Join(bin, "devcluster"), Args: args, Env: env})}
 }
 
 // do posts to one node and fails the test when that fails.
@@ -56,7 +45,7 @@ func (c *ydb) do(t *testing.T, node uint32, what string, body any) {
 // everywhere posts the same to every node.
 func (c *ydb) everywhere(t *testing.T, what string, body any) {
 	t.Helper()
-	for _, node := range c.nodes {
+	for _, node := range c.Nodes {
 		c.do(t, node.ID, what, body)
 	}
 }
@@ -64,7 +53,7 @@ func (c *ydb) everywhere(t *testing.T, what string, body any) {
 // state reads the nodes.
 func (c *ydb) state(t *testing.T) []stand.Node {
 	t.Helper()
-	nodes, err := c.Nodes(t.Context())
+	nodes, err := c.Control.Nodes(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +95,7 @@ func (c *ydb) count(t *testing.T, what func(stand.Session) bool) map[uint32]int 
 		t.Fatal(err)
 	}
 	count := map[uint32]int{}
-	for _, node := range c.nodes {
+	for _, node := range c.Nodes {
 		count[node.ID] = 0
 	}
 	for _, session := range sessions {
@@ -119,83 +108,38 @@ func (c *ydb) count(t *testing.T, what func(stand.Session) bool) map[uint32]int 
 
 // sidecar is a running sidecar.
 type sidecar struct {
-	process           *stand.Process
-	grpc, http, admin string
-	xds, socket       string // "" unless it was started with them: see startXDS
-	conn              *grpc.ClientConn
+	*stand.Sidecar
 	sidecarv1.SidecarClient
+	socket string // "" unless it was started with one: see startXDS
 }
 
 func startSidecar(t *testing.T, c *ydb, env []string, settings ...string) *sidecar {
 	t.Helper()
-	return startSidecarAt(t, "grpc://"+c.nodes[0].Address+"/local", env, settings...)
+	return startSidecarAt(t, c.Endpoint(), env, settings...)
 }
 
 func startSidecarAt(t *testing.T, url string, env []string, settings ...string) *sidecar {
 	t.Helper()
-	args := []string{"serve", "-ydb", url, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
-	for _, setting := range settings {
-		name, value, _ := strings.Cut(setting, "=")
-		if strings.HasSuffix(name, "token") || strings.HasSuffix(name, "password") { // not on a command line
-			env = append(env[:len(env):len(env)], "SIDECAR_"+strings.ToUpper(strings.ReplaceAll(name, ".", "_"))+"="+value)
-			continue
-		}
-		args = append(args, "-set", setting)
-	}
-	p := start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: env})
-	at := ready(t, p)
-	s := &sidecar{process: p, grpc: at["grpc"], http: at["http"], admin: at["admin"], xds: at["xds"]}
-	s.conn, s.SidecarClient = dial(t, s.grpc)
-	return s
+	s := standtest.Sidecar(t, stand.Serve{Program: filepath.Join(bin, "sidecar"), URL: url, Settings: settings, Env: env})
+	return &sidecar{Sidecar: s, SidecarClient: s.Client}
+}
+
+// reach connects to a process that is a sidecar, once it is ready.
+func reach(t *testing.T, p *stand.Process) *sidecar {
+	t.Helper()
+	s := standtest.Reach(t, p)
+	return &sidecar{Sidecar: s, SidecarClient: s.Client}
 }
 
 // dial opens a gRPC connection of its own, for as long as the test.
 func dial(t *testing.T, address string) (*grpc.ClientConn, sidecarv1.SidecarClient) {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := stand.Dial(address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn, sidecarv1.NewSidecarClient(conn)
-}
-
-// start starts a program for as long as the test. When the test fails, the end
-// of the program's log is shown.
-func start(t *testing.T, spec stand.Spec) *stand.Process {
-	t.Helper()
-	p, err := stand.Start(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
-		defer cancel()
-		_, err := p.Stop(ctx)
-		if err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("%s %s:\n%s", filepath.Base(spec.Path), strings.Join(spec.Args, " "), lastLines(p.Log(), 40))
-		}
-	})
-	return p
-}
-
-func ready(t *testing.T, p *stand.Process) map[string]string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a busy machine starts programs slowly
-	defer cancel()
-	at, err := p.Ready(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return at
-}
-
-func lastLines(text string, n int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // patience bounds waits for what comes at once on a machine with nothing else to do.
@@ -220,7 +164,7 @@ type app struct {
 func apps(t *testing.T, s *sidecar) []app {
 	t.Helper()
 	var all []app
-	for _, url := range []string{"grpc://" + s.grpc, "http://" + s.http} {
+	for _, url := range []string{"grpc://" + s.GRPC, "http://" + s.HTTP} {
 		all = append(all, python(t, url), node(t, url))
 	}
 	return all
@@ -228,24 +172,15 @@ func apps(t *testing.T, s *sidecar) []app {
 
 func python(t *testing.T, url string) app {
 	t.Helper()
-	dir := filepath.Join(root(t), "examples", "python")
+	dir := filepath.Join(standtest.Root(t), "examples", "python")
 	return app{name: "python over " + url[:4], url: url,
-		spec: stand.Spec{Path: filepath.Join(root(t), ".venv", "bin", "python"), Args: []string{filepath.Join(dir, "app.py")}, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}}
+		spec: stand.Spec{Path: filepath.Join(standtest.Root(t), ".venv", "bin", "python"), Args: []string{filepath.Join(dir, "app.py")}, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}}
 }
 
 func node(t *testing.T, url string) app {
 	t.Helper()
 	return app{name: "node over " + url[:4], url: url,
-		spec: stand.Spec{Path: "node", Args: []string{filepath.Join(root(t), "examples", "node", "app.mjs")}}}
-}
-
-func root(t *testing.T) string {
-	t.Helper()
-	dir, err := stand.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
+		spec: stand.Spec{Path: "node", Args: []string{filepath.Join(standtest.Root(t), "examples", "node", "app.mjs")}}}
 }
 
 // start starts a command of the app.
@@ -254,7 +189,7 @@ func (a app) start(t *testing.T, env []string, args ...string) *stand.Process {
 	spec := a.spec
 	spec.Args = append(append(append([]string{}, spec.Args...), args...), "--url", a.url)
 	spec.Env = append(append([]string{}, spec.Env...), env...)
-	return start(t, spec)
+	return standtest.Start(t, spec)
 }
 
 // run runs a command of the app to its end and returns the JSON line it prints.
@@ -273,10 +208,10 @@ func (a app) finish(t *testing.T, p *stand.Process) map[string]any {
 		t.Fatalf("%s: %v", a.name, err)
 	}
 	if code != 0 {
-		t.Errorf("%s: exit code %d\n%s%s", a.name, code, lastLines(p.Stdout(), 5), lastLines(p.Log(), 20))
+		t.Errorf("%s: exit code %d\n%s%s", a.name, code, stand.LastLines(p.Stdout(), 5), stand.LastLines(p.Log(), 20))
 	}
 	var said map[string]any
-	if err := json.Unmarshal([]byte(lastLines(p.Stdout(), 1)), &said); err != nil {
+	if err := json.Unmarshal([]byte(stand.LastLines(p.Stdout(), 1)), &said); err != nil {
 		t.Fatalf("%s: %v in %q\n%s", a.name, err, p.Stdout(), p.Log())
 	}
 	return said
@@ -289,7 +224,7 @@ func checkBooks(t *testing.T, s *sidecar, quantity int, ledgers []string) {
 	for _, ledger := range ledgers {
 		args = append(args, "--ledger", ledger)
 	}
-	for _, a := range []app{python(t, "grpc://"+s.grpc), node(t, "http://"+s.http)} {
+	for _, a := range []app{python(t, "grpc://"+s.GRPC), node(t, "http://"+s.HTTP)} {
 		said := a.run(t, args...)
 		if said["ok"] != true {
 			t.Errorf("%s says of the books: %v", a.name, said["wrong"])

@@ -194,9 +194,9 @@ func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
 		face := func() contract.Client {
 			s := now.Load()
 			if n%2 == 0 {
-				return contract.OverHTTP("http://" + s.http)
+				return contract.OverHTTP("http://" + s.HTTP)
 			}
-			conn, _ := dialOnce(s.grpc)
+			conn, _ := dialOnce(s.GRPC)
 			return contract.OverGRPC(conn)
 		}
 		running.Go(func() { w.write(ctx, t, face, leave[n]) })
@@ -222,14 +222,14 @@ func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
 		more(200 + r.Uint64N(300))
 		switch event {
 		case "node":
-			victim := c.nodes[r.IntN(len(c.nodes))]
+			victim := c.Nodes[r.IntN(len(c.Nodes))]
 			t.Logf("node %d is killed", victim.ID)
 			kill(t, c, victim.ID)
 			more(100)
 			c.do(t, victim.ID, "start", nil)
 		case "sidecar":
 			t.Log("the sidecar is killed")
-			if err := now.Load().process.Signal(syscall.SIGKILL); err != nil {
+			if err := now.Load().Process.Signal(syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			// What it had sent may still be under way, and who goes on elsewhere waits for it (docs/ingest.md).
@@ -283,7 +283,7 @@ func TestIngestKeepsOrderOfRowsThatComeLate(t *testing.T) {
 			if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + table + " (id Uint64 NOT NULL, a Uint64, PRIMARY KEY (id))"}); err != nil {
 				t.Fatal(err)
 			}
-			client := contract.OverHTTP("http://" + s.http)
+			client := contract.OverHTTP("http://" + s.HTTP)
 			defer client.Close()
 			stream, err := client.Ingest(t.Context(), contract.IngestOpen{Table: table})
 			if err != nil {
@@ -346,11 +346,11 @@ func TestIngestStopsInOrder(t *testing.T) {
 	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE stopped (id Uint64 NOT NULL, PRIMARY KEY (id))"}); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := dialOnce(s.grpc)
+	conn, err := dialOnce(s.GRPC)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, face := range []contract.Client{contract.OverGRPC(conn), contract.OverHTTP("http://" + s.http)} {
+	for _, face := range []contract.Client{contract.OverGRPC(conn), contract.OverHTTP("http://" + s.HTTP)} {
 		stream, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "stopped"})
 		if err != nil {
 			t.Fatal(err)
@@ -375,16 +375,16 @@ func TestIngestStopsInOrder(t *testing.T) {
 	}
 	eventually(t, patience, "the rows are there", func() string {
 		var streams []struct{ Waiting int }
-		callJSON(t, "GET", "http://"+s.admin+"/state/ingest", "", &streams)
+		callJSON(t, "GET", "http://"+s.Admin+"/state/ingest", "", &streams)
 		if len(streams) != 2 || streams[0].Waiting+streams[1].Waiting != 200 {
 			return fmt.Sprint(streams)
 		}
 		return ""
 	})
-	if err := s.process.Signal(syscall.SIGTERM); err != nil {
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if code, err := s.process.Wait(t.Context()); err != nil || code != 0 {
+	if code, err := s.Process.Wait(t.Context()); err != nil || code != 0 {
 		t.Errorf("exit code %d, %v", code, err)
 	}
 }
@@ -416,7 +416,7 @@ func TestIngestOverHTTP2(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	body, rows := io.Pipe()
 	defer rows.Close()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.http+"/v1/ingest/h2", body)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.HTTP+"/v1/ingest/h2", body)
 	if err != nil {
 		t.Fatal(err)
 	}

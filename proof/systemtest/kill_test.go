@@ -21,16 +21,16 @@ func TestBooksBalanceWhileAnyNodeIsKilled(t *testing.T) {
 	const quantity, products = 40, 30
 	c := startCluster(t, nil, "-processes", "-data", filepath.Join(t.TempDir(), "data"))
 	s := startSidecar(t, c, nil, "pool.max=30")
-	python(t, "grpc://"+s.grpc).run(t, "init", "--quantity", fmt.Sprint(quantity), "--products", fmt.Sprint(products))
+	python(t, "grpc://"+s.GRPC).run(t, "init", "--quantity", fmt.Sprint(quantity), "--products", fmt.Sprint(products))
 
 	running := startApps(t, s, products)
 	reads := readAlways(t, s)
-	for _, victim := range c.nodes {
+	for _, victim := range c.Nodes {
 		running.placeMore(t, 15)
 		c.everywhere(t, "delay", map[string]any{"delay": "200ms", "methods": []string{"ExecuteQuery"}}) // so that transactions are surely lost
 		openOn(t, c, victim.ID)
 		kill(t, c, victim.ID)
-		for _, node := range c.nodes {
+		for _, node := range c.Nodes {
 			if node.ID != victim.ID {
 				c.do(t, node.ID, "clear", nil)
 			}
@@ -80,7 +80,7 @@ func kill(t *testing.T, c *ydb, id uint32) {
 		if node.ID != id {
 			continue
 		}
-		if node.Pid == 0 || node.Pid == c.process.Pid() {
+		if node.Pid == 0 || node.Pid == c.Process.Pid() {
 			t.Fatalf("node %d has no process of its own: pid %d", id, node.Pid)
 		}
 		if err := syscall.Kill(node.Pid, syscall.SIGKILL); err != nil {

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // The committed targets, as `vegeta attack -targets loadtest/kv/targets.http`
@@ -34,13 +36,13 @@ func TestVegetaAttacksTheKeyValueFace(t *testing.T) {
 	if filter := bloomFilter(t, c, "/local/bench"); filter != Ydb.FeatureFlag_ENABLED {
 		t.Errorf("the table was made with the filter %v; want ENABLED, as the statement says", filter)
 	}
-	text, err := os.ReadFile(filepath.Join(root(t), "loadtest", "kv", "targets.http"))
+	text, err := os.ReadFile(filepath.Join(standtest.Root(t), "loadtest", "kv", "targets.http"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The programs of a test listen where there is room, and it runs elsewhere.
-	text = bytes.ReplaceAll(text, []byte("127.0.0.1:7401"), []byte(s.http))
-	text = bytes.ReplaceAll(text, []byte("@loadtest"), []byte("@"+filepath.Join(root(t), "loadtest")))
+	text = bytes.ReplaceAll(text, []byte("127.0.0.1:7401"), []byte(s.HTTP))
+	text = bytes.ReplaceAll(text, []byte("@loadtest"), []byte("@"+filepath.Join(standtest.Root(t), "loadtest")))
 	targets, err := vegeta.ReadAllTargets(vegeta.NewHTTPTargeter(bytes.NewReader(text), nil, http.Header{}))
 	if err != nil || len(targets) < 6 {
 		t.Fatalf("%d targets, %v", len(targets), err)
@@ -69,7 +71,7 @@ func TestVegetaAttacksTheKeyValueFace(t *testing.T) {
 // bloomFilter asks a node itself how a table was made.
 func bloomFilter(t *testing.T, c *ydb, path string) Ydb.FeatureFlag_Status {
 	t.Helper()
-	conn, _ := dial(t, c.nodes[0].Address)
+	conn, _ := dial(t, c.Nodes[0].Address)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-ydb-database", "/local")
 	r, err := Ydb_Table_V1.NewTableServiceClient(conn).DescribeTable(ctx, &Ydb_Table.DescribeTableRequest{Path: path})
 	var d Ydb_Table.DescribeTableResult

@@ -32,7 +32,7 @@ func (s *sidecar) nodes(t *testing.T) (nodes map[uint32]nodeState, forwarded int
 		Forwarded int         `json:"forwarded"`
 		Nodes     []nodeState `json:"nodes"`
 	}
-	if code := callJSON(t, "GET", "http://"+s.admin+"/state/nodes", "", &state); code != 200 {
+	if code := callJSON(t, "GET", "http://"+s.Admin+"/state/nodes", "", &state); code != 200 {
 		t.Fatalf("/state/nodes: %d", code)
 	}
 	nodes = map[uint32]nodeState{}
@@ -330,7 +330,7 @@ func TestAResetLinkLosesTheTransactionTruthfully(t *testing.T) {
 func TestAStoppedNodeKeepsNobodyWaiting(t *testing.T) {
 	c, s := startLink(t)
 	stopReads, writes := readLink(t, s), writeAlways(t, s, 12)
-	victim := c.nodes[1].ID
+	victim := c.Nodes[1].ID
 	eventually(t, patience, "the node has sessions", func() string {
 		if count := c.perNode(t); count[victim] == 0 {
 			return fmt.Sprint(count)
@@ -352,7 +352,7 @@ func nothingLeft(t *testing.T, c *ydb, s *sidecar) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if code, err := s.process.Stop(ctx); err != nil || code != 0 {
+	if code, err := s.Process.Stop(ctx); err != nil || code != 0 {
 		t.Errorf("stop: exit code %d, %v", code, err)
 	}
 	eventually(t, patience, "no session is left", func() string {
@@ -370,7 +370,7 @@ func nothingLeft(t *testing.T, c *ydb, s *sidecar) {
 // metric reads one value from /metrics.
 func metric(t *testing.T, s *sidecar, name string) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.admin+"/metrics", nil)
+	request, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.Admin+"/metrics", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func floodWith(t *testing.T, s *sidecar) (f flood) {
 	defer cancel()
 	var clients []Ydb_Query_V1.QueryServiceClient
 	for range conns {
-		conn, err := grpc.NewClient("passthrough:///"+s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
+		conn, err := grpc.NewClient("passthrough:///"+s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func floodWith(t *testing.T, s *sidecar) (f flood) {
 		clients = append(clients, Ydb_Query_V1.NewQueryServiceClient(conn))
 	}
 	look := func() {
-		u, err := stand.ReadUsage(s.process.Pid())
+		u, err := stand.ReadUsage(s.Process.Pid())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -220,12 +220,12 @@ func TestMemoryGuard(t *testing.T) {
 		t.Errorf("%+v; want %d refused", m, with.refused)
 	}
 	eventually(t, patience, "the log says that memory was short", func() string {
-		if log := guarded.process.Log(); !strings.Contains(log, "memory is short") {
-			return lastLines(log, 5)
+		if log := guarded.Process.Log(); !strings.Contains(log, "memory is short") {
+			return stand.LastLines(log, 5)
 		}
 		return ""
 	})
-	out, err := Ydb_Query_V1.NewQueryServiceClient(guarded.conn).ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{
+	out, err := Ydb_Query_V1.NewQueryServiceClient(guarded.Conn).ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{
 		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("much ", 100_000)}}})
 	for err == nil {
 		_, err = out.Recv()

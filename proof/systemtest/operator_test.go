@@ -15,6 +15,8 @@ import (
 	"time"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // operate runs a command of the sidecar's program against the running one.
@@ -35,7 +37,7 @@ func operate(t *testing.T, socket string, args ...string) string {
 // get asks the admin port for a document.
 func (s *sidecar) get(t *testing.T, path string) (int, string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.admin+path, nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Admin+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,19 +132,19 @@ func TestLameDuckUnderLoadThenStop(t *testing.T) {
 	}
 	l.more(t, 20)
 	// Who comes only now is served as well.
-	_, late := dial(t, s.grpc)
+	_, late := dial(t, s.GRPC)
 	if _, err := late.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err != nil {
 		t.Errorf("a new connection: %v", err)
 	}
 	l.check(t, "lame duck", refused, absent, cut)
 
-	if err := s.process.Signal(syscall.SIGTERM); err != nil {
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	wait, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if exit, err := s.process.Wait(wait); err != nil || exit != 0 {
-		t.Errorf("exit code %d, %v; want 0\n%s", exit, err, lastLines(s.process.Log(), 10))
+	if exit, err := s.Process.Wait(wait); err != nil || exit != 0 {
+		t.Errorf("exit code %d, %v; want 0\n%s", exit, err, stand.LastLines(s.Process.Log(), 10))
 	}
 	l.work.Wait() // every caller ends when it finds nobody
 	l.check(t, "SIGTERM", cut)

@@ -27,7 +27,7 @@ type ejection struct {
 
 // ejections are those so far, by the sidecar's log.
 func (s *sidecar) ejections() (all []ejection) {
-	for line := range strings.Lines(s.process.Log()) {
+	for line := range strings.Lines(s.Process.Log()) {
 		var event ejection
 		if json.Unmarshal([]byte(line), &event) == nil && event.To == "ejected" {
 			all = append(all, event)
@@ -51,10 +51,10 @@ func watchStalls(t *testing.T, c *ydb, s *sidecar) *stalls {
 	var w stalls
 	call(t, 1, func(ctx context.Context, _ int) error {
 		from := time.Now()
-		if _, err := c.Nodes(ctx); err != nil {
+		if _, err := c.Control.Nodes(ctx); err != nil {
 			return err
 		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.admin+"/livez", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Admin+"/livez", nil)
 		if err != nil {
 			return err
 		}
@@ -160,7 +160,7 @@ func TestNoNodeIsBlamedForTheDatabase(t *testing.T) {
 				from, rest := struck.Load(), others.Load()
 				eventually(t, patience, "the sidecar says what it is, and calls go on", func() string {
 					var r report
-					if status := callJSON(t, http.MethodGet, "http://"+s.admin+"/state/findings", "", &r); status != http.StatusOK {
+					if status := callJSON(t, http.MethodGet, "http://"+s.Admin+"/state/findings", "", &r); status != http.StatusOK {
 						return fmt.Sprint(status)
 					}
 					i := slices.Index(r.codes(), fault.finding)

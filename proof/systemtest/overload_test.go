@@ -44,7 +44,7 @@ type appState struct {
 func appsOf(t *testing.T, s *sidecar) map[string]appState {
 	t.Helper()
 	var all []appState
-	if status := callJSON(t, http.MethodGet, "http://"+s.admin+"/state/apps", "", &all); status != http.StatusOK {
+	if status := callJSON(t, http.MethodGet, "http://"+s.Admin+"/state/apps", "", &all); status != http.StatusOK {
 		t.Fatalf("/state/apps: %d", status)
 	}
 	by := map[string]appState{}
@@ -214,7 +214,7 @@ func TestAppsOverEveryFace(t *testing.T) {
 		}
 	}
 	var problem struct{ Code string }
-	if status := callJSON(t, http.MethodPost, "http://"+s.http+"/v1/query", `{"sql":"SELECT 1"}`, &problem); status != http.StatusUnauthorized || problem.Code != "UNAUTHENTICATED" {
+	if status := callJSON(t, http.MethodPost, "http://"+s.HTTP+"/v1/query", `{"sql":"SELECT 1"}`, &problem); status != http.StatusUnauthorized || problem.Code != "UNAUTHENTICATED" {
 		t.Errorf("HTTP without a token: %d %s", status, problem.Code)
 	}
 
@@ -223,7 +223,7 @@ func TestAppsOverEveryFace(t *testing.T) {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-ydb-database", "/local", "x-ydb-application-name", app)
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
+		stream, err := Ydb_Query_V1.NewQueryServiceClient(s.Conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
 			ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
 			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
 				Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"}},

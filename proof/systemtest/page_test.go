@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // pictures is where TestPage leaves pictures of the page (make pictures); "": none.
@@ -32,21 +33,21 @@ const pictureAfter = 150
 // killed and the sidecar to be started anew.
 func TestPage(t *testing.T) {
 	c := startCluster(t, nil, "-locations", "zone-a,zone-b,zone-c")
-	addresses := []string{"-grpc", freeAddress(t), "-http", freeAddress(t), "-admin", freeAddress(t)} // another process comes there
+	addresses := []string{"-grpc", standtest.FreeAddress(t), "-http", standtest.FreeAddress(t), "-admin", standtest.FreeAddress(t)} // another process comes there
 	const token = "a-token-of-the-test"
 	serve := func(settings ...string) (*stand.Process, map[string]string) {
-		args := append([]string{"serve", "-ydb", "grpc://" + c.nodes[0].Address + "/local"}, addresses...)
+		args := append([]string{"serve", "-ydb", c.Endpoint()}, addresses...)
 		for _, s := range append(settings, "pool.max=24", "admin.trace_link=https://traces.example/trace/{trace_id}") {
 			args = append(args, "-set", s)
 		}
-		p := start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: []string{"SIDECAR_ADMIN_TOKEN=" + token}})
-		return p, ready(t, p)
+		p := standtest.Start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: []string{"SIDECAR_ADMIN_TOKEN=" + token}})
+		return p, standtest.Ready(t, p)
 	}
 	p, at := serve()
 	stopLoad := startPageLoad(t, at["http"])
 	defer stopLoad()
 
-	dir := filepath.Join(root(t), "proof", "systemtest", "testdata", "page")
+	dir := filepath.Join(standtest.Root(t), "proof", "systemtest", "testdata", "page")
 	args := []string{filepath.Join(dir, "check.mjs"), "http://" + at["admin"] + "/", token}
 	if *pictures != "" {
 		args = append(args, *pictures, fmt.Sprint(pictureAfter))
@@ -74,9 +75,9 @@ func TestPage(t *testing.T) {
 		t.Log(said)
 		switch said {
 		case "want kill":
-			c.do(t, c.nodes[1].ID, "kill", nil)
+			c.do(t, c.Nodes[1].ID, "kill", nil)
 		case "want start":
-			c.do(t, c.nodes[1].ID, "start", nil)
+			c.do(t, c.Nodes[1].ID, "start", nil)
 		case "want stop":
 			if code, err := p.Stop(ctx); err != nil || code != 0 {
 				t.Errorf("the sidecar ended with %d, %v", code, err)

@@ -187,7 +187,7 @@ func TestABlackholedNodeHoldsNobodyElseUp(t *testing.T) {
 		}
 		return ""
 	})
-	victim := c.nodes[2].ID
+	victim := c.Nodes[2].ID
 	c.do(t, victim, "blackhole", nil)
 	before := steady.each()
 	most, held, served := uint32(0), clients, int64(0)

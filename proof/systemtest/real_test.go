@@ -25,7 +25,7 @@ func endpoint(t *testing.T) string {
 	if url := os.Getenv("SIDECAR_TEST_YDB"); url != "" {
 		return url
 	}
-	return "grpc://" + startCluster(t, nil).nodes[0].Address + "/local"
+	return startCluster(t, nil).Endpoint()
 }
 
 // directory is where the TestReal tests make their tables, as a path in the database: that named

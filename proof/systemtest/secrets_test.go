@@ -18,6 +18,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -57,10 +58,10 @@ func TestSecretsStayInside(t *testing.T) {
 	const settings = "admin: {token: planted-admin-token, control: token, pprof: on}\nydb.auth: {kind: token, token: planted-upstream-token}\nlog: {level: DEBUG, access: all}\npool: {min: 1, max: %d}\n"
 	put(file, fmt.Sprintf(settings, 5))
 	env = append(env, "SIDECAR_APPS_TOKEN=one=planted-app-token-0123456789", "SIDECAR_APPS_TOKEN_FILE="+tokens, "OTEL_EXPORTER_OTLP_HEADERS=authorization=planted-trace-header")
-	p := start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Env: env, Args: []string{
-		"serve", "-config", file, "-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0",
+	p := standtest.Start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Env: env, Args: []string{
+		"serve", "-config", file, "-ydb", c.Endpoint(), "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0",
 	}})
-	at := ready(t, p)
+	at := standtest.Ready(t, p)
 	_, client := dial(t, at["grpc"])
 
 	// Calls, by good and bad credentials, of good and bad statements.

@@ -18,6 +18,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -44,7 +45,7 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 		begin func(t *testing.T, s *sidecar)
 	}{
 		{"grpc_ingest_not_read", 1, func(t *testing.T, s *sidecar) {
-			stream, err := sidecarv1.NewIngestClient(s.conn).Ingest(t.Context())
+			stream, err := sidecarv1.NewIngestClient(s.Conn).Ingest(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,30 +74,30 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 			}
 		}},
 		{"http_stream_not_read", 1, func(t *testing.T, s *sidecar) {
-			conn := knock(t, s.http, fmt.Sprintf(request, "/v1/query", "application/json", len(statement), statement))
+			conn := knock(t, s.HTTP, fmt.Sprintf(request, "/v1/query", "application/json", len(statement), statement))
 			if _, err := conn.Read(make([]byte, 20)); err != nil { // the answer begins
 				t.Fatal(err)
 			}
 		}},
 		{"http_body_never_ends", 1, func(t *testing.T, s *sidecar) {
-			conn := knock(t, s.http, fmt.Sprintf(request, "/v1/query", "application/json\r\nExpect: 100-continue", 1000, "{"))
+			conn := knock(t, s.HTTP, fmt.Sprintf(request, "/v1/query", "application/json\r\nExpect: 100-continue", 1000, "{"))
 			if _, err := conn.Read(make([]byte, 20)); err != nil { // the body is being read
 				t.Fatal(err)
 			}
 		}},
 		{"http_connection_at_rest", 0, func(t *testing.T, s *sidecar) {
-			conn := knock(t, s.http, "GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			conn := knock(t, s.HTTP, "GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			if _, err := conn.Read(make([]byte, 100)); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"http_half_a_head", 0, func(t *testing.T, s *sidecar) { knock(t, s.http, "POST /v1/query HTTP/1.1\r\nHost: loc") }},
-		{"grpc_half_a_preface", 0, func(t *testing.T, s *sidecar) { knock(t, s.grpc, "PRI * HTTP/2.0\r\n") }},
+		{"http_half_a_head", 0, func(t *testing.T, s *sidecar) { knock(t, s.HTTP, "POST /v1/query HTTP/1.1\r\nHost: loc") }},
+		{"grpc_half_a_preface", 0, func(t *testing.T, s *sidecar) { knock(t, s.GRPC, "PRI * HTTP/2.0\r\n") }},
 		{"grpc_client_at_rest_that_hangs", 0, func(t *testing.T, s *sidecar) {
-			knock(t, s.grpc, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+			knock(t, s.GRPC, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 		}},
 		{"sdk_stream_not_read", 1, func(t *testing.T, s *sidecar) {
-			api := Ydb_Query_V1.NewQueryServiceClient(s.conn)
+			api := Ydb_Query_V1.NewQueryServiceClient(s.Conn)
 			session, err := api.CreateSession(t.Context(), &Ydb_Query.CreateSessionRequest{})
 			if err != nil {
 				t.Fatal(err)
@@ -121,7 +122,7 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 		}},
 		{"client_stopped_in_a_call", 1, func(t *testing.T, s *sidecar) {
 			body := fmt.Sprintf(request, "/v1/query", "application/json", len(statement), statement)
-			host, port, _ := net.SplitHostPort(s.http)
+			host, port, _ := net.SplitHostPort(s.HTTP)
 			client := exec.Command("bash", "-c", `exec 3<>/dev/tcp/$0/$1; printf %s "$2" >&3; read -n 20 <&3; echo; exec sleep 1000`, host, port, body)
 			said, err := client.StdoutPipe()
 			if err == nil {
@@ -141,10 +142,10 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 		{"stderr_not_read", 0, nil},
 		{"stderr_closed", 0, nil},
 		{"admin_events_open", 0, func(t *testing.T, s *sidecar) {
-			knock(t, s.admin, "GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+			knock(t, s.Admin, "GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
 		}},
 		{"admin_trace_under_way", 0, func(t *testing.T, s *sidecar) {
-			knock(t, s.admin, "GET /debug/pprof/trace?seconds=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			knock(t, s.Admin, "GET /debug/pprof/trace?seconds=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		}},
 		{"node_that_does_not_answer", 0, func(t *testing.T, s *sidecar) {
 			delay := func(ctx context.Context, d string) {
@@ -177,13 +178,13 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 			began := time.Now()
 			// Process and group, as coreutils' timeout signals.
 			for range 2 {
-				if err := s.process.Signal(syscall.SIGTERM); err != nil {
+				if err := s.Process.Signal(syscall.SIGTERM); err != nil {
 					t.Fatal(err)
 				}
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 			defer cancel()
-			code, err := s.process.Wait(ctx)
+			code, err := s.Process.Wait(ctx)
 			took := time.Since(began)
 			if err != nil {
 				t.Fatal(err)
@@ -193,7 +194,7 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 				t.Errorf("the stop took %v; want at most %v", took, stopDelay+stopGrace+stopBeside)
 			}
 			if code != peer.exit {
-				t.Errorf("exit code %d; want %d\n%s", code, peer.exit, lastLines(s.process.Log(), 5))
+				t.Errorf("exit code %d; want %d\n%s", code, peer.exit, stand.LastLines(s.Process.Log(), 5))
 			}
 			if peer.name != "node_that_does_not_answer" {
 				c.noSessions(t)
@@ -259,19 +260,16 @@ func startUnread(t *testing.T, c *ydb, settings ...string) (*sidecar, *os.File) 
 		_, err = pipe.Write(make([]byte, 4096))
 	}
 	args := []string{"-c", `exec "$0" "$@" 2>"$UNREAD"`, filepath.Join(bin, "sidecar"), "serve",
-		"-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
+		"-ydb", c.Endpoint(), "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
 	for _, setting := range settings {
 		args = append(args, "-set", setting)
 	}
-	p := start(t, stand.Spec{Path: "/bin/sh", Args: args, Env: []string{"UNREAD=" + path}})
-	at := ready(t, p)
-	s := &sidecar{process: p, grpc: at["grpc"], http: at["http"], admin: at["admin"]}
-	s.conn, s.SidecarClient = dial(t, s.grpc)
+	s := reach(t, standtest.Start(t, stand.Spec{Path: "/bin/sh", Args: args, Env: []string{"UNREAD=" + path}}))
 	// Far more lines than the pipe and all that may wait for it hold.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 200 {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.http+"/v1/status", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.HTTP+"/v1/status", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // A process that did not run for a while, because it was stopped or its machine suspended,
@@ -18,7 +20,7 @@ func TestStoppedTimeIsNoHang(t *testing.T) {
 	for _, stopped := range []time.Duration{1500 * time.Millisecond, 1500 * time.Millisecond, 1500 * time.Millisecond, 12 * time.Second} {
 		var asking []net.Conn
 		for range 8 {
-			asking = append(asking, knock(t, s.admin, "GET /buildinfo HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+			asking = append(asking, knock(t, s.Admin, "GET /buildinfo HTTP/1.1\r\nHost: localhost\r\n\r\n"))
 		}
 		var answers []*bufio.Reader
 		answer := func(i int) (int, string) {
@@ -37,7 +39,7 @@ func TestStoppedTimeIsNoHang(t *testing.T) {
 			answers = append(answers, bufio.NewReader(conn))
 			answer(i)
 		}
-		if err := s.process.Signal(syscall.SIGSTOP); err != nil {
+		if err := s.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
 		for _, conn := range asking { // the first work of the process when it goes on
@@ -46,7 +48,7 @@ func TestStoppedTimeIsNoHang(t *testing.T) {
 			}
 		}
 		time.Sleep(stopped) // this is the fault, no wait for one
-		if err := s.process.Signal(syscall.SIGCONT); err != nil {
+		if err := s.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
 		for i, conn := range asking {
@@ -57,7 +59,7 @@ func TestStoppedTimeIsNoHang(t *testing.T) {
 		}
 	}
 	s.endsWell(t)
-	if log := s.process.Log(); strings.Contains(log, "SHARD_STALLED") {
-		t.Errorf("a finding although no shard stalled:\n%s", lastLines(log, 5))
+	if log := s.Process.Log(); strings.Contains(log, "SHARD_STALLED") {
+		t.Errorf("a finding although no shard stalled:\n%s", stand.LastLines(log, 5))
 	}
 }

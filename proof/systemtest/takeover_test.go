@@ -20,18 +20,14 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // successor starts a sidecar that is to take the place of s.
 func successor(t *testing.T, c *ydb, settings ...string) *stand.Process {
 	t.Helper()
-	args := []string{"serve", "-takeover", "-ydb", "grpc://" + c.nodes[0].Address + "/local",
-		"-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
-	for _, setting := range settings {
-		args = append(args, "-set", setting)
-	}
-	return start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
+	return standtest.Start(t, stand.Serve{Program: filepath.Join(bin, "sidecar"), URL: c.Endpoint(), Settings: settings, Flags: []string{"-takeover"}}.Spec())
 }
 
 // replace puts a new process in the place of s, which keeps its addresses, and
@@ -39,10 +35,10 @@ func successor(t *testing.T, c *ydb, settings ...string) *stand.Process {
 func (s *sidecar) replace(t *testing.T, c *ydb, settings ...string) (old *stand.Process) {
 	t.Helper()
 	p := successor(t, c, settings...)
-	if at := ready(t, p); at["grpc"] != s.grpc || at["http"] != s.http || at["admin"] != s.admin {
-		t.Fatalf("the new process listens at %v; want %s, %s and %s", at, s.grpc, s.http, s.admin)
+	if at := standtest.Ready(t, p); at["grpc"] != s.GRPC || at["http"] != s.HTTP || at["admin"] != s.Admin {
+		t.Fatalf("the new process listens at %v; want %s, %s and %s", at, s.GRPC, s.HTTP, s.Admin)
 	}
-	old, s.process = s.process, p
+	old, s.Process = s.Process, p
 	return old
 }
 
@@ -52,7 +48,7 @@ func exited(t *testing.T, p *stand.Process) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if code, err := p.Wait(ctx); err != nil || code != 0 {
-		t.Fatalf("the replaced process: exit code %d, %v\n%s", code, err, lastLines(p.Log(), 20))
+		t.Fatalf("the replaced process: exit code %d, %v\n%s", code, err, stand.LastLines(p.Log(), 20))
 	}
 }
 
@@ -150,7 +146,7 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 		_, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
 		return err
 	}
-	query := "http://" + s.http + "/v1/query"
+	query := "http://" + s.HTTP + "/v1/query"
 	var sentAway atomic.Int64 // connections of HTTP clients that keep them
 	kinds := []struct {
 		name       string
@@ -164,7 +160,7 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 		}},
 		{"gRPC, a connection each", 2, 0, 1, func() func(context.Context) error {
 			return func(ctx context.Context) error {
-				return once(s.grpc, func(client sidecarv1.SidecarClient) error { return execute(ctx, client) })
+				return once(s.GRPC, func(client sidecarv1.SidecarClient) error { return execute(ctx, client) })
 			}
 		}},
 		{"gRPC stream", 2, 0, 1, func() func(context.Context) error {
@@ -270,7 +266,7 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 			http *http.Client
 		}{
 			{func(f func(sidecarv1.SidecarClient) error) error { return f(s) }, client},
-			{func(f func(sidecarv1.SidecarClient) error) error { return once(s.grpc, f) }, kept(t, &sentAway)},
+			{func(f func(sidecarv1.SidecarClient) error) error { return once(s.GRPC, f) }, kept(t, &sentAway)},
 		} {
 			seq, commit := uint64(i+2), i == 1
 			err := over.grpc(func(client sidecarv1.SidecarClient) error {
@@ -319,7 +315,7 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 	}
 	eventually(t, patience, "all sessions are those of the last process", func() string {
 		var state struct{ Sessions int }
-		callJSON(t, http.MethodGet, "http://"+s.admin+"/state/pool", "", &state)
+		callJSON(t, http.MethodGet, "http://"+s.Admin+"/state/pool", "", &state)
 		if n := sum(c.perNode(t)); n != state.Sessions {
 			return fmt.Sprintf("the nodes hold %d, it has %d", n, state.Sessions)
 		}
@@ -334,15 +330,13 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 	c := startCluster(t, nil)
 	socket := "takeover.socket=" + filepath.Join(t.TempDir(), "takeover.sock")
 	first := successor(t, c, socket)
-	at := ready(t, first)
-	s := &sidecar{process: first, grpc: at["grpc"], http: at["http"], admin: at["admin"]}
-	s.conn, s.SidecarClient = dial(t, s.grpc)
+	s := reach(t, first)
 
 	second := func(args ...string) *stand.Process {
-		return start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: append([]string{"serve", "-set", socket}, args...)})
+		return standtest.Start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: append([]string{"serve", "-set", socket}, args...)})
 	}
-	here := []string{"-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", s.grpc, "-http", s.http, "-admin", s.admin}
-	elsewhere := []string{"-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
+	here := []string{"-ydb", c.Endpoint(), "-grpc", s.GRPC, "-http", s.HTTP, "-admin", s.Admin}
+	elsewhere := []string{"-ydb", c.Endpoint(), "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
 	fails := func(p *stand.Process, with string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -359,7 +353,7 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 	}
 	load := readAlways(t, s) // over one connection
 	fresh := call(t, 4, func(ctx context.Context, _ int) error {
-		return once(s.grpc, func(client sidecarv1.SidecarClient) error {
+		return once(s.GRPC, func(client sidecarv1.SidecarClient) error {
 			_, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
 			return err
 		})
@@ -369,7 +363,7 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 		"-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0")
 	eventually(t, patience, "the new process has the descriptors", func() string {
 		if !strings.Contains(first.Log(), "about to take over") {
-			return lastLines(first.Log(), 3)
+			return stand.LastLines(first.Log(), 3)
 		}
 		return ""
 	})
@@ -379,7 +373,7 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 	}
 	eventually(t, patience, "the running process goes on", func() string {
 		if !strings.Contains(first.Log(), "serving on") {
-			return lastLines(first.Log(), 3)
+			return stand.LastLines(first.Log(), 3)
 		}
 		return ""
 	})
@@ -408,8 +402,8 @@ func TestReplacedUnderAppsNothingIsLost(t *testing.T) {
 	c := startCluster(t, nil)
 	socket := "takeover.socket=" + filepath.Join(t.TempDir(), "takeover.sock")
 	s := startSidecar(t, c, nil, socket)
-	python(t, "grpc://"+s.grpc).run(t, "init")
-	work := &shop{apps: []app{python(t, "grpc://"+s.grpc), python(t, "http://"+s.http), node(t, "http://"+s.http)}}
+	python(t, "grpc://"+s.GRPC).run(t, "init")
+	work := &shop{apps: []app{python(t, "grpc://"+s.GRPC), python(t, "http://"+s.HTTP), node(t, "http://"+s.HTTP)}}
 	for i, a := range work.apps {
 		work.ledgers = append(work.ledgers, filepath.Join(t.TempDir(), fmt.Sprint("ledger", i)))
 		work.processes = append(work.processes, a.start(t, nil, "run", "--seconds", "300", "--workers", "3", "--pause", "0.02", "--products", "100", "--ledger", work.ledgers[i]))

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // span is one received span.
@@ -37,23 +38,13 @@ func startCollector(t *testing.T) *collector {
 	t.Helper()
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "otelcollector"), ".")
-	build.Dir = filepath.Join(root(t), "proof", "systemtest", "otelcollector")
+	build.Dir = filepath.Join(standtest.Root(t), "proof", "systemtest", "otelcollector")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the collector: %v\n%s", err, out)
 	}
-	c := &collector{grpc: freeAddress(t), http: freeAddress(t), file: filepath.Join(dir, "spans.json")}
-	ready(t, start(t, stand.Spec{Path: filepath.Join(dir, "otelcollector"), Args: []string{"-grpc", c.grpc, "-http", c.http, "-out", c.file}}))
+	c := &collector{grpc: standtest.FreeAddress(t), http: standtest.FreeAddress(t), file: filepath.Join(dir, "spans.json")}
+	standtest.Ready(t, standtest.Start(t, stand.Spec{Path: filepath.Join(dir, "otelcollector"), Args: []string{"-grpc", c.grpc, "-http", c.http, "-out", c.file}}))
 	return c
-}
-
-// freeAddress is one for a program that does not say which port it took, or that comes back there.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	address, err := stand.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return address
 }
 
 // overGRPC and overHTTP are the environments that send a program's spans there.
@@ -230,11 +221,11 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 	c := startCluster(t, to.overGRPC(), "-processes", "-data", filepath.Join(t.TempDir(), "data"))
 	// Two sessions for six workers: they wait in line for one another.
 	s := startSidecar(t, c, to.overHTTP(), "pool.max=2")
-	shop := python(t, "grpc://"+s.grpc)
+	shop := python(t, "grpc://"+s.GRPC)
 	shop.run(t, "init")
 	// Some statements are refused: what is safe to send again is sent again.
 	c.everywhere(t, "errors", map[string]any{"status": "UNAVAILABLE", "share": 0.2, "methods": []string{"ExecuteQuery", "BeginTransaction"}})
-	web := python(t, "http://"+s.http)
+	web := python(t, "http://"+s.HTTP)
 
 	wanted := map[string]func(request) bool{
 		"a query over gRPC": func(q request) bool {

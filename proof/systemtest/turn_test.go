@@ -107,7 +107,7 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 	clients, conns := map[string]sidecarv1.SidecarClient{}, map[string]*grpc.ClientConn{}
 	for _, client := range []string{"h2", "grpc"} {
 		s := startSidecar(t, c, nil, "ydb.client="+client, "pool.min=2", contract.TurnTables)
-		conns[client], clients[client] = dial(t, s.grpc)
+		conns[client], clients[client] = dial(t, s.GRPC)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -229,7 +229,7 @@ func TestStepsInATurnAreAnsweredAlike(t *testing.T) {
 	conns := map[string]*grpc.ClientConn{}
 	for _, client := range []string{"h2", "grpc"} {
 		s := startSidecar(t, c, nil, "ydb.client="+client, "pool.min=6")
-		conn, api := dial(t, s.grpc)
+		conn, api := dial(t, s.GRPC)
 		conns[client] = conn
 		if client == "h2" {
 			if _, err := api.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE steps (id Int64, PRIMARY KEY (id))", Timeout: "20s"}); err != nil {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // bound waits until so many virtual sessions have a server session while they do nothing.
@@ -63,7 +64,7 @@ func TestModesByApplication(t *testing.T) {
 			db := openSDK(t, s.sdk(), ydbsdk.WithApplicationName(app.name))
 			for range 3 {
 				err := db.Query().Do(t.Context(), func(ctx context.Context, session query.Session) error {
-					if atNode := session.NodeID() <= uint32(len(c.nodes)); atNode != app.atNode {
+					if atNode := session.NodeID() <= uint32(len(c.Nodes)); atNode != app.atNode {
 						t.Errorf("the session is %s", session.ID())
 					}
 					return session.Exec(ctx, "SELECT 1")
@@ -82,11 +83,11 @@ func TestModesByApplication(t *testing.T) {
 	}
 	for _, app := range all[1:] {
 		t.Run("python/"+app.name, func(t *testing.T) {
-			p := start(t, stand.Spec{
-				Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "hold.py")},
-				Env: []string{"YDB_URL=grpc://" + s.grpc, "YDB_APPLICATION=" + app.name},
+			p := standtest.Start(t, stand.Spec{
+				Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "hold.py")},
+				Env: []string{"YDB_URL=grpc://" + s.GRPC, "YDB_APPLICATION=" + app.name},
 			})
-			ready(t, p)
+			standtest.Ready(t, p)
 			s.bound(t, "after a statement", app.bound)
 			if names := c.applications(t); names[app.name] == 0 {
 				t.Errorf("sessions of the cluster by application: %v", names)
@@ -143,7 +144,7 @@ func TestPreparedQueriesGoAnywhere(t *testing.T) {
 	s := startSidecar(t, c, nil, "wire.mode=transaction", "pool.max=6")
 	db := openSDK(t, s.sdk())
 	must(t, db, "CREATE TABLE prepared (id Uint64, PRIMARY KEY (id))")
-	client := Ydb_Table_V1.NewTableServiceClient(s.conn)
+	client := Ydb_Table_V1.NewTableServiceClient(s.Conn)
 	work := func(ctx context.Context, caller uint64) error {
 		var session Ydb_Table.CreateSessionResult
 		created, err := client.CreateSession(ctx, &Ydb_Table.CreateSessionRequest{})
@@ -198,7 +199,7 @@ func TestStatementsWithoutASession(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, "wire.mode=transaction", "pool.min=0", fmt.Sprint("pool.max=", most))
 	s.knowsNodes(t, c)
-	client := Ydb_Query_V1.NewQueryServiceClient(s.conn)
+	client := Ydb_Query_V1.NewQueryServiceClient(s.Conn)
 	run := func(sql string, control *Ydb_Query.TransactionControl) {
 		if st, _, err := implicit(t.Context(), client, sql, control); st != Ydb.StatusIds_SUCCESS || err != nil {
 			t.Errorf("%s: %v, %v", sql, st, err)

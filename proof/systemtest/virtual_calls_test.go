@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // A client without a pool makes a session for every query, attaches to it and deletes it: four
@@ -18,21 +19,21 @@ func TestPoollessClientCostsOneCallAQuery(t *testing.T) {
 	const queries, rounds, inFlight = 100, 2, 4
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, inMode("transaction")...)
-	dir := filepath.Join(root(t), officialTests, "node")
-	p := start(t, stand.Spec{Path: "node", Args: []string{"poolless.mjs"}, Dir: dir, Env: []string{
-		"YDB_URLS=grpc://" + c.nodes[0].Address + "/local," + s.sdk(), "YDB_CONTROL=" + c.Address,
+	dir := filepath.Join(standtest.Root(t), officialTests, "node")
+	p := standtest.Start(t, stand.Spec{Path: "node", Args: []string{"poolless.mjs"}, Dir: dir, Env: []string{
+		"YDB_URLS=grpc://" + c.Nodes[0].Address + "/local," + s.sdk(), "YDB_CONTROL=" + c.Address,
 		fmt.Sprint("YDB_QUERIES=", queries), fmt.Sprint("YDB_ROUNDS=", rounds), fmt.Sprint("YDB_IN_FLIGHT=", inFlight),
 	}})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	code, err := p.Wait(ctx)
 	if err != nil || code != 0 {
-		t.Fatalf("exit code %d, %v\n%s", code, err, lastLines(p.Log(), 20))
+		t.Fatalf("exit code %d, %v\n%s", code, err, stand.LastLines(p.Log(), 20))
 	}
 	var said struct {
 		Result [2][]struct{ Calls, Statements, Sessions int }
 	}
-	if err := json.Unmarshal([]byte(lastLines(strings.TrimSpace(p.Stdout()), 1)), &said); err != nil {
+	if err := json.Unmarshal([]byte(stand.LastLines(strings.TrimSpace(p.Stdout()), 1)), &said); err != nil {
 		t.Fatal(err, p.Stdout())
 	}
 	for i, n := range said.Result[0] {

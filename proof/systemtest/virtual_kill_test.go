@@ -13,13 +13,14 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // virtualState asks the sidecar for its virtual sessions.
 func (s *sidecar) virtualState(t *testing.T) virtual.State {
 	t.Helper()
 	var state wire.State
-	if code := callJSON(t, "GET", "http://"+s.admin+"/state/connections", "", &state); code != 200 || state.Virtual == nil {
+	if code := callJSON(t, "GET", "http://"+s.Admin+"/state/connections", "", &state); code != 200 || state.Virtual == nil {
 		t.Fatalf("/state/connections: %d, %+v", code, state)
 	}
 	return *state.Virtual
@@ -52,11 +53,11 @@ func TestKilledClientFreesItsSession(t *testing.T) {
 				db := openSDK(t, s.sdk())
 				must(t, db, "CREATE TABLE held (id Uint64, PRIMARY KEY (id))")
 				closeSDK(t, db)
-				victim := start(t, stand.Spec{
-					Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "hold.py")},
-					Env: []string{"YDB_URL=grpc://" + s.grpc, "YDB_SERVICE=" + service},
+				victim := standtest.Start(t, stand.Spec{
+					Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "hold.py")},
+					Env: []string{"YDB_URL=grpc://" + s.GRPC, "YDB_SERVICE=" + service},
 				})
-				ready(t, victim)
+				standtest.Ready(t, victim)
 				s.bound(t, "in a transaction", 1) // from the end of the call on, of which the client hears first
 				if open := c.sum(t, "open"); open != 1 {
 					t.Fatalf("%d transactions are open; want 1", open)

@@ -49,7 +49,7 @@ func (c *ydb) counter(t *testing.T, node uint32, name string) int64 {
 // knowsNodes waits until the sidecar uses every node: a client that is no SDK does not try again.
 func (s *sidecar) knowsNodes(t *testing.T, c *ydb) {
 	t.Helper()
-	for _, n := range c.nodes {
+	for _, n := range c.Nodes {
 		s.awaitUse(t, n.ID, "new")
 	}
 }
@@ -111,7 +111,7 @@ func TestSessionsAreMadeWithTheCapabilities(t *testing.T) {
 		t.Run(mode+" "+of.balancer, func(t *testing.T) {
 			c := startCluster(t, nil)
 			s := startSidecar(t, c, nil, "wire.mode="+mode, "pool.min=0", "ydb.session_balancer="+of.balancer)
-			client := Ydb_Query_V1.NewQueryServiceClient(s.conn)
+			client := Ydb_Query_V1.NewQueryServiceClient(s.Conn)
 			s.knowsNodes(t, c)
 			if mode == "transaction" {
 				if st, _, err := implicit(t.Context(), client, "SELECT 1", nil); st != Ydb.StatusIds_SUCCESS || err != nil {
@@ -142,7 +142,7 @@ func TestForgottenSessionsAreNotDeleted(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, "wire.mode=transaction", "pool.min=0", "pool.max=1")
 	s.knowsNodes(t, c)
-	client := Ydb_Query_V1.NewQueryServiceClient(s.conn)
+	client := Ydb_Query_V1.NewQueryServiceClient(s.Conn)
 	c.everywhere(t, "errors", map[string]any{"status": "BAD_SESSION", "methods": []string{"ExecuteQuery"}})
 	before := c.sum(t, "calls")
 	for range statements {
@@ -162,7 +162,7 @@ func TestCancelledStreamsBlameNoNode(t *testing.T) {
 	const callers, rounds = 6, 10
 	c, s, db := startWire(t, inMode("transaction"))
 	fillLarge(t, db, 5000)
-	client := Ydb_Query_V1.NewQueryServiceClient(s.conn)
+	client := Ydb_Query_V1.NewQueryServiceClient(s.Conn)
 	var work sync.WaitGroup
 	for caller := range callers {
 		work.Go(func() {

@@ -15,6 +15,7 @@ import (
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // written is what writers were told of the rows that they wrote.
@@ -175,9 +176,9 @@ func eachPair(ctx context.Context, s query.Session, sql string, f func(a, b uint
 func pythonBooks(t *testing.T, s *sidecar) *pythonLoad {
 	t.Helper()
 	l := &pythonLoad{app: app{name: "python"}, count: filepath.Join(t.TempDir(), "count")}
-	l.process = start(t, stand.Spec{
-		Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "books.py")},
-		Env: []string{"YDB_URL=" + "grpc://" + s.grpc, "YDB_COUNT=" + l.count, "YDB_WRITER=" + fmt.Sprint(pythonWriter)},
+	l.process = standtest.Start(t, stand.Spec{
+		Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "books.py")},
+		Env: []string{"YDB_URL=" + "grpc://" + s.GRPC, "YDB_COUNT=" + l.count, "YDB_WRITER=" + fmt.Sprint(pythonWriter)},
 	})
 	return l
 }
@@ -213,12 +214,9 @@ func (l *pythonLoad) books(t *testing.T, w *written) {
 // again starts a sidecar at the addresses of one that has ended.
 func (s *sidecar) again(t *testing.T, c *ydb, settings ...string) {
 	t.Helper()
-	args := []string{"serve", "-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", s.grpc, "-http", s.http, "-admin", s.admin}
-	for _, setting := range settings {
-		args = append(args, "-set", setting)
-	}
-	s.process = start(t, stand.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
-	ready(t, s.process)
+	s.Process = standtest.Start(t, stand.Serve{Program: filepath.Join(bin, "sidecar"), URL: c.Endpoint(), Settings: settings,
+		Flags: []string{"-grpc", s.GRPC, "-http", s.HTTP, "-admin", s.Admin}}.Spec())
+	standtest.Ready(t, s.Process)
 }
 
 // The sidecar is rolled while clients read, write, and run transactions that look at their own
@@ -237,7 +235,7 @@ func TestRolledUnderVirtualSessions(t *testing.T) {
 				if way == "takeover" {
 					s = startSidecar(t, c, nil, settings...)
 				} else { // it comes back at its addresses
-					s = &sidecar{grpc: freeAddress(t), http: freeAddress(t), admin: freeAddress(t)}
+					s = &sidecar{Sidecar: &stand.Sidecar{GRPC: standtest.FreeAddress(t), HTTP: standtest.FreeAddress(t), Admin: standtest.FreeAddress(t)}}
 					s.again(t, c, settings...)
 				}
 				db := openSDK(t, s.sdk())

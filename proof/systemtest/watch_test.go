@@ -17,7 +17,7 @@ func TestWatchesHoldUpNoStop(t *testing.T) {
 	s := startSidecar(t, c, nil, settings...)
 	watch := func() healthv1.Health_WatchClient {
 		t.Helper()
-		conn, _ := dial(t, s.grpc)
+		conn, _ := dial(t, s.GRPC)
 		watch, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
 		if err != nil {
 			t.Fatal(err)

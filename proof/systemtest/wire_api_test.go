@@ -32,9 +32,9 @@ func TestPlainAPIBesideSDKs(t *testing.T) {
 		c := startCluster(t, nil)
 		s := startSidecar(t, c, nil, through...)
 		t.Run("contract", func(t *testing.T) {
-			contract.Run(t, contract.Target{HTTP: "http://" + s.http, GRPC: s.grpc})
+			contract.Run(t, contract.Target{HTTP: "http://" + s.HTTP, GRPC: s.GRPC})
 		})
-		t.Run("health", func(t *testing.T) { healthAndReflection(t, s.conn) })
+		t.Run("health", func(t *testing.T) { healthAndReflection(t, s.Conn) })
 		t.Run("apps", func(t *testing.T) { appsBesideSDK(t, s) })
 		if n := c.sum(t, "forwarded"); n != 0 {
 			t.Errorf("%d calls did not go to the owner of their session", n)
@@ -100,7 +100,7 @@ func appsBesideSDK(t *testing.T, s *sidecar) {
 	db := openSDK(t, s.sdk())
 	must(t, db, "CREATE TABLE load (id Uint64, PRIMARY KEY (id))")
 	load := loadSDK(t, db, 4)
-	all := []app{python(t, "grpc://"+s.grpc), node(t, "grpc://"+s.grpc)}
+	all := []app{python(t, "grpc://"+s.GRPC), node(t, "grpc://"+s.GRPC)}
 	all[0].run(t, "init")
 	var args []string
 	processes := make([]*stand.Process, len(all))
@@ -147,9 +147,9 @@ func TestSDKsWithTLS(t *testing.T) {
 	cert, key, parsed := certify(t)
 	everyMode(t, func(t *testing.T, through []string) {
 		c := startCluster(t, nil, "-tls-cert", nodeCert, "-tls-key", nodeKey)
-		s := startSidecarAt(t, "grpcs://"+c.nodes[0].Address+"/local", nil, append(through,
+		s := startSidecarAt(t, "grpcs://"+c.Nodes[0].Address+"/local", nil, append(through,
 			"ydb.ca_file="+nodeCert, "grpc.cert_file="+cert, "grpc.key_file="+key, "pool.min=0")...)
-		url := "grpcs://" + s.grpc + "/local"
+		url := "grpcs://" + s.GRPC + "/local"
 
 		db := openSDK(t, url, ydbsdk.WithCertificate(parsed))
 		must(t, db, "CREATE TABLE load (id Uint64, PRIMARY KEY (id))")
@@ -166,8 +166,8 @@ func TestSDKsWithTLS(t *testing.T) {
 		}
 		work.Wait()
 		found, err := db.Discovery().Discover(t.Context())
-		if err != nil || len(found) != 1 || found[0].Address() != s.grpc {
-			t.Errorf("discovery tells %v, %v; want %s alone", found, err, s.grpc)
+		if err != nil || len(found) != 1 || found[0].Address() != s.GRPC {
+			t.Errorf("discovery tells %v, %v; want %s alone", found, err, s.GRPC)
 		}
 		if said := javaClient(t, url, "YDB_CA="+cert); said == "" {
 			t.Error("the Java client said nothing")
@@ -176,8 +176,8 @@ func TestSDKsWithTLS(t *testing.T) {
 		roots := x509.NewCertPool()
 		roots.AddCert(parsed)
 		trusting := credentials.NewClientTLSFromCert(roots, "")
-		contract.Run(t, contract.Target{HTTP: "http://" + s.http, GRPC: s.grpc, TLS: trusting})
-		conn, err := grpc.NewClient("passthrough:///"+s.grpc, grpc.WithTransportCredentials(trusting))
+		contract.Run(t, contract.Target{HTTP: "http://" + s.HTTP, GRPC: s.GRPC, TLS: trusting})
+		conn, err := grpc.NewClient("passthrough:///"+s.GRPC, grpc.WithTransportCredentials(trusting))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // officialClient is the test of an official client in its own language, which also
@@ -25,13 +26,13 @@ const officialTests = "proof/devcluster/officialtest/testdata"
 var officialClients = []officialClient{
 	{"python", func(t *testing.T) stand.Spec {
 		return stand.Spec{
-			Path: filepath.Join(root(t), ".cache", "official", "bin", "python"),
+			Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"),
 			Args: []string{"-W", "error::ResourceWarning", "-m", "unittest", "-v", "test_official"},
-			Dir:  filepath.Join(root(t), officialTests, "python"),
+			Dir:  filepath.Join(standtest.Root(t), officialTests, "python"),
 		}
 	}, `Ran 1\d tests`},
 	{"node", func(t *testing.T) stand.Spec {
-		return stand.Spec{Path: "node", Args: []string{"--test", "official.test.mjs"}, Dir: filepath.Join(root(t), officialTests, "node")}
+		return stand.Spec{Path: "node", Args: []string{"--test", "official.test.mjs"}, Dir: filepath.Join(standtest.Root(t), officialTests, "node")}
 	}, `# pass 5`},
 }
 
@@ -52,9 +53,9 @@ func everyOfficialClient(t *testing.T, through []string) {
 			c := startCluster(t, nil, "-nodes", "9", "-user", "root:"+password, "-token", "fixed", "-token", "of the sidecar")
 			s := startSidecar(t, c, nil, append(through, "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")...)
 			spec := client.spec(t)
-			spec.Env = []string{"YDB_ENDPOINT=" + s.grpc, "YDB_CONTROL=" + c.Address, "YDB_USER=root", "YDB_PASSWORD=" + password,
+			spec.Env = []string{"YDB_ENDPOINT=" + s.GRPC, "YDB_CONTROL=" + c.Address, "YDB_USER=root", "YDB_PASSWORD=" + password,
 				"YDB_SIDECAR=" + kind, "PYTHONDONTWRITEBYTECODE=1"}
-			p := start(t, spec)
+			p := standtest.Start(t, spec)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			code, err := p.Wait(ctx)
@@ -66,7 +67,7 @@ func everyOfficialClient(t *testing.T, through []string) {
 				t.Errorf("%d calls did not go to the owner of their session", n)
 			}
 			c.clean(t, through)
-			if log := s.process.Log(); strings.Contains(log, password) {
+			if log := s.Process.Log(); strings.Contains(log, password) {
 				t.Errorf("the password is in the log:\n%s", log)
 			}
 		})
@@ -76,14 +77,14 @@ func everyOfficialClient(t *testing.T, through []string) {
 // javaClient runs the program of testdata/java against a URL and returns what it said.
 func javaClient(t *testing.T, url string, env ...string) string {
 	t.Helper()
-	p := start(t, stand.Spec{
-		Path: "java", Args: []string{"-cp", filepath.Join(root(t), ".cache", "java", "*"), filepath.Join("testdata", "java", "Client.java")},
+	p := standtest.Start(t, stand.Spec{
+		Path: "java", Args: []string{"-cp", filepath.Join(standtest.Root(t), ".cache", "java", "*"), filepath.Join("testdata", "java", "Client.java")},
 		Env: append(env, "YDB_URL="+url),
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if code, err := p.Wait(ctx); err != nil || code != 0 || !strings.HasSuffix(p.Stdout(), "closed: ok\n") {
-		t.Fatalf("java: exit code %d, %v\n%s%s(its jars come with make deps)", code, err, p.Stdout(), lastLines(p.Log(), 20))
+		t.Fatalf("java: exit code %d, %v\n%s%s(its jars come with make deps)", code, err, p.Stdout(), stand.LastLines(p.Log(), 20))
 	}
 	return p.Stdout()
 }
@@ -94,7 +95,7 @@ func TestJavaClientThroughTheSidecar(t *testing.T) {
 		return startCluster(t, nil, "-user", "root:1234", "-token", "of the sidecar")
 	}
 	env := []string{"YDB_USER=root", "YDB_PASSWORD=1234"}
-	want := javaClient(t, "grpc://"+cluster(t).nodes[0].Address+"/local", env...)
+	want := javaClient(t, cluster(t).Endpoint(), env...)
 	everyMode(t, func(t *testing.T, through []string) {
 		c := cluster(t)
 		s := startSidecar(t, c, nil, append(through, "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")...)

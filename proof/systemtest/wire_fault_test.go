@@ -97,7 +97,7 @@ func (s *sidecar) awaitEjection(t *testing.T, id uint32, reasons ...string) {
 	start := time.Now()
 	var why string
 	eventually(t, patience, fmt.Sprintf("node %d is ejected for %q", id, reasons), func() string {
-		for line := range strings.Lines(s.process.Log()) {
+		for line := range strings.Lines(s.Process.Log()) {
 			var event struct {
 				Node       uint32
 				To, Reason string
@@ -165,7 +165,7 @@ func TestSDKGoesOnWhileNodesAreKilled(t *testing.T) {
 			load.goesOn(t, 10)
 			python.goesOn(t, 50)
 		}
-		for _, victim := range c.nodes[1:] {
+		for _, victim := range c.Nodes[1:] {
 			goesOn()
 			kill(t, c, victim.ID)
 			s.awaitEjection(t, victim.ID, "UNAVAILABLE")

@@ -163,7 +163,7 @@ func TestManySessionsOverFew(t *testing.T) {
 	for i := range owners {
 		if i%perConn == 0 {
 			var err error
-			if conn, err = grpc.NewClient("passthrough:///"+s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+			if conn, err = grpc.NewClient("passthrough:///"+s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func(c *grpc.ClientConn) func() { return func() { c.Close() } }(conn))

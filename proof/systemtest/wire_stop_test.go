@@ -14,6 +14,7 @@ import (
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // Answers that are due when SIGTERM comes are given; sessions of clients, each of
@@ -69,13 +70,13 @@ func TestStopUnderSDKLoadCutsNoAnswer(t *testing.T) {
 func (s *sidecar) endsWell(t *testing.T) {
 	t.Helper()
 	start := time.Now()
-	if err := s.process.Signal(syscall.SIGTERM); err != nil {
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
-	if code, err := s.process.Wait(ctx); err != nil || code != 0 {
-		t.Errorf("exit code %d, %v; want 0\n%s", code, err, lastLines(s.process.Log(), 10))
+	if code, err := s.Process.Wait(ctx); err != nil || code != 0 {
+		t.Errorf("exit code %d, %v; want 0\n%s", code, err, stand.LastLines(s.Process.Log(), 10))
 	}
 	t.Logf("it took %v to end", time.Since(start).Round(time.Millisecond))
 }
@@ -115,7 +116,7 @@ func (s *sidecar) openCalls(t *testing.T, least int) (open int) {
 	same := 0
 	eventually(t, patience, fmt.Sprintf("at least %d calls are under way", least), func() string {
 		var state struct{ Nodes []struct{ Calls int } }
-		if code := callJSON(t, "GET", "http://"+s.admin+"/state/nodes", "", &state); code != 200 {
+		if code := callJSON(t, "GET", "http://"+s.Admin+"/state/nodes", "", &state); code != 200 {
 			t.Fatalf("/state/nodes: %d", code)
 		}
 		n := 0
@@ -179,9 +180,9 @@ type pythonLoad struct {
 func loadPython(t *testing.T, s *sidecar) *pythonLoad {
 	t.Helper()
 	l := &pythonLoad{app: app{name: "python"}, count: filepath.Join(t.TempDir(), "count")}
-	l.process = start(t, stand.Spec{
-		Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "load.py")},
-		Env: []string{"YDB_URL=" + "grpc://" + s.grpc, "YDB_COUNT=" + l.count},
+	l.process = standtest.Start(t, stand.Spec{
+		Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "load.py")},
+		Env: []string{"YDB_URL=" + "grpc://" + s.GRPC, "YDB_COUNT=" + l.count},
 	})
 	return l
 }
@@ -198,7 +199,7 @@ func (l *pythonLoad) goesOn(t *testing.T, n int64) {
 	before := size()
 	eventually(t, patience, "the Python client goes on", func() string {
 		if more := size() - before; more < n {
-			return fmt.Sprintf("%d more\n%s", more, lastLines(l.process.Log(), 5))
+			return fmt.Sprintf("%d more\n%s", more, stand.LastLines(l.process.Log(), 5))
 		}
 		return ""
 	})

@@ -92,7 +92,7 @@ func closeSDK(t *testing.T, db *ydbsdk.Driver) {
 }
 
 // sdk is the URL at which a client finds a sidecar that serves YDB's own protocol.
-func (s *sidecar) sdk() string { return "grpc://" + s.grpc + "/local" }
+func (s *sidecar) sdk() string { return "grpc://" + s.GRPC + "/local" }
 
 const declareID = "DECLARE $id AS Uint64; "
 
@@ -181,8 +181,8 @@ func goClient(t *testing.T, through []string) {
 	}
 	t.Run("discovery", func(t *testing.T) {
 		found, err := db.Discovery().Discover(t.Context())
-		if err != nil || len(found) != 1 || found[0].Address() != s.grpc {
-			t.Errorf("discovery tells %v, %v; want %s alone", found, err, s.grpc)
+		if err != nil || len(found) != 1 || found[0].Address() != s.GRPC {
+			t.Errorf("discovery tells %v, %v; want %s alone", found, err, s.GRPC)
 		}
 		if _, err := db.Discovery().WhoAmI(t.Context()); !ydbsdk.IsOperationError(err, Ydb.StatusIds_GENERIC_ERROR) {
 			t.Errorf("WhoAmI is answered by a node, which can name no user: %v", err)

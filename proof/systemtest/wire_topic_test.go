@@ -151,7 +151,7 @@ func compressingClient(t *testing.T, through []string) {
 	c := startCluster(t, nil, "-nodes", "5")
 	s := startSidecar(t, c, nil, append(through, "pool.min=0")...)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-ydb-database", "/local")
-	client := Ydb_Query_V1.NewQueryServiceClient(s.conn)
+	client := Ydb_Query_V1.NewQueryServiceClient(s.Conn)
 	packed := grpc.UseCompressor("gzip")
 	for range 10 {
 		var created *Ydb_Query.CreateSessionResponse

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // A sidecar that publishes over xDS is replaced by another process, which has its port: a client that calls the nodes loses no
@@ -15,22 +17,21 @@ func TestXDSClientsOfAReplacedSidecar(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "own", "admin")
 	settings := []string{"takeover.socket=" + filepath.Join(t.TempDir(), "takeover.sock"), "xds.enabled=true", "xds.address=127.0.0.1:0", "admin.socket=" + socket, "discovery.interval=500ms"}
 	first := successor(t, c, settings...)
-	at := ready(t, first)
-	s := &sidecar{process: first, grpc: at["grpc"], http: at["http"], admin: at["admin"], xds: at["xds"], socket: socket}
-	s.conn, s.SidecarClient = dial(t, s.grpc)
+	s := reach(t, first)
+	s.socket = socket
 
 	begun := time.Now()
 	d := startDirect(t, "gRPC", dialXDS(t, s, xdsName))
-	for _, node := range c.nodes {
+	for _, node := range c.Nodes {
 		d.starts(t, node.Address, begun)
 	}
 	replaced := time.Now()
 	second := successor(t, c, settings...)
-	if where := ready(t, second)["xds"]; where != s.xds {
-		t.Fatalf("the new process publishes at %s; want %s", where, s.xds)
+	if where := standtest.Ready(t, second)["xds"]; where != s.XDS {
+		t.Fatalf("the new process publishes at %s; want %s", where, s.XDS)
 	}
 	exited(t, first)
-	s.process = second
+	s.Process = second
 	eventually(t, patience, "the client comes to the new process", func() string {
 		_, text := s.get(t, "/state/xds")
 		var state struct{ Clients []any }
@@ -40,8 +41,8 @@ func TestXDSClientsOfAReplacedSidecar(t *testing.T) {
 		return ""
 	})
 	ordered := time.Now()
-	s.order(t, c.nodes[1].ID, "drain")
-	d.stops(t, c.nodes[1].Address, ordered)
+	s.order(t, c.Nodes[1].ID, "drain")
+	d.stops(t, c.Nodes[1].Address, ordered)
 	if err := d.failed(replaced); err != nil {
 		t.Error(err)
 	}

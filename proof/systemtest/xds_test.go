@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -41,7 +42,7 @@ func (s *sidecar) acknowledged(t *testing.T) {
 	if state.Responses == 0 || state.Nacks != 0 {
 		t.Errorf("of %d answers %d were rejected; want none of some", state.Responses, state.Nacks)
 	}
-	if log := s.process.Log(); strings.Contains(log, "refuses what") {
+	if log := s.Process.Log(); strings.Contains(log, "refuses what") {
 		t.Errorf("the sidecar's log tells of something rejected:\n%s", log)
 	}
 }
@@ -59,7 +60,7 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 	begun := time.Now()
 	clients := []*direct{startDirect(t, "Envoy", e.conn), startDirect(t, "gRPC", dialXDS(t, s, xdsName))}
 	for _, d := range clients {
-		for _, node := range c.nodes {
+		for _, node := range c.Nodes {
 			d.starts(t, node.Address, begun)
 		}
 	}
@@ -78,7 +79,7 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 	}
 	// each takes one node after the other until the clients are in time: a busy machine may stall now and then, a mechanism that
 	// is slow always is.
-	unused := slices.Clone(c.nodes[1:])
+	unused := slices.Clone(c.Nodes[1:])
 	each := func(try func(node stand.Node) (late bool)) (node stand.Node) {
 		t.Helper()
 		for range 3 {
@@ -242,16 +243,16 @@ func TestEnvoyKeepsSessionsOnTheirNode(t *testing.T) {
 	}
 
 	eventually(t, patience, "Envoy knows the nodes", func() string {
-		if health := e.health(t); len(health) != len(c.nodes) {
+		if health := e.health(t); len(health) != len(c.Nodes) {
 			return fmt.Sprint(health)
 		}
 		return ""
 	})
 	all, perNode := open(e)
-	if len(perNode) != len(c.nodes) {
-		t.Errorf("sessions are %v; want some on each of %d nodes", perNode, len(c.nodes))
+	if len(perNode) != len(c.Nodes) {
+		t.Errorf("sessions are %v; want some on each of %d nodes", perNode, len(c.Nodes))
 	}
-	drained, slow := c.nodes[0], c.nodes[1]
+	drained, slow := c.Nodes[0], c.Nodes[1]
 	s.order(t, drained.ID, "drain")
 	c.do(t, slow.ID, "delay", map[string]any{"delay": "300ms"})
 	eventually(t, 60*time.Second, "Envoy knows of the drained and the slow node", func() string {
@@ -285,10 +286,10 @@ func TestEnvoyWithTLS(t *testing.T) {
 	cert, key, _ := certify(t)
 	const token = "a token of the test"
 	c := startCluster(t, nil, "-tls-cert", nodeCert, "-tls-key", nodeKey)
-	for _, n := range c.nodes { // Envoy compares names, not addresses
+	for _, n := range c.Nodes { // Envoy compares names, not addresses
 		c.do(t, n.ID, "advertise", map[string]string{"address": strings.Replace(n.Address, "127.0.0.1", "localhost", 1)})
 	}
-	s := startXDSAt(t, "grpcs://"+c.nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert, "xds.key_file="+key, "xds.token="+token)
+	s := startXDSAt(t, "grpcs://"+c.Nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert, "xds.key_file="+key, "xds.token="+token)
 	e := startEnvoy(t, s, "api_type: DELTA_GRPC", "api_type: GRPC", "the-token-of-the-sidecar", token, "# initial_metadata", "initial_metadata",
 		"  # secrets:", "  secrets:", "  #   - name: ydb", "    - name: ydb", "  #     validation_context", "      validation_context", "/etc/ssl/certs/ca-certificates.crt", nodeCert,
 		"# transport_socket", "transport_socket", "#   name: envoy.tr", "  name: envoy.tr", "#   typed_config", "  typed_config", "#     \"@type\"", "    \"@type\"", "#     common_tls", "    common_tls",
@@ -315,7 +316,7 @@ func TestGRPCWithTLS(t *testing.T) {
 	nodeCert, nodeKey, parsed := certify(t)
 	cert, key, _ := certify(t)
 	c := startCluster(t, nil, "-tls-cert", nodeCert, "-tls-key", nodeKey)
-	s := startXDSAt(t, "grpcs://"+c.nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert, "xds.key_file="+key, "xds.client_ca_file="+cert)
+	s := startXDSAt(t, "grpcs://"+c.Nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert, "xds.key_file="+key, "xds.client_ca_file="+cert)
 	roots := x509.NewCertPool()
 	roots.AddCert(parsed)
 	secure := fmt.Sprintf(`{"type": "tls", "config": {"ca_certificate_file": %q, "certificate_file": %q, "private_key_file": %q}}`, cert, cert, key)
@@ -346,11 +347,11 @@ func TestTheSidecarIsFoundOverXDS(t *testing.T) {
 func TestPythonFollowsTheNodes(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startXDS(t, c)
-	p := start(t, stand.Spec{
-		Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "xds", "client.py"), "xds:///" + xdsName},
+	p := standtest.Start(t, stand.Spec{
+		Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "xds", "client.py"), "xds:///" + xdsName},
 		Env: []string{"GRPC_XDS_BOOTSTRAP_CONFIG=" + string(bootstrap(t, s)), "PYTHONDONTWRITEBYTECODE=1"},
 	})
-	ready(t, p) // it has made a call
+	standtest.Ready(t, p) // it has made a call
 	statements := func(node uint32) int64 {
 		t.Helper()
 		for _, n := range c.state(t) {
@@ -361,7 +362,7 @@ func TestPythonFollowsTheNodes(t *testing.T) {
 		t.Fatalf("there is no node %d", node)
 		return 0
 	}
-	for _, node := range c.nodes {
+	for _, node := range c.Nodes {
 		eventually(t, patience, fmt.Sprintf("node %d gets calls", node.ID), func() string {
 			if statements(node.ID) == 0 {
 				return tail3(p)
@@ -369,10 +370,10 @@ func TestPythonFollowsTheNodes(t *testing.T) {
 			return ""
 		})
 	}
-	s.order(t, c.nodes[0].ID, "drain")
+	s.order(t, c.Nodes[0].ID, "drain")
 	last, quiet := int64(-1), time.Now()
 	eventually(t, patience, "the drained node gets no calls", func() string {
-		if now := statements(c.nodes[0].ID); now != last {
+		if now := statements(c.Nodes[0].ID); now != last {
 			last, quiet = now, time.Now()
 		}
 		if time.Since(quiet) < time.Second {
@@ -383,10 +384,10 @@ func TestPythonFollowsTheNodes(t *testing.T) {
 	if failed := tail3(p); strings.Contains(failed, "failed") {
 		t.Errorf("calls failed while a node was drained: %s", failed)
 	}
-	c.do(t, c.nodes[1].ID, "kill", nil)
-	was := statements(c.nodes[2].ID)
+	c.do(t, c.Nodes[1].ID, "kill", nil)
+	was := statements(c.Nodes[2].ID)
 	eventually(t, patience, "the node that is left gets the calls", func() string {
-		if now := statements(c.nodes[2].ID); now < was+200 {
+		if now := statements(c.Nodes[2].ID); now < was+200 {
 			return fmt.Sprintf("%d of 200\n%s", now-was, tail3(p))
 		}
 		return ""
@@ -394,4 +395,6 @@ func TestPythonFollowsTheNodes(t *testing.T) {
 	s.acknowledged(t)
 }
 
-func tail3(p *stand.Process) string { return lastLines(p.Stdout(), 3) + lastLines(p.Log(), 3) }
+func tail3(p *stand.Process) string {
+	return stand.LastLines(p.Stdout(), 3) + stand.LastLines(p.Log(), 3)
+}

@@ -20,12 +20,14 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/xds"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
 // startXDS starts a sidecar that publishes its view.
 func startXDS(t *testing.T, c *ydb, settings ...string) *sidecar {
 	t.Helper()
-	return startXDSAt(t, "grpc://"+c.nodes[0].Address+"/local", settings...)
+	return startXDSAt(t, c.Endpoint(), settings...)
 }
 
 func startXDSAt(t *testing.T, url string, settings ...string) *sidecar {
@@ -34,7 +36,7 @@ func startXDSAt(t *testing.T, url string, settings ...string) *sidecar {
 	settings = append([]string{"xds.enabled=true", "xds.address=127.0.0.1:0", "admin.socket=" + socket, "discovery.interval=500ms", "pool.min=8", "pool.max=40"}, settings...)
 	s := startSidecarAt(t, url, nil, settings...)
 	s.socket = socket
-	if s.xds == "" {
+	if s.XDS == "" {
 		t.Fatal("the sidecar does not say where it serves xDS")
 	}
 	return s
@@ -43,14 +45,14 @@ func startXDSAt(t *testing.T, url string, settings ...string) *sidecar {
 // bootstrap is the shipped one of gRPC clients, with the address of a sidecar.
 func bootstrap(t *testing.T, s *sidecar) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), "deploy", "grpc", "bootstrap.json"))
+	text, err := os.ReadFile(filepath.Join(standtest.Root(t), "deploy", "grpc", "bootstrap.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Contains(text, []byte("127.0.0.1:7403")) {
 		t.Fatal("the bootstrap names another address than the default of xds.address")
 	}
-	return bytes.ReplaceAll(text, []byte("127.0.0.1:7403"), []byte(s.xds))
+	return bytes.ReplaceAll(text, []byte("127.0.0.1:7403"), []byte(s.XDS))
 }
 
 // dialXDS opens a channel of gRPC's own xDS client.

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
@@ -67,40 +65,28 @@ func (r *report) runRestart(ctx context.Context) {
 			access = append(access, v)
 		}
 	}
-	p, err := stand.Start(stand.Spec{Path: r.options.sidecar, Env: access,
-		Args: []string{"serve", "-ydb", r.options.ydb, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}})
+	side, err := stand.StartSidecar(ctx, stand.Serve{Program: r.options.sidecar, URL: r.options.ydb, Env: access})
 	if err != nil {
 		r.fail("restart: %v", err)
 		return
 	}
 	defer func() {
+		side.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if code, err := p.Stop(ctx); code != 0 || err != nil {
+		if code, err := side.Stop(ctx); code != 0 || err != nil {
 			r.fail("restart: the sidecar ended with exit code %d, %v", code, err)
 		}
 	}()
 	starting, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	at, err := p.Ready(starting)
-	if err != nil {
-		r.fail("restart: %v\n%s", err, p.Log())
-		return
-	}
-	conn, err := grpc.NewClient("passthrough:///"+at["grpc"], grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		r.fail("restart: %v", err)
-		return
-	}
-	defer func() { _ = conn.Close() }()
 	table := "`" + r.options.directory + "/restart`"
-	api := sidecarv1.NewSidecarClient(conn)
-	if _, err := api.Execute(starting, statement("CREATE TABLE "+table+" (caller Uint64 NOT NULL, n Uint64 NOT NULL, PRIMARY KEY (caller, n))")); err != nil {
+	if _, err := side.Client.Execute(starting, statement("CREATE TABLE "+table+" (caller Uint64 NOT NULL, n Uint64 NOT NULL, PRIMARY KEY (caller, n))")); err != nil {
 		r.fail("restart: %v", err)
 		return
 	}
 	r.progress("the restart: %s", r.options.restart)
-	r.restart = under(ctx, api, table, func() ([]byte, error) {
+	r.restart = under(ctx, side.Client, table, func() ([]byte, error) {
 		return exec.CommandContext(ctx, "sh", "-c", r.options.restart).CombinedOutput()
 	}, 2*time.Second, 5*time.Second)
 	if r.restart.err != nil {

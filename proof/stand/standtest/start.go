@@ -71,6 +71,18 @@ func Sidecar(t testing.TB, how stand.Serve) *stand.Sidecar {
 	return s
 }
 
+// Reach waits until a process that is a sidecar is ready and connects to it for as long as the test.
+func Reach(t testing.TB, p *stand.Process) *stand.Sidecar {
+	t.Helper()
+	Ready(t, p)
+	s, err := stand.Reach(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
 // FreeAddress returns an address for a program that does not report which port it took, or that
 // goes away and comes back there.
 func FreeAddress(t testing.TB) string {
