@@ -205,17 +205,18 @@ bench-deps: deps
 	$(GO) build -o bin/h2forward ./loadtest/h2forward
 
 # The data path next to HAProxy, Envoy, nginx and a forwarder made of grpc-go: a quarter of an hour. The report goes to report/peers.
-# One row: make peers PEERS='-scenarios unary100-c64 -repeats 5'
+# One row: make peers PEERS='-only unary100-c64 -rounds 5'
 PEERS ?=
 peers: build peers-deps
 	$(GO) build -o bin/h2forward ./loadtest/h2forward
-	$(GO) run ./loadtest peers $(PEERS)
+	$(GO) run ./loadtest peers -size full $(PEERS)
 
-# What virtual sessions cost next to passthrough: ten minutes. The tables go to report/virtual.
+# What virtual sessions cost next to passthrough: ten minutes. The report goes to report/virtual/overhead.
 .PHONY: bench-virtual bench-ydbjs
 VIRTUAL ?=
 bench-virtual: build
-	$(GO) run ./loadtest virtual $(VIRTUAL)
+	$(GO) build -o bin/h2forward ./loadtest/h2forward
+	$(GO) run ./loadtest overhead -size full -out report/virtual -only '^(query|implicit|table|beside|virtual)-' $(VIRTUAL)
 
 # Ten thousand sidecars with pool.adaptive on a weak cluster, in a time of their own: some minutes of one processor. The report is docs/adaptive.md.
 .PHONY: sim

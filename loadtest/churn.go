@@ -21,7 +21,7 @@ var churn = lab.Experiment{
 	Title: "Callers who come and go, give up, or dawdle",
 	Question: `Clients connect, make one verified call and leave: 64 at a time over each face, then all of them at once, a third over each. Then half of all calls are cancelled at random moments
 (the nodes answer after 2 ms, an injected delay, so that the moments hit calls under way). Then slow readers take a table of some megabytes, each a few rows at a time. After each stage the callers are gone, some
-seconds pass, the sidecar collects its garbage, and what it holds is read from its admin API, from the nodes' own list of sessions and from /proc. The sidecar refuses nobody for want of time (` + "`pool.shed=off`" + `): all are to be served. All stages run twice: what the second lap adds to the first is a leak, what
+seconds pass, the sidecar collects its garbage, and what it holds is read from its admin API, from the nodes' own list of sessions and from /stand. The sidecar refuses nobody for want of time (` + "`pool.shed=off`" + `): all are to be served. All stages run twice: what the second lap adds to the first is a leak, what
 the first adds to the start may be caches and memory that Go keeps for later. The latencies are those of clients that share two cores with everything else; they say nothing.`,
 	Run: runChurn,
 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/hostile"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -66,7 +65,9 @@ where it began, and stop well.`,
 				o.Limit = [...]time.Duration{3 * time.Minute, 45 * time.Minute, 3 * time.Hour}[o.Size]
 			}
 		},
-		Run: func(ctx context.Context, l *lab.Lab) error { return runHostile(ctx, l, seed, heaps) },
+		Run:      func(ctx context.Context, l *lab.Lab) error { return runHostile(ctx, l, seed, heaps) },
+		Children: map[string]lab.Child{hostileAttacker: hostile.Main},
+		Apart:    true, // what is attacked is not measured
 	}
 }
 
@@ -237,7 +238,7 @@ func (u *underAttack) hour(ctx context.Context, cluster *lab.Cluster, seed uint6
 // attack measures the honest load while attackers are at work.
 func (u *underAttack) attack(ctx context.Context, names ...string) error {
 	l, name := u.l, nameOf(names)
-	self, err := os.Executable()
+	attacker, err := lab.ChildSpec(l.Experiment, hostileAttacker, u.target.Arguments(hostileShare, names...)...)
 	if err != nil {
 		return err
 	}
@@ -245,7 +246,7 @@ func (u *underAttack) attack(ctx context.Context, names ...string) error {
 		return err
 	}
 	v := lab.Variant{Name: name, Under: []*lab.Process{u.sidecar.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-		p, err := l.Spawn("attacker", stand.Spec{Path: self, Args: append([]string{hostileAttacker}, u.target.Arguments(hostileShare, names...)...)})
+		p, err := l.Spawn("attacker", attacker)
 		if err != nil {
 			return lab.Result{}, err
 		}
@@ -387,8 +388,8 @@ func boundOf(t *lab.Table) float64 {
 
 func nameOf(attacks []string) string { return strings.Join(attacks, " + ") }
 
-// hostileAttacker is the command of the process of an attacker.
-const hostileAttacker = "hostile-attacker"
+// hostileAttacker is the name of the process of an attacker.
+const hostileAttacker = "attacker"
 
 // gone reports whether a process has ended, and with which code.
 func gone(p *lab.Process) (code int, ended bool) {

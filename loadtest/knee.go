@@ -18,7 +18,6 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
-	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -58,7 +57,8 @@ and there is no data. What is looked for is the shape: a rate beyond which laten
 				o.MaxRounds = o.Rounds
 			}
 		},
-		Run: k.run,
+		Run:      k.run,
+		Children: map[string]lab.Child{kneeBackend: servePaced},
 	}
 }
 
@@ -214,11 +214,11 @@ func (k *kneeBench) run(ctx context.Context, l *lab.Lab) error {
 		return fmt.Errorf("-profiles: %w", err)
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(peers.Garbage))
-	program, err := os.Executable()
+	spec, err := lab.ChildSpec(l.Experiment, kneeBackend, k.service.String())
 	if err != nil {
 		return err
 	}
-	backend, err := l.Start(ctx, "backend", stand.Spec{Path: program, Args: []string{"peers", "paced", k.service.String()}})
+	backend, err := l.Start(ctx, "backend", spec)
 	if err != nil {
 		return err
 	}
@@ -406,6 +406,20 @@ func (k *kneeBench) text(all []*kneeCase) string {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %d |\n", c.name, at, over, cmp.Or(c.why, "-"), cmp.Or(c.saturated, "-"), confirmed, len(c.tried))
 	}
 	return b.String()
+}
+
+// kneeBackend is the name of the process that answers each statement after a constant time.
+const kneeBackend = "backend"
+
+func servePaced(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("arguments %q; want a duration", args)
+	}
+	service, err := time.ParseDuration(args[0])
+	if err != nil {
+		return fmt.Errorf("the time of a statement: %w", err)
+	}
+	return peers.Paced(ctx, os.Stdout, service)
 }
 
 // kneeKinds are the profiles, with what their values are and which function a value is put to.

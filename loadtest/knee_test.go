@@ -218,7 +218,7 @@ func TestKneeRefusesNonsense(t *testing.T) {
 			t.Errorf("%q: got no error", args)
 		}
 	}
-	if err := run(t.Context(), []string{"peers", "paced", "soon"}); err == nil {
+	if err := run(t.Context(), []string{lab.ChildCommand, "knee", kneeBackend, "soon"}); err == nil {
 		t.Error("a backend that takes no duration: no error")
 	}
 }

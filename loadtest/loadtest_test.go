@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "peers" { // this program started by itself: see peers_test.go
+	if len(os.Args) > 1 && os.Args[1] == lab.ChildCommand { // this program started by itself: see peers_test.go
 		main()
 		return
 	}

@@ -10,7 +10,6 @@
 //	loadtest overload       more than can be done, and an app that floods another: docs/overload.md
 //	loadtest peers          what the data path costs next to HAProxy, Envoy and others: docs/peers
 //	loadtest sim            plays thousands of sidecars with an adaptive limit on a weak cluster: docs/adaptive.md
-//	loadtest virtual        what virtual sessions cost next to passthrough: docs/virtual-sessions-cost.md
 //	loadtest xds            how fast changes of nodes reach clients of xDS: docs/decisions/0020-xds.md
 //	loadtest ydbjs          a client without a pool, directly and through the sidecar
 //
@@ -33,14 +32,13 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/acquire"
-	"github.com/ydb-sidecar/sidecar/loadtest/hostile"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/loadtest/peers"
 )
 
-// options are flags of overload and virtual.
+// options are flags of overload.
 type options struct {
 	bin      string        // directory of the built programs
-	before   string        // virtual: another sidecar
 	out      string        // directory of the tables
 	repeats  int           // of each measurement; the median counts
 	duration time.Duration // of one run
@@ -59,9 +57,7 @@ func main() {
 var commands = map[string]func(ctx context.Context, args []string) error{
 	"chaos":    breakThings,
 	"overload": overload,
-	"peers":    comparePeers,
 	"sim":      simulate,
-	"virtual":  virtualSessions,
 	"xds":      publishXDS,
 	"ydbjs":    poolless,
 }
@@ -83,36 +79,29 @@ var experiments = []lab.Experiment{
 	shares,
 	keyValue,
 	entity(),
+	hostileHour(),
+	peers.Experiment(),
 }
-
-// apart are experiments in the common frame that `all` leaves out: what is attacked is not measured.
-var apart = []lab.Experiment{hostileHour()}
 
 func run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		if command, ok := commands[args[0]]; ok {
 			return command(ctx, args[1:])
 		}
-		if args[0] == acquire.Child { // started by that experiment
-			return acquire.Serve(ctx, args[1:])
-		}
-		if args[0] == sdksReader { // started by the experiment sdks
-			return readSDKs(ctx, args[1:])
-		}
-		if args[0] == hostileAttacker { // likewise
-			return hostile.Main(ctx, args[1:])
+		if args[0] == lab.ChildCommand {
+			return lab.RunChild(ctx, experiments, args[1:])
 		}
 		if args[0] == "all" {
 			return allExperiments(ctx, args[1:])
 		}
-		for _, e := range slices.Concat(experiments, apart) {
+		for _, e := range experiments {
 			if e.Name == args[0] {
 				return lab.Main(ctx, e, args[1:])
 			}
 		}
 	}
 	names := slices.Collect(maps.Keys(commands))
-	for _, e := range slices.Concat(experiments, apart) {
+	for _, e := range experiments {
 		names = append(names, e.Name)
 	}
 	slices.Sort(names)
@@ -123,6 +112,9 @@ func run(ctx context.Context, args []string) error {
 func allExperiments(ctx context.Context, args []string) error {
 	var errs []error
 	for _, e := range experiments {
+		if e.Apart {
+			continue
+		}
 		if ctx.Err() != nil {
 			break
 		}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -33,13 +32,13 @@ var costs = lab.Experiment{
 	Name:  "overhead",
 	Title: "What the sidecar costs",
 	Question: `What is in the middle of a call costs latency and CPU. First the faces of the sidecar next to a direct call and to an SDK in the app, on the development cluster; then every face next to other
-proxies in front of backends that answer from memory, so that the middle is what is measured; then tracing, the start and memory. Load, middle and nodes share the processors: rates of closed loops are rates of all together, and what
+proxies in front of backends that answer from memory, so that the middle is what is measured; then tracing, the start, memory, and virtual sessions next to passthrough. Load, middle and nodes share the processors: rates of closed loops are rates of all together, and what
 carries over to other machines are the ratios.`,
 	Run: measureOverhead,
 }
 
 func measureOverhead(ctx context.Context, l *lab.Lab) error {
-	for _, part := range []func(context.Context, *lab.Lab) error{faceCases, proxyCases, tracingCases, startCase, memoryCases} {
+	for _, part := range []func(context.Context, *lab.Lab) error{faceCases, proxyCases, tracingCases, startCase, memoryCases, virtualCases} {
 		if err := part(ctx, l); err != nil {
 			return err
 		}
@@ -130,8 +129,11 @@ func faceCases(ctx context.Context, l *lab.Lab) error {
 	return poolShare(ctx, l, side)
 }
 
-// allocated is the figure: objects on the heap that the sidecar allocates for each call.
-const allocated = "allocations"
+// What the sidecar allocates on its heap for each call, as figures.
+const (
+	allocated      = "allocations"
+	allocatedBytes = "allocated bytes"
+)
 
 // allocations measures how many objects the sidecar allocates for each call.
 func allocations(ctx context.Context, l *lab.Lab, side *lab.Sidecar) error {
@@ -152,19 +154,25 @@ func allocations(ctx context.Context, l *lab.Lab, side *lab.Sidecar) error {
 		name string
 		call lab.Call
 	}{{"SDK proxy", proxied.read}, {"plain gRPC", lab.Call(overSidecar(side.Client))}, {"HTTP/JSON", web.read}} {
-		c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-			before, err := side.Allocations(ctx)
-			if err != nil {
-				return lab.Result{}, err
-			}
-			r := lab.Closed(ctx, 16, d, way.call)
-			after, err := side.Allocations(ctx)
-			r.Figures = lab.Figures{allocated: (after - before) / float64(max(r.Calls, 1))}
-			return r, err
-		}})
+		c.Variants = append(c.Variants, allocating(side, way.name, 16, way.call))
 	}
 	_, err = l.Compare(ctx, c)
 	return err
+}
+
+// allocating is a variant that counts what the sidecar allocates for each call.
+func allocating(side *lab.Sidecar, name string, inFlight int, call lab.Call) lab.Variant {
+	return lab.Variant{Name: name, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+		objects, bytes, err := side.Allocated(ctx)
+		if err != nil {
+			return lab.Result{}, err
+		}
+		r := lab.Closed(ctx, inFlight, d, call)
+		objectsNow, bytesNow, err := side.Allocated(ctx)
+		calls := float64(max(r.Calls, 1))
+		r.Figures = lab.Figures{allocated: (objectsNow - objects) / calls, allocatedBytes: (bytesNow - bytes) / calls}
+		return r, err
+	}}
 }
 
 // unixCase is grpc.socket next to the port, for both APIs.
@@ -280,54 +288,16 @@ func sdkAnswer(ctx context.Context, sdk *ydbsdk.Driver, key uint64) (query.Row, 
 // proxyCases are the faces next to other proxies, in front of backends that answer from memory.
 func proxyCases(ctx context.Context, l *lab.Lab) error {
 	scenarios := regexp.MustCompile(lab.At(l, "^(unary100|stream500)-c16$", "^(unary100-(c1|c64|2k)|stream500-c64|rows100k-c1)$", ""))
-	matrix := slices.DeleteFunc(peers.Scenarios(), func(s peers.Scenario) bool { return !scenarios.MatchString(s.Name) || !l.Wanted(s.Name) })
-	if len(matrix) == 0 {
+	o := peers.Options{Own: l.Sidecars, Faces: true, Conns: 1,
+		Matrix: slices.DeleteFunc(peers.Scenarios(), func(s peers.Scenario) bool { return !scenarios.MatchString(s.Name) || !l.Wanted(s.Name) })}
+	if len(o.Matrix) == 0 {
 		return nil
 	}
-	o := peers.Options{Own: l.Sidecars, Faces: true, Tools: l.Tools, Matrix: matrix, Repeats: l.Rounds, Duration: l.Duration, WarmUp: l.WarmUp, Conns: 1, Log: l.Log}
 	if l.Size == lab.Smoke {
 		o.Only = []string{"direct", "grpc-go", "sidecar", "sidecar-plain", "sidecar-http"}
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(peers.Garbage))
-	r, err := peers.Run(ctx, o)
-	if err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	l.Report.File("proxies.json", text)
-	_, tables, _ := strings.Cut(r.Markdown(), "\n") // it has a title of its own
-	l.Report.Add(lab.Section{Title: "Next to other proxies", Text: strings.ReplaceAll(tables, "\n## ", "\n### ")})
-	for _, s := range r.Scenarios {
-		c := lab.Case{Name: s.Name, Title: "Every figure of " + s.Name, Baseline: "direct", Ratios: []string{lab.PerSecond}, Added: []string{lab.P50, lab.P99, lab.P999},
-			Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.P999, lab.CPU, "anonymous-B", lab.RSS}}
-		var runs [][]lab.Run
-		for _, one := range r.Series {
-			if one.Scenario == s.Name {
-				c.Variants = append(c.Variants, lab.Variant{Name: one.Target})
-				runs = append(runs, proxyRuns(s, one.Target, one.Runs))
-			}
-		}
-		l.Report.Add(lab.Section{Table: lab.NewTable(c, runs)})
-	}
-	return nil
-}
-
-// proxyRuns are runs of peers as those of the frame.
-func proxyRuns(s peers.Scenario, target string, all []peers.Measured) (runs []lab.Run) {
-	for _, m := range all {
-		run := lab.Run{Closed: s.Rate == 0, Calls: m.Calls, Failed: m.Failed, FirstFail: m.FirstFail, Again: m.Again, Figures: lab.Figures{
-			lab.PerSecond: m.PerSecond, lab.P50: float64(m.P50), lab.P99: float64(m.P99), lab.P999: float64(m.P999), lab.LoadCPU: float64(m.LoadCPU), lab.Others: m.Others,
-			"load-cores": m.LoadCPU.Seconds() * m.PerSecond, "backends-cores": m.NodeCPU.Seconds() * m.PerSecond}}
-		if target != "direct" {
-			run.Figures[lab.CPU], run.Figures[lab.RSS], run.Figures["anonymous-B"] = float64(m.CPU), float64(m.RSS), float64(m.Anonymous)
-			run.Figures["middle-cores"] = m.CPU.Seconds() * m.PerSecond
-		}
-		runs = append(runs, run)
-	}
-	return runs
+	l.Report.Add(lab.Section{Title: "Next to other proxies"})
+	return peers.Compare(ctx, l, o)
 }
 
 // tracingCases are plain calls with tracing off, and with some and all calls recorded.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ydb-sidecar/sidecar/loadtest/peers"
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
 // The short form, with the peers that are installed, the data path alone and a
@@ -22,41 +22,44 @@ func TestPeersQuick(t *testing.T) {
 			t.Fatalf("build %s: %v\n%s", source, err, out)
 		}
 	}
-	if err := run(t.Context(), []string{"peers", "-quick", "-duration", "100ms", "-warm", "50ms", "-scenarios", "^(tls-unary100|stream500|unary100)-c16$",
+	if err := run(t.Context(), []string{"peers", "-size", "smoke", "-duration", "100ms", "-only", "^(tls-unary100|stream500|unary100)-c16$",
 		"-tools", "../.cache/peers", "-sidecar", forward + "," + sidecar + "," + dir + "/nothing", "-out", dir}); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(filepath.Join(dir, "peers.json"))
+	data, err := os.ReadFile(filepath.Join(dir, "peers", "summary.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r peers.Report
+	var r lab.Report
 	if err := json.Unmarshal(data, &r); err != nil {
 		t.Fatal(err)
 	}
-	for target, want := range map[string]int{"direct": 3, "grpc-go": 2, "h2forward": 3, "sidecar": 3, "sidecar-plain": 2, "sidecar-http": 2} {
-		got := 0
-		for _, one := range r.Series {
-			if one.Target != target {
-				continue
-			}
-			got++
-			m := one.Median
-			if m.Calls == 0 || m.P50 <= 0 || m.P99 < m.P50 || m.PerSecond <= 0 || target != "direct" && m.Anonymous == 0 {
-				t.Errorf("%s, %s: got %+v; want figures", one.Target, one.Scenario, m)
+	measured, judged := map[string]int{}, map[string]int{}
+	for _, s := range r.Sections {
+		if s.Table == nil {
+			continue
+		}
+		judged[s.Table.Name] = len(s.Table.Claims)
+		for _, row := range s.Table.Rows {
+			measured[row.Variant]++
+			f := func(name string) float64 { return row.Figures[name].Median }
+			if row.Calls == 0 || f(lab.P50) <= 0 || f(lab.P99) < f(lab.P50) || f(lab.PerSecond) <= 0 || row.Variant != "direct" && f("anonymous-B") == 0 {
+				t.Errorf("%s, %s: got %+v; want figures", row.Variant, s.Table.Name, row)
 			}
 		}
-		if got != want {
+	}
+	for target, want := range map[string]int{"direct": 3, "grpc-go": 2, "h2forward": 3, "sidecar": 3, "sidecar-plain": 2, "sidecar-http": 2} {
+		if got := measured[target]; got != want {
 			t.Errorf("%s was measured in %d scenarios; want %d", target, got, want)
 		}
 	}
 	for _, target := range []string{"h2forward", "sidecar-plain", "sidecar-http"} {
-		if len(r.Goals[target]) == 0 {
+		if judged["goals-"+target] == 0 {
 			t.Errorf("got no goals of %s", target)
 		}
 	}
-	tables, err := os.ReadFile(filepath.Join(dir, "peers.md"))
-	for _, want := range []string{"nothing is left out: ", "grpc-go is not measured with TLS", "## Goals: h2forward", "| stream500-c16 | - |"} {
+	tables, err := os.ReadFile(filepath.Join(dir, "peers", "report.md"))
+	for _, want := range []string{"nothing is left out: ", "grpc-go is not measured with TLS", "### Goals: h2forward", "### stream500-c16"} {
 		if err != nil || !strings.Contains(string(tables), want) {
 			t.Errorf("got %v and no %q in\n%s", err, want, tables)
 		}

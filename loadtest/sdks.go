@@ -42,7 +42,8 @@ generated gRPC client, or net/http). Calls in flight are threads in Python, prom
 			o.MaxRounds = 3
 		}
 	},
-	Run: measureSDKs,
+	Run:      measureSDKs,
+	Children: map[string]lab.Child{sdksReader: readSDKs},
 }
 
 // Figures that only sdks has: CPU per call.
@@ -56,7 +57,7 @@ const (
 // sdksWay is one way in which an app reads.
 type sdksWay struct {
 	name string
-	app  []string // program and first arguments; an empty program is loadtest itself
+	app  []string // program and first arguments; an empty program is the child sdksReader
 	way  string   // value of the app's flag --way
 	over string   // grpc or http: the API of the sidecar; "": no sidecar
 }
@@ -71,7 +72,7 @@ type sdksLanguage struct {
 func sdksApps() []sdksLanguage {
 	const script = "loadtest/sdks/read.py"
 	node := []string{"node", "loadtest/sdks/read.mjs"}
-	self := []string{"", sdksReader}
+	self := []string{""}
 	return []sdksLanguage{
 		{"python", "Python", []sdksWay{
 			{"ydb", []string{sdksPython, script}, "sdk", ""},
@@ -216,20 +217,20 @@ type sdksProcess struct {
 const sdksPatience = 30 * time.Second
 
 func startSDKsApp(ctx context.Context, l *lab.Lab, root string, way sdksWay, address string, inFlight int) (*sdksProcess, error) {
-	program := way.app[0]
-	if program == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("find this program: %w", err)
+	spec := stand.Spec{Path: way.app[0], Args: way.app[1:len(way.app):len(way.app)]}
+	if spec.Path == "" {
+		var err error
+		if spec, err = lab.ChildSpec(l.Experiment, sdksReader); err != nil {
+			return nil, err
 		}
-		program = self
-	} else if strings.Contains(program, "/") {
-		program = filepath.Join(root, program)
+	} else if strings.Contains(spec.Path, "/") {
+		spec.Path = filepath.Join(root, spec.Path)
 	}
 	seconds := func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
-	args := append(way.app[1:len(way.app):len(way.app)], "--way", way.way, "--address", address, "--in-flight", strconv.Itoa(inFlight),
+	spec.Args = append(spec.Args, "--way", way.way, "--address", address, "--in-flight", strconv.Itoa(inFlight),
 		"--warm", seconds(lab.At(l, 200*time.Millisecond, time.Second, 2*time.Second)), "--window", seconds(l.Duration))
-	p, err := l.Start(ctx, "app", stand.Spec{Path: program, Args: args, Dir: root, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}})
+	spec.Dir, spec.Env = root, []string{"PYTHONDONTWRITEBYTECODE=1"}
+	p, err := l.Start(ctx, "app", spec)
 	if err != nil {
 		return nil, err
 	}
@@ -334,8 +335,8 @@ func (w sdksWindow) through(f lab.Figures, sidecar time.Duration) {
 	f[sdksBoth] = f[sdksApp] + f[sdksSidecar]
 }
 
-// sdksReader is the subcommand of the app in Go: a process of its own, so that its CPU is its own.
-const sdksReader = "sdks-app"
+// sdksReader is the name of the app in Go: a process of its own, so that its CPU is its own.
+const sdksReader = "app"
 
 // readSDKs is the app in Go. It warms up, prints that it is ready, measures a window for each SIGUSR2 and prints it, until ctx ends.
 func readSDKs(ctx context.Context, args []string) error {

@@ -13,14 +13,12 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
-	"os"
 	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // Figures of its own.
@@ -118,11 +116,12 @@ func run(ctx context.Context, l *lab.Lab, cores int) error {
 	if err != nil {
 		return err
 	}
-	program, err := os.Executable()
+	spec, err := lab.ChildSpec(l.Experiment, childName, "-sidecar", sidecar.GRPC)
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return err
 	}
-	child, err := l.Start(ctx, "tasks", stand.Spec{Path: program, Args: []string{Child, "-sidecar", sidecar.GRPC}, Env: []string{fmt.Sprintf("GOMAXPROCS=%d", cores)}})
+	spec.Env = []string{fmt.Sprintf("GOMAXPROCS=%d", cores)}
+	child, err := l.Start(ctx, "tasks", spec)
 	if err != nil {
 		return err
 	}

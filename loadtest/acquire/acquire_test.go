@@ -225,7 +225,7 @@ func TestOrdersAreBounded(t *testing.T) {
 func TestChildEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)
-	go func() { over <- Serve(ctx, nil) }()
+	go func() { over <- serve(ctx, nil) }()
 	cancel()
 	if err := <-over; err != nil && !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)

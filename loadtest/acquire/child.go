@@ -29,8 +29,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
-// Child is the subcommand of the process in which the pools are: its CPU time is theirs.
-const Child = "acquire-child"
+// childName is the name of the process in which the pools are: its CPU time is theirs.
+const childName = "pools"
 
 // kind is what the tasks do.
 type kind string
@@ -78,9 +78,9 @@ type answer struct {
 	Stub measured `json:"stub"`
 }
 
-// Serve is the child: it measures what it is told over HTTP, one order at a time, until ctx ends.
-func Serve(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet(Child, flag.ContinueOnError)
+// serve is the child: it measures what it is told over HTTP, one order at a time, until ctx ends.
+func serve(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet(childName, flag.ContinueOnError)
 	address := flags.String("sidecar", "", "address of the sidecar's gRPC port, for reads")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -430,13 +430,13 @@ func ask(ctx context.Context, client *http.Client, address string, o order) (a a
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return a, fmt.Errorf("%s: %w", Child, err)
+		return a, fmt.Errorf("%s: %w", childName, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		text := make([]byte, 1000)
 		n, _ := response.Body.Read(text)
-		return a, fmt.Errorf("%s: %s", Child, cmp.Or(string(text[:n]), response.Status))
+		return a, fmt.Errorf("%s: %s", childName, cmp.Or(string(text[:n]), response.Status))
 	}
 	return a, json.NewDecoder(response.Body).Decode(&a)
 }

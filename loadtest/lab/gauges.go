@@ -44,7 +44,7 @@ func (g Gauges) Figures() Figures {
 		Sessions: float64(g.Sessions), Busy: float64(g.Busy), Waiting: float64(g.Waiting), Virtual: float64(g.Virtual), Clients: float64(g.Clients)}
 }
 
-// Gauges reads what a sidecar holds, through its admin API and /proc. One with
+// Gauges reads what a sidecar holds, through its admin API and /stand. One with
 // admin.pprof=on collects its garbage first if collect is set.
 func (s *Sidecar) Gauges(ctx context.Context, collect bool) (g Gauges, err error) {
 	if collect {
@@ -62,17 +62,17 @@ func (s *Sidecar) Gauges(ctx context.Context, collect bool) (g Gauges, err error
 	return g, err
 }
 
-// Allocations is how many objects a sidecar has put on its heap so far.
-func (s *Sidecar) Allocations(ctx context.Context) (float64, error) {
+// Allocated is how many objects a sidecar has put on its heap so far, and their bytes.
+func (s *Sidecar) Allocated(ctx context.Context) (objects, bytes float64, err error) {
 	metrics, err := s.Get(ctx, "/metrics")
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	n := metric(metrics, "go_memstats_mallocs_total", "")
-	if n == 0 {
-		return 0, fmt.Errorf("admin %s: the metrics do not tell the number of allocations", s.Admin)
+	objects, bytes = metric(metrics, "go_memstats_mallocs_total", ""), metric(metrics, "go_memstats_alloc_bytes_total", "")
+	if objects == 0 || bytes == 0 {
+		return 0, 0, fmt.Errorf("admin %s: the metrics do not tell the number of allocations", s.Admin)
 	}
-	return n, nil
+	return objects, bytes, nil
 }
 
 // gauges reads those that the admin API tells.

@@ -46,6 +46,8 @@ type Experiment struct {
 	Flags     func(*flag.FlagSet)
 	Defaults  func(*Options) // sets, by the size, what the command line left open (0), where the frame's values do not fit; nil: they do
 	Run       func(ctx context.Context, l *Lab) error
+	Children  map[string]Child // by name
+	Apart     bool             // left out of `loadtest all`
 }
 
 // Options are the flags that all experiments have.
@@ -164,9 +166,10 @@ func (o *Options) fill(rest []string, size, sidecars string, defaults func(*Opti
 	if o.MaxRounds == 0 {
 		o.MaxRounds = max(o.Rounds, [...]int{1, 3, 15}[o.Size])
 	}
-	o.Sidecars = []string{filepath.Join(o.Bin, "sidecar")}
 	if sidecars != "" {
 		o.Sidecars = strings.Split(sidecars, ",")
+	} else if o.Sidecars == nil {
+		o.Sidecars = []string{filepath.Join(o.Bin, "sidecar")}
 	}
 	if o.Rounds < 1 || o.MaxRounds < o.Rounds || o.MaxRounds > 1000 || o.Duration < 50*time.Millisecond || o.Duration > time.Hour || o.MaxRate < 1 || o.MaxRate > 1_000_000 || len(o.Sidecars) > 4 {
 		return fmt.Errorf("rounds %d to %d, duration %v, max-rate %d, %d sidecars: want 1 to 1000 in order, 50ms to 1h, 1 to 1000000, at most 4",

@@ -47,6 +47,44 @@ func TestOpenCountsFromTheInstantACallWasDue(t *testing.T) {
 	})
 }
 
+func TestOpenExactlySendsWhatIsDue(t *testing.T) {
+	var first, last time.Time
+	var calls atomic.Int64
+	got := OpenExactly(t.Context(), Rate(1000), 50*time.Millisecond, func(context.Context) error {
+		switch calls.Add(1) {
+		case 1:
+			first = time.Now()
+		case 50:
+			last = time.Now()
+		}
+		return nil
+	})
+	if got.Calls != 50 || got.Failed != 0 || got.Closed || got.Offered != 1000 {
+		t.Errorf("got %+v; want 50 calls, 1000 a second", got)
+	}
+	if took := last.Sub(first); took < 40*time.Millisecond {
+		t.Errorf("49 calls a millisecond apart took %v", took)
+	}
+}
+
+func TestTheCalmerRunCounts(t *testing.T) {
+	calm, busy, failed := Run{Figures: Figures{Others: 0.1}}, Run{Figures: Figures{Others: 0.9}}, Run{Figures: Figures{Others: 0.9}, Failed: 1}
+	for _, tc := range []struct {
+		name             string
+		one, again, want Run
+	}{
+		{"the second", busy, calm, calm},
+		{"the first", calm, busy, calm},
+		{"not when calls of the first failed", failed, calm, failed},
+		{"nor of the second", calm, failed, failed},
+	} {
+		got := calmer(tc.one, tc.again)
+		if !got.Again || got.Failed != tc.want.Failed || got.Figures[Others] != tc.want.Figures[Others] {
+			t.Errorf("%s: got %+v; want %+v", tc.name, got, tc.want)
+		}
+	}
+}
+
 func TestClosedKeepsItsCallsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64

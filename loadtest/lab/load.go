@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -139,6 +141,26 @@ func schedule(pacer vegeta.Pacer, duration time.Duration) func() (time.Duration,
 // latency from the instant at which a call was due: a server that falls behind
 // cannot hide it by slowing the load down.
 func Open(ctx context.Context, pacer vegeta.Pacer, duration time.Duration, c Call) Result {
+	return open(ctx, pacer, duration, func(due time.Time) { time.Sleep(time.Until(due)) }, c)
+}
+
+// OpenExactly is Open that sleeps in the kernel until a call is due: the timers of Go's runtime are up to a millisecond
+// late, which counts where calls take less.
+func OpenExactly(ctx context.Context, pacer vegeta.Pacer, duration time.Duration, c Call) Result {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread() // a thread that ended would take the processes along that it started
+	const setTimerSlack = 29       // PR_SET_TIMERSLACK, in ns; 0 is what the thread began with
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, setTimerSlack, 1, 0)
+	defer func() { _, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, setTimerSlack, 0, 0) }()
+	return open(ctx, pacer, duration, func(due time.Time) {
+		if wait := time.Until(due); wait > 0 {
+			ts := syscall.NsecToTimespec(int64(wait))
+			_ = syscall.Nanosleep(&ts, nil) // a signal makes one call early
+		}
+	}, c)
+}
+
+func open(ctx context.Context, pacer vegeta.Pacer, duration time.Duration, sleep func(until time.Time), c Call) Result {
 	ctx, cancel := context.WithTimeout(ctx, duration+grace)
 	defer cancel()
 	r, begun := NewRecorder(), time.Now()
@@ -147,7 +169,7 @@ func Open(ctx context.Context, pacer vegeta.Pacer, duration time.Duration, c Cal
 	var calls sync.WaitGroup
 	for at, more := next(); more && ctx.Err() == nil; at, more = next() {
 		due := begun.Add(at)
-		time.Sleep(time.Until(due))
+		sleep(due)
 		select {
 		case room <- struct{}{}:
 		case <-ctx.Done():

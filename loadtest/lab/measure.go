@@ -44,6 +44,10 @@ type Variant struct {
 	Run   func(ctx context.Context, d time.Duration) (Result, error)
 	// WarmUp runs before the first run; by default Run does, for the time of Options.WarmUp.
 	WarmUp func(ctx context.Context) error
+	// Ready makes ready before each run what is not measured: connections, a warm-up of its own.
+	Ready func(ctx context.Context) error
+	// Foreign variants are not the project's: their failed calls are shown, and do not fail the experiment.
+	Foreign bool
 }
 
 // Claim is what shall be true of a variant's figure. It is judged by the runs:
@@ -155,17 +159,30 @@ func (l *Lab) calm(ctx context.Context, c Case, v Variant) (Run, error) {
 		return one, err
 	}
 	again, err := l.Once(ctx, v, l.Options.Duration)
-	if err == nil && (again.Failed > 0 || again.Figures[Others] < one.Figures[Others]) {
+	if err != nil {
+		return one, err
+	}
+	return calmer(one, again), nil
+}
+
+// calmer returns the run that counts of two. One in which calls failed always does.
+func calmer(one, again Run) Run {
+	if one.Failed == 0 && (again.Failed > 0 || again.Figures[Others] < one.Figures[Others]) {
 		one = again
 	}
 	one.Again = true
-	return one, err
+	return one
 }
 
 // Once makes one run and reads what every process used in it. It is in no table: searches take it.
 func (l *Lab) Once(ctx context.Context, v Variant, d time.Duration) (Run, error) {
 	if err := context.Cause(ctx); err != nil {
 		return Run{}, err
+	}
+	if v.Ready != nil {
+		if err := v.Ready(ctx); err != nil {
+			return Run{}, err
+		}
 	}
 	before, err := l.used()
 	if err != nil {

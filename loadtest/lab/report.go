@@ -63,6 +63,7 @@ type Row struct {
 	Failed    int64               `json:"failed"`
 	FirstFail string              `json:"first_failure,omitempty"`
 	Closed    bool                `json:"closed_loop"`
+	Foreign   bool                `json:"foreign,omitempty"`   // its failures do not fail the experiment
 	Saturated map[string]int      `json:"saturated,omitempty"` // in how many runs a role used the processors up
 	Disturbed int                 `json:"disturbed,omitempty"` // runs that were made again because of other programs
 	Figures   map[string]Estimate `json:"figures"`
@@ -178,7 +179,7 @@ func newTable(c Case) *Table {
 		t.Ratios = []string{CPU, P50, P99}
 	}
 	for _, v := range c.Variants {
-		t.Rows = append(t.Rows, &Row{Variant: v.Name})
+		t.Rows = append(t.Rows, &Row{Variant: v.Name, Foreign: v.Foreign})
 	}
 	for _, claim := range c.Claims {
 		t.Claims = append(t.Claims, &Verdict{Text: claim.Text, Variant: claim.Variant, Figure: claim.Figure, claim: claim})
@@ -287,7 +288,10 @@ func (t *Table) decided() bool {
 	return true
 }
 
-const undecided = "not decided"
+const (
+	undecided  = "not decided"
+	unmeasured = "not measured"
+)
 
 func (v *Verdict) judge(t *Table) {
 	c := v.claim
@@ -316,7 +320,7 @@ func (v *Verdict) judge(t *Table) {
 	}
 	v.Goal = sign + " " + shown
 	if v.Value = estimate(all); v.Value.N == 0 {
-		v.Verdict = "not measured"
+		v.Verdict = unmeasured
 		return
 	}
 	v.Verdict = "missed"
@@ -328,23 +332,28 @@ func (v *Verdict) judge(t *Table) {
 	}
 }
 
-// Judge adds a verdict of values that no case made: a sweep's, a search's.
+// Judge adds a verdict of values that no case made: a sweep's, a search's. A value of nothing (N is 0) was not measured.
 func (t *Table) Judge(text, goal string, met bool, value Estimate) {
 	verdict := "missed"
 	if met {
 		verdict = "met"
 	}
+	if value.N == 0 {
+		verdict = unmeasured
+	}
 	t.Claims = append(t.Claims, &Verdict{Text: text, Goal: goal, Value: value, Verdict: verdict})
 }
 
-// Failed counts the calls that failed.
+// Failed counts the calls that failed, except those of foreign variants.
 func (r *Report) Failed() (n int64) {
 	for _, s := range r.Sections {
 		if s.Table == nil {
 			continue
 		}
 		for _, row := range s.Table.Rows {
-			n += row.Failed
+			if !row.Foreign {
+				n += row.Failed
+			}
 		}
 	}
 	return n

@@ -9,12 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"runtime"
-	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,27 +26,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
-
-// Measured is what one run saw.
-type Measured struct {
-	Calls     int64         `json:"calls"`
-	Failed    int64         `json:"failed"`
-	FirstFail string        `json:"first_failure,omitempty"`
-	PerSecond float64       `json:"calls_per_second"`
-	P50       time.Duration `json:"p50_ns"`
-	P99       time.Duration `json:"p99_ns"`
-	P999      time.Duration `json:"p999_ns"`
-	CPU       time.Duration `json:"proxy_cpu_ns_per_call"` // of the proxy and its children, user and system
-	User      time.Duration `json:"proxy_user_ns_per_call"`
-	LoadCPU   time.Duration `json:"load_cpu_ns_per_call"`
-	NodeCPU   time.Duration `json:"backend_cpu_ns_per_call"`
-	RSS       int64         `json:"proxy_rss_bytes"`       // at the end of the load
-	Anonymous int64         `json:"proxy_anonymous_bytes"` // likewise
-	Others    float64       `json:"other_cores"`           // used by other programs meanwhile
-	Again     bool          `json:"again,omitempty"`       // it is the calmer of two
-}
 
 // answer is the place for one message of an answer. While it is received it is
 // compared with what each node must answer.
@@ -291,222 +267,86 @@ func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all 
 	return all, hangUp, nil
 }
 
-// The phases of a run.
-const (
-	warming int32 = iota
-	measuring
-	over
-)
-
-// tooMany failures of a worker in a run end its work.
-const tooMany = 100
-
 // grace bounds how long calls may go on after the end of a run.
 const grace = 10 * time.Second
 
-// tally is what one worker saw.
-type tally struct {
-	latencies []time.Duration // of calls that began (closed loop) or were due (open loop) while measuring
-	done      int64           // calls that ended while measuring
-	failed    int64
-	first     string
+// load is the calls of one scenario to one target.
+type load struct {
+	field    *field
+	target   *target
+	scenario Scenario
+	callers  []*caller
+	hangUp   func() // nil: there is no connection
 }
 
-// measure makes one run: warm-up, measurement.
-func (f *field) measure(ctx context.Context, t *target, s Scenario) (Measured, error) {
-	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, headers), f.options.WarmUp+f.options.Duration+grace)
-	defer cancel()
-	callers, hangUp, err := f.callers(ctx, t, s, s.InFlight)
-	defer hangUp()
-	if err != nil {
-		return Measured{}, err
+// variant measures the load. Each run has connections of its own and a warm-up before it.
+func (o *load) variant() lab.Variant {
+	v := lab.Variant{Name: o.target.Name, Foreign: !o.target.Own && o.target.Name != direct, Ready: o.ready, Run: o.run,
+		WarmUp: func(context.Context) error { return nil }} // Ready has one
+	if p := o.target.at(o.scenario).process; p != nil {
+		v.Under = []*lab.Process{p}
 	}
-	var phase atomic.Int32
-	schedule := make(chan due, s.Rate) // a second's calls
-	var pacer, workers sync.WaitGroup
+	return v
+}
+
+// ready connects anew and warms up.
+func (o *load) ready(ctx context.Context) (err error) {
+	o.end()
+	l := o.field.lab
+	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, headers), l.WarmUp+l.Duration+2*grace)
+	var hangUp func()
+	o.callers, hangUp, err = o.field.callers(ctx, o.target, o.scenario, o.scenario.InFlight)
+	o.hangUp = func() {
+		hangUp()
+		cancel() // ends the sessions that were opened
+	}
+	if err == nil {
+		_, err = o.run(ctx, l.WarmUp)
+	}
+	return err
+}
+
+func (o *load) end() {
+	if o.hangUp != nil {
+		o.hangUp()
+		o.hangUp = nil
+	}
+}
+
+// run makes calls: without a pause in the closed loop, whenever one is due in the open one. There, a call that finds
+// no caller waits for one, and the wait counts.
+func (o *load) run(ctx context.Context, d time.Duration) (lab.Result, error) {
+	ctx = metadata.NewOutgoingContext(ctx, headers)
+	calls := make([]lab.Call, len(o.callers))
+	free := make(chan lab.Call, len(o.callers))
+	for i, c := range o.callers {
+		calls[i] = c.call
+		free <- c.call
+	}
+	s := o.scenario
+	var r lab.Result
 	if s.Rate > 0 {
-		pacer.Go(func() { pace(&phase, s.Rate, schedule) })
+		r = lab.OpenExactly(ctx, lab.Rate(s.Rate), d, func(ctx context.Context) error {
+			call := <-free
+			defer func() { free <- call }()
+			return call(ctx)
+		})
+	} else {
+		r = lab.ClosedEach(ctx, d, calls...)
 	}
-	tallies := make([]tally, len(callers))
-	for i, c := range callers {
-		workers.Go(func() { c.work(ctx, &phase, schedule, &tallies[i]) })
+	r.Figures = lab.Figures{}
+	answered := r.Calls - r.Failed
+	switch {
+	case s.Rows > 0:
+		r.Rows = answered * int64(s.Rows*s.Parts)
+	case s.bulk():
+		r.Figures[payloads] = float64(answered*int64(s.Size*s.Parts)) / r.Took.Seconds()
 	}
-	// When all workers have given up, the pacer waits for room.
-	defer pacer.Wait()
-	defer func() {
-		phase.Store(over)
-		for range schedule {
-		}
-	}()
-	if s.Rate == 0 {
-		close(schedule)
+	var err error
+	if p := o.target.at(s).process; p != nil {
+		var own int64
+		own, err = lab.AnonymousOf(p.Pid())
+		r.Figures[anonymous] = float64(own)
 	}
-	if err := sleep(ctx, f.options.WarmUp); err != nil {
-		phase.Store(over)
-		workers.Wait()
-		return Measured{}, err
-	}
-	before, err := f.snapshot(t, s)
-	if err == nil {
-		phase.Store(measuring)
-		err = sleep(ctx, f.options.Duration)
-	}
-	var after snapshot
-	var m Measured
-	if err == nil {
-		if after, err = f.snapshot(t, s); err == nil && after.proxy != nil {
-			m.RSS, m.Anonymous, err = stand.Memory(after.proxy...)
-		}
-	}
-	phase.Store(over)
-	workers.Wait()
-	if err != nil {
-		return Measured{}, err
-	}
-	var latencies []time.Duration
-	for _, one := range tallies {
-		latencies = append(latencies, one.latencies...)
-		m.Calls += one.done
-		m.Failed += one.failed
-		if m.FirstFail == "" {
-			m.FirstFail = one.first
-		}
-	}
-	if s.Rows > 0 {
-		m.Calls = int64(len(latencies))
-	}
-	if m.Calls == 0 && m.Failed == 0 {
-		m.Failed, m.FirstFail = 1, "no call ended"
-	}
-	slices.Sort(latencies)
-	m.P50, m.P99, m.P999 = quantile(latencies, 0.50), quantile(latencies, 0.99), quantile(latencies, 0.999)
-	calls := float64(m.Calls)
-	if s.Rows > 0 && len(latencies) > 0 {
-		calls = ended(s, latencies, after.at.Sub(before.at))
-	}
-	m.cost(before, after, calls)
-	return m, nil
-}
-
-// ended returns how many calls, and parts of calls, a closed loop made in a time by its
-// latencies: of calls that are long for the time a count of those that ended says little.
-func ended(s Scenario, latencies []time.Duration, took time.Duration) float64 {
-	var sum time.Duration
-	for _, l := range latencies {
-		sum += l
-	}
-	return float64(s.InFlight) * took.Seconds() / (sum.Seconds() / float64(len(latencies)))
-}
-
-// cost fills in what the calls between two snapshots cost.
-func (m *Measured) cost(before, after snapshot, calls float64) {
-	took := after.at.Sub(before.at)
-	m.PerSecond = calls / took.Seconds()
-	ours := after.ours.Minus(before.ours).CPU
-	m.Others = max(0, (after.machine-before.machine-ours).Seconds()/took.Seconds())
-	if m.Calls == 0 {
-		return
-	}
-	each := func(used time.Duration) time.Duration { return time.Duration(float64(used) / calls) }
-	proxy := after.used.Minus(before.used)
-	m.CPU, m.User = each(proxy.CPU), each(proxy.User)
-	m.LoadCPU = each(after.load.Minus(before.load).CPU)
-	m.NodeCPU = each(after.nodes.Minus(before.nodes).CPU)
-}
-
-// quantile returns an exact quantile of sorted figures; 0 if there is none.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
-}
-
-// due is a call of the open loop.
-type due struct {
-	at     time.Time // when it should begin
-	counts bool      // the run was measuring then
-}
-
-// work makes calls until the run is over, one after the other: without a pause in the
-// closed loop, whenever one is due in the open one, those that are late included.
-// Latency counts from the moment at which a call was due, so that a stall is charged
-// to all calls that it delays.
-func (c *caller) work(ctx context.Context, phase *atomic.Int32, schedule <-chan due, t *tally) {
-	for t.failed < tooMany {
-		next := due{at: time.Now(), counts: phase.Load() == measuring}
-		if c.scenario.Rate > 0 {
-			var ok bool
-			if next, ok = <-schedule; !ok {
-				return
-			}
-		} else if phase.Load() == over {
-			return
-		}
-		if err := c.call(ctx); err != nil {
-			t.failed++
-			if t.first == "" {
-				t.first = err.Error()
-			}
-			continue
-		}
-		if next.counts {
-			t.latencies = append(t.latencies, time.Since(next.at))
-		}
-		if phase.Load() == measuring {
-			t.done++
-		}
-	}
-}
-
-// pace tells when calls are due, until the run is over. It sleeps in the kernel: the
-// timers of Go's runtime are a millisecond late.
-func pace(phase *atomic.Int32, rate int, schedule chan<- due) {
-	defer close(schedule)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread() // a thread that ended would take the processes along that it started
-	const setTimerSlack = 29       // PR_SET_TIMERSLACK, in ns; 0 is what the thread began with
-	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, setTimerSlack, 1, 0)
-	defer func() { _, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, setTimerSlack, 0, 0) }()
-	gap := time.Second / time.Duration(rate)
-	for next := time.Now(); phase.Load() != over; next = next.Add(gap) {
-		if wait := time.Until(next); wait > 0 {
-			ts := syscall.NsecToTimespec(int64(wait))
-			_ = syscall.Nanosleep(&ts, nil) // a signal makes one call early
-		}
-		schedule <- due{next, phase.Load() == measuring}
-	}
-}
-
-// snapshot is what the kernel has counted so far.
-type snapshot struct {
-	at      time.Time
-	proxy   []int       // the processes of the proxy
-	used    stand.Usage // by them
-	load    stand.Usage // by this process
-	nodes   stand.Usage // by the backends
-	ours    stand.Usage // by this process and all that it started
-	machine time.Duration
-}
-
-func (f *field) snapshot(t *target, s Scenario) (snapshot, error) {
-	all, err := stand.ReadProcesses()
-	if err != nil {
-		return snapshot{}, err
-	}
-	now := snapshot{at: time.Now(), load: all[os.Getpid()].Usage, ours: all.Used(os.Getpid()), nodes: all.Used(f.backends.Pid())}
-	if p := t.at(s).process; p != nil {
-		now.proxy, now.used = all.Tree(p.Pid()), all.Used(p.Pid())
-	}
-	now.machine, err = stand.ReadMachine()
-	return now, err
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return r, err
 }

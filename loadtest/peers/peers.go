@@ -4,9 +4,9 @@
 // the same statements.
 //
 // It owns the three backends, which answer as nodes would, the load, and every
-// process that it starts: none is left when Run has returned. What always holds: all
+// process that it starts: none is left when the lab has stopped. What always holds: all
 // targets get the same calls, one run each in turn, in an order that changes with the
-// repetition; every answer is compared octet for octet with what the node that sent
+// round; every answer is compared octet for octet with what the node that sent
 // it must answer (of the plain API row for row, and answers of many rows are decoded and
 // counted), and from targets that route by session id it must come from the owner. The main figure is the CPU time of the proxy's processes for each call,
 // which survives a noisy machine better than rates and latencies do.
@@ -14,32 +14,93 @@ package peers
 
 import (
 	"context"
-	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
+	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
-// Options say what Run measures.
+// The experiment's name, and those of its children.
+const (
+	experiment = "peers"
+	backends   = "backends"
+	forward    = "forward"
+)
+
+// Experiment compares the data path and the plain API with other proxies.
+func Experiment() lab.Experiment {
+	o, targets := Options{Faces: true}, ""
+	return lab.Experiment{
+		Name:  experiment,
+		Title: "What proxies cost to forward a call",
+		Question: `What does the sidecar's data path cost next to HAProxy, Envoy, nginx, a forwarder made of grpc-go and no proxy at all, and its plain API on the same statements? The data path alone is *h2forward*. Own programs (-sidecar) are command lines:
+[NAME=VALUE...] program [argument...].`,
+		Apart: true,
+		Flags: func(flags *flag.FlagSet) {
+			flags.StringVar(&targets, "targets", "", "names of the targets, separated by commas; all by default")
+			flags.IntVar(&o.Conns, "conns", 1, "connections of the client to a proxy")
+		},
+		Defaults: func(l *lab.Options) {
+			l.Sidecars = []string{filepath.Join(l.Bin, "sidecar"), filepath.Join(l.Bin, "h2forward")}
+			if l.Rounds == 0 && l.Size > lab.Smoke {
+				l.Rounds = 3
+			}
+			if l.MaxRounds == 0 {
+				l.MaxRounds = l.Rounds // no claim needs more
+			}
+			if l.Duration == 0 && l.Size > lab.Smoke {
+				l.Duration = 2 * time.Second
+			}
+			if l.WarmUp == 0 && l.Size > lab.Smoke {
+				l.WarmUp = 300 * time.Millisecond
+			}
+		},
+		Children: map[string]lab.Child{
+			backends: func(ctx context.Context, args []string) error { return serveBackends(ctx, os.Stdout, args) },
+			forward:  serveForward,
+		},
+		Run: func(ctx context.Context, l *lab.Lab) error {
+			o.Own, o.Matrix = l.Sidecars, Scenarios()
+			if targets != "" {
+				o.Only = strings.Split(targets, ",")
+			}
+			if l.Size == lab.Smoke && l.Only == "" {
+				o.Matrix = slices.DeleteFunc(o.Matrix, func(s Scenario) bool { return s.Name != "unary100-c16" && s.Name != "stream500-c16" })
+			}
+			return Compare(ctx, l, o)
+		},
+	}
+}
+
+func serveBackends(ctx context.Context, out io.Writer, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("arguments %q; want a directory", args)
+	}
+	return Backends(ctx, out, args[0])
+}
+
+func serveForward(ctx context.Context, args []string) error {
+	if len(args) < 2 {
+		return fmt.Errorf("arguments %q; want an address to listen on and those of backends", args)
+	}
+	return Forward(ctx, args[0], args[1:])
+}
+
+// Options say what Compare measures.
 type Options struct {
-	Self      string         // the program that has the commands Backends and Forward; "" means this one
-	Own       []string       // command lines of data paths of the project's: [NAME=VALUE...] program [argument...]
-	Faces     bool           // measure the plain API of those too, over gRPC and HTTP
-	Tools     string         // directory of what `make peers-deps` installs
-	Only      []string       // names of the targets to measure; nil means all
-	Matrix    []Scenario     // nil means Scenarios()
-	Scenarios *regexp.Regexp // names of the scenarios to measure; nil means all
-	Repeats   int            // of each measurement; the medians count
-	Duration  time.Duration  // of one run
-	WarmUp    time.Duration  // before it
-	Conns     int            // connections of the client to a proxy; to each backend if there is none
-	Log       io.Writer      // progress
+	Own    []string   // command lines of data paths of the project's: [NAME=VALUE...] program [argument...]
+	Names  []string   // of those; nil: those of the programs
+	Faces  bool       // measure the plain API of those too, over gRPC and HTTP
+	Only   []string   // names of the targets to measure; nil means all
+	Matrix []Scenario // those of them are measured that the lab wants
+	Conns  int        // connections of the client to a proxy; to each backend if there is none
 }
 
 // Scenario is one kind of load. InFlight calls are under way all the time or, if
@@ -115,34 +176,28 @@ func Virtual() []Scenario {
 	return all
 }
 
-// quiet is how many cores other programs may use during a run; with more the run is
-// repeated, once, and the calmer of the two counts.
-const quiet = 0.2
+// The figures that only these cases have.
+const (
+	anonymous = "anonymous-B" // memory of the process under test that no file is behind
+	payloads  = "payload-B/s" // of large streams
+)
 
-// Run measures every target in every scenario.
-func Run(ctx context.Context, o Options) (*Report, error) {
-	matrix := slices.Clone(o.Matrix)
-	if matrix == nil {
-		matrix = Scenarios()
-	}
-	scenarios := slices.DeleteFunc(matrix, func(s Scenario) bool { return o.Scenarios != nil && !o.Scenarios.MatchString(s.Name) })
+// Compare measures every target in every scenario and adds the tables, and what they say of the goals, to the report.
+func Compare(ctx context.Context, l *lab.Lab, o Options) error {
+	scenarios := slices.DeleteFunc(slices.Clone(o.Matrix), func(s Scenario) bool { return !l.Wanted(s.Name) })
 	if len(scenarios) == 0 {
-		return nil, fmt.Errorf("no scenario matches %v", o.Scenarios)
+		return nil
 	}
-	if o.Self == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		o.Self = self
+	if o.Conns < 1 || o.Conns > 64 {
+		return fmt.Errorf("%d connections of the client; want 1 to 64", o.Conns)
 	}
 	dir, err := os.MkdirTemp("", "peers")
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("a place for configurations: %w", err)
 	}
-	defer os.RemoveAll(dir)
-	f := &field{options: o, dir: dir}
-	defer f.stop()
+	l.Defer(func() { _ = os.RemoveAll(dir) })
+	defer debug.SetGCPercent(debug.SetGCPercent(Garbage))
+	f := &field{lab: l, options: o, dir: dir}
 	var where []sides
 	for _, s := range scenarios {
 		if !slices.Contains(where, s.TLS) {
@@ -150,55 +205,57 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 	}
 	if err := f.start(ctx, where); err != nil {
-		return nil, err
+		return err
 	}
-	r := newReport(f, scenarios)
-	for repeat := range o.Repeats {
-		for _, s := range scenarios {
-			for _, i := range lab.Order(len(f.targets), repeat) {
-				t := f.targets[i]
-				if t.at(s) == nil {
-					continue
-				}
-				one, err := f.calm(ctx, t, s)
-				if err != nil {
-					return nil, fmt.Errorf("%s, %s: %w", t.Name, s.Name, err)
-				}
-				r.add(s, t, one)
-			}
-			fmt.Fprintf(o.Log, "%d of %d: %s\n", repeat+1, o.Repeats, s.Name)
+	l.Report.Add(lab.Section{Text: f.text()})
+	r := results{scenarios, map[string]*lab.Table{}}
+	for _, s := range scenarios {
+		if r.tables[s.Name], err = f.compare(ctx, s); err != nil {
+			return err
 		}
 	}
-	r.summarize()
-	return r, nil
+	for _, t := range f.targets {
+		if t.Own && o.Names == nil { // goals are of the programs as they come
+			r.judge(l, t)
+		}
+	}
+	return nil
 }
 
-// calm makes a run, and one more if other programs disturbed it.
-func (f *field) calm(ctx context.Context, t *target, s Scenario) (Measured, error) {
-	one, err := f.measure(ctx, t, s)
-	if err != nil || one.Others <= quiet {
-		return one, err
+// compare measures one scenario.
+func (f *field) compare(ctx context.Context, s Scenario) (*lab.Table, error) {
+	c := lab.Case{Name: s.Name, Title: s.Name, Baseline: f.targets[0].Name, Ratios: []string{lab.CPU}, Added: []string{lab.CPU},
+		Figures: []string{lab.PerSecond, lab.RowsPerS, payloads, lab.P50, lab.P99, lab.P999, lab.CPU, anonymous, lab.RSS}}
+	if c.Baseline == direct { // which has no proxy
+		c.Ratios, c.Added = []string{lab.PerSecond}, []string{lab.P50, lab.P99, lab.P999}
 	}
-	again, err := f.measure(ctx, t, s)
-	return calmer(one, again), err
+	for _, t := range f.targets {
+		if t.at(s) != nil {
+			one := &load{field: f, target: t, scenario: s}
+			defer one.end()
+			c.Variants = append(c.Variants, one.variant())
+		}
+	}
+	return f.lab.Compare(ctx, c)
 }
 
-// calmer returns the run that counts: one in which calls failed always does.
-func calmer(one, again Measured) Measured {
-	if one.Failed == 0 && (again.Failed > 0 || again.Others < one.Others) {
-		one = again
+// text says what was measured, and what was left out.
+func (f *field) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Connections of the client to a proxy: %d. In names `c` is calls in flight and `k` thousand calls a second, whose latency counts from the moment when a call was due. ", f.options.Conns)
+	b.WriteString("Every answer was compared with what its node must answer, and came from the owner of the session where a target routes by session (direct and the project's own). ")
+	b.WriteString("Answers of the plain API (`-plain`: gRPC, `-http`: HTTP/1.1 and JSON, a connection for each call in flight) were compared row for row. ")
+	b.WriteString("Answers of 100,000 rows (`rows`) were decoded as a client would and counted; their lines of JSON were counted and not decoded.\n\n")
+	b.WriteString("| target | version | command |\n|---|---|---|\n")
+	for _, t := range f.targets {
+		command := ""
+		if t.Command != "" {
+			command = "`" + t.Command + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", t.Name, t.Version, command)
 	}
-	one.Again = true
-	return one
-}
-
-// Write writes the report and its tables into a directory.
-func (r *Report) Write(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("write the report: %w", err)
+	for _, line := range f.left {
+		fmt.Fprintf(&b, "\n%s\n", line)
 	}
-	data, err := r.json()
-	return errors.Join(err,
-		os.WriteFile(filepath.Join(dir, "peers.json"), data, 0o644),
-		os.WriteFile(filepath.Join(dir, "peers.md"), []byte(r.Markdown()), 0o644))
+	return b.String()
 }

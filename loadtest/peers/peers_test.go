@@ -1,16 +1,13 @@
 package peers
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
@@ -21,29 +18,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestTheCalmerRunCounts(t *testing.T) {
-	calm, busy, failed := Measured{Others: 0.1}, Measured{Others: 0.9}, Measured{Others: 0.9, Failed: 1}
-	for _, tc := range []struct {
-		name             string
-		one, again, want Measured
-	}{
-		{"the second", busy, calm, calm},
-		{"the first", calm, busy, calm},
-		{"not when calls of the first failed", failed, calm, failed},
-		{"nor of the second", calm, failed, failed},
-	} {
-		got := calmer(tc.one, tc.again)
-		tc.want.Again = true
-		if got != tc.want {
-			t.Errorf("%s: got %+v; want %+v", tc.name, got, tc.want)
-		}
-	}
-}
 
 func TestABodyMustBeANodesOwn(t *testing.T) {
 	a := answer{want: [nodes][]byte{[]byte("one"), []byte("two two"), []byte("three")}}
@@ -71,7 +50,7 @@ func TestABodyMustBeANodesOwn(t *testing.T) {
 // stage serves as the backends and as the proxy made of grpc-go, in this process.
 func stage(t *testing.T) (f *field, proxy string) {
 	t.Helper()
-	f = &field{options: Options{Conns: 1, Log: io.Discard}, dir: t.TempDir(), nodes: map[bool][]string{}}
+	f = &field{options: Options{Conns: 1}, dir: t.TempDir(), nodes: map[bool][]string{}}
 	if err := certify(f.dir); err != nil {
 		t.Fatal(err)
 	}
@@ -210,84 +189,6 @@ func TestRefusalsTellTheirStatus(t *testing.T) {
 	}
 }
 
-// A call that was due while the run was measuring counts, however late it is; one
-// that fails counts as that alone.
-func TestWorkCountsWhatWasDue(t *testing.T) {
-	f, _ := stage(t)
-	all, hangUp, err := f.callers(t.Context(), &target{routes: true, endpoints: map[sides]*endpoint{nowhere: {addresses: f.nodes[false]}}}, Scenario{Size: 1, Parts: 1, Rate: 1}, 1)
-	defer hangUp()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var phase atomic.Int32
-	phase.Store(over)
-	schedule := make(chan due, 3)
-	schedule <- due{time.Now(), false}
-	schedule <- due{time.Now().Add(-time.Minute), true}
-	close(schedule)
-	var got tally
-	all[0].work(t.Context(), &phase, schedule, &got)
-	if len(got.latencies) != 1 || got.latencies[0] < time.Minute || got.done != 0 || got.failed != 0 {
-		t.Errorf("got %+v; want one latency of more than a minute, none done in time", got)
-	}
-	all[0].owner = 2
-	phase.Store(measuring)
-	schedule = make(chan due, 2*tooMany)
-	for range cap(schedule) {
-		schedule <- due{time.Now(), true}
-	}
-	close(schedule)
-	got = tally{}
-	all[0].work(t.Context(), &phase, schedule, &got)
-	if len(got.latencies) != 0 || got.done != 0 || got.failed != tooMany || !strings.Contains(got.first, "node 1 answered") {
-		t.Errorf("got %+v; want %d failures and no more", got, tooMany)
-	}
-}
-
-func TestPaceEndsWithTheRun(t *testing.T) {
-	var phase atomic.Int32
-	phase.Store(measuring)
-	schedule := make(chan due)
-	go pace(&phase, 1000, schedule)
-	one, two := <-schedule, <-schedule
-	if gap := two.at.Sub(one.at); gap != time.Millisecond || !one.counts {
-		t.Errorf("got %+v, then %v; want calls that count, a millisecond apart", one, gap)
-	}
-	phase.Store(over)
-	for range schedule {
-	}
-}
-
-func TestCostIsThatOfTheCallsBetween(t *testing.T) {
-	begun := time.Now()
-	before := snapshot{at: begun, used: stand.Usage{CPU: 2 * time.Second, User: time.Second}, ours: stand.Usage{CPU: 10 * time.Second}, machine: 100 * time.Second}
-	after := snapshot{at: begun.Add(2 * time.Second), used: stand.Usage{CPU: 2500 * time.Millisecond, User: 1200 * time.Millisecond}, load: stand.Usage{CPU: time.Second},
-		nodes: stand.Usage{CPU: 2 * time.Second}, ours: stand.Usage{CPU: 13 * time.Second}, machine: 104 * time.Second}
-	m := Measured{Calls: 1000}
-	m.cost(before, after, 1000)
-	if m.PerSecond != 500 || m.CPU != 500*time.Microsecond || m.User != 200*time.Microsecond || m.LoadCPU != time.Millisecond || m.NodeCPU != 2*time.Millisecond || m.Others != 0.5 {
-		t.Errorf("got %+v", m)
-	}
-}
-
-func TestQuantile(t *testing.T) {
-	all := make([]time.Duration, 100)
-	for i := range all {
-		all[i] = time.Duration(i + 1)
-	}
-	for _, tc := range []struct {
-		q    float64
-		want time.Duration
-	}{{0.5, 51}, {0.99, 100}, {1, 100}, {0, 1}} {
-		if got := quantile(all, tc.q); got != tc.want {
-			t.Errorf("%v: got %d; want %d", tc.q, got, tc.want)
-		}
-	}
-	if got := quantile(nil, 0.5); got != 0 {
-		t.Errorf("of nothing: got %d", got)
-	}
-}
-
 func TestOwnIsACommandLine(t *testing.T) {
 	lines := []string{"bin/sidecar", "GOMAXPROCS=1 old/h2forward -x a=b", "h2forward"}
 	if got := []string{ownName(lines, 0), ownName(lines, 1), ownName(lines, 2)}; !slices.Equal(got, []string{"sidecar", "h2forward-1", "h2forward-2"}) {
@@ -307,83 +208,90 @@ func TestOwnIsACommandLine(t *testing.T) {
 	}
 }
 
-// figures makes a report in which each target has the given CPU time in unary100-c16,
+// measured makes results in which each target has the given CPU time in unary100-c16,
 // and half of it in stream500-c16.
-func figures(cpu map[string]time.Duration) *Report {
-	r := &Report{Goals: map[string][]Judged{}}
+func measured(cpu map[string]float64) results {
+	r := results{tables: map[string]*lab.Table{}}
 	for _, s := range Scenarios() {
 		if s.Name == "unary100-c16" || s.Name == "stream500-c16" {
-			r.Scenarios = append(r.Scenarios, s)
+			r.scenarios = append(r.scenarios, s)
 		}
 	}
-	for i, s := range r.Scenarios {
-		for name, d := range cpu {
-			d >>= i
-			r.add(s, &target{Name: name}, Measured{Calls: 10, CPU: d, P50: d, P99: d, PerSecond: float64(d)})
+	for i, s := range r.scenarios {
+		var c lab.Case
+		var runs [][]lab.Run
+		for name, x := range cpu {
+			x /= float64(1 + i)
+			c.Variants = append(c.Variants, lab.Variant{Name: name})
+			runs = append(runs, []lab.Run{{Calls: 10, Figures: lab.Figures{lab.CPU: x, lab.P50: x, lab.P99: x, lab.PerSecond: x}}})
 		}
+		r.tables[s.Name] = lab.NewTable(c, runs)
 	}
-	for name := range cpu {
-		r.Targets = append(r.Targets, &target{Name: name, Own: name == "own"})
-	}
-	r.summarize()
 	return r
 }
 
-func TestGoals(t *testing.T) {
-	for _, tc := range []struct {
-		name    string
-		cpu     map[string]time.Duration
-		measure string
-		want    string
-		worst   float64
-	}{
-		{"met", map[string]time.Duration{"own": 50, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", met, 0.5},
-		{"at the goal", map[string]time.Duration{"own": 55, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", met, 0.55},
-		{"missed", map[string]time.Duration{"own": 56, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", missed, 0.56},
-		{"stretch", map[string]time.Duration{"own": 45, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", beyond, 0.45},
-		{"no peer", map[string]time.Duration{"own": 60}, "CPU per call, 16 in flight, of haproxy-1", unknown, 0},
-		{"no scenario", map[string]time.Duration{"own": 60, haproxy: 100}, "CPU per call, 64 in flight, of haproxy-1", unknown, 0},
-		{"added", map[string]time.Duration{"own": 240, haproxyTCP: 200, direct: 100}, "added p50 over direct, of what haproxy-tcp adds", missed, 1.4},
-		{"added where copying adds nothing", map[string]time.Duration{"own": 240, haproxyTCP: 104, direct: 100}, "added p50 over direct, of what haproxy-tcp adds", unknown, 0},
-	} {
-		r := figures(tc.cpu)
-		i := slices.IndexFunc(r.Goals["own"], func(j Judged) bool { return j.Measure == tc.measure })
-		if i < 0 {
-			t.Fatalf("there is no goal %q", tc.measure)
-		}
-		if j := r.Goals["own"][i]; j.Verdict != tc.want || j.Values[j.Worst] != tc.worst {
-			t.Errorf("%s: got %+v; want %q, worst %v", tc.name, j, tc.want, tc.worst)
+// verdicts judges the goals of the target own and returns those whose text begins so: of the goal, and of the stretch.
+func verdicts(r results, of face, measure string) (all []*lab.Verdict) {
+	t := lab.NewTable(lab.Case{}, nil)
+	for _, g := range goals(of) {
+		g.judge(r, "own", t)
+	}
+	for _, v := range t.Claims {
+		if strings.HasPrefix(v.Text, measure) {
+			all = append(all, v)
 		}
 	}
-	more := goal{goal: 0.75, stretch: 0.82, atLeast: true, applies: func(Scenario) bool { return true },
-		value: func(_ *Report, s Scenario, _ string) (float64, bool) {
+	return all
+}
+
+func TestGoals(t *testing.T) {
+	const met, missed, unknown = "met", "missed", "not measured"
+	for _, tc := range []struct {
+		name          string
+		cpu           map[string]float64
+		measure       string
+		want, stretch string
+		worst         float64
+	}{
+		{"met", map[string]float64{"own": 50, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", met, missed, 0.5},
+		{"at the goal", map[string]float64{"own": 55, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", met, missed, 0.55},
+		{"missed", map[string]float64{"own": 56, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", missed, missed, 0.56},
+		{"stretch", map[string]float64{"own": 45, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", met, met, 0.45},
+		{"no peer", map[string]float64{"own": 60}, "CPU per call, 16 in flight, of haproxy-1", unknown, unknown, 0},
+		{"no scenario", map[string]float64{"own": 60, haproxy: 100}, "CPU per call, 64 in flight, of haproxy-1", unknown, unknown, 0},
+		{"added", map[string]float64{"own": 240, haproxyTCP: 200, direct: 100}, "added p50 over direct, of what haproxy-tcp adds", missed, missed, 1.4},
+		{"added where copying adds nothing", map[string]float64{"own": 240, haproxyTCP: 104, direct: 100}, "added p50 over direct, of what haproxy-tcp adds", unknown, unknown, 0},
+	} {
+		all := verdicts(measured(tc.cpu), wireFace, tc.measure)
+		if len(all) != 2 {
+			t.Fatalf("%d goals are %q; want it and its stretch", len(all), tc.measure)
+		}
+		if all[0].Verdict != tc.want || all[1].Verdict != tc.stretch || all[0].Value.Median != tc.worst {
+			t.Errorf("%s: got %+v, %+v; want %q, %q, worst %v", tc.name, all[0], all[1], tc.want, tc.stretch, tc.worst)
+		}
+	}
+	more := goal{measure: "more", goal: 0.75, stretch: 0.82, atLeast: true, applies: func(Scenario) bool { return true },
+		value: func(_ results, s Scenario, _ string) (float64, bool) {
 			return map[bool]float64{true: 0.7, false: 0.9}[s.Stream], true
 		}}
-	if j := more.judge(figures(nil), "own"); j.Verdict != missed || j.Worst != "stream500-c16" {
-		t.Errorf("got %+v; want a miss by the stream", j)
+	table := lab.NewTable(lab.Case{}, nil)
+	more.judge(measured(nil), "own", table)
+	if v := table.Claims[0]; v.Verdict != missed || v.Value.Median != 0.7 || !strings.Contains(v.Text, "stream500-c16 0.70") {
+		t.Errorf("got %+v; want a miss by the stream", v)
 	}
 }
 
-func TestReportCountsFailuresAndShowsRanges(t *testing.T) {
-	r := figures(map[string]time.Duration{"own": 2000, haproxy: 1000})
-	own := &target{Name: "own", Own: true}
-	r.add(r.Scenarios[0], &target{Name: haproxy}, Measured{Calls: 5, CPU: 1000, Failed: 1, FirstFail: "a peer's"})
-	r.add(r.Scenarios[0], own, Measured{Calls: 5, CPU: 1000, Others: 0.5})
-	r.add(r.Scenarios[0], own, Measured{Calls: 5, CPU: 4000, Others: 0.5, Failed: 3, FirstFail: "no"})
-	for _, one := range r.Series {
-		one.summarize()
-	}
-	text := r.Markdown()
-	for _, want := range []string{"2.0* (1.0-4.0)", "2.00", "- own, unary100-c16: 3 of 23, first: no", "first: a peer's"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
+// Failures of other projects' proxies are shown, and are theirs.
+func TestFailuresOfOthersDoNotCount(t *testing.T) {
+	f := &field{lab: &lab.Lab{}}
+	for _, tc := range []struct {
+		target target
+		want   bool
+	}{{target{Name: haproxy}, true}, {target{Name: direct}, false}, {target{Name: "own", Own: true}, false}} {
+		tc.target.endpoints = map[sides]*endpoint{nowhere: {}}
+		if got := (&load{field: f, target: &tc.target}).variant().Foreign; got != tc.want {
+			t.Errorf("%s: foreign %t; want %t", tc.target.Name, got, tc.want)
 		}
-	}
-	if r.Failures() != 3 {
-		t.Errorf("got %d failures; want 3", r.Failures())
-	}
-	if data, err := r.json(); err != nil || !bytes.Contains(data, []byte(`"failed": 3`)) {
-		t.Errorf("got %v and %s", err, data)
 	}
 }
 

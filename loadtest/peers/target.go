@@ -14,13 +14,13 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"text/template"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/proof/certtest"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
@@ -36,10 +36,8 @@ const (
 
 // target is something that calls are sent to.
 type target struct {
-	Name    string `json:"name"`
-	Version string `json:"version,omitempty"`
-	Command string `json:"command,omitempty"`
-	Own     bool   `json:"own,omitempty"` // it is the project's
+	Name, Version, Command string
+	Own                    bool // it is the project's
 
 	routes    bool // a call goes to the node that its session id names
 	virtual   bool // sessions are the target's own
@@ -49,8 +47,8 @@ type target struct {
 
 // endpoint is where a target listens.
 type endpoint struct {
-	addresses []string // one, or one of each node, of which the caller chooses
-	process   *stand.Process
+	addresses []string     // one, or one of each node, of which the caller chooses
+	process   *lab.Process // nil: there is none but the nodes
 }
 
 // at returns where calls of a scenario go; nil: the target cannot serve it.
@@ -58,13 +56,12 @@ func (t *target) at(s Scenario) *endpoint { return t.endpoints[s.TLS] }
 
 // field is everything that runs during a benchmark.
 type field struct {
-	options  Options
-	dir      string // for configuration files
-	backends *stand.Process
-	nodes    map[bool][]string // addresses of the backends, plain (false) and with TLS
-	targets  []*target
-	left     []string // what was left out, and why
-	started  []*stand.Process
+	lab     *lab.Lab
+	options Options
+	dir     string            // for configuration files
+	nodes   map[bool][]string // addresses of the backends, plain (false) and with TLS
+	targets []*target
+	left    []string // what was left out, and why
 }
 
 // A peer tells how to run one kind of proxy.
@@ -91,10 +88,10 @@ func peers() []peer {
 		{name: envoy, find: installed("envoy"), version: says("--version"),
 			command: configured("envoy.yaml", false, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error", "-c")},
 		{name: "nginx", plainly: unconfigured, find: installed("nginx"), version: says("-v"), command: configured("nginx.conf", false, "-e", "stderr", "-c")},
-		{name: "grpc-go", plainly: unconfigured, find: func(f *field) (string, error) { return f.options.Self, nil },
+		{name: "grpc-go", plainly: unconfigured, find: func(*field) (string, error) { return os.Executable() },
 			version: func(string) (string, error) { return "grpc-go " + grpc.Version + ", " + runtime.Version(), nil },
-			command: func(f *field, program, listen string, _ sides) (stand.Spec, error) {
-				return stand.Spec{Path: program, Args: []string{"peers", "forward", listen, strings.Join(f.nodes[false], ",")}}, nil
+			command: func(f *field, _, listen string, _ sides) (stand.Spec, error) {
+				return lab.ChildSpec(experiment, forward, append([]string{listen}, f.nodes[false]...)...)
 			}},
 	}
 }
@@ -182,7 +179,7 @@ func h2forwardArguments(f *field, listen string, tls sides) []string {
 // installed finds a program among the tools, else on the path or where Debian has daemons.
 func installed(name string) func(*field) (string, error) {
 	return func(f *field) (string, error) {
-		program, err := exec.LookPath(filepath.Join(f.options.Tools, name, name, "_bin", name))
+		program, err := exec.LookPath(filepath.Join(f.lab.Tools, name, name, "_bin", name))
 		if err != nil {
 			return ofDebian(name)(f)
 		}
@@ -287,7 +284,11 @@ func (f *field) start(ctx context.Context, where []sides) error {
 	}
 	all := peers()
 	for i, line := range f.options.Own {
-		all = append(all, own(ownName(f.options.Own, i), line, f.options.Faces)...)
+		name := ownName(f.options.Own, i)
+		if f.options.Names != nil {
+			name = f.options.Names[i]
+		}
+		all = append(all, own(name, line, f.options.Faces)...)
 	}
 	wanted := func(name string) bool { return f.options.Only == nil || slices.Contains(f.options.Only, name) }
 	if wanted(direct) {
@@ -318,7 +319,7 @@ func (f *field) start(ctx context.Context, where []sides) error {
 // leave notes what is not measured.
 func (f *field) leave(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
-	fmt.Fprintln(f.options.Log, line)
+	f.lab.Progress("%s", line)
 	f.left = append(f.left, line)
 }
 
@@ -347,21 +348,19 @@ func ownName(lines []string, i int) string {
 	return name
 }
 
-func (f *field) startBackends(ctx context.Context) (err error) {
-	if f.backends, err = stand.Start(stand.Spec{Path: f.options.Self, Args: []string{"peers", "backends", f.dir}}); err != nil {
+func (f *field) startBackends(ctx context.Context) error {
+	spec, err := lab.ChildSpec(experiment, backends, f.dir)
+	if err != nil {
 		return err
 	}
-	f.started = append(f.started, f.backends)
-	ctx, cancel := context.WithTimeout(ctx, startUp)
-	defer cancel()
-	ready, err := f.backends.Ready(ctx)
+	process, err := f.lab.Start(ctx, "backends", spec)
 	if err != nil {
 		return err
 	}
 	f.nodes = map[bool][]string{}
 	for node := 1; node <= nodes; node++ {
 		for _, secure := range []bool{false, true} {
-			address, ok := ready[listenerName(node, secure)]
+			address, ok := process.At[listenerName(node, secure)]
 			if !ok {
 				return fmt.Errorf("the backends do not tell the address of %s", listenerName(node, secure))
 			}
@@ -411,11 +410,10 @@ func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program st
 	if err != nil {
 		return nil, err
 	}
-	process, err := stand.Start(spec)
+	process, err := f.lab.Spawn("middle", spec)
 	if err != nil {
 		return nil, err
 	}
-	f.started = append(f.started, process)
 	if tls == nowhere {
 		t.Command = strings.Join(slices.Concat(spec.Env, []string{filepath.Base(program)}, spec.Args), " ")
 		t.Command = strings.ReplaceAll(t.Command, f.dir+"/", "")
@@ -453,17 +451,6 @@ func (f *field) probe(ctx context.Context, t *target, tls sides) error {
 func lastLine(log string) string {
 	log = strings.TrimSpace(log)
 	return log[strings.LastIndexByte(log, '\n')+1:]
-}
-
-// stop ends everything that was started and waits for it.
-func (f *field) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	var ends sync.WaitGroup
-	for _, p := range f.started {
-		ends.Go(func() { _, _ = p.Stop(ctx) }) // it is gone after this, whatever its code
-	}
-	ends.Wait()
 }
 
 // serverName is what the certificate of backends and proxies is for.
