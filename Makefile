@@ -224,11 +224,11 @@ SIM ?=
 sim:
 	$(GO) run ./loadtest sim $(SIM)
 
-# More than can be done, and an app that floods another: three minutes. The tables go to report/overload.
+# More than can be done, and an app that floods another: three minutes. The report goes to report/overload.
 .PHONY: bench-overload
 OVERLOAD ?=
 bench-overload: build
-	$(GO) run ./loadtest overload $(OVERLOAD)
+	$(GO) run ./loadtest overload -size full $(OVERLOAD)
 
 # @ydbjs, which has no pool, directly and through the sidecar.
 bench-ydbjs: build deps

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestRunRefusesNonsense(t *testing.T) {
-	for _, args := range [][]string{{}, {"besiege"}, {"attack"}, {"overload", "-repeats", "0"}, {"overhead", "-rounds", "-1"}, {"overhead", "-nonsense"}, {"pool-size", "-bin", "/nowhere"}} {
+	for _, args := range [][]string{{}, {"besiege"}, {"attack"}, {"overload", "-rounds", "-1"}, {"overhead", "-rounds", "-1"}, {"overhead", "-nonsense"}, {"pool-size", "-bin", "/nowhere"}} {
 		if err := run(t.Context(), args); err == nil {
 			t.Errorf("%q: got no error", args)
 		}

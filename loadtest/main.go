@@ -29,20 +29,13 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/acquire"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/loadtest/overload"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
+	"github.com/ydb-sidecar/sidecar/loadtest/xds"
 )
-
-// options are flags of overload.
-type options struct {
-	bin      string        // directory of the built programs
-	out      string        // directory of the tables
-	repeats  int           // of each measurement; the median counts
-	duration time.Duration // of one run
-}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -55,11 +48,9 @@ func main() {
 
 // commands are those that have reports of their own.
 var commands = map[string]func(ctx context.Context, args []string) error{
-	"chaos":    breakThings,
-	"overload": overload,
-	"sim":      simulate,
-	"xds":      publishXDS,
-	"ydbjs":    poolless,
+	"chaos": breakThings,
+	"sim":   simulate,
+	"ydbjs": poolless,
 }
 
 // experiments are those in the common frame, in the order of `all`.
@@ -81,6 +72,8 @@ var experiments = []lab.Experiment{
 	entity(),
 	hostileHour(),
 	peers.Experiment(),
+	overload.Experiment(),
+	xds.Experiment(),
 }
 
 func run(ctx context.Context, args []string) error {

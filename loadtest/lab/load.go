@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"net/http"
 	"runtime"
 	"sync"
@@ -161,9 +162,23 @@ func OpenExactly(ctx context.Context, pacer vegeta.Pacer, duration time.Duration
 }
 
 func open(ctx context.Context, pacer vegeta.Pacer, duration time.Duration, sleep func(until time.Time), c Call) Result {
+	r, begun := NewRecorder(), time.Now()
+	send(ctx, pacer, duration, sleep, func(ctx context.Context, due time.Time) {
+		err := c(ctx)
+		r.Add(time.Since(due), err)
+	})
+	return r.Open(time.Since(begun), duration)
+}
+
+// Send makes calls as the pacer says, whatever becomes of them, and tells each the instant at which it was due.
+func Send(ctx context.Context, pacer vegeta.Pacer, duration time.Duration, c func(ctx context.Context, due time.Time)) {
+	send(ctx, pacer, duration, func(due time.Time) { time.Sleep(time.Until(due)) }, c)
+}
+
+func send(ctx context.Context, pacer vegeta.Pacer, duration time.Duration, sleep func(time.Time), c func(context.Context, time.Time)) {
 	ctx, cancel := context.WithTimeout(ctx, duration+grace)
 	defer cancel()
-	r, begun := NewRecorder(), time.Now()
+	begun := time.Now()
 	next := schedule(pacer, duration)
 	room := make(chan struct{}, maxUnderWay)
 	var calls sync.WaitGroup
@@ -176,17 +191,33 @@ func open(ctx context.Context, pacer vegeta.Pacer, duration time.Duration, sleep
 			continue
 		}
 		calls.Go(func() {
-			err := c(ctx)
-			r.Add(time.Since(due), err)
+			c(ctx, due)
 			<-room
 		})
 	}
 	calls.Wait()
-	return r.Open(time.Since(begun), duration)
 }
 
 // Rate is a constant number of calls a second.
 func Rate(perSecond int) vegeta.Pacer { return vegeta.Rate{Freq: perSecond, Per: time.Second} }
+
+// Poisson is calls that come at random, perSecond of them on average, and at the same instants in each run.
+func Poisson(perSecond float64) vegeta.Pacer {
+	return poisson{perSecond, rand.New(rand.NewPCG(1, uint64(perSecond)))}
+}
+
+type poisson struct {
+	perSecond float64
+	random    *rand.Rand
+}
+
+// Pace is called by one goroutine.
+func (p poisson) Pace(time.Duration, uint64) (time.Duration, bool) {
+	return time.Duration(p.random.ExpFloat64() / p.perSecond * float64(time.Second)), false
+}
+
+// Rate is the average.
+func (p poisson) Rate(time.Duration) float64 { return p.perSecond }
 
 // Closed keeps a constant number of calls under way.
 func Closed(ctx context.Context, underWay int, duration time.Duration, c Call) Result {

@@ -1,4 +1,4 @@
-package main
+package xds
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 func TestReached(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(int64(1000 + ms)) }
 	made := map[int]time.Time{1: at(0), 2: at(100), 3: at(200)}
-	clients := []*xdsClient{{seen: []xdsSeen{{2, at(150)}, {3, at(260)}}}, {seen: []xdsSeen{{1, at(10)}, {3, at(300)}}}}
+	clients := []*client{{seen: []seen{{2, at(150)}, {3, at(260)}}}, {seen: []seen{{1, at(10)}, {3, at(300)}}}}
 	each, whole, err := reached(made, clients)
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +24,7 @@ func TestReached(t *testing.T) {
 	if _, _, err := reached(made, clients); err == nil {
 		t.Error("a change that never came is no error")
 	}
-	c := &xdsClient{came: make(chan struct{})}
+	c := &client{came: make(chan struct{})}
 	c.note([]byte("\x0a\x07mark-12x mark-9 mark-"))
 	c.note([]byte("mark-3"))
 	if len(c.seen) != 1 || c.seen[0].change != 12 {
