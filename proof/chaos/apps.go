@@ -41,11 +41,11 @@ func startApps(ctx context.Context, s *stack, c *sidecar, workers, pause string)
 		return nil, err
 	}
 	a := &apps{root: root, stack: s}
-	if _, err := a.finish(ctx, a.command("python", "grpc://"+c.grpc, "init", "--quantity", shopQuantity, "--products", shopProducts)); err != nil {
+	if _, err := a.finish(ctx, a.command("python", "grpc://"+c.GRPC, "init", "--quantity", shopQuantity, "--products", shopProducts)); err != nil {
 		return nil, err
 	}
 	for i, one := range []struct{ language, url string }{
-		{"python", "grpc://" + c.grpc}, {"node", "http://" + c.http}, {"python", "http://" + c.http}, {"node", "grpc://" + c.grpc},
+		{"python", "grpc://" + c.GRPC}, {"node", "http://" + c.HTTP}, {"python", "http://" + c.HTTP}, {"node", "grpc://" + c.GRPC},
 	} {
 		ledger := filepath.Join(s.dir, fmt.Sprintf("ledger%d", i))
 		p, err := stand.Start(a.command(one.language, one.url, "run", "--seconds", "3600", "--workers", workers, "--pause", pause,
@@ -79,8 +79,8 @@ func said(ctx context.Context, p *stand.Process) (map[string]any, error) {
 		return nil, err
 	}
 	var line map[string]any
-	if err := json.Unmarshal([]byte(lastLines(p.Stdout(), 1)), &line); err != nil {
-		return nil, fmt.Errorf("an app ended with %d and said %q\n%s", code, p.Stdout(), lastLines(p.Log(), 5))
+	if err := json.Unmarshal([]byte(stand.LastLines(p.Stdout(), 1)), &line); err != nil {
+		return nil, fmt.Errorf("an app ended with %d and said %q\n%s", code, p.Stdout(), stand.LastLines(p.Log(), 5))
 	}
 	line["exit code"] = code
 	return line, nil
@@ -111,7 +111,7 @@ func (a *apps) check(ctx context.Context, c *sidecar) ([]any, error) {
 	for _, ledger := range a.ledgers {
 		args = append(args, "--ledger", ledger)
 	}
-	line, err := a.finish(ctx, a.command("python", "grpc://"+c.grpc, args...))
+	line, err := a.finish(ctx, a.command("python", "grpc://"+c.GRPC, args...))
 	if err != nil {
 		return nil, err
 	}

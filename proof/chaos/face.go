@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -87,14 +86,6 @@ type face interface {
 type overGRPC struct {
 	conn   *grpc.ClientConn
 	client sidecarv1.SidecarClient
-}
-
-func dialGRPC(address string) (*overGRPC, error) {
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, fmt.Errorf("dial the sidecar: %w", err)
-	}
-	return &overGRPC{conn, sidecarv1.NewSidecarClient(conn)}, nil
 }
 
 func (g *overGRPC) close() { _ = g.conn.Close() } // nothing is in flight

@@ -102,15 +102,11 @@ func (r *recorder) others(s span) Window {
 
 // finds reports whether the sidecar has a finding whose text names something, and what it has.
 func (r *run) finds(ctx context.Context, code, says string) (said string, ok bool, err error) {
-	data, err := r.stack.admin(ctx, r.sidecar, "/state/findings")
-	if err != nil {
-		return "", false, err
-	}
 	var state struct {
 		Findings []struct{ Code, Text string }
 	}
-	if err := json.Unmarshal(data, &state); err != nil {
-		return "", false, fmt.Errorf("admin /state/findings: %w", err)
+	if err := r.sidecar.read(ctx, "/state/findings", &state); err != nil {
+		return "", false, err
 	}
 	var all []string
 	for _, f := range state.Findings {
@@ -122,7 +118,7 @@ func (r *run) finds(ctx context.Context, code, says string) (said string, ok boo
 
 // ejections are the nodes that the sidecar took out of use, by its events.
 func (r *run) ejections(ctx context.Context) (all []string, err error) {
-	data, err := r.stack.admin(ctx, r.sidecar, "/events")
+	data, err := r.sidecar.Get(ctx, "/events")
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // sigterm: the sidecar is told to stop under load.
@@ -24,12 +26,12 @@ func sigterm(ctx context.Context, r *run) (func(), error) {
 	r.line.event("SIGTERM to the sidecar")
 	r.log("SIGTERM to the sidecar")
 	r.line.watch(nil)
-	if err := r.sidecar.process.Signal(syscall.SIGTERM); err != nil {
+	if err := r.sidecar.Signal(syscall.SIGTERM); err != nil {
 		return nil, err
 	}
 	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	code, err := r.sidecar.process.Wait(wait)
+	code, err := r.sidecar.Wait(wait)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +39,7 @@ func sigterm(ctx context.Context, r *run) (func(), error) {
 	if err := r.noSessions(ctx, 0); err != nil {
 		return nil, err
 	}
-	said := lastLines(r.sidecar.process.Log(), 5)
+	said := stand.LastLines(r.sidecar.Log(), 5)
 	if err := sleep(ctx, 500*time.Millisecond); err != nil {
 		return nil, err
 	}
@@ -72,24 +74,24 @@ func replace(ctx context.Context, r *run) (func(), error) {
 		r.line.event("serve -takeover")
 		r.log("serve -takeover")
 		old := r.sidecar
-		heir, err := r.stack.sidecar(ctx, r.flags(), append([]string{"-takeover"}, freePorts...)...)
+		heir, err := r.stack.sidecar(ctx, r.flags(), "-takeover")
 		if err != nil {
 			return nil, err
 		}
 		heir.close() // callers keep the connections that they have
 		heir.faces = old.faces
-		if heir.grpc != old.grpc || heir.http != old.http {
-			return nil, fmt.Errorf("the new sidecar listens on %s and %s; want the same as before, %s and %s", heir.grpc, heir.http, old.grpc, old.http)
+		if heir.GRPC != old.GRPC || heir.HTTP != old.HTTP {
+			return nil, fmt.Errorf("the new sidecar listens on %s and %s; want the same as before, %s and %s", heir.GRPC, heir.HTTP, old.GRPC, old.HTTP)
 		}
 		r.sidecar = heir
 		r.line.watch(heir)
 		wait, cancel := context.WithTimeout(ctx, patience)
-		code, err := old.process.Wait(wait)
+		code, err := old.Wait(wait)
 		cancel()
 		if err != nil {
 			return nil, err
 		}
-		codes, took, said = append(codes, code), append(took, ms(r.rec.now()-begun)), lastLines(old.process.Log(), 3)
+		codes, took, said = append(codes, code), append(took, ms(r.rec.now()-begun)), stand.LastLines(old.Log(), 3)
 		if err := sleep(ctx, time.Second); err != nil {
 			return nil, err
 		}
@@ -118,7 +120,7 @@ func murder(ctx context.Context, r *run) (func(), error) {
 	r.line.event("SIGKILL to the sidecar")
 	r.line.watch(nil)
 	old := r.sidecar
-	if err := old.process.Signal(syscall.SIGKILL); err != nil {
+	if err := old.Signal(syscall.SIGKILL); err != nil {
 		return nil, err
 	}
 	gone, clean, err := r.until(ctx, at, 10*time.Second, func() (bool, error) {
@@ -130,7 +132,7 @@ func murder(ctx context.Context, r *run) (func(), error) {
 	}
 	begun := r.rec.now()
 	r.line.event("serve")
-	next, err := r.stack.sidecar(ctx, r.flags(), "-grpc", old.grpc, "-http", old.http, "-admin", "127.0.0.1:0")
+	next, err := r.stack.sidecar(ctx, r.flags(), "-grpc", old.GRPC, "-http", old.HTTP)
 	if err != nil {
 		return nil, err
 	}

@@ -235,7 +235,7 @@ func add(ctx context.Context, r *run) (func(), error) {
 	}
 	var last []judged
 	fair, ok, err := r.until(ctx, at, 20*time.Second, func() (bool, error) {
-		nodes, err := r.stack.nodes(ctx, r.sidecar)
+		nodes, err := r.sidecar.nodes(ctx)
 		last = nodes
 		return err == nil && len(nodes) == 4 && even(nodes, r.number("pool.min"), 0.2), err
 	})
@@ -320,7 +320,7 @@ func zone(ctx context.Context, r *run) (func(), error) {
 	done := r.rec.now()
 	var last []judged
 	levelled, ok, err := r.until(ctx, at, 20*time.Second, func() (bool, error) {
-		nodes, err := r.stack.nodes(ctx, r.sidecar)
+		nodes, err := r.sidecar.nodes(ctx)
 		last = nodes
 		return err == nil && usable(nodes) == before-len(victims) && even(nodes, r.number("pool.min"), 0.2), err
 	})

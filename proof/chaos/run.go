@@ -216,17 +216,17 @@ func (w row) run(ctx context.Context, o Options, seed uint64) (*Result, error) {
 		}
 	}()
 	if err := r.all(ctx, seed); err != nil {
-		return nil, fmt.Errorf("%w\nthe cluster said last:\n%s", err, lastLines(s.started[0].Log(), 6))
+		return nil, fmt.Errorf("%w\nthe cluster said last:\n%s", err, stand.LastLines(s.started[0].Log(), 6))
 	}
 	return r.result, nil
 }
 
 // all is the run from the first to the last word.
 func (r *run) all(ctx context.Context, seed uint64) (err error) {
-	if r.sidecar, err = r.stack.sidecar(ctx, r.flags(), freePorts...); err != nil {
+	if r.sidecar, err = r.stack.sidecar(ctx, r.flags()); err != nil {
 		return err
 	}
-	if r.settings, err = r.stack.settings(ctx, r.sidecar); err != nil {
+	if r.settings, err = r.sidecar.settings(ctx); err != nil {
 		return err
 	}
 	if err := prepare(ctx, r.sidecar.faces[0].(*overGRPC)); err != nil {
@@ -243,7 +243,7 @@ func (r *run) all(ctx context.Context, seed uint64) (err error) {
 			return err
 		}
 	}
-	goroutines, err := r.stack.goroutines(ctx, r.sidecar)
+	goroutines, err := r.sidecar.goroutines(ctx)
 	if err != nil {
 		return err
 	}
@@ -312,7 +312,7 @@ func (r *run) end(ctx context.Context, shop *apps, judge func(), goroutines int,
 		}
 	}
 	// Another sidecar reads the tables: the books do not depend on the one under test.
-	auditor, err := r.stack.sidecar(ctx, []string{"log.level=warn"}, freePorts...)
+	auditor, err := r.stack.sidecar(ctx, []string{"log.level=warn"})
 	if err != nil {
 		return err
 	}
@@ -349,7 +349,7 @@ func (r *run) endSidecar(ctx context.Context, goroutines int) error {
 	if err := sleep(ctx, 200*time.Millisecond); err != nil {
 		return err
 	}
-	now, err := r.stack.goroutines(ctx, r.sidecar)
+	now, err := r.sidecar.goroutines(ctx)
 	if err != nil {
 		return err
 	}
@@ -418,7 +418,7 @@ func (r *run) keepLog() {
 	name := filepath.Join(r.o.Logs, fmt.Sprintf("%s-%d.log", r.result.Row, r.result.Seed))
 	err := os.MkdirAll(r.o.Logs, 0o755)
 	if err == nil {
-		err = os.WriteFile(name, []byte(r.sidecar.process.Log()), 0o600)
+		err = os.WriteFile(name, []byte(r.sidecar.Log()), 0o600)
 	}
 	if err != nil {
 		r.log("the sidecar's log is lost: %v", err)
@@ -527,7 +527,7 @@ func (r *run) ejected(ctx context.Context, node uint32, at time.Duration) (after
 	}
 	since := time.Duration(-1) // by the sidecar's own clock, which is this machine's
 	after, ok, err = r.until(ctx, at, within, func() (bool, error) {
-		nodes, err := r.stack.nodes(ctx, r.sidecar)
+		nodes, err := r.sidecar.nodes(ctx)
 		for _, n := range nodes {
 			if n.ID != node {
 				continue
@@ -549,7 +549,7 @@ func (r *run) ejected(ctx context.Context, node uint32, at time.Duration) (after
 // back waits until the sidecar has sessions on a node again.
 func (r *run) back(ctx context.Context, node uint32, at, within time.Duration) (after time.Duration, ok bool, err error) {
 	return r.until(ctx, at, within, func() (bool, error) {
-		nodes, err := r.stack.nodes(ctx, r.sidecar)
+		nodes, err := r.sidecar.nodes(ctx)
 		for _, n := range nodes {
 			if n.ID == node && !n.out() && n.Sessions > 0 {
 				return true, nil

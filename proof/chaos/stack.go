@@ -2,12 +2,8 @@ package chaos
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,12 +20,11 @@ type stack struct {
 	bin     string
 	dir     string
 	control stand.Control
-	client  *http.Client
 	started []*stand.Process // in the order of their start
 	links   map[uint32]*link // from the sidecar to each node; empty: it reaches them directly
 }
 
-const patience = 40 * time.Second // for the start or the end of a process
+const patience = 40 * time.Second // for the end of a process
 
 func startStack(ctx context.Context, bin string, args ...string) (*stack, error) {
 	dir, err := os.MkdirTemp(memory, "chaos-")
@@ -39,35 +34,23 @@ func startStack(ctx context.Context, bin string, args ...string) (*stack, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &stack{bin: bin, dir: dir, client: &http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second}}
-	_, at, err := s.start(ctx, stand.Spec{Path: filepath.Join(bin, "devcluster"), Args: append([]string{"-port", strconv.Itoa(freePorts9()), "-control", "127.0.0.1:0",
-		"-data", filepath.Join(dir, "data"), "-session-idle", orphanLife.String()}, args...)})
+	s := &stack{bin: bin, dir: dir}
+	port, err := stand.FreePorts(mostNodes)
 	if err != nil {
-		s.stop()
-		return nil, err
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	s.control.Address = at["control"]
+	args = append([]string{"-port", strconv.Itoa(port), "-data", filepath.Join(dir, "data"), "-session-idle", orphanLife.String()}, args...)
+	c, err := stand.StartCluster(ctx, stand.Spec{Path: filepath.Join(bin, "devcluster"), Args: args})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	s.control, s.started = c.Control, append(s.started, c.Process)
 	return s, nil
 }
 
-// freePorts9 returns the first of nine ports in a row that nobody listens on, below
-// those that the kernel gives to outgoing connections: one of these could take the
-// port of a node that is down.
-func freePorts9() int {
-	for {
-		first := 10000 + 10*rand.IntN(2000)
-		free := true
-		for port := first; port < first+9 && free; port++ {
-			l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
-			if free = err == nil; free {
-				_ = l.Close() // it was never used
-			}
-		}
-		if free {
-			return first
-		}
-	}
-}
+// mostNodes is how many nodes a row has at most. Their ports are not those that the kernel gives to
+// outgoing connections: one of these could take the port of a node that is down.
+const mostNodes = 9
 
 // memory is where files are kept if it is there: the nodes' database must not wait
 // for a disk, which is not what is tested.
@@ -101,19 +84,6 @@ func (s *stack) usage(ctx context.Context) (ours, machine time.Duration, err err
 // whose creation was never answered, because the connection broke, has no id
 // that the sidecar could delete.
 const orphanLife = 3 * time.Second
-
-// start starts a program and waits for its ready line.
-func (s *stack) start(ctx context.Context, spec stand.Spec) (*stand.Process, map[string]string, error) {
-	p, err := stand.Start(spec)
-	if err != nil {
-		return nil, nil, err
-	}
-	s.started = append(s.started, p)
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	at, err := p.Ready(ctx)
-	return p, at, err
-}
 
 // link puts a proxy before every node: discovery tells its address.
 func (s *stack) link(ctx context.Context) error {
@@ -149,9 +119,8 @@ func (s *stack) act(ctx context.Context, node uint32, what string, body any) err
 
 // sidecar is one running sidecar.
 type sidecar struct {
-	process           *stand.Process
-	grpc, http, admin string
-	faces             []face // over gRPC, over HTTP
+	*stand.Sidecar
+	faces []face // over gRPC, over HTTP
 }
 
 // sidecar starts a sidecar with settings (name=value) and flags of serve.
@@ -167,19 +136,13 @@ func (s *stack) sidecar(ctx context.Context, settings []string, flags ...string)
 		}
 		known = append(known, node.Address)
 	}
-	args := append([]string{"serve", "-ydb", "grpc://" + strings.Join(known, ",") + "/local"}, flags...)
-	for _, setting := range settings {
-		args = append(args, "-set", setting)
-	}
-	p, at, err := s.start(ctx, stand.Spec{Path: filepath.Join(s.bin, "sidecar"), Args: args})
+	c, err := stand.StartSidecar(ctx, stand.Serve{Program: filepath.Join(s.bin, "sidecar"), Settings: settings, Flags: flags,
+		URL: "grpc://" + strings.Join(known, ",") + "/local"})
 	if err != nil {
 		return nil, err
 	}
-	g, err := dialGRPC(at["grpc"])
-	if err != nil {
-		return nil, err
-	}
-	return &sidecar{process: p, grpc: at["grpc"], http: at["http"], admin: at["admin"], faces: []face{g, dialHTTP(at["http"])}}, nil
+	s.started = append(s.started, c.Process)
+	return &sidecar{c, []face{&overGRPC{c.Conn, c.Client}, dialHTTP(c.HTTP)}}, nil
 }
 
 func (c *sidecar) close() {
@@ -188,20 +151,12 @@ func (c *sidecar) close() {
 	}
 }
 
-// freePorts are the flags that let a sidecar choose its ports.
-var freePorts = []string{"-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
-
 // end stops a sidecar and returns its exit code and the last it said.
 func (c *sidecar) end(ctx context.Context) (code int, said string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	code, err = c.process.Stop(ctx)
-	return code, lastLines(c.process.Log(), 5), err
-}
-
-func lastLines(text string, n int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+	code, err = c.Stop(ctx)
+	return code, stand.LastLines(c.Log(), 5), err
 }
 
 // stop ends everything, last started first, and removes the files.
@@ -214,30 +169,8 @@ func (s *stack) stop() {
 	for _, l := range s.links {
 		l.close()
 	}
-	s.client.CloseIdleConnections()
-	http.DefaultClient.CloseIdleConnections() // of stand.Control
+	http.DefaultClient.CloseIdleConnections() // of stand.Control and the admin API
 	_ = os.RemoveAll(s.dir)                   // of the temporary directory; what stays harms nobody
-}
-
-// admin reads one page of a sidecar's admin API.
-func (s *stack) admin(ctx context.Context, c *sidecar, path string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.admin+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := s.client.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("admin %s: %w", path, err)
-	}
-	defer response.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(response.Body, 16<<20))
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = errors.New(response.Status)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("admin %s: %w", path, err)
-	}
-	return data, nil
 }
 
 // judged is what the sidecar thinks of a node.
@@ -258,59 +191,51 @@ type judged struct {
 // out says that the node gets no new work.
 func (j judged) out() bool { return j.Use != "new" }
 
-// nodes reads what the sidecar thinks of the nodes.
-func (s *stack) nodes(ctx context.Context, c *sidecar) ([]judged, error) {
-	data, err := s.admin(ctx, c, "/state/nodes")
-	if err != nil {
-		return nil, err
-	}
-	var state struct{ Nodes []judged }
-	if err := json.Unmarshal(data, &state); err != nil {
-		return nil, fmt.Errorf("admin /state/nodes: %w", err)
-	}
-	return state.Nodes, nil
+// adminWait bounds a look at the admin API: the sidecar may be about to end.
+const adminWait = 5 * time.Second
+
+// read reads a page of the admin API into a value.
+func (c *sidecar) read(ctx context.Context, path string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, adminWait)
+	defer cancel()
+	return c.JSON(ctx, path, into)
 }
 
-// moved reads how many sessions the pool let go for the sake of another node.
-func (s *stack) moved(ctx context.Context, c *sidecar) (int64, error) {
-	data, err := s.admin(ctx, c, "/state/pool")
-	if err != nil {
-		return 0, err
-	}
-	var state struct{ Moved int64 }
-	if err := json.Unmarshal(data, &state); err != nil {
-		return 0, fmt.Errorf("admin /state/pool: %w", err)
-	}
-	return state.Moved, nil
+// nodes reads what the sidecar thinks of the nodes.
+func (c *sidecar) nodes(ctx context.Context) ([]judged, error) {
+	var state struct{ Nodes []judged }
+	err := c.read(ctx, "/state/nodes", &state)
+	return state.Nodes, err
+}
+
+// counts are what the sidecar's pool did so far. Moved is how many sessions it let go for the sake of another node.
+type counts struct {
+	Created, Closed, Recovered, Moved int64
+}
+
+func (c *sidecar) pool(ctx context.Context) (n counts, err error) {
+	err = c.read(ctx, "/state/pool", &n)
+	return n, err
 }
 
 // settings reads the values of all settings.
-func (s *stack) settings(ctx context.Context, c *sidecar) (map[string]string, error) {
-	data, err := s.admin(ctx, c, "/config")
-	if err != nil {
-		return nil, err
-	}
+func (c *sidecar) settings(ctx context.Context) (map[string]string, error) {
 	var list []struct{ Name, Value string }
-	if err := json.Unmarshal(data, &list); err != nil {
-		return nil, fmt.Errorf("admin /config: %w", err)
-	}
+	err := c.read(ctx, "/config", &list)
 	all := make(map[string]string, len(list))
 	for _, one := range list {
 		all[one.Name] = one.Value
 	}
-	return all, nil
+	return all, err
 }
 
 // goroutines returns how many goroutines the sidecar has.
-func (s *stack) goroutines(ctx context.Context, c *sidecar) (n int, err error) {
-	data, err := s.admin(ctx, c, "/debug/pprof/goroutine?debug=1")
-	if err != nil {
-		return 0, err
+func (c *sidecar) goroutines(ctx context.Context) (n int, err error) {
+	data, err := c.Get(ctx, "/debug/pprof/goroutine?debug=1")
+	if err == nil {
+		_, err = fmt.Sscanf(string(data), "goroutine profile: total %d", &n)
 	}
-	if _, err := fmt.Sscanf(string(data), "goroutine profile: total %d", &n); err != nil {
-		return 0, fmt.Errorf("admin /debug/pprof/goroutine: %w", err)
-	}
-	return n, nil
+	return n, err
 }
 
 // heal takes back every fault: all nodes run and serve.

@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -31,7 +30,7 @@ func cancelStorm(ctx context.Context, r *run) (func(), error) {
 	if err := r.everywhere(ctx, "delay", map[string]any{"delay": (3 * stormAfter).String(), "methods": []string{"ExecuteQuery"}}); err != nil {
 		return nil, err
 	}
-	begun, err := r.stack.pool(ctx, r.sidecar)
+	begun, err := r.sidecar.pool(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +40,7 @@ func cancelStorm(ctx context.Context, r *run) (func(), error) {
 	if err := sleep(ctx, time.Second); err != nil { // what recovers has recovered
 		return nil, err
 	}
-	ended, err := r.stack.pool(ctx, r.sidecar)
+	ended, err := r.sidecar.pool(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -89,21 +88,4 @@ func (r *run) giveUp(ctx context.Context, rate int, span time.Duration) int64 {
 	}
 	calls.Wait()
 	return given.Load()
-}
-
-// counts are what the sidecar's pool did so far.
-type counts struct {
-	Created, Closed, Recovered int64
-}
-
-// pool reads them.
-func (s *stack) pool(ctx context.Context, c *sidecar) (n counts, err error) {
-	data, err := s.admin(ctx, c, "/state/pool")
-	if err != nil {
-		return n, err
-	}
-	if err := json.Unmarshal(data, &n); err != nil {
-		return n, fmt.Errorf("admin /state/pool: %w", err)
-	}
-	return n, nil
 }

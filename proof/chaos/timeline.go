@@ -93,7 +93,7 @@ func (t *timeline) sample(ctx context.Context) {
 	c := t.sidecar
 	t.mu.Unlock()
 	if c != nil {
-		nodes, err := t.stack.nodes(ctx, c) // fails while the sidecar ends; then nothing is known
+		nodes, err := c.nodes(ctx) // fails while the sidecar ends; then nothing is known
 		if err == nil {
 			for _, n := range nodes {
 				now.Nodes[n.ID], now.Sessions[n.ID], now.Creating[n.ID] = n.Health, n.Sessions, n.Creating
@@ -104,7 +104,8 @@ func (t *timeline) sample(ctx context.Context) {
 		}
 	}
 	if c != nil {
-		now.Moved, _ = t.stack.moved(ctx, c) // likewise
+		done, _ := c.pool(ctx) // fails with it
+		now.Moved = done.Moved
 	}
 	nodes, err := t.stack.control.Nodes(ctx)
 	t.mu.Lock()

@@ -58,14 +58,14 @@ func slowAfterKill(ctx context.Context, r *run) (func(), error) {
 // merged: with all nodes behind one address sessions rest where they are, a node that dies costs what is
 // in flight on it, and a rolling restart fails nothing but transactions that last too long.
 func merged(ctx context.Context, r *run) (func(), error) {
-	before, err := r.stack.pool(ctx, r.sidecar)
+	before, err := r.sidecar.pool(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := r.normal(ctx); err != nil {
 		return nil, err
 	}
-	quiet, err := r.stack.pool(ctx, r.sidecar)
+	quiet, err := r.sidecar.pool(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (r *run) owner(ctx context.Context) (owner uint32, err error) {
 
 // primary is the pile that the sidecar takes for the primary one, and the part of the sessions that it has.
 func (r *run) primary(ctx context.Context) (pile string, share float64, err error) {
-	nodes, err := r.stack.nodes(ctx, r.sidecar)
+	nodes, err := r.sidecar.nodes(ctx)
 	in, all := 0, 0
 	for _, n := range nodes {
 		all += n.Sessions
