@@ -97,7 +97,7 @@ func TestDocsHaveTheAnswers(t *testing.T) {
 			err := failure.err(s.undone, s.parts, s.schema)
 			f := faultOf(err, s.deed)
 			checkAnswer(t, failure, s.name, err, s.deed, f)
-			fmt.Fprintf(&b, " `%s`", f.code.name)
+			fmt.Fprintf(&b, " `%s`", f.code.Name)
 			if f.safe {
 				b.WriteString(", safe")
 			}
@@ -134,11 +134,11 @@ func checkAnswer(t *testing.T, failure failure, stake string, err error, d deed,
 		t.Errorf("%s: a pause of %v before a call that must not be repeated", name, f.after)
 	}
 	p, st := f.proto(""), status.Convert(statusOf(f, ""))
-	if p.Status != uint32(f.code.http) || st.Code() != f.code.grpc || p.SafeToRetry != f.safe || p.OutcomeUnknown != f.unknown {
-		t.Errorf("%s: HTTP %d, gRPC %v; want those of %s", name, p.Status, st.Code(), f.code.name)
+	if p.Status != uint32(f.code.HTTP) || st.Code() != f.code.GRPC || p.SafeToRetry != f.safe || p.OutcomeUnknown != f.unknown {
+		t.Errorf("%s: HTTP %d, gRPC %v; want those of %s", name, p.Status, st.Code(), f.code.Name)
 	}
 	if !slices.Contains(append(slices.Collect(maps.Values(ydbCodes)), ownCodes...), f.code) {
-		t.Errorf("%s: %s is in no table", name, f.code.name)
+		t.Errorf("%s: %s is in no table", name, f.code.Name)
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -37,7 +38,7 @@ func TestFaultsOfApps(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		err   error
-		code  *code
+		code  *Code
 		words string // in the message
 		after time.Duration
 	}{
@@ -52,7 +53,7 @@ func TestFaultsOfApps(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := faultOf(tc.err, deed{})
 			if f.code != tc.code || !strings.Contains(f.message, tc.words) || !f.safe || f.unknown || f.after != tc.after {
-				t.Errorf("%s: %+v; want %s with %q", f.message, f, tc.code.name, tc.words)
+				t.Errorf("%s: %+v; want %s with %q", f.message, f, tc.code.Name, tc.words)
 			}
 			if f := faultOf(tc.err, deed{unsure: true}); !f.unknown {
 				t.Error("what an earlier attempt may have kept is forgotten")
@@ -296,7 +297,7 @@ func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
 			defer func() { stop(); run.Wait(); _ = driver.Close() }()
 			limited, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			_, err = client.Any(limited, upstream.Call{Name: "DescribeTable", Method: methodDescribeTable}, func(context.Context, grpc.ClientConnInterface) error { return nil })
+			_, err = client.Any(limited, upstream.Call{Name: "DescribeTable", Method: protocol.Named(protocol.TableService + "DescribeTable")}, func(context.Context, grpc.ClientConnInterface) error { return nil })
 			if err == nil || !strings.Contains(err.Error(), tc.place) {
 				t.Fatalf("%v; want %s in it, for the log", err, tc.place)
 			}

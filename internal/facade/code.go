@@ -9,102 +9,102 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// code is one row of the error map: a stable name, what it is on either face,
+// Code is one row of the error map: a stable name, what it is on either face,
 // and what the caller can do about it. docs/api.md shows the same table; a test
 // compares them.
-type code struct {
-	name string
-	http int
-	grpc codes.Code
-	// safe says that nothing was kept, so that the same call (inside a
+type Code struct {
+	Name string
+	HTTP int
+	GRPC codes.Code
+	// Safe says that nothing was kept, so that the same call (inside a
 	// transaction: the whole transaction) may be sent again and may succeed. For
 	// codes that depend on the case it is the usual one; fault has the truth.
-	safe  bool
-	title string
-	hint  string
+	Safe  bool
+	Title string
+	Hint  string // what to do
 }
 
 // The sidecar's own codes.
 var (
-	codeBadRequest = &code{"BAD_REQUEST", http.StatusBadRequest, codes.InvalidArgument, false,
+	codeBadRequest = &Code{"BAD_REQUEST", http.StatusBadRequest, codes.InvalidArgument, false,
 		"The request is malformed", "Correct the request; the message names the field."}
-	codeLimit = &code{"LIMIT_EXCEEDED", http.StatusRequestEntityTooLarge, codes.ResourceExhausted, false,
+	codeLimit = &Code{"LIMIT_EXCEEDED", http.StatusRequestEntityTooLarge, codes.ResourceExhausted, false,
 		"The request exceeds a limit", "Send less, or raise the setting that the message names."}
-	codeBusy = &code{"TOO_MANY_OPEN", http.StatusTooManyRequests, codes.ResourceExhausted, true,
+	codeBusy = &Code{"TOO_MANY_OPEN", http.StatusTooManyRequests, codes.ResourceExhausted, true,
 		"As many calls or transactions are open as allowed", "Try again later, or raise the setting that the message names."}
-	codeQuota = &code{"QUOTA_EXCEEDED", http.StatusTooManyRequests, codes.ResourceExhausted, true,
+	codeQuota = &Code{"QUOTA_EXCEEDED", http.StatusTooManyRequests, codes.ResourceExhausted, true,
 		"The app uses as much as it may", "Nothing was sent. Slow down, or raise the limit that the message names in apps.limits."}
-	codeMemory = &code{"MEMORY_SHORT", http.StatusServiceUnavailable, codes.ResourceExhausted, true,
+	codeMemory = &Code{"MEMORY_SHORT", http.StatusServiceUnavailable, codes.ResourceExhausted, true,
 		"The sidecar has no memory for large work now", "Nothing was kept. Try again, send less at a time, or raise the limit that the message names."}
-	codeNoToken = &code{"UNAUTHENTICATED", http.StatusUnauthorized, codes.Unauthenticated, false,
+	codeNoToken = &Code{"UNAUTHENTICATED", http.StatusUnauthorized, codes.Unauthenticated, false,
 		"A token is needed, and this is none", "Send Authorization: Bearer with a token of apps.token or apps.token_file."}
-	codeNotYours = &code{"APP_FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
+	codeNotYours = &Code{"APP_FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
 		"The name of the app belongs to another caller", "Send the token of that app, or leave X-Sidecar-App out."}
-	codeForbidden = &code{"FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
+	codeForbidden = &Code{"FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
 		"The request comes from a foreign web page or names a foreign host", "Call from a program, or list the host in http.hosts."}
-	codeMedia = &code{"UNSUPPORTED_MEDIA_TYPE", http.StatusUnsupportedMediaType, codes.InvalidArgument, false,
+	codeMedia = &Code{"UNSUPPORTED_MEDIA_TYPE", http.StatusUnsupportedMediaType, codes.InvalidArgument, false,
 		"The body has a type that is not served here", "Send the Content-Type that the message names; application/json but for rows (application/x-ndjson) and values."}
-	codeNoRoute = &code{"NO_SUCH_ROUTE", http.StatusNotFound, codes.Unimplemented, false,
+	codeNoRoute = &Code{"NO_SUCH_ROUTE", http.StatusNotFound, codes.Unimplemented, false,
 		"There is nothing at this path", "GET /openapi.yaml lists every path."}
-	codeMethod = &code{"METHOD_NOT_ALLOWED", http.StatusMethodNotAllowed, codes.Unimplemented, false,
+	codeMethod = &Code{"METHOD_NOT_ALLOWED", http.StatusMethodNotAllowed, codes.Unimplemented, false,
 		"The path does not take this method", "GET /openapi.yaml lists every path with its method."}
 
-	codeTableNotOpen = &code{"TABLE_NOT_OPEN", http.StatusForbidden, codes.PermissionDenied, false,
+	codeTableNotOpen = &Code{"TABLE_NOT_OPEN", http.StatusForbidden, codes.PermissionDenied, false,
 		"The key-value face does not serve this table", "Use a name of kv.tables, or let the operator open the table there."}
-	codeReadOnly = &code{"TABLE_READ_ONLY", http.StatusMethodNotAllowed, codes.PermissionDenied, false,
+	codeReadOnly = &Code{"TABLE_READ_ONLY", http.StatusMethodNotAllowed, codes.PermissionDenied, false,
 		"The key-value face only reads this table", "Write it by a statement, or let the operator take read_only from its entry in kv.tables."}
-	codeTableMismatch = &code{"TABLE_MISMATCH", http.StatusInternalServerError, codes.FailedPrecondition, false,
+	codeTableMismatch = &Code{"TABLE_MISMATCH", http.StatusInternalServerError, codes.FailedPrecondition, false,
 		"The table is not as its entry in kv.tables says", "Correct the entry in kv.tables, or the table; the message says what differs."}
-	codeKeyNotFound = &code{"KEY_NOT_FOUND", http.StatusNotFound, codes.NotFound, false,
+	codeKeyNotFound = &Code{"KEY_NOT_FOUND", http.StatusNotFound, codes.NotFound, false,
 		"There is no row with this id", "Treat it as missing, or put it."}
-	codeKeyTooLarge = &code{"KEY_TOO_LARGE", http.StatusRequestHeaderFieldsTooLarge, codes.ResourceExhausted, false,
+	codeKeyTooLarge = &Code{"KEY_TOO_LARGE", http.StatusRequestHeaderFieldsTooLarge, codes.ResourceExhausted, false,
 		"The id exceeds a limit", "Send a shorter id."}
-	codeCondition = &code{"CONDITION_FAILED", http.StatusPreconditionFailed, codes.FailedPrecondition, false,
+	codeCondition = &Code{"CONDITION_FAILED", http.StatusPreconditionFailed, codes.FailedPrecondition, false,
 		"The row is not as the condition asks", "Nothing was written. Get the row, and decide anew with its version."}
 
-	codePoolTimeout = &code{"POOL_TIMEOUT", http.StatusServiceUnavailable, codes.Unavailable, true,
+	codePoolTimeout = &Code{"POOL_TIMEOUT", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"No session came free before the deadline", "Nothing was sent. Give more time, or raise pool.max."}
-	codeQueueFull = &code{"QUEUE_FULL", http.StatusTooManyRequests, codes.ResourceExhausted, true,
+	codeQueueFull = &Code{"QUEUE_FULL", http.StatusTooManyRequests, codes.ResourceExhausted, true,
 		"The line for a session is full", "Nothing was sent. Slow down, or raise pool.queue or pool.max."}
-	codeShedDeadline = &code{"SHED_DEADLINE", http.StatusServiceUnavailable, codes.Unavailable, true,
+	codeShedDeadline = &Code{"SHED_DEADLINE", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"It could not be done before the deadline", "Nothing was sent. Try again after retry_after_ms, give it more time, or raise pool.max."}
-	codeShedDelay = &code{"SHED_DELAY", http.StatusServiceUnavailable, codes.Unavailable, true,
+	codeShedDelay = &Code{"SHED_DELAY", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"Too many calls wait for a session", "Nothing was sent. Slow down, or raise pool.max, or the setting that the message names."}
-	codeNoNode = &code{"NO_HEALTHY_NODE", http.StatusServiceUnavailable, codes.Unavailable, true,
+	codeNoNode = &Code{"NO_HEALTHY_NODE", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"No node of the cluster can be used", "Nothing was sent. GET /v1/status shows what is wrong with each node."}
-	codeDraining = &code{"DRAINING", http.StatusServiceUnavailable, codes.Unavailable, true,
+	codeDraining = &Code{"DRAINING", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"This sidecar is stopping", "Nothing was sent. Try again; a restarted sidecar will serve it."}
-	codeUpstreamLost = &code{"UPSTREAM_LOST", http.StatusServiceUnavailable, codes.Unavailable, true,
+	codeUpstreamLost = &Code{"UPSTREAM_LOST", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"The database could not be reached, or the connection broke", "Nothing was kept. Send it again."}
-	codeRefused = &code{"UPSTREAM_REFUSED", http.StatusBadGateway, codes.FailedPrecondition, false,
+	codeRefused = &Code{"UPSTREAM_REFUSED", http.StatusBadGateway, codes.FailedPrecondition, false,
 		"The cluster refuses the call for good", "The same call would be refused again. Look at ydb.url and the version of the cluster; the message has the gRPC code."}
-	codeUnknown = &code{"OUTCOME_UNKNOWN", http.StatusInternalServerError, codes.Unknown, false,
+	codeUnknown = &Code{"OUTCOME_UNKNOWN", http.StatusInternalServerError, codes.Unknown, false,
 		"It may have run", "Read back whether it was kept, or mark the call idempotent if it may run twice."}
-	codeDeadline = &code{"DEADLINE_EXCEEDED", http.StatusGatewayTimeout, codes.DeadlineExceeded, false,
+	codeDeadline = &Code{"DEADLINE_EXCEEDED", http.StatusGatewayTimeout, codes.DeadlineExceeded, false,
 		"The deadline ended first", "outcome_unknown says whether it may have run. Give more time with timeout, or raise api.timeout."}
-	codeCancelled = &code{"CANCELLED", 499, codes.Canceled, false,
+	codeCancelled = &Code{"CANCELLED", 499, codes.Canceled, false,
 		"The caller went away", "outcome_unknown says whether it may have run."}
 
-	codeStreamEnded = &code{"STREAM_ENDED", http.StatusConflict, codes.Aborted, true,
+	codeStreamEnded = &Code{"STREAM_ENDED", http.StatusConflict, codes.Aborted, true,
 		"The stream of rows was ended", "The message says why. What was not acknowledged may be sent again on a new stream, unless another stream took the place of this one."}
 
-	codeTxLost = &code{"TX_LOST", http.StatusGone, codes.Aborted, true,
+	codeTxLost = &Code{"TX_LOST", http.StatusGone, codes.Aborted, true,
 		"The transaction is not open", "Nothing of it was kept, unless outcome_unknown says otherwise. Begin a new one and repeat all of it."}
-	codeTxCommitted = &code{"TX_COMMITTED", http.StatusConflict, codes.FailedPrecondition, false,
+	codeTxCommitted = &Code{"TX_COMMITTED", http.StatusConflict, codes.FailedPrecondition, false,
 		"The transaction was committed", "It is done; begin a new one."}
-	codeTxBusy = &code{"TX_BUSY", http.StatusConflict, codes.Aborted, true,
+	codeTxBusy = &Code{"TX_BUSY", http.StatusConflict, codes.Aborted, true,
 		"Another call of the transaction is running", "Send the statements of a transaction one after the other."}
-	codeSeqRepeated = &code{"SEQ_REPEATED", http.StatusConflict, codes.AlreadyExists, false,
+	codeSeqRepeated = &Code{"SEQ_REPEATED", http.StatusConflict, codes.AlreadyExists, false,
 		"The statement was run, and its outcome is not kept", "It was run once and not again. Go on with the next seq, or roll back."}
-	codeSeqOrder = &code{"SEQ_OUT_OF_ORDER", http.StatusConflict, codes.FailedPrecondition, false,
+	codeSeqOrder = &Code{"SEQ_OUT_OF_ORDER", http.StatusConflict, codes.FailedPrecondition, false,
 		"The statement is out of order", "seq goes up by one with each statement; a repeat must be the same statement."}
 
-	codeInternal = &code{"INTERNAL", http.StatusInternalServerError, codes.Internal, false,
+	codeInternal = &Code{"INTERNAL", http.StatusInternalServerError, codes.Internal, false,
 		"A fault of the sidecar", "The log has it under the trace_id."}
 )
 
 // ownCodes lists them in the order of docs/api.md.
-var ownCodes = []*code{
+var ownCodes = []*Code{
 	codeBadRequest, codeLimit, codeBusy, codeQuota, codeMemory, codeNoToken, codeNotYours, codeForbidden, codeMedia, codeNoRoute, codeMethod,
 	codeTableNotOpen, codeReadOnly, codeTableMismatch, codeKeyNotFound, codeKeyTooLarge, codeCondition,
 	codePoolTimeout, codeQueueFull, codeShedDeadline, codeShedDelay, codeNoNode, codeDraining, codeUpstreamLost, codeRefused, codeUnknown, codeDeadline, codeCancelled,
@@ -113,7 +113,7 @@ var ownCodes = []*code{
 
 // ydbCodes are the answers of the database itself. UNDETERMINED is missing: it
 // is OUTCOME_UNKNOWN.
-var ydbCodes = map[Ydb.StatusIds_StatusCode]*code{
+var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 	Ydb.StatusIds_BAD_REQUEST: {"YDB_BAD_REQUEST", http.StatusBadRequest, codes.InvalidArgument, false,
 		"The database does not understand the request", "issues say what is wrong."},
 	Ydb.StatusIds_UNAUTHORIZED: {"YDB_UNAUTHORIZED", http.StatusForbidden, codes.PermissionDenied, false,
@@ -153,33 +153,22 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*code{
 }
 
 // codeYDB finds the row of a status; one newer than this table is INTERNAL to callers.
-func codeYDB(s Ydb.StatusIds_StatusCode) *code {
+func codeYDB(s Ydb.StatusIds_StatusCode) *Code {
 	if c, ok := ydbCodes[s]; ok {
 		return c
 	}
-	return &code{"YDB_" + s.String(), http.StatusInternalServerError, codes.Unknown, false,
+	return &Code{"YDB_" + s.String(), http.StatusInternalServerError, codes.Unknown, false,
 		"The database answered with a status that this sidecar does not know", "issues say more."}
-}
-
-// Code is one row of the error map as the reference shows it.
-type Code struct {
-	Name  string
-	HTTP  int
-	GRPC  codes.Code
-	Safe  bool // usually nothing was kept and the same call may be sent again; each error says it of itself
-	Title string
-	Hint  string // what to do
 }
 
 // Codes lists the error map: the sidecar's own codes, then those of the database.
 func Codes() []Code {
-	all := slices.Clone(ownCodes)
-	for _, s := range slices.Sorted(maps.Keys(ydbCodes)) {
-		all = append(all, ydbCodes[s])
+	out := make([]Code, 0, len(ownCodes)+len(ydbCodes))
+	for _, c := range ownCodes {
+		out = append(out, *c)
 	}
-	out := make([]Code, len(all))
-	for i, c := range all {
-		out[i] = Code{c.name, c.http, c.grpc, c.safe, c.title, c.hint}
+	for _, s := range slices.Sorted(maps.Keys(ydbCodes)) {
+		out = append(out, *ydbCodes[s])
 	}
 	return out
 }

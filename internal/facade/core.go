@@ -65,7 +65,7 @@ type coreService struct {
 	tel    *telemetry
 	meter  *history.Meter // nil: none
 
-	client  *upstream.Client // that Driver is made of; nil: of another one, and calls are no Turns
+	client  *upstream.Client // the one that Driver is made of; nil: it is made of another one, and calls are no Turns
 	senders sync.WaitGroup   // goroutines that end with handlers: they send and receive for streams, and end transactions
 }
 
@@ -284,6 +284,9 @@ func (s *coreService) enter(in context.Context, c *call) (ctx context.Context, e
 	c.reserved.Begin(s.deps.Requests, &c.app.Held, c.from)
 	return ctx, nil
 }
+
+// came says that all of a call is here, or why it cannot go on.
+func (s *coreService) came(c *call) error { return s.gate.came(c.open) }
 
 // run runs a part of a call that was let in.
 func (c *call) run(f func() error) (err error) {

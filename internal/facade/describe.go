@@ -40,6 +40,9 @@ func (s *coreService) absolute(table, field string) (string, error) {
 
 const maxPath = 1 << 10
 
+// inDatabase reports whether an absolute path is in the database.
+func (s *coreService) inDatabase(path string) bool { return within(path, s.deps.Database) }
+
 func within(table, database string) bool {
 	rest, ok := strings.CutPrefix(table, database)
 	return ok && (rest == "" || rest[0] == '/')

@@ -22,12 +22,12 @@ const docs = "../../docs/api.md"
 func codeTable() string {
 	var b strings.Builder
 	b.WriteString("| code | HTTP | gRPC | safe | meaning | what to do |\n|---|---|---|---|---|---|\n")
-	row := func(c *code) {
+	row := func(c *Code) {
 		safe := "no"
-		if c.safe {
+		if c.Safe {
 			safe = "yes"
 		}
-		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s | %s |\n", c.name, c.http, c.grpc, safe, c.title, c.hint)
+		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s | %s |\n", c.Name, c.HTTP, c.GRPC, safe, c.Title, c.Hint)
 	}
 	for _, c := range ownCodes {
 		row(c)
@@ -85,10 +85,10 @@ func TestKVDocsNameTheSettings(t *testing.T) {
 func TestEveryStatusHasACode(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range ownCodes {
-		if seen[c.name] {
-			t.Errorf("%s stands twice", c.name)
+		if seen[c.Name] {
+			t.Errorf("%s stands twice", c.Name)
 		}
-		seen[c.name] = true
+		seen[c.Name] = true
 	}
 	for n, name := range Ydb.StatusIds_StatusCode_name {
 		s := Ydb.StatusIds_StatusCode(n)
@@ -96,7 +96,7 @@ func TestEveryStatusHasACode(t *testing.T) {
 		case Ydb.StatusIds_STATUS_CODE_UNSPECIFIED, Ydb.StatusIds_SUCCESS, Ydb.StatusIds_UNDETERMINED:
 			continue
 		}
-		if c := ydbCodes[s]; c == nil || c.name != "YDB_"+name {
+		if c := ydbCodes[s]; c == nil || c.Name != "YDB_"+name {
 			t.Errorf("%s has the code %v; want YDB_%s", name, c, name)
 		}
 	}

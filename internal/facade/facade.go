@@ -94,19 +94,19 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	core, err := newCore(coreConfig{API: cfg.API, Tx: cfg.Tx}, deps)
+	calls, err := newCore(coreConfig{API: cfg.API, Tx: cfg.Tx}, deps)
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{core: core}
-	if err := s.kv.open(core, cfg.KV); err != nil {
+	s := &Service{core: calls}
+	if err := s.kv.open(calls, cfg.KV); err != nil {
 		return nil, err
 	}
-	if err := s.rows.open(core, cfg.Ingest); err != nil {
+	if err := s.rows.open(calls, cfg.Ingest); err != nil {
 		return nil, err
 	}
-	s.grpc.open(core, &s.kv, &s.rows)
-	if err := s.http.open(core, &s.kv, &s.rows, cfg.HTTP); err != nil {
+	s.grpc.open(calls, &s.kv, &s.rows)
+	if err := s.http.open(calls, &s.kv, &s.rows, cfg.HTTP); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -26,7 +26,7 @@ import (
 
 // fault is an error in the words of the API: what a caller gets over either face.
 type fault struct {
-	code    *code
+	code    *Code
 	message string // for the caller; may quote the statement, so it is not logged
 	ydb     string // name of the YDB status; "" if the database did not answer
 	issues  []*Ydb_Issue.IssueMessage
@@ -39,7 +39,7 @@ type fault struct {
 	relayed error  // the gRPC status of another process, which is handed on as it came
 }
 
-func (f *fault) Error() string { return f.code.name + ": " + f.message }
+func (f *fault) Error() string { return f.code.Name + ": " + f.message }
 
 func (f *fault) Unwrap() error { return f.cause }
 
@@ -51,9 +51,9 @@ func (f *fault) with(change func(*fault)) *fault {
 }
 
 // faultf makes a fault with the usual meaning of its code.
-func faultf(c *code, format string, args ...any) *fault {
-	passing := c.safe || c == codeUnknown || c == codeDeadline || c == codeCancelled
-	return &fault{code: c, message: fmt.Sprintf(format, args...), safe: c.safe, passing: passing, after: pause(c)}
+func faultf(c *Code, format string, args ...any) *fault {
+	passing := c.Safe || c == codeUnknown || c == codeDeadline || c == codeCancelled
+	return &fault{code: c, message: fmt.Sprintf(format, args...), safe: c.Safe, passing: passing, after: pause(c)}
 }
 
 // asked reports whether the fault is an answer that callers ask for: there is no row with
@@ -92,7 +92,7 @@ func badAnswer(err error) error {
 var errBadAnswer = errors.New("the database sent a row that does not fit its columns")
 
 // pause is how long a caller should wait before it sends the call again.
-func pause(c *code) time.Duration {
+func pause(c *Code) time.Duration {
 	switch c {
 	case codeQueueFull, codeBusy, codePoolTimeout:
 		return 100 * time.Millisecond
@@ -349,12 +349,12 @@ func backoff(b ydbstatus.Backoff) time.Duration {
 // proto builds what is sent, the same over both faces.
 func (f *fault) proto(traceID string) *sidecarv1.Error {
 	left := maxIssues
-	hint := cmp.Or(f.hint, f.code.hint)
-	if f.unknown && f.code.safe {
-		hint = codeUnknown.hint // the usual one says that nothing was kept
+	hint := cmp.Or(f.hint, f.code.Hint)
+	if f.unknown && f.code.Safe {
+		hint = codeUnknown.Hint // the usual one says that nothing was kept
 	}
 	return &sidecarv1.Error{
-		Code: f.code.name, Message: clip(f.message, maxMessage), Status: uint32(f.code.http),
+		Code: f.code.Name, Message: clip(f.message, maxMessage), Status: uint32(f.code.HTTP),
 		YdbStatus: f.ydb, Issues: issues(f.issues, 0, &left), SafeToRetry: f.safe, OutcomeUnknown: f.unknown,
 		RetryAfterMs: f.after.Milliseconds(), Hint: hint, TraceId: traceID,
 	}

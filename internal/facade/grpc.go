@@ -25,8 +25,8 @@ type grpcAPI struct {
 }
 
 // open makes the API ready for its first call.
-func (a *grpcAPI) open(core *coreService, kv *keyValue, rows *rowStreams) {
-	a.core, a.kv, a.rows = core, kv, rows
+func (a *grpcAPI) open(s *coreService, kv *keyValue, rows *rowStreams) {
+	a.core, a.kv, a.rows = s, kv, rows
 }
 
 // Register makes the gRPC face known to a server made with ServerOptions.

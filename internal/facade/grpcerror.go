@@ -48,7 +48,7 @@ func statusOf(f *fault, traceID string) error {
 		body.Issues = nil // the message has their texts
 		body.Message = clip(body.Message, maxMessage/2)
 	}
-	st := status.New(f.code.grpc, clip(body.Message, maxMessage/2))
+	st := status.New(f.code.GRPC, clip(body.Message, maxMessage/2))
 	if full, err := st.WithDetails(append(details, body)...); err == nil {
 		st = full
 	}

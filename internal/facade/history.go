@@ -20,7 +20,7 @@ func (s *coreService) remember(c *call, f *fault, took time.Duration) {
 		Queue: fromMS(i.QueueMs), Acquire: fromMS(max(i.AcquireMs-i.QueueMs, 0)), Hop: fromMS(i.HopMs), Server: fromMS(i.ServerMs),
 		App: c.app.Name(), Trace: c.leadsTo}
 	if f != nil && f.code != codeKeyNotFound && f.code != codeCondition { // those are answers
-		h.Status = f.code.name
+		h.Status = f.code.Name
 	}
 	s.meter.Add(&h)
 }

@@ -92,10 +92,10 @@ type httpAPI struct {
 }
 
 // open makes the API ready for its first request.
-func (a *httpAPI) open(core *coreService, kv *keyValue, rows *rowStreams, cfg HTTP) (err error) {
-	a.core, a.kv, a.rows = core, kv, rows
-	a.bodies.rate, a.bodies.burst = bodyRate*runtime.GOMAXPROCS(0), core.cfg.API.MaxBody
-	a.discards.rate, a.discards.burst = discardRate, core.cfg.API.MaxBody
+func (a *httpAPI) open(s *coreService, kv *keyValue, rows *rowStreams, cfg HTTP) (err error) {
+	a.core, a.kv, a.rows = s, kv, rows
+	a.bodies.rate, a.bodies.burst = bodyRate*runtime.GOMAXPROCS(0), s.cfg.API.MaxBody
+	a.discards.rate, a.discards.burst = discardRate, s.cfg.API.MaxBody
 	if a.guard, err = loopback.New(cfg.Hosts); err != nil {
 		return fmt.Errorf("http.hosts: %w", err)
 	}
@@ -491,6 +491,6 @@ func writeProblem(w http.ResponseWriter, f *fault, traceID string) {
 	if f.after >= time.Second/2 {
 		h.Set("Retry-After", strconv.Itoa(int((f.after+time.Second-1)/time.Second)))
 	}
-	w.WriteHeader(f.code.http)
+	w.WriteHeader(f.code.HTTP)
 	_, _ = w.Write(body) // whoever does not read it is told nothing
 }

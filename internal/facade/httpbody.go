@@ -47,7 +47,7 @@ func (a *httpAPI) bodyUpTo(x *exchange, limit int, setting string, check func(st
 	if err == nil {
 		x.read = true
 		x.here()
-		err = a.core.gate.came(x.call.open)
+		err = a.core.came(x.call)
 	}
 	_, refused := errors.AsType[*fault](err)
 	switch {

@@ -227,7 +227,7 @@ func (a *httpAPI) explain(x *exchange) error {
 func (a *httpAPI) describe(x *exchange) error {
 	// HTTP servers fold the two slashes before an absolute path into one.
 	path := x.r.PathValue("path")
-	if within("/"+path, a.core.deps.Database) {
+	if a.core.inDatabase("/" + path) {
 		path = "/" + path
 	}
 	d, err := a.core.describeTable(x.ctx, x.call, path, "")

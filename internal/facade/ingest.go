@@ -37,9 +37,9 @@ type rowStreams struct {
 }
 
 // open makes the engine of the streams.
-func (r *rowStreams) open(core *coreService, cfg ingest.Config) (err error) {
-	r.core, r.cfg = core, cfg
-	r.engine, err = ingest.New(cfg, ingest.Deps{Tracer: core.deps.Batches, Meter: core.deps.Meter})
+func (r *rowStreams) open(s *coreService, cfg ingest.Config) (err error) {
+	r.core, r.cfg = s, cfg
+	r.engine, err = ingest.New(cfg, ingest.Deps{Tracer: s.deps.Batches, Meter: s.deps.Meter})
 	return err
 }
 

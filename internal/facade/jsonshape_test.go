@@ -116,7 +116,7 @@ func TestManyMembersTakeWhatIsCounted(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
 		most       int // bytes
-		want       *code
+		want       *Code
 	}{
 		{"few", object(fewMembers - 1), 0, nil},
 		{"rows of many columns", `[` + strings.Repeat(object(2*fewMembers-2)+`,`, 1000) + `0]`, 2 * fewMembers * memberCost, nil},

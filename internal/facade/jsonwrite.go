@@ -226,7 +226,7 @@ func appendProblem(b []byte, f *fault, traceID string) []byte {
 	b = append(b, `{"type":`...)
 	b = appendText(b, "urn:ydb-sidecar:"+body.Code)
 	b = append(b, `,"title":`...)
-	b = appendText(b, f.code.title)
+	b = appendText(b, f.code.Title)
 	b = append(b, `,"detail":`...)
 	b = appendText(b, body.Message)
 	b = append(b, ',')

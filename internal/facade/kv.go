@@ -25,8 +25,8 @@ type keyValue struct {
 }
 
 // open opens the tables of the settings. It is called once, before the first call.
-func (k *keyValue) open(core *coreService, cfg KV) error {
-	k.core, k.cfg = core, cfg
+func (k *keyValue) open(s *coreService, cfg KV) error {
+	k.core, k.cfg = s, cfg
 	k.tables = make(map[string]*kvTable, len(cfg.Tables))
 	for _, entry := range cfg.Tables {
 		path, err := k.core.absolute(entry.Path, entry.Name)

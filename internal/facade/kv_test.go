@@ -390,7 +390,7 @@ func TestKVIsOffWithoutTables(t *testing.T) {
 
 func TestKVWhileDraining(t *testing.T) {
 	b := start(t, withKV(t, plainEntry), shelf(t))
-	b.s.core.gate.drain()
+	b.s.core.refuseNew()
 	b.each(t, func(t *testing.T, face contract.Client) {
 		_, err := face.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
 		refused(t, err, "DRAINING", true, false)

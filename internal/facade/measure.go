@@ -46,9 +46,9 @@ func newMeasures(histogram latency.Maker) measures {
 func (m *measures) record(c *call, f *fault, took time.Duration) {
 	k := seriesKey{name: c.name, route: c.route}
 	if f != nil {
-		k.grpc = f.code.grpc
+		k.grpc = f.code.GRPC
 		if !f.asked() {
-			k.code = f.code.name
+			k.code = f.code.Name
 		}
 	}
 	if c.route == nil {
@@ -61,7 +61,7 @@ func (m *measures) record(c *call, f *fault, took time.Duration) {
 
 // stray measures a request that is no call: refused before its route was known.
 func (m *measures) stray(r *http.Request, f *fault, took time.Duration) {
-	m.http.Add(seriesKey{method: methodName(r.Method), status: f.code.http, tls: r.TLS != nil, code: f.code.name}, took)
+	m.http.Add(seriesKey{method: methodName(r.Method), status: f.code.HTTP, tls: r.TLS != nil, code: f.code.Name}, took)
 }
 
 // methodName is a method as metrics may have it: one of a few.
@@ -79,7 +79,7 @@ func (c *call) httpStatus(f *fault) int {
 	case c.status != 0:
 		return c.status
 	case f != nil:
-		return f.code.http
+		return f.code.HTTP
 	}
 	return http.StatusOK
 }
@@ -116,7 +116,7 @@ func (s *coreService) logCall(c *call, f *fault, took time.Duration) {
 		line.App, line.Class = c.app.Name(), c.class.String()
 	}
 	if f != nil {
-		line.Status, line.Reason = ydbstatus.CodeName(f.code.grpc), f.code.name
+		line.Status, line.Reason = ydbstatus.CodeName(f.code.GRPC), f.code.Name
 	}
 	if c.route != nil {
 		line.Face, line.Route, line.Status = "http", c.route.Method+" "+c.route.Path, strconv.Itoa(c.httpStatus(f))
@@ -131,6 +131,6 @@ func (s *coreService) logCall(c *call, f *fault, took time.Duration) {
 func (s *coreService) strayed(r *http.Request, f *fault, took time.Duration) {
 	s.tel.measures.stray(r, f, took)
 	if s.deps.Access.Wants(true, took) {
-		s.deps.Access.Write(accesslog.Call{Face: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.code.http), Reason: f.code.name, Took: took})
+		s.deps.Access.Write(accesslog.Call{Face: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.code.HTTP), Reason: f.code.Name, Took: took})
 	}
 }

@@ -44,6 +44,9 @@ type otherProcess struct {
 	handed  atomic.Uint64                // calls handed over to it
 }
 
+// there reports whether there is another process.
+func (o *otherProcess) there() bool { return o.process.Load() != nil }
+
 // ownerOf returns the other process if the transaction of that id is its own, and the call
 // of ctx may be handed over.
 func (o *otherProcess) ownerOf(ctx context.Context, c *call, id string) *OtherProcess {
@@ -105,16 +108,16 @@ func unanswered(ctx context.Context, err error, commits bool) *fault {
 	return f
 }
 
-func codeNamed(name string) *code {
+func codeNamed(name string) *Code {
 	for _, c := range ownCodes {
-		if c.name == name {
+		if c.Name == name {
 			return c
 		}
 	}
 	for _, c := range ydbCodes {
-		if c.name == name {
+		if c.Name == name {
 			return c
 		}
 	}
-	return &code{name: name, http: http.StatusInternalServerError, grpc: codes.Unknown}
+	return &Code{Name: name, HTTP: http.StatusInternalServerError, GRPC: codes.Unknown}
 }

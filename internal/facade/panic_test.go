@@ -77,7 +77,7 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 		}
 		_, err = c.Execute(t.Context(), contract.Statement{SQL: "PANIC", Tx: &contract.TxSelector{ID: tx.ID}})
 		refused(t, err, "INTERNAL", false, false) // it is rolled back
-		if n := b.s.core.tx.leases.Size(); n != 0 {
+		if n := b.s.State().Transactions; n != 0 {
 			t.Errorf("%d transactions are open", n)
 		}
 	})

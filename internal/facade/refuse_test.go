@@ -80,7 +80,7 @@ func TestEarlyRefusalsDoNotWaitForTheBody(t *testing.T) {
 			}
 			t.Run(tc.name+"_"+how, func(t *testing.T) {
 				if strings.HasPrefix(tc.name, "draining") {
-					b.s.core.gate.drain()
+					b.s.core.refuseNew()
 					b.s.rows.engine.Drain()
 				}
 				conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
@@ -159,7 +159,7 @@ func TestEarlyRefusalsOverHTTP2(t *testing.T) {
 	for _, tc := range early {
 		t.Run(tc.name, func(t *testing.T) {
 			if strings.HasPrefix(tc.name, "draining") {
-				b.s.core.gate.drain()
+				b.s.core.refuseNew()
 				b.s.rows.engine.Drain()
 			}
 			body, more := io.Pipe()

@@ -87,13 +87,13 @@ func (t *telemetry) spans(c *call, f *fault, took time.Duration) {
 	}
 	if f != nil {
 		if !f.asked() {
-			attrs = append(attrs, attribute.String("error.type", f.code.name))
+			attrs = append(attrs, attribute.String("error.type", f.code.Name))
 		}
 		if f.ydb != "" {
 			attrs = append(attrs, attribute.String("db.response.status_code", f.ydb))
 		}
-		if f.code.http >= 500 {
-			s.Failed = f.code.name
+		if f.code.HTTP >= 500 {
+			s.Failed = f.code.Name
 		}
 	}
 	s.Attributes = attrs

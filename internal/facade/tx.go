@@ -417,7 +417,7 @@ func (x *transactions) fault(id string, err error, mayBeOver bool) *fault {
 	default:
 		f.message += "a statement failed"
 		if _, t, err := x.leases.Look(id); err == nil && t.fate != nil {
-			f.message += " with " + t.fate.code.name
+			f.message += " with " + t.fate.code.Name
 			f.unknown, f.safe = t.fate.unknown, !t.fate.unknown
 		}
 	}

@@ -413,7 +413,7 @@ func TestConcurrentCallsOfOneTransaction(t *testing.T) {
 func TestDrain(t *testing.T) {
 	eachTx(t, small(), numbered, func(c txCase) {
 		id := c.begin()
-		c.s.core.gate.drain() // as Drain does first: from here on it has begun
+		c.s.core.refuseNew() // as Drain does first: from here on it has begun
 		drained := make(chan error, 1)
 		go func() { drained <- c.s.Drain(context.Background()) }()
 		for name, err := range map[string]error{
