@@ -14,10 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
@@ -25,7 +23,6 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
-	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 	"github.com/ydb-sidecar/sidecar/proof/short"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -407,45 +404,6 @@ func TestRequestsThatWaitForTheLaneCount(t *testing.T) {
 	refused(t, run(), "MEMORY_SHORT", true, false)
 	place.Leave()
 	waiting.Wait()
-}
-
-// slowRows take a part of a slice for each row.
-type slowRows struct{ jsonRows }
-
-func (r slowRows) read(columns *yql.Rows, row []byte, into *yql.Cells) error {
-	time.Sleep(lane.Slice / lookEach)
-	return r.jsonRows.read(columns, row, into)
-}
-
-// A large bulk gives its place in the lane to others every lane.Slice.
-func TestLongBulksLetOthersWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const rows = 10 * lookEach
-		given := map[string]*Ydb.Type{"a": {Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_INT64}}}
-		text := jsonRows{raw: []byte("[" + strings.Repeat(`{"a":1},`, rows-1) + `{"a":1}]`)}
-		l := lane.New(1)
-		s := &coreService{cfg: coreConfig{API: defaultAPI()}, deps: Deps{Lane: l}, large: l.NewDoor()}
-		u := &upsert{s: s, c: &call{large: true}, columns: newColumns(nil, given), rows: slowRows{text}}
-		begun, waited := time.Now(), time.Duration(0)
-		var other sync.WaitGroup
-		other.Go(func() {
-			time.Sleep(time.Millisecond)
-			place, err := l.NewDoor().Enter(t.Context())
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			waited = time.Since(begun)
-			place.Leave()
-		})
-		if err := u.encode(t.Context()); err != nil || u.read != rows {
-			t.Errorf("%d rows: %v", u.read, err)
-		}
-		other.Wait()
-		if waited > 2*lane.Slice {
-			t.Errorf("the other waited %v of %v", waited, time.Since(begun))
-		}
-	})
 }
 
 // No more names of columns are kept of a message than a row may have.

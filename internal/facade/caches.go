@@ -79,6 +79,16 @@ func (c *caches) run(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
+// statements is of how many statements the types of parameters are remembered, and how many bytes that takes.
+func (c *caches) statements() (n, bytes int) { return c.declared.Len(), c.declared.Bytes() }
+
+// forget empties what is asked before the caches are.
+func (c *caches) forget() {
+	for i := range c.lately {
+		c.lately[i].Store(nil)
+	}
+}
+
 // declarations returns the types of a statement's parameters, as far as they are known. apart: they were read now, and the cache
 // may not keep them.
 func (c *caches) declarations(sql string) (d *declared, apart bool, err error) {

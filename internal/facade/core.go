@@ -65,7 +65,7 @@ type coreService struct {
 	tel    *telemetry
 	meter  *history.Meter // nil: none
 
-	client  *upstream.Client // the one that Driver is made of; nil: it is made of another one, and calls are no Turns
+	client  *upstream.Client // is inside Driver; nil: Driver is of another kind, and calls are no Turns
 	senders sync.WaitGroup   // goroutines that end with handlers: they send and receive for streams, and end transactions
 }
 

@@ -136,8 +136,7 @@ func (s *Service) Transactions() []TransactionState { return s.core.Transactions
 // Streams lists the open streams of rows, oldest first.
 func (s *Service) Streams() []ingest.State { return s.rows.engine.State() }
 
-// EndUnused rolls back every transaction for which nothing is sent for so long
-// from now on, if tx.idle does not do so before.
+// EndUnused rolls back every transaction for which nothing is sent within the time after from now on, if tx.idle does not do so before.
 func (s *Service) EndUnused(after time.Duration) { s.core.EndUnused(after) }
 
 // Instance names this process in the ids of its transactions.

@@ -13,7 +13,10 @@ func TestAPanicInAStreamOfRowsEndsItsSender(t *testing.T) {
 	panics.LogTo(slog.New(slog.DiscardHandler))
 	defer panics.LogTo(slog.Default())
 	synctest.Test(t, func(t *testing.T) {
-		s := new(Service)
+		s, err := New(Default(), Deps{})
+		if err != nil {
+			t.Fatal(err)
+		}
 		if panics.Call("a stream of rows", func() error {
 			return ingestServer{api: &s.grpc}.rows(t.Context(), nil, ingestRequest{table: "t"}, nil)
 		}) == nil {

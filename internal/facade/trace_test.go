@@ -312,17 +312,6 @@ func TestEveryCallIsMeasured(t *testing.T) {
 	}
 }
 
-// TestTheSchemeIsMeasured: requests over TLS are told apart.
-func TestTheSchemeIsMeasured(t *testing.T) {
-	for _, secure := range []bool{false, true} {
-		want := map[bool]string{false: "http", true: "https"}[secure]
-		set := attribute.NewSet(seriesKey{method: "GET", status: 200, tls: secure}.attributes()...)
-		if v, _ := set.Value("url.scheme"); v.AsString() != want {
-			t.Errorf("TLS %t: %v; want %s", secure, set, want)
-		}
-	}
-}
-
 // TestAnswersThatWereAskedForAreNoErrors: that there is no row, or another one, is what the caller wanted to know.
 func TestAnswersThatWereAskedForAreNoErrors(t *testing.T) {
 	all := map[string]*latency.Durations{}
