@@ -242,26 +242,7 @@ func TestWhy(t *testing.T) {
 		if _, known := w.Why(9); known {
 			t.Error("explains a node that nobody knows")
 		}
-		check := func(name string, parts ...string) Why {
-			t.Helper()
-			why, known := w.Why(1)
-			if !known {
-				t.Fatalf("%s: unknown", name)
-			}
-			text, err := json.Marshal(why)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, part := range parts {
-				if !strings.Contains(why.Summary, part) {
-					t.Errorf("%s: %q does not say %q", name, why.Summary, part)
-				}
-			}
-			if len(text) > 8<<10 {
-				t.Errorf("%s: %d bytes", name, len(text))
-			}
-			return why
-		}
+		check := func(name string, parts ...string) Why { t.Helper(); return w.explains(t, name, parts...) }
 		check("new", "Node 1 is healthy since 0s. Next: probe in ", " if no call comes before.")
 		w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
 		why := check("suspect", "is suspect", "UNAVAILABLE on execute", "healthy after 1s without a bad sign if calls succeed")
@@ -298,6 +279,28 @@ func TestWhy(t *testing.T) {
 		w.settle()
 		check("gone", "Discovery does not list it", "forgotten in 6m0s unless discovery lists it again")
 	})
+}
+
+// explains returns what is said of node 1, and checks that its summary has some parts.
+func (w *world) explains(t *testing.T, name string, parts ...string) Why {
+	t.Helper()
+	why, known := w.Why(1)
+	if !known {
+		t.Fatalf("%s: unknown", name)
+	}
+	text, err := json.Marshal(why)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range parts {
+		if !strings.Contains(why.Summary, part) {
+			t.Errorf("%s: %q does not say %q", name, why.Summary, part)
+		}
+	}
+	if len(text) > 8<<10 {
+		t.Errorf("%s: %d bytes", name, len(text))
+	}
+	return why
 }
 
 func TestWhySlow(t *testing.T) {

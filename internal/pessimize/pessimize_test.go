@@ -244,19 +244,17 @@ func TestASilentConnectionEjectsAtOnce(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	t.Run("in_a_row", func(t *testing.T) {
-		inBubble(t, Default(), func(w *world) {
+	tests := map[string]func(w *world){
+		"in a row": func(w *world) {
 			w.report(1, cluster.CallExecute, cluster.BlameRefusal, 4)
 			w.is(1, cluster.Suspect)
 			w.report(1, cluster.CallExecute, cluster.BlameRefusal, 1)
 			w.is(1, cluster.Ejected)
 			if w.verdicts()[1].Unreachable {
-				t.Error("a node that refuses counts as unreachable")
+				w.Error("a node that refuses counts as unreachable")
 			}
-		})
-	})
-	t.Run("as_a_share", func(t *testing.T) {
-		inBubble(t, Default(), func(w *world) {
+		},
+		"as a share": func(w *world) {
 			for range 20 {
 				w.report(1, cluster.CallExecute, cluster.BlameSuccess, 1)
 				w.report(2, cluster.CallExecute, cluster.BlameSuccess, 3)
@@ -265,20 +263,16 @@ func TestRefusals(t *testing.T) {
 			}
 			w.is(1, cluster.Ejected)
 			w.is(2, cluster.Suspect) // one in four
-		})
-	})
-	t.Run("spread_over_windows", func(t *testing.T) {
-		inBubble(t, Default(), func(w *world) {
+		},
+		"spread over windows": func(w *world) {
 			for range 100 {
 				w.report(1, cluster.CallExecute, cluster.BlameSuccess, 1)
 				w.report(1, cluster.CallExecute, cluster.BlameRefusal, 1)
 				time.Sleep(200 * time.Millisecond) // 10 in a window
 			}
 			w.is(1, cluster.Suspect)
-		})
-	})
-	t.Run("by_all_nodes_eject_none", func(t *testing.T) {
-		inBubble(t, Default(), func(w *world) {
+		},
+		"by all nodes eject none": func(w *world) {
 			for range 100 {
 				for id := range cluster.NodeID(3) {
 					for range 5 {
@@ -290,45 +284,40 @@ func TestRefusals(t *testing.T) {
 			for id := range cluster.NodeID(3) {
 				w.is(id+1, cluster.Suspect)
 			}
-		})
-	})
-	t.Run("by_one_more_node_than_may_be_ejected", func(t *testing.T) {
-		inBubble(t, Default(), func(w *world) {
+		},
+		"by one more node than may be ejected": func(w *world) {
 			w.report(1, cluster.CallExecute, cluster.BlameRefusal, 5)
 			w.is(1, cluster.Ejected)
 			w.report(2, cluster.CallExecute, cluster.BlameRefusal, 50)
 			w.is(2, cluster.Suspect)
 			if reason := w.verdicts()[2].Reason; !strings.Contains(reason, "OVERLOADED") && !strings.Contains(reason, "UNAVAILABLE") {
-				t.Errorf("reason %q", reason)
+				w.Errorf("reason %q", reason)
 			}
-		})
-	})
-	t.Run("by_the_only_node", func(t *testing.T) {
-		inBubble(t, Default(), func(w *world) {
+		},
+		"by the only node": func(w *world) {
 			w.SetTopology(nodes(1))
 			w.settle()
 			w.report(1, cluster.CallExecute, cluster.BlameRefusal, 50)
 			w.is(1, cluster.Suspect)
-		})
-	})
-	t.Run("of_what_is_not_the_node", func(t *testing.T) {
-		inBubble(t, Default(), func(w *world) {
+		},
+		"of what is not the node": func(w *world) {
 			for range 100 {
 				w.Report(cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Detail: "OVERLOADED", Congestion: cluster.CongestedTable, Subject: "/local/t"})
 			}
 			w.settle()
 			w.is(1, cluster.Healthy)
 			if s := w.Stats().Nodes[0]; s.Congested[cluster.CongestedTable] != 100 || s.Subjects[cluster.CongestedTable] != "/local/t" {
-				t.Errorf("counted %v of %q", s.Congested, s.Subjects)
+				w.Errorf("counted %v of %q", s.Congested, s.Subjects)
 			}
-		})
-	})
-	t.Run("of_new_sessions_never_eject", func(t *testing.T) {
-		inBubble(t, Default(), func(w *world) {
+		},
+		"of new sessions never eject": func(w *world) {
 			w.report(1, cluster.CallOpen, cluster.BlameRefusal, 1000)
 			w.is(1, cluster.Suspect)
-		})
-	})
+		},
+	}
+	for name, play := range tests {
+		t.Run(name, func(t *testing.T) { inBubble(t, Default(), play) })
+	}
 }
 
 func TestASuspectRecovers(t *testing.T) {

@@ -28,59 +28,12 @@ func TestRandomWalk(t *testing.T) {
 			steps := watchDoubts(check, &doubts)
 			defer steps.stop()
 			for range 1000 {
-				id := cluster.NodeID(1 + random.IntN(4))
-				switch random.IntN(16) {
-				case 0, 1, 2, 3:
-					w.report(id, cluster.CallKind(random.IntN(cluster.CallKindSize)), cluster.Blame(random.IntN(5)), 1+random.IntN(6))
-				case 4, 5:
-					w.prober.fail(id, []error{nil, nil, ErrRefused, errors.New("down")}[random.IntN(4)])
-				case 6:
-					t := []cluster.Topology{nodes(1, 2, 3), nodes(1, 2, 3, 4), nodes(2, 3), nodes(4)}[random.IntN(4)]
-					w.SetTopology(t)
-					w.settle()
-					check.listed = len(t.Nodes)
-				case 7:
-					w.prober.mu.Lock()
-					w.prober.hang = random.IntN(4) == 0
-					w.prober.mu.Unlock()
-				case 8:
-					w.prober.take(id, []time.Duration{0, 0, 50 * time.Millisecond, 900 * time.Millisecond}[random.IntN(4)])
-				case 9, 10, 11: // some are slow, or their callers give up
-					load := map[cluster.NodeID][]traffic{}
-					for id := range cluster.NodeID(4) {
-						t := statements(100, around([]time.Duration{time.Millisecond, 50 * time.Millisecond}[random.IntN(5)/4]))
-						t.gives = []time.Duration{0, 0, 30 * time.Millisecond}[random.IntN(3)]
-						load[id+1] = []traffic{t}
-					}
-					w.drive(random.Uint64(), rand.N(3*time.Second), load)
-				case 12:
-					check.order(id, random.IntN(4), time.Duration(random.IntN(3))*5*time.Second)
-				default:
-					time.Sleep(rand.N(3 * time.Second))
-				}
+				check.disturb(w, random)
 				w.settle()
 				check.obeyed(w.verdicts())
 				steps.agree()
 			}
-			// Peace: every node still listed comes back.
-			w.prober.mu.Lock()
-			w.prober.hang = false
-			clear(w.prober.err)
-			clear(w.prober.takes)
-			w.prober.mu.Unlock()
-			w.SetTopology(nodes(1, 2, 3, 4))
-			w.settle()
-			check.listed = 4
-			for id := range cluster.NodeID(4) {
-				w.do(w.Unban(id + 1))
-				w.do(w.Undrain(id + 1))
-			}
-			time.Sleep(Default().Forget + 2*Default().EjectionMax)
-			for id, v := range w.verdicts() {
-				if v.Health != cluster.Healthy || v.Leaving || v.Unreachable || v.Banned || v.Share != 0 {
-					t.Errorf("seed %d: node %d is %+v after a long peace", seed, id, v)
-				}
-			}
+			check.peace(w)
 			for cause, n := range w.Stats().Ejections {
 				ejections[cause] += n
 			}
@@ -97,6 +50,62 @@ func TestRandomWalk(t *testing.T) {
 		}
 	}
 	t.Log(ejections, doubts)
+}
+
+// disturb does something to one node or several: calls, probes, topologies and overrides.
+func (c *walkCheck) disturb(w *world, random *rand.Rand) {
+	id := cluster.NodeID(1 + random.IntN(4))
+	switch random.IntN(16) {
+	case 0, 1, 2, 3:
+		w.report(id, cluster.CallKind(random.IntN(cluster.CallKindSize)), cluster.Blame(random.IntN(5)), 1+random.IntN(6))
+	case 4, 5:
+		w.prober.fail(id, []error{nil, nil, ErrRefused, errors.New("down")}[random.IntN(4)])
+	case 6:
+		t := []cluster.Topology{nodes(1, 2, 3), nodes(1, 2, 3, 4), nodes(2, 3), nodes(4)}[random.IntN(4)]
+		w.SetTopology(t)
+		w.settle()
+		c.listed = len(t.Nodes)
+	case 7:
+		w.prober.mu.Lock()
+		w.prober.hang = random.IntN(4) == 0
+		w.prober.mu.Unlock()
+	case 8:
+		w.prober.take(id, []time.Duration{0, 0, 50 * time.Millisecond, 900 * time.Millisecond}[random.IntN(4)])
+	case 9, 10, 11: // some are slow, or their callers give up
+		load := map[cluster.NodeID][]traffic{}
+		for id := range cluster.NodeID(4) {
+			t := statements(100, around([]time.Duration{time.Millisecond, 50 * time.Millisecond}[random.IntN(5)/4]))
+			t.gives = []time.Duration{0, 0, 30 * time.Millisecond}[random.IntN(3)]
+			load[id+1] = []traffic{t}
+		}
+		w.drive(random.Uint64(), rand.N(3*time.Second), load)
+	case 12:
+		c.order(id, random.IntN(4), time.Duration(random.IntN(3))*5*time.Second)
+	default:
+		time.Sleep(rand.N(3 * time.Second))
+	}
+}
+
+// peace ends the faults: every node still listed comes back.
+func (c *walkCheck) peace(w *world) {
+	w.prober.mu.Lock()
+	w.prober.hang = false
+	clear(w.prober.err)
+	clear(w.prober.takes)
+	w.prober.mu.Unlock()
+	w.SetTopology(nodes(1, 2, 3, 4))
+	w.settle()
+	c.listed = 4
+	for id := range cluster.NodeID(4) {
+		w.do(w.Unban(id + 1))
+		w.do(w.Undrain(id + 1))
+	}
+	time.Sleep(Default().Forget + 2*Default().EjectionMax)
+	for id, v := range w.verdicts() {
+		if v.Health != cluster.Healthy || v.Leaving || v.Unreachable || v.Banned || v.Share != 0 {
+			c.Errorf("seed %d: node %d is %+v after a long peace", c.seed, id, v)
+		}
+	}
 }
 
 // walkCheck holds each verdict against the one before, and against a model of

@@ -6,16 +6,19 @@ import (
 	"testing"
 )
 
-// The paths that calls take allocate nothing: neither warm, nor in line.
+// allocatesNothing checks that f does not allocate.
+func allocatesNothing(t *testing.T, name string, f func()) {
+	t.Helper()
+	if n := testing.AllocsPerRun(1000, f); n != 0 {
+		t.Errorf("%s: %v allocations; want 0", name, n)
+	}
+}
+
+// The paths that calls take allocate nothing while sessions are idle.
 func TestAllocs(t *testing.T) {
 	ctx := context.Background()
 	p := warmPool(t, 10, 3)
-	count := func(name string, f func()) {
-		t.Helper()
-		if n := testing.AllocsPerRun(1000, f); n != 0 {
-			t.Errorf("%s: %v allocations; want 0", name, n)
-		}
-	}
+	count := func(name string, f func()) { t.Helper(); allocatesNothing(t, name, f) }
 	count("Acquire and Release", func() {
 		g, err := p.Acquire(ctx, Ask{Class: Normal})
 		if err != nil {
@@ -39,7 +42,13 @@ func TestAllocs(t *testing.T) {
 			p.Release(s)
 		}
 	})
+}
 
+// The paths that calls take allocate nothing while callers wait.
+func TestAllocsInTheQueue(t *testing.T) {
+	ctx := context.Background()
+	p := warmPool(t, 10, 3)
+	count := func(name string, f func()) { t.Helper(); allocatesNothing(t, name, f) }
 	defer lease(t, p, 9)()
 	g, err := p.Acquire(ctx, Ask{Class: Normal})
 	if err != nil {
@@ -63,10 +72,20 @@ func TestAllocs(t *testing.T) {
 			t.Fatal("did not have to wait")
 		}
 	})
+	p.Release(s)
+}
 
-	// Two goroutines block in Acquire in turn, with a cancellable context.
-	ctx, cancel := context.WithCancel(ctx)
+// Two goroutines that block in Acquire in turn, with a cancellable context, allocate nothing.
+func TestAllocsOfAcquireInTheQueue(t *testing.T) {
+	p := warmPool(t, 10, 3)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	defer lease(t, p, 9)()
+	g, err := p.Acquire(ctx, Ask{Class: Normal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := g.Session
 	stop, turn := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stop)
@@ -79,11 +98,11 @@ func TestAllocs(t *testing.T) {
 			p.Release(g.Session)
 		}
 	}()
-	inLine := count
+	waits := allocatesNothing
 	if poolForgets {
-		inLine = func(_ string, f func()) { testing.AllocsPerRun(1000, f) }
+		waits = func(_ *testing.T, _ string, f func()) { testing.AllocsPerRun(1000, f) }
 	}
-	inLine("Acquire in line", func() {
+	waits(t, "Acquire in the queue", func() {
 		turn <- struct{}{}
 		for p.gate.Load() == 0 { // until the other waits
 			runtime.Gosched()

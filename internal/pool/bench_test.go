@@ -66,7 +66,7 @@ func cpuTime() time.Duration {
 
 // measure runs goroutines that take a session, hold it and give it back, about
 // b.N times in all. Each counts its turns, and the time of one in 16 if
-// some have to wait.
+// some have to wait. Long: what is in the loop is measured, and a call more would be measured with it.
 func measure(b *testing.B, shape peer, goroutines, sessions int, hold func()) {
 	const (
 		warming = iota
@@ -144,6 +144,12 @@ func measure(b *testing.B, shape peer, goroutines, sessions int, hold func()) {
 	b.StopTimer()
 	wg.Wait()
 
+	reportTurns(b, turns, waits, cpu, waiting)
+}
+
+// reportTurns reports the CPU time of a turn and, if some have to wait, how even the turns were and how long a wait took.
+func reportTurns(b *testing.B, turns []int64, waits [][]time.Duration, cpu time.Duration, waiting bool) {
+	goroutines := len(turns)
 	sum := int64(0)
 	for _, n := range turns {
 		sum += n

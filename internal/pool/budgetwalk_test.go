@@ -18,91 +18,111 @@ import (
 
 // TestBudgetWalk drives several pools within one budget through random walks,
 // while pools come and go, and compares the books after every step. In the end
-// everybody who waits is served.
+// every caller that waits is served.
 func TestBudgetWalk(t *testing.T) {
 	for seed := range (short.Of(*walks, 6) + 1) / 2 { // each is several
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(seed), 2))
-			y := &family{TB: t, Budget: NewBudget(1 + r.IntN(12)), all: &tally{}, lowered: true}
+			y := &walkFamily{family: &family{TB: t, Budget: NewBudget(1 + r.IntN(12)), all: &tally{}, lowered: true}, T: t, r: r, seed: seed}
 			ctx, cancel := context.WithCancel(t.Context())
 			stopped := make(chan error)
 			go func() { stopped <- y.Run(ctx) }()
-			var ws []*walk
-			joined := 0
-			join := func() {
-				w := newWalk(t, r.Uint64(), y.Budget, []string{"", "a", "b", "a"}[joined%4], y.all)
-				joined++
-				ws = append(ws, w)
-				y.pools = append(y.pools, w.p)
-			}
 			for range 2 + r.IntN(4) {
-				join()
-			}
-			look := func(what string, step int) {
-				synctest.Wait()
-				for _, w := range ws {
-					w.listen()
-					w.check()
-					w.together = false
-				}
-				y.check()
-				for _, k := range y.books().Members {
-					if k.Claim {
-						t.Error("a permit is set aside and its pool does nothing")
-					}
-				}
-				if t.Failed() {
-					t.Fatalf("seed %d, step %d (%s)", seed, step, what)
-				}
+				y.join()
 			}
 			for step := range 400 {
-				i := r.IntN(len(ws))
-				what := "close and join"
-				if r.IntN(100) < 2 {
-					ws[i].finish()
-					ws = append(ws[:i], ws[i+1:]...)
-					join()
-				} else if r.IntN(100) < 20 {
-					what = y.disturb(t, r, ws)
-				} else {
-					ws[i].advance()
-					what = ws[i].last
-				}
-				look(what, step)
+				y.look(y.step(), step)
 			}
-			// The nodes are well, and who gets a session gives it back soon.
-			for _, w := range ws {
-				w.paused = false
-				w.p.Pause(false)
-				for id := range w.f.nodes {
-					w.f.set(id, after(time.Millisecond, nil), after(time.Millisecond, nil))
-				}
-				w.p.SetView(view(1, 2, 3, 4))
-				w.uses, w.opens = map[cluster.NodeID]cluster.Use{1: 0, 2: 0, 3: 0, 4: 0}, nil
-			}
-			for step := range 1000 {
-				for _, w := range ws {
-					for s := w.drop(); s != nil; s = w.drop() {
-						w.p.Release(s)
-					}
-				}
-				time.Sleep(10 * time.Millisecond)
-				look("the end", step)
-			}
-			for i, w := range ws {
-				for c, line := range w.line {
-					if len(line) > 0 {
-						t.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", seed, len(line), Class(c), i, len(ws), y.books().Max)
-					}
-				}
-				w.finish()
-			}
+			y.peace()
 			y.checkEnd()
 			cancel()
 			if err := <-stopped; err != nil {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// walkFamily is several walks within one budget.
+type walkFamily struct {
+	*family
+	T      *testing.T
+	r      *rand.Rand
+	seed   int
+	ws     []*walk
+	joined int
+}
+
+// join adds a walk with a pool of its own.
+func (y *walkFamily) join() {
+	w := newWalk(y.T, y.r.Uint64(), y.Budget, []string{"", "a", "b", "a"}[y.joined%4], y.all)
+	y.joined++
+	y.ws = append(y.ws, w)
+	y.pools = append(y.pools, w.p)
+}
+
+// step does something with one pool or several. It returns what.
+func (y *walkFamily) step() string {
+	i := y.r.IntN(len(y.ws))
+	switch {
+	case y.r.IntN(100) < 2:
+		y.ws[i].finish()
+		y.ws = append(y.ws[:i], y.ws[i+1:]...)
+		y.join()
+		return "close and join"
+	case y.r.IntN(100) < 20:
+		return y.disturb(y.T, y.r, y.ws)
+	}
+	y.ws[i].advance()
+	return y.ws[i].last
+}
+
+// look compares the books after a step.
+func (y *walkFamily) look(what string, step int) {
+	synctest.Wait()
+	for _, w := range y.ws {
+		w.listen()
+		w.check()
+		w.together = false
+	}
+	y.check()
+	for _, k := range y.books().Members {
+		if k.Claim {
+			y.T.Error("a permit is set aside and its pool does nothing")
+		}
+	}
+	if y.T.Failed() {
+		y.T.Fatalf("seed %d, step %d (%s)", y.seed, step, what)
+	}
+}
+
+// peace ends the walks: the nodes are well, and callers that get a session give it back soon.
+func (y *walkFamily) peace() {
+	for _, w := range y.ws {
+		w.paused = false
+		w.p.Pause(false)
+		for id := range w.f.nodes {
+			w.f.set(id, after(time.Millisecond, nil), after(time.Millisecond, nil))
+		}
+		w.p.SetView(view(1, 2, 3, 4))
+		w.uses, w.opens = map[cluster.NodeID]cluster.Use{1: 0, 2: 0, 3: 0, 4: 0}, nil
+	}
+	for step := range 1000 {
+		for _, w := range y.ws {
+			for s := w.drop(); s != nil; s = w.drop() {
+				w.p.Release(s)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+		y.look("the end", step)
+	}
+	for i, w := range y.ws {
+		for c, line := range w.line {
+			if len(line) > 0 {
+				y.T.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", y.seed, len(line), Class(c), i, len(y.ws), y.books().Max)
+			}
+		}
+		w.finish()
 	}
 }
 
@@ -155,7 +175,7 @@ func TestBudgetStress(t *testing.T) {
 	}
 }
 
-// Asks, releases, deletions and the ends of pools meet in every order; at rest nothing is
+// Asks, releases, deletions and the ends of pools meet in every order. In the end no session is
 // promised any more.
 func TestBudgetPromises(t *testing.T) {
 	for range 5 {
@@ -166,29 +186,10 @@ func TestBudgetPromises(t *testing.T) {
 				f.set(1, nil, nil)
 				f.set(2, nil, nil)
 			}
-			use := func(p *Pool, r *rand.Rand) {
-				g, err := p.Acquire(t.Context(), Ask{Class: Normal})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				for range r.IntN(4) {
-					runtime.Gosched()
-				}
-				switch r.IntN(20) {
-				case 0:
-					p.Discard(g.Session)
-				case 1:
-					p.Kill(g.Session, "by an operator")
-					fallthrough
-				default:
-					p.Release(g.Session)
-				}
-			}
 			var wg, looks sync.WaitGroup
 			done := make(chan struct{})
 			looks.Go(func() {
-				// Every need lasts, and every turn is over.
+				// Every need lasts, and every pool has kept its sessions for long enough.
 				for now := time.Now().Add(time.Hour); ; now = now.Add(2 * budget.GoesIn) {
 					select {
 					case <-done:
@@ -203,29 +204,21 @@ func TestBudgetPromises(t *testing.T) {
 				wg.Go(func() {
 					r := rand.New(rand.NewPCG(5, uint64(i)))
 					for range turns {
-						use(y.pools[i%pools], r)
-						for range r.IntN(8) { // sometimes nobody waits, and sessions are idle
+						useOrEnd(t, y.pools[i%pools], r)
+						for range r.IntN(8) { // sometimes no caller waits, and sessions are idle
 							runtime.Gosched()
 						}
 					}
 				})
 			}
-			wg.Go(func() { // one that comes and goes
+			wg.Go(func() { // a pool that comes and goes
 				r := rand.New(rand.NewPCG(6, 0))
 				for range turns / 100 {
-					p := New(config(3), newServers(1, 2), nil).WithinGroup(y.Budget, "", weightOne)
-					p.SetView(view(1, 2))
-					ctx, end := context.WithCancel(t.Context())
-					var run sync.WaitGroup
-					run.Go(func() { _ = p.Run(ctx) })
-					for range 3 {
-						use(p, r)
-					}
-					if err := p.Close(t.Context()); err != nil {
-						t.Error(err)
-					}
-					end()
-					run.Wait()
+					y.comeAndGo(t, func(p *Pool) {
+						for range 3 {
+							useOrEnd(t, p, r)
+						}
+					})
 				}
 			})
 			wg.Wait()
@@ -238,11 +231,47 @@ func TestBudgetPromises(t *testing.T) {
 			}
 			for i, k := range y.books().Members {
 				if k.Leaving != 0 || k.Coming != 0 {
-					t.Errorf("pool %d: %d leaving, %d coming; want none at rest", i, k.Leaving, k.Coming)
+					t.Errorf("pool %d: %d leaving, %d coming; want none in the end", i, k.Leaving, k.Coming)
 				}
 			}
 		})
 	}
+}
+
+// useOrEnd checks a session out and gives it back, or ends it.
+func useOrEnd(t *testing.T, p *Pool, r *rand.Rand) {
+	g, err := p.Acquire(t.Context(), Ask{Class: Normal})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for range r.IntN(4) {
+		runtime.Gosched()
+	}
+	switch r.IntN(20) {
+	case 0:
+		p.Discard(g.Session)
+	case 1:
+		p.Kill(g.Session, "by an operator")
+		fallthrough
+	default:
+		p.Release(g.Session)
+	}
+}
+
+// comeAndGo has a pool join the budget, be used, and close.
+func (y *family) comeAndGo(t *testing.T, use func(*Pool)) {
+	p := New(config(3), newServers(1, 2), nil).WithinGroup(y.Budget, "", weightOne)
+	p.SetView(view(1, 2))
+	ctx, end := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = p.Run(ctx) })
+	use(p)
+	if err := p.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	end()
+	run.Wait()
 }
 
 // With many hungry pools a look of the budget compares a bounded number of pools, and all of them
@@ -275,14 +304,7 @@ func TestManyHungryPools(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		for look, now := 0, time.Now().Add(time.Hour); look < 2*pools*2*pools/compared+1; look++ {
-			before := y.books().Compared
-			y.Look(now)
-			synctest.Wait()
-			if n := y.books().Compared - before; n > compared {
-				t.Errorf("a look compared %d pools; want at most %d", n, compared)
-			}
-		}
+		y.lookAt(2*pools*2*pools/compared+1, compared)
 		asked := 0
 		for _, k := range y.books().Members[pools:] {
 			if k.Coming > 0 {
@@ -308,4 +330,18 @@ func TestManyHungryPools(t *testing.T) {
 		stop.Wait()
 		y.checkEnd()
 	})
+}
+
+// lookAt has the budget look several times, and checks that no look compares more pools than that.
+func (y *family) lookAt(looks, compared int) {
+	y.Helper()
+	now := time.Now().Add(time.Hour)
+	for range looks {
+		before := y.books().Compared
+		y.Look(now)
+		synctest.Wait()
+		if n := y.books().Compared - before; n > compared {
+			y.Errorf("a look compared %d pools; want at most %d", n, compared)
+		}
+	}
 }

@@ -253,23 +253,8 @@ func near(t *testing.T, callers int) {
 			}
 		}
 
-		near, ofOne := Place{p.nodes[1]}, 0
-		var held []*Session
-		for range 15 {
-			s, ok := p.Try(Ask{Class: Normal, Near: near})
-			if !ok {
-				t.Fatal("no session")
-			}
-			if held = append(held, s); s.Node() == 1 {
-				ofOne++
-			}
-		}
-		if most := max(8, callers/3+slotMargin+1); ofOne > most {
-			t.Errorf("%d of 15 sessions are of node 1; want at most %d: its share of them, or of the load before", ofOne, most)
-		}
-		for _, s := range held {
-			p.Release(s)
-		}
+		near := Place{p.nodes[1]}
+		nearNoMore(t, p, near, max(8, callers/3+slotMargin+1))
 
 		other := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
 		lease(t, other, 30)()
@@ -281,4 +266,26 @@ func near(t *testing.T, callers int) {
 			other.Release(s)
 		}
 	})
+}
+
+// nearNoMore checks that of 15 callers that want to be near node 1 no more than most are.
+func nearNoMore(t *testing.T, p *Pool, near Place, most int) {
+	t.Helper()
+	ofOne := 0
+	var held []*Session
+	for range 15 {
+		s, ok := p.Try(Ask{Class: Normal, Near: near})
+		if !ok {
+			t.Fatal("no session")
+		}
+		if held = append(held, s); s.Node() == 1 {
+			ofOne++
+		}
+	}
+	if ofOne > most {
+		t.Errorf("%d of 15 sessions are of node 1; want at most %d: its share of them, or of the load before", ofOne, most)
+	}
+	for _, s := range held {
+		p.Release(s)
+	}
 }

@@ -216,16 +216,7 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	}
 	p.mu.Lock()
 	now := time.Now()
-	delete(p.openings, o)
-	n.opening--
-	if o.stalled {
-		n.stalled--
-		p.stalled--
-		p.targets.clear()
-	}
-	if o.from != nil {
-		o.from.share.pledged--
-	}
+	o.endLocked(&p.state)
 	report := func() {} // to the log, without the lock: its reader may be slow
 	if err != nil {
 		report = p.failedLocked(o, now, err)
@@ -263,6 +254,20 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	}
 	p.dismiss(gone)
 	report()
+}
+
+// endLocked notes that the call of Opener.Open has returned.
+func (o *opening) endLocked(p *state) {
+	delete(p.openings, o)
+	o.node.opening--
+	if o.stalled {
+		o.node.stalled--
+		p.stalled--
+		p.targets.clear()
+	}
+	if o.from != nil {
+		o.from.share.pledged--
+	}
 }
 
 // bornLocked makes s, which was just opened, one of its node's live sessions.

@@ -234,14 +234,7 @@ func TestPacesAfterFailures(t *testing.T) {
 				})
 			}
 		}
-		opens := func() (n int) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			for _, s := range f.nodes {
-				n += s.opens
-			}
-			return n
-		}
+		opens := f.allOpens
 		wait(50, time.Minute)
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
@@ -274,6 +267,16 @@ func TestPacesAfterFailures(t *testing.T) {
 			t.Errorf("served %v after the first node came back; want less than a second", d)
 		}
 	})
+}
+
+// allOpens returns how many openings there were, on all nodes.
+func (f *servers) allOpens() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.nodes {
+		n += s.opens
+	}
+	return n
 }
 
 // A node that swallows everything costs those in line a twentieth of the timeout

@@ -9,78 +9,84 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
 )
 
-// The steps of a hand-over between pools, played one by one: neither the pools nor
-// the budget run by themselves. The first pool has both sessions.
-func TestBudgetHandOver(t *testing.T) {
-	type stage struct {
-		*family
-		held []*Session
-	}
-	// free has the first pool close a session.
-	free := func(y *stage) {
-		y.pools[0].Discard(y.held[0])
-		y.held = y.held[1:]
+// stage is three pools of one budget that a test plays step by step. The first one has both sessions.
+type stage struct {
+	*family
+	held []*Session
+}
+
+// free has the first pool close a session.
+func (y *stage) free() {
+	y.pools[0].Discard(y.held[0])
+	y.held = y.held[1:]
+	time.Sleep(2 * time.Millisecond)
+	synctest.Wait()
+}
+
+// run lets a pool do what it is told to by the budget, and checks whether that
+// was anything.
+func (y *stage) run(i int, told bool) {
+	y.Helper()
+	select {
+	case <-y.pools[i].offer:
+		if !told {
+			y.Errorf("pool %d was woken", i)
+		}
+		y.pools[i].maintain()
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
-	}
-	// run lets a pool do what it is told to by the budget, and checks whether that
-	// was anything.
-	run := func(y *stage, i int, told bool) {
-		y.Helper()
-		select {
-		case <-y.pools[i].offer:
-			if !told {
-				y.Errorf("pool %d was woken", i)
-			}
-			y.pools[i].maintain()
-			time.Sleep(2 * time.Millisecond)
-			synctest.Wait()
-		default:
-			if told {
-				y.Errorf("pool %d was not woken", i)
-			}
+	default:
+		if told {
+			y.Errorf("pool %d was not woken", i)
 		}
 	}
-	served := func(y *stage, i int, got **Session) {
-		y.Helper()
-		if *got == nil {
-			y.Errorf("pool %d was not served", i)
-			return
-		}
-		y.pools[i].Release(*got)
+}
+
+// served checks that a caller of a pool has got a session, and gives it back.
+func (y *stage) served(i int, got **Session) {
+	y.Helper()
+	if *got == nil {
+		y.Errorf("pool %d was not served", i)
+		return
 	}
+	y.pools[i].Release(*got)
+}
+
+// The steps of a hand-over between pools, played one by one: neither the pools nor
+// the budget run by themselves.
+func TestBudgetHandOver(t *testing.T) {
 	tests := map[string]func(t *testing.T, y *stage){
 		// The permit is free, and its pool has not looked yet, when others want one.
 		"nobody snatches what is set aside": func(t *testing.T, y *stage) {
 			_, first := y.wait(1)
-			free(y)
+			y.free()
 			_, second := y.wait(2)
 			w, _ := y.wait(0)
 			time.Sleep(10 * time.Millisecond)
-			run(y, 0, false)
-			run(y, 2, false)
+			y.run(0, false)
+			y.run(2, false)
 			if got := y.sizes(); got[0] != 1 || got[1]+got[2] != 0 {
 				t.Errorf("sessions by pool %v; somebody snatched the permit of another", got)
 			}
-			run(y, 1, true)
-			served(y, 1, first)
-			free(y)
-			run(y, 2, true)
-			served(y, 2, second)
+			y.run(1, true)
+			y.served(1, first)
+			y.free()
+			y.run(2, true)
+			y.served(2, second)
 			y.pools[0].Cancel(w)
 		},
 		"first come, first served": func(t *testing.T, y *stage) {
 			_, first := y.wait(2)
 			_, second := y.wait(1)
 			_, third := y.wait(1) // its pool stands there once
-			free(y)
-			run(y, 1, false)
-			run(y, 2, true)
-			served(y, 2, first)
-			free(y)
-			run(y, 1, true)
-			served(y, 1, second)
-			served(y, 1, third)
+			y.free()
+			y.run(1, false)
+			y.run(2, true)
+			y.served(2, first)
+			y.free()
+			y.run(1, true)
+			y.served(1, second)
+			y.served(1, third)
 			if st := y.Stats(); st.Hungry != 0 {
 				t.Errorf("%+v", st)
 			}
@@ -88,11 +94,11 @@ func TestBudgetHandOver(t *testing.T) {
 		"who has fewer goes first": func(t *testing.T, y *stage) {
 			_, second := y.wait(0)
 			_, first := y.wait(1)
-			free(y)
-			run(y, 0, false)
-			run(y, 1, true)
-			served(y, 1, first)
-			served(y, 0, func() **Session { free(y); run(y, 0, true); return second }())
+			y.free()
+			y.run(0, false)
+			y.run(1, true)
+			y.served(1, first)
+			y.served(0, func() **Session { y.free(); y.run(0, true); return second }())
 		},
 		"who wants no more is not in the way": func(t *testing.T, y *stage) {
 			w, _ := y.wait(1)
@@ -100,10 +106,10 @@ func TestBudgetHandOver(t *testing.T) {
 			if !y.pools[1].Cancel(w) || y.Stats().Hungry != 1 {
 				t.Errorf("%+v after the caller left; want one hungry pool", y.Stats())
 			}
-			free(y)
-			run(y, 1, false)
-			run(y, 2, true)
-			served(y, 2, told)
+			y.free()
+			y.run(1, false)
+			y.run(2, true)
+			y.served(2, told)
 		},
 		// A session that was promised is laid down, and who did so has not looked after it
 		// yet, when another pool asks for one.
@@ -119,8 +125,8 @@ func TestBudgetHandOver(t *testing.T) {
 			y.pools[0].lookAfter(s)
 			time.Sleep(2 * time.Millisecond)
 			synctest.Wait()
-			run(y, 1, true)
-			served(y, 1, first)
+			y.run(1, true)
+			y.served(1, first)
 			if st := y.Stats(); st.Yielded != 1 {
 				t.Errorf("%+v; want one session yielded", st)
 			}
@@ -148,7 +154,7 @@ func TestBudgetHandOver(t *testing.T) {
 			}
 		},
 		"who has none gets the turn of another": func(t *testing.T, y *stage) {
-			free(y)
+			y.free()
 			y.pools[1].Release(get(t, y.pools[1])) // one each
 			g, err := y.pools[1].Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
@@ -166,19 +172,19 @@ func TestBudgetHandOver(t *testing.T) {
 				t.Errorf("%+v; want its turn for who has none", st)
 			}
 			y.pools[1].Cancel(w)
-			free(y)
-			run(y, 2, true)
-			served(y, 2, told)
+			y.free()
+			y.run(2, true)
+			y.served(2, told)
 			y.pools[1].Release(g.Session)
 		},
 		// The caller leaves after the permit was set aside.
 		"a permit that is not wanted goes on": func(t *testing.T, y *stage) {
 			w, _ := y.wait(1)
 			_, told := y.wait(2)
-			free(y)
+			y.free()
 			y.pools[1].Cancel(w)
-			run(y, 2, true)
-			served(y, 2, told)
+			y.run(2, true)
+			y.served(2, told)
 		},
 		"a pool closes in the queue": func(t *testing.T, y *stage) {
 			y.waitFor(1, ErrClosed)
@@ -189,19 +195,19 @@ func TestBudgetHandOver(t *testing.T) {
 			if st := y.Stats(); st.Hungry != 1 || st.Pools != 2 {
 				t.Errorf("%+v", st)
 			}
-			free(y)
-			run(y, 2, true)
-			served(y, 2, told)
+			y.free()
+			y.run(2, true)
+			y.served(2, told)
 		},
 		"a pool closes with a permit set aside": func(t *testing.T, y *stage) {
 			y.waitFor(1, ErrClosed)
 			_, told := y.wait(2)
-			free(y)
+			y.free()
 			if err := y.pools[1].Close(t.Context()); err != nil {
 				t.Error(err)
 			}
-			run(y, 2, true)
-			served(y, 2, told)
+			y.run(2, true)
+			y.served(2, told)
 		},
 		"a pool whose nodes fail is not in the way": func(t *testing.T, y *stage) {
 			refuse := after(time.Millisecond, errRefused)
@@ -209,10 +215,10 @@ func TestBudgetHandOver(t *testing.T) {
 			y.servers[1].set(2, refuse, nil)
 			w, _ := y.wait(1)
 			_, told := y.wait(2)
-			free(y)
-			run(y, 1, true) // then it wants to try the other node
-			run(y, 2, true)
-			served(y, 2, told)
+			y.free()
+			y.run(1, true) // then it wants to try the other node
+			y.run(2, true)
+			y.served(2, told)
 			y.pools[1].Cancel(w)
 		},
 	}

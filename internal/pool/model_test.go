@@ -45,27 +45,42 @@ func TestRandomWalk(t *testing.T) {
 // who waits in which order.
 type walk struct {
 	*testing.T
-	r        *rand.Rand
-	cfg      Config
-	f        *servers
-	p        *Pool
-	stop     context.CancelFunc
-	stopped  chan struct{}
-	uses     map[cluster.NodeID]cluster.Use
-	opens    map[cluster.NodeID]int // when the view was told, on nodes that are not eligible
-	soft     map[cluster.NodeID]bool
+	r    *rand.Rand
+	cfg  Config
+	roof int // sessions that there may be at a time: Config.Max, and what was there when it was lowered
+	played
+	viewed
+	switched
 	held     []*Session
-	resting  []*Session // given to Recover
-	places   []Place    // of sessions that were leased
-	quiet    bool
-	quietAt  time.Time
+	resting  []*Session                      // given to Recover
+	places   []Place                         // homes of sessions that were in use
 	line     [ClassSize * walkApps][]*walker // by class and app
 	mu       sync.Mutex
 	step     int
 	last     string
-	paused   bool
-	together bool // a step did several things at once: what it leased may have changed since
-	roof     int  // sessions that there may be at a time: Config.Max, and what was there when it was lowered
+	together bool // a step did several things at once: what it checked out may have changed since
+}
+
+// played is the pool of a walk and its nodes.
+type played struct {
+	f       *servers
+	p       *Pool
+	stop    context.CancelFunc
+	stopped chan struct{}
+}
+
+// viewed is what the last view of a walk said.
+type viewed struct {
+	uses  map[cluster.NodeID]cluster.Use
+	opens map[cluster.NodeID]int // sessions opened until the view came, on nodes that are not eligible
+	soft  map[cluster.NodeID]bool
+}
+
+// switched is how a walk has left Quiet and Pause.
+type switched struct {
+	quiet   bool
+	quietAt time.Time
+	paused  bool
 }
 
 // walkApps is how many apps there are.
@@ -83,7 +98,8 @@ type walker struct {
 }
 
 func newWalk(t *testing.T, seed uint64, b *Budget, group string, all *tally) *walk {
-	w := &walk{T: t, r: rand.New(rand.NewPCG(seed, 1)), uses: make(map[cluster.NodeID]cluster.Use), stopped: make(chan struct{})}
+	w := &walk{T: t, r: rand.New(rand.NewPCG(seed, 1))}
+	w.uses, w.stopped = make(map[cluster.NodeID]cluster.Use), make(chan struct{})
 	w.cfg = Default()
 	w.cfg.Max = 1 + w.r.IntN(12)
 	w.cfg.Min = w.r.IntN(min(4, w.cfg.Max+1))
@@ -150,7 +166,7 @@ func (w *walk) set(c Config) {
 	w.cfg = c
 }
 
-// advance does one random thing.
+// advance does one random thing. Long: one case for each thing that a pool may be asked for.
 func (w *walk) advance() {
 	n := w.r.IntN(100)
 	class := Class(w.r.IntN(ClassSize))

@@ -147,19 +147,7 @@ func TestOutage(t *testing.T) {
 				}
 				p.SetView(down)
 				f.forget()
-				served := make(chan time.Time, 200)
-				for range 200 {
-					go func() {
-						g, err := p.Acquire(t.Context(), Ask{Class: Normal})
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						time.Sleep(10 * time.Millisecond)
-						p.Release(g.Session)
-						served <- time.Now()
-					}()
-				}
+				served := serveMany(t, p, 200)
 				time.Sleep(10 * time.Second)
 				if n := f.busiest(time.Second); n > 3*16+3*2 {
 					t.Errorf("%d openings within a second while all are down", n)
@@ -190,4 +178,22 @@ func TestOutage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// serveMany has callers use sessions for 10 ms. It returns when each was done.
+func serveMany(t *testing.T, p *Pool, callers int) <-chan time.Time {
+	served := make(chan time.Time, callers)
+	for range callers {
+		go func() {
+			g, err := p.Acquire(t.Context(), Ask{Class: Normal})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+			p.Release(g.Session)
+			served <- time.Now()
+		}()
+	}
+	return served
 }

@@ -22,25 +22,6 @@ func TestStress(t *testing.T) {
 	cfg.Idle, cfg.Age = 100*time.Millisecond, 200*time.Millisecond
 	p := start(t, cfg, f, view(1, 2, 3))
 
-	use := func(s *Session, r *rand.Rand) {
-		res := s.Resource().(*remote)
-		if res.inUse.Swap(true) {
-			t.Error("a session in two hands")
-		}
-		for range r.IntN(3) {
-			runtime.Gosched()
-		}
-		res.inUse.Store(false)
-		switch n := r.IntN(100); {
-		case n < 2:
-			p.Discard(s)
-		case n < 4:
-			res.retire("hint")
-			fallthrough
-		default:
-			p.Release(s)
-		}
-	}
 	done := make(chan struct{})
 	var disturbers, wg sync.WaitGroup
 	disturbers.Go(func() {
@@ -51,17 +32,7 @@ func TestStress(t *testing.T) {
 				return
 			default:
 			}
-			uses := map[cluster.NodeID]cluster.Use{1: cluster.UseNew}
-			for id := cluster.NodeID(2); id <= 3; id++ {
-				if u := cluster.Use(r.IntN(4)); u <= cluster.UseNone {
-					uses[id] = u
-				}
-			}
-			v := viewOf(uses)
-			for i := range v.Nodes {
-				v.Nodes[i].Verdict.Health = cluster.Health(r.IntN(4)) // ejected ones park their sessions
-			}
-			p.SetView(v)
+			p.SetView(stressView(r))
 			if res := f.any(cluster.NodeID(1 + r.IntN(3))); res != nil {
 				res.retire("hint")
 			}
@@ -70,54 +41,7 @@ func TestStress(t *testing.T) {
 		}
 	})
 	for i := range workers {
-		wg.Go(func() {
-			r := rand.New(rand.NewPCG(2, uint64(i)))
-			told := make(chan Grant, 1)
-			w := NewWaiter(func(g Grant, err error) {
-				if err != nil {
-					t.Error(err)
-				}
-				told <- g
-			})
-			for range turns {
-				class := Class(r.IntN(ClassSize))
-				switch r.IntN(4) {
-				case 0:
-					if s, ok := p.Try(Ask{Class: class}); ok {
-						use(s, r)
-					}
-				case 1:
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(200))*time.Microsecond)
-					g, err := p.Acquire(ctx, Ask{Class: class})
-					if err == nil {
-						use(g.Session, r)
-					} else if !errors.Is(err, context.DeadlineExceeded) {
-						t.Error(err)
-					}
-					cancel()
-				case 2:
-					g, err := p.Wait(w, Ask{Class: class})
-					if err != nil {
-						t.Error(err)
-						continue
-					}
-					if g.Session == nil {
-						if r.IntN(2) == 0 && p.Cancel(w) {
-							continue
-						}
-						g = <-told
-					}
-					use(g.Session, r)
-				default:
-					g, err := p.Acquire(t.Context(), Ask{Class: class})
-					if err != nil {
-						t.Error(err)
-						continue
-					}
-					use(g.Session, r)
-				}
-			}
-		})
+		wg.Go(func() { stressCaller(t, p, rand.New(rand.NewPCG(2, uint64(i))), turns) })
 	}
 	wg.Wait()
 	close(done)
@@ -140,6 +64,91 @@ func TestStress(t *testing.T) {
 	}
 	if st := p.Stats(); st.Created != st.Closed || f.sum() != 0 {
 		t.Errorf("%d created, %d closed, %d left", st.Created, st.Closed, f.sum())
+	}
+}
+
+// stressView returns a random view of three nodes, of which the first one is eligible.
+func stressView(r *rand.Rand) cluster.View {
+	uses := map[cluster.NodeID]cluster.Use{1: cluster.UseNew}
+	for id := cluster.NodeID(2); id <= 3; id++ {
+		if u := cluster.Use(r.IntN(4)); u <= cluster.UseNone {
+			uses[id] = u
+		}
+	}
+	v := viewOf(uses)
+	for i := range v.Nodes {
+		v.Nodes[i].Verdict.Health = cluster.Health(r.IntN(4)) // ejected ones park their sessions
+	}
+	return v
+}
+
+// stressUse uses a session, alone, and gives it back or ends it.
+func stressUse(t *testing.T, p *Pool, s *Session, r *rand.Rand) {
+	res := s.Resource().(*remote)
+	if res.inUse.Swap(true) {
+		t.Error("a session in two hands")
+	}
+	for range r.IntN(3) {
+		runtime.Gosched()
+	}
+	res.inUse.Store(false)
+	switch n := r.IntN(100); {
+	case n < 2:
+		p.Discard(s)
+	case n < 4:
+		res.retire("hint")
+		fallthrough
+	default:
+		p.Release(s)
+	}
+}
+
+// stressCaller asks for sessions in each way, turns times.
+func stressCaller(t *testing.T, p *Pool, r *rand.Rand, turns int) {
+	told := make(chan Grant, 1)
+	w := NewWaiter(func(g Grant, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		told <- g
+	})
+	for range turns {
+		class := Class(r.IntN(ClassSize))
+		switch r.IntN(4) {
+		case 0:
+			if s, ok := p.Try(Ask{Class: class}); ok {
+				stressUse(t, p, s, r)
+			}
+		case 1:
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(200))*time.Microsecond)
+			g, err := p.Acquire(ctx, Ask{Class: class})
+			if err == nil {
+				stressUse(t, p, g.Session, r)
+			} else if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			cancel()
+		case 2:
+			g, err := p.Wait(w, Ask{Class: class})
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			if g.Session == nil {
+				if r.IntN(2) == 0 && p.Cancel(w) {
+					continue
+				}
+				g = <-told
+			}
+			stressUse(t, p, g.Session, r)
+		default:
+			g, err := p.Acquire(t.Context(), Ask{Class: class})
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			stressUse(t, p, g.Session, r)
+		}
 	}
 }
 

@@ -113,7 +113,6 @@ func (y *family) visitor(t *testing.T, seed uint64, group string) {
 
 // disturb does something to several pools. It returns what.
 func (y *family) disturb(t *testing.T, r *rand.Rand, ws []*walk) string {
-	all := func(c Config) func() { return func() { y.Reconfigure(c, nil) } }
 	one := ws[r.IntN(len(ws))]
 	ask := func() {
 		from, to := ws[r.IntN(len(ws))].p, ws[r.IntN(len(ws))].p
@@ -124,7 +123,7 @@ func (y *family) disturb(t *testing.T, r *rand.Rand, ws []*walk) string {
 	switch r.IntN(6) {
 	case 0:
 		c := one.other(one.cfg)
-		y.reload(ws, c, all(c))
+		y.reload(ws, c, func() { y.Reconfigure(c, nil) })
 		for _, g := range y.books().Groups {
 			if g.Max != c.Max {
 				y.Errorf("group %q may have %d sessions; want %d", g.Name, g.Max, c.Max)
@@ -142,12 +141,17 @@ func (y *family) disturb(t *testing.T, r *rand.Rand, ws []*walk) string {
 		ask()
 		return "yield"
 	}
+	return y.together(t, r, ws, one, ask)
+}
+
+// together does several things at once, ask among them. It returns what.
+func (y *family) together(t *testing.T, r *rand.Rand, ws []*walk, one *walk, ask func()) string {
 	var wg sync.WaitGroup
 	what := "together:"
 	c, change := one.other(one.cfg), func() {}
 	switch r.IntN(3) {
 	case 0:
-		what, change = what+" reload", all(c)
+		what, change = what+" reload", func() { y.Reconfigure(c, nil) }
 		for _, w := range ws {
 			w.set(c)
 		}
@@ -181,20 +185,20 @@ func (y *family) disturb(t *testing.T, r *rand.Rand, ws []*walk) string {
 	return what
 }
 
-// Everything at once, and in the end the books are right, everybody is served and nothing is left.
+// Everything happens at once. In the end the books are right, every caller is served and nothing is left.
 func TestAllTogether(t *testing.T) {
 	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
-			const pools, limit, workers, turns = 4, 7, 12, 400
+			const pools, limit, turns = 4, 7, 400
 			y := startFamily(t, limit, pools, func(i int, cfg *Config) { cfg.Max = 3 + i })
 			y.lowered = true
 			for _, f := range y.servers { // nothing waits for time, which stands still while looks go on
 				f.set(1, nil, nil)
 				f.set(2, nil, nil)
 			}
-			var callers, others sync.WaitGroup
+			var others sync.WaitGroup
 			done := make(chan struct{})
-			loop := func(do func(r *rand.Rand)) {
+			for _, do := range y.changes() {
 				others.Go(func() {
 					r := rand.New(rand.NewPCG(seed, rand.Uint64()))
 					for {
@@ -208,58 +212,7 @@ func TestAllTogether(t *testing.T) {
 					}
 				})
 			}
-			any := func(r *rand.Rand) *Pool { return y.pools[r.IntN(pools)] }
-			now := time.Now().Add(time.Hour)
-			loop(func(*rand.Rand) { now = now.Add(2 * budget.GoesIn); y.Look(now) })
-			loop(func(r *rand.Rand) {
-				c := config(1 + r.IntN(8))
-				c.Min, c.Age = r.IntN(2), []time.Duration{0, time.Hour}[r.IntN(2)]
-				if r.IntN(3) == 0 {
-					y.Reconfigure(c, nil)
-				} else {
-					any(r).Reconfigure(c)
-				}
-			})
-			loop(func(r *rand.Rand) { any(r).SetLimit(1 + r.IntN(6)) })
-			loop(func(r *rand.Rand) { p := any(r); p.Pause(true); runtime.Gosched(); p.Pause(false) })
-			loop(func(r *rand.Rand) {
-				v := view(1, 2)
-				v.Nodes[r.IntN(2)].Use = cluster.Use(r.IntN(3))
-				any(r).SetView(v)
-			})
-			loop(func(r *rand.Rand) {
-				p := any(r)
-				if all := p.Sessions(); len(all) > 0 && r.IntN(10) == 0 {
-					p.Kill(all[r.IntN(len(all))].Session, "killed")
-				}
-				p.Stats()
-				p.Use()
-			})
-			for i := range workers {
-				callers.Go(func() {
-					r := rand.New(rand.NewPCG(seed, uint64(i)))
-					for range turns {
-						g, err := y.pools[i%pools].Acquire(t.Context(), Ask{Class: Class(r.IntN(ClassSize))})
-						if err != nil {
-							continue // there was no node
-						}
-						for range r.IntN(4) {
-							runtime.Gosched()
-						}
-						if r.IntN(20) == 0 {
-							y.pools[i%pools].Discard(g.Session)
-						} else {
-							y.pools[i%pools].Release(g.Session)
-						}
-					}
-				})
-			}
-			callers.Go(func() {
-				for i := range uint64(turns / 20) {
-					y.visitor(t, i, "")
-				}
-			})
-			callers.Wait()
+			y.work(t, seed, turns)
 			close(done)
 			others.Wait()
 			for _, p := range y.pools {
@@ -268,23 +221,93 @@ func TestAllTogether(t *testing.T) {
 			}
 			synctest.Wait()
 			y.check()
-			for i, k := range y.books().Members[:pools] {
-				p := y.pools[i]
-				if k.Leaving != 0 || k.Coming != 0 || p.going != 0 {
-					t.Errorf("pool %d: %d leaving, %d coming, %d going; want none at rest", i, k.Leaving, k.Coming, p.going)
-				}
-				if st := p.Stats(); st.InLine() > 0 || st.Leased > 0 || st.Sessions > st.Max {
-					t.Errorf("pool %d at rest: %+v", i, st)
-				}
-				for _, s := range p.Sessions() {
-					if s.Retired != "" || s.Leased {
-						t.Errorf("pool %d at rest has a session that is retired (%q) or leased (%t)", i, s.Retired, s.Leased)
-					}
-				}
-			}
+			y.checkIdle()
 			if !slices.ContainsFunc(y.pools, func(p *Pool) bool { return p.Stats().Created > turns/20 }) {
 				t.Error("hardly a session was opened: the test tests nothing")
 			}
 		})
+	}
+}
+
+// changes are what others do to the pools while these are used.
+func (y *family) changes() []func(*rand.Rand) {
+	any := func(r *rand.Rand) *Pool { return y.pools[r.IntN(len(y.pools))] }
+	now := time.Now().Add(time.Hour)
+	return []func(*rand.Rand){
+		func(*rand.Rand) { now = now.Add(2 * budget.GoesIn); y.Look(now) },
+		func(r *rand.Rand) {
+			c := config(1 + r.IntN(8))
+			c.Min, c.Age = r.IntN(2), []time.Duration{0, time.Hour}[r.IntN(2)]
+			if r.IntN(3) == 0 {
+				y.Reconfigure(c, nil)
+			} else {
+				any(r).Reconfigure(c)
+			}
+		},
+		func(r *rand.Rand) { any(r).SetLimit(1 + r.IntN(6)) },
+		func(r *rand.Rand) { p := any(r); p.Pause(true); runtime.Gosched(); p.Pause(false) },
+		func(r *rand.Rand) {
+			v := view(1, 2)
+			v.Nodes[r.IntN(2)].Use = cluster.Use(r.IntN(3))
+			any(r).SetView(v)
+		},
+		func(r *rand.Rand) {
+			p := any(r)
+			if all := p.Sessions(); len(all) > 0 && r.IntN(10) == 0 {
+				p.Kill(all[r.IntN(len(all))].Session, "killed")
+			}
+			p.Stats()
+			p.Use()
+		},
+	}
+}
+
+// work has callers use the pools, each for that many turns, while other pools come and go.
+func (y *family) work(t *testing.T, seed uint64, turns int) {
+	const workers = 12
+	var callers sync.WaitGroup
+	for i := range workers {
+		callers.Go(func() {
+			r, p := rand.New(rand.NewPCG(seed, uint64(i))), y.pools[i%len(y.pools)]
+			for range turns {
+				g, err := p.Acquire(t.Context(), Ask{Class: Class(r.IntN(ClassSize))})
+				if err != nil {
+					continue // there was no node
+				}
+				for range r.IntN(4) {
+					runtime.Gosched()
+				}
+				if r.IntN(20) == 0 {
+					p.Discard(g.Session)
+				} else {
+					p.Release(g.Session)
+				}
+			}
+		})
+	}
+	callers.Go(func() {
+		for i := range uint64(turns / 20) {
+			y.visitor(t, i, "")
+		}
+	})
+	callers.Wait()
+}
+
+// checkIdle checks that nothing is under way, and that every session is idle and may be used.
+func (y *family) checkIdle() {
+	y.Helper()
+	for i, k := range y.books().Members[:len(y.pools)] {
+		p := y.pools[i]
+		if k.Leaving != 0 || k.Coming != 0 || p.going != 0 {
+			y.Errorf("pool %d: %d leaving, %d coming, %d going; want none in the end", i, k.Leaving, k.Coming, p.going)
+		}
+		if st := p.Stats(); st.InLine() > 0 || st.Leased > 0 || st.Sessions > st.Max {
+			y.Errorf("pool %d in the end: %+v", i, st)
+		}
+		for _, s := range p.Sessions() {
+			if s.Retired != "" || s.Leased {
+				y.Errorf("pool %d has in the end a session that is retired (%q) or in use (%t)", i, s.Retired, s.Leased)
+			}
+		}
 	}
 }

@@ -73,21 +73,7 @@ func TestViews(t *testing.T) {
 				f := newServers(1, 2)
 				p := start(t, config(50), f, view(1, 2))
 				lease(t, p, 12)()
-				var of2 *Session
-				for release := []*Session(nil); of2 == nil; {
-					s, ok := p.Try(Ask{Class: Normal})
-					if !ok {
-						t.Fatal("no session of node 2")
-					}
-					if s.Node() == 2 {
-						of2 = s
-						for _, s := range release {
-							p.Release(s)
-						}
-					} else {
-						release = append(release, s)
-					}
-				}
+				of2 := oneOfNode2(t, p)
 				v := view(1, 2)
 				if tt.change == nil {
 					v = view(1)
@@ -121,6 +107,24 @@ func TestViews(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// oneOfNode2 checks out one session, which is of node 2.
+func oneOfNode2(t *testing.T, p *Pool) *Session {
+	t.Helper()
+	for others := []*Session(nil); ; {
+		s, ok := p.Try(Ask{Class: Normal})
+		if !ok {
+			t.Fatal("no session of node 2")
+		}
+		if s.Node() == 2 {
+			for _, s := range others {
+				p.Release(s)
+			}
+			return s
+		}
+		others = append(others, s)
 	}
 }
 

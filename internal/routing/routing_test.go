@@ -151,14 +151,6 @@ func TestCountsWhileNodesComeAndGo(t *testing.T) {
 		leaves[id] = cluster.Verdict{Leaving: true}
 	}
 	r.SetTopology(all)
-	open := func(id cluster.NodeID) int64 {
-		v := r.current.Load()
-		i, ok := v.index(id)
-		if !ok {
-			return 0
-		}
-		return v.loads[i].calls.Load()
-	}
 	var calls, news sync.WaitGroup
 	for _, id := range upTo(2 * moving) {
 		calls.Go(func() {
@@ -166,7 +158,7 @@ func TestCountsWhileNodesComeAndGo(t *testing.T) {
 				if r.Enter(id) {
 					r.Leave(cluster.Outcome{Node: id})
 				}
-				if n := open(id); n != 0 {
+				if n := r.open(id); n != 0 {
 					t.Errorf("node %d has %d calls open; want none", id, n)
 					return
 				}
@@ -200,6 +192,16 @@ func TestCountsWhileNodesComeAndGo(t *testing.T) {
 			t.Errorf("node %d has %d calls open after all have left", id, n)
 		}
 	}
+}
+
+// open returns how many calls to a node are counted now.
+func (r *Router) open(id cluster.NodeID) int64 {
+	v := r.current.Load()
+	i, ok := v.index(id)
+	if !ok {
+		return 0
+	}
+	return v.loads[i].calls.Load()
 }
 
 func TestPickPrefersTheLessLoadedOfTwo(t *testing.T) {

@@ -146,79 +146,103 @@ func TestLineFull(t *testing.T) {
 // Random pushes, pops and removals against plain slices, one for each app of each
 // class, and against the rule of who goes next in a class, looked for one by one.
 func TestLineOrder(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	const apps = 7
-	l := testLine(30)
-	var model [ClassSize][apps][]*waiter
-	size := func() (n int) {
-		for c := range model {
-			for _, q := range model[c] {
-				n += len(q)
-			}
-		}
-		return n
-	}
+	m := &orderModel{T: t, r: rand.New(rand.NewPCG(1, 2)), l: testLine(30)}
 	for range 200_000 {
-		switch r.IntN(5) {
+		switch m.r.IntN(5) {
 		case 0, 1:
-			w := &waiter{class: Class(r.IntN(ClassSize)), app: uint8(r.IntN(apps)), needs: uint32(r.IntN(5000))}
-			q := &model[w.class][w.app]
-			*q = append(*q, w)
-			if turned := l.Push(w, uint16(1+w.app%3)); turned != nil {
-				q := &model[turned.class][turned.app]
-				if turned != (*q)[len(*q)-1] {
-					t.Fatal("not the youngest was Reason")
-				}
-				*q = (*q)[:len(*q)-1]
-			}
+			m.push()
 		case 2, 3:
-			var least [ClassSize]uint64
-			for c := range l.class {
-				least[c] = 1 << 63
-				for app, q := range model[c] {
-					if len(q) > 0 {
-						least[c] = min(least[c], l.class[c].queue[app].start)
-					}
-				}
-			}
-			w := served(l)
-			if w == nil {
-				if size() > 0 {
-					t.Fatal("nobody was served")
-				}
-				continue
-			}
-			if l.class[w.class].now != least[w.class] {
-				t.Fatalf("served at %d of virtual time; the least was %d", l.class[w.class].now, least[w.class])
-			}
-			q := &model[w.class][w.app]
-			if (*q)[0] != w {
-				t.Fatal("not the eldest was served")
-			}
-			*q = (*q)[1:]
+			m.serve()
 		case 4:
-			q := &model[r.IntN(ClassSize)][r.IntN(apps)]
-			if len(*q) == 0 {
-				continue
-			}
-			i := r.IntN(len(*q))
-			l.remove((*q)[i])
-			*q = slices.Delete(*q, i, i+1)
+			m.remove()
 		}
-		if l.n != size() || l.n > l.limit {
-			t.Fatalf("%d in line; want %d, at most %d", l.n, size(), l.limit)
+		m.check()
+	}
+}
+
+// orderModel has who waits in a line, by class and app, in the order in which they came.
+type orderModel struct {
+	*testing.T
+	r       *rand.Rand
+	l       *line
+	waiting [ClassSize][orderApps][]*waiter
+}
+
+const orderApps = 7
+
+func (m *orderModel) size() (n int) {
+	for c := range m.waiting {
+		for _, q := range m.waiting[c] {
+			n += len(q)
 		}
-		for c := range l.class {
-			weights, waiting := 0, 0
-			for app, q := range model[c] {
-				if len(q) > 0 {
-					weights += 1 + app%3
-					waiting++
-				}
+	}
+	return n
+}
+
+func (m *orderModel) push() {
+	w := &waiter{class: Class(m.r.IntN(ClassSize)), app: uint8(m.r.IntN(orderApps)), needs: uint32(m.r.IntN(5000))}
+	q := &m.waiting[w.class][w.app]
+	*q = append(*q, w)
+	if turned := m.l.Push(w, uint16(1+w.app%3)); turned != nil {
+		q := &m.waiting[turned.class][turned.app]
+		if turned != (*q)[len(*q)-1] {
+			m.Fatal("not the youngest was turned away")
+		}
+		*q = (*q)[:len(*q)-1]
+	}
+}
+
+func (m *orderModel) serve() {
+	var least [ClassSize]uint64
+	for c := range m.l.class {
+		least[c] = 1 << 63
+		for app, q := range m.waiting[c] {
+			if len(q) > 0 {
+				least[c] = min(least[c], m.l.class[c].queue[app].start)
 			}
-			if k := &l.class[c]; k.weights != weights || len(k.order) != waiting {
-				t.Fatalf("class %v: %d apps of weight %d wait; want %d, %d", Class(c), len(k.order), k.weights, waiting, weights)
+		}
+	}
+	w := served(m.l)
+	if w == nil {
+		if m.size() > 0 {
+			m.Fatal("no caller was served")
+		}
+		return
+	}
+	if m.l.class[w.class].now != least[w.class] {
+		m.Fatalf("served at %d of virtual time; the least was %d", m.l.class[w.class].now, least[w.class])
+	}
+	q := &m.waiting[w.class][w.app]
+	if (*q)[0] != w {
+		m.Fatal("not the eldest was served")
+	}
+	*q = (*q)[1:]
+}
+
+func (m *orderModel) remove() {
+	q := &m.waiting[m.r.IntN(ClassSize)][m.r.IntN(orderApps)]
+	if len(*q) == 0 {
+		return
+	}
+	i := m.r.IntN(len(*q))
+	m.l.remove((*q)[i])
+	*q = slices.Delete(*q, i, i+1)
+}
+
+func (m *orderModel) check() {
+	if size := m.size(); m.l.n != size || m.l.n > m.l.limit {
+		m.Fatalf("%d in the queue; want %d, at most %d", m.l.n, size, m.l.limit)
+	}
+	for c := range m.l.class {
+		weights, waiting := 0, 0
+		for app, q := range m.waiting[c] {
+			if len(q) > 0 {
+				weights += 1 + app%3
+				waiting++
 			}
+		}
+		if k := &m.l.class[c]; k.weights != weights || len(k.order) != waiting {
+			m.Fatalf("class %v: %d apps of weight %d wait; want %d, %d", Class(c), len(k.order), k.weights, waiting, weights)
 		}
 	}
 }
