@@ -388,8 +388,8 @@ func (c *child) wake(ctx context.Context) {
 	c.supervisor.log.Info("node goes on", "node", c.id)
 }
 
-// setLoad sets the load factor that discovery tells.
-func (c *child) setLoad(ctx context.Context, body []byte) error {
+// tell changes what discovery tells of the node: its load factor in this life, or its address in later lives as well.
+func (c *child) tell(ctx context.Context, action string, body []byte) error {
 	b, err := parseAction(body)
 	if err != nil {
 		return err
@@ -399,32 +399,15 @@ func (c *child) setLoad(ctx context.Context, body []byte) error {
 	if c.running() == nil {
 		return badRequest("node %d is %s", c.id, c.info(ctx).State)
 	}
-	if err := c.post(ctx, c.action("load"), body); err != nil {
+	if err := c.post(ctx, c.action(action), body); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	c.load = *b.Factor // the node has checked it
-	c.mu.Unlock()
-	c.supervisor.publish(ctx)
-	return nil
-}
-
-// advertise sets the address that discovery tells, in this life and later ones.
-func (c *child) advertise(ctx context.Context, body []byte) error {
-	b, err := parseAction(body)
-	if err != nil {
-		return err
+	c.mu.Lock() // the node has checked the body
+	if action == "load" {
+		c.load = *b.Factor
+	} else {
+		c.known = b.Address
 	}
-	c.change.Lock()
-	defer c.change.Unlock()
-	if c.running() == nil {
-		return badRequest("node %d is %s", c.id, c.info(ctx).State)
-	}
-	if err := c.post(ctx, c.action("advertise"), body); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	c.known = b.Address // the node has checked it
 	c.mu.Unlock()
 	c.supervisor.publish(ctx)
 	return nil

@@ -222,10 +222,8 @@ func (s *Supervisor) Act(ctx context.Context, node uint32, action string, body [
 	switch action {
 	case "drain":
 		return c.drain(ctx, body)
-	case "load":
-		return c.setLoad(ctx, body)
-	case "advertise":
-		return c.advertise(ctx, body)
+	case "load", "advertise":
+		return c.tell(ctx, action, body)
 	}
 	if c.running() == nil {
 		return badRequest("node %d is %s", node, c.info(ctx).State)
