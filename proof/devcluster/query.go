@@ -197,31 +197,29 @@ func beginQuery(c *call, r *Ydb_Query.BeginTransactionRequest) (*Ydb_Query.Begin
 }
 
 func commitQuery(c *call, r *Ydb_Query.CommitTransactionRequest) (*Ydb_Query.CommitTransactionResponse, error) {
-	s, leave, err := c.enterQuery(r.GetSessionId())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	c.hintTrailer(s)
-	c.consumed(0)
-	if err := c.commit(s, r.GetTxId()); err != nil {
+	if err := c.endQuery(r.GetSessionId(), r.GetTxId(), c.commit); err != nil {
 		return nil, err
 	}
 	return &Ydb_Query.CommitTransactionResponse{Status: Ydb.StatusIds_SUCCESS}, nil
 }
 
 func rollbackQuery(c *call, r *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query.RollbackTransactionResponse, error) {
-	s, leave, err := c.enterQuery(r.GetSessionId())
-	if err != nil {
+	if err := c.endQuery(r.GetSessionId(), r.GetTxId(), c.rollback); err != nil {
 		return nil, err
+	}
+	return &Ydb_Query.RollbackTransactionResponse{Status: Ydb.StatusIds_SUCCESS}, nil
+}
+
+// endQuery ends a transaction of the query service.
+func (c *call) endQuery(session, tx string, end func(s *session, tx string) error) error {
+	s, leave, err := c.enterQuery(session)
+	if err != nil {
+		return err
 	}
 	defer leave()
 	c.hintTrailer(s)
 	c.consumed(0)
-	if err := c.rollback(s, r.GetTxId()); err != nil {
-		return nil, err
-	}
-	return &Ydb_Query.RollbackTransactionResponse{Status: Ydb.StatusIds_SUCCESS}, nil
+	return end(s, tx)
 }
 
 // executeQuery runs statements and streams their results.
