@@ -122,73 +122,71 @@ func (s *controlServer) close(ctx context.Context) error {
 // controlHandler is the control API over c.
 func controlHandler(c controlled) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /nodes", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /nodes", asked(func(r *http.Request) (any, error) {
 		nodes, err := c.NodeInfos(r.Context())
-		reply(w, map[string]any{"nodes": nodes}, err)
-	})
-	mux.HandleFunc("GET /sessions", func(w http.ResponseWriter, r *http.Request) {
+		return map[string]any{"nodes": nodes}, err
+	}))
+	mux.HandleFunc("GET /sessions", asked(func(r *http.Request) (any, error) {
 		sessions, err := c.SessionInfos(r.Context())
-		reply(w, map[string]any{"sessions": sessions}, err)
-	})
-	mux.HandleFunc("POST /nodes", func(w http.ResponseWriter, r *http.Request) {
-		body, err := readBody(w, r)
-		if err != nil {
-			reply(w, nil, err)
-			return
-		}
+		return map[string]any{"sessions": sessions}, err
+	}))
+	mux.HandleFunc("POST /nodes", told(func(r *http.Request, body []byte) (any, error) {
 		b, err := parseAction(body)
 		if err != nil {
-			reply(w, nil, err)
-			return
+			return nil, err
 		}
-		node, err := c.AddNode(r.Context(), b.Location)
-		reply(w, node, err)
-	})
-	mux.HandleFunc("GET /faults", func(w http.ResponseWriter, r *http.Request) {
+		return c.AddNode(r.Context(), b.Location)
+	}))
+	mux.HandleFunc("GET /faults", asked(func(r *http.Request) (any, error) {
 		list, err := c.Faults(r.Context())
-		reply(w, map[string]any{"faults": list}, err)
-	})
-	mux.HandleFunc("POST /faults", func(w http.ResponseWriter, r *http.Request) {
-		body, err := readBody(w, r)
-		if err != nil {
-			reply(w, nil, err)
-			return
-		}
+		return map[string]any{"faults": list}, err
+	}))
+	mux.HandleFunc("POST /faults", told(func(r *http.Request, body []byte) (any, error) {
 		f, err := parseFault(body)
-		if err == nil {
-			f, err = c.AddFault(r.Context(), f)
-		}
-		reply(w, f, err)
-	})
-	mux.HandleFunc("DELETE /faults/{id}", func(w http.ResponseWriter, r *http.Request) {
-		reply(w, map[string]any{}, c.RemoveFault(r.Context(), r.PathValue("id")))
-	})
-	mux.HandleFunc("POST /piles", func(w http.ResponseWriter, r *http.Request) {
-		body, err := readBody(w, r)
 		if err != nil {
-			reply(w, nil, err)
-			return
+			return nil, err
 		}
+		return c.AddFault(r.Context(), f)
+	}))
+	mux.HandleFunc("DELETE /faults/{id}", asked(func(r *http.Request) (any, error) {
+		return map[string]any{}, c.RemoveFault(r.Context(), r.PathValue("id"))
+	}))
+	mux.HandleFunc("POST /piles", told(func(r *http.Request, body []byte) (any, error) {
 		states, err := parsePileStates(body)
 		if err == nil {
 			err = c.SetPiles(r.Context(), states)
 		}
-		reply(w, map[string]any{}, err)
-	})
-	mux.HandleFunc("POST /nodes/{id}/{action}", func(w http.ResponseWriter, r *http.Request) {
+		return map[string]any{}, err
+	}))
+	mux.HandleFunc("POST /nodes/{id}/{action}", told(func(r *http.Request, body []byte) (any, error) {
 		id, err := strconv.ParseUint(r.PathValue("id"), 10, 32)
 		if err != nil {
-			reply(w, nil, notFound("no node %q", r.PathValue("id")))
-			return
+			return nil, notFound("no node %q", r.PathValue("id"))
 		}
+		return map[string]any{}, c.Act(r.Context(), uint32(id), r.PathValue("action"), body)
+	}))
+	return mux
+}
+
+// asked is the handler of a request without a body.
+func asked(answer func(r *http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		out, err := answer(r)
+		reply(w, out, err)
+	}
+}
+
+// told is the handler of a request with a body.
+func told(answer func(r *http.Request, body []byte) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := readBody(w, r)
 		if err != nil {
 			reply(w, nil, err)
 			return
 		}
-		reply(w, map[string]any{}, c.Act(r.Context(), uint32(id), r.PathValue("action"), body))
-	})
-	return mux
+		out, err := answer(r, body)
+		reply(w, out, err)
+	}
 }
 
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
@@ -217,6 +215,8 @@ func reply(w http.ResponseWriter, body any, err error) {
 }
 
 // actionBody is the union of the bodies of all actions, and of the one that adds a node.
+//
+// Wide: it is one JSON object, of which each action reads the members it knows.
 type actionBody struct {
 	Mode     DrainMode `json:"mode"`
 	Soft     *duration `json:"soft"`
@@ -318,36 +318,6 @@ func (c *Cluster) Act(_ context.Context, node uint32, action string, body []byte
 		if d, err = b.drainOf(c.config); err == nil {
 			n.Drain(d)
 		}
-	case "delay":
-		err = n.Delay(Delay{Delay: time.Duration(b.Delay), Share: b.share(), Methods: b.Methods, From: b.From})
-	case "hop":
-		h := Hop{Delay: time.Duration(b.Delay), Near: time.Duration(b.Delay)}
-		if b.Near != nil {
-			h.Near = time.Duration(*b.Near)
-		}
-		err = n.Hop(h)
-	case "blackhole":
-		err = n.Blackhole()
-	case "refuse":
-		err = n.Refuse()
-	case "errors":
-		err = n.Errors(Errors{Status: b.Status, Share: b.share(), Methods: b.Methods, After: b.After})
-	case "cut":
-		err = n.Cut(b.share())
-	case "limit":
-		if b.Sessions == nil {
-			return badRequest("sessions is missing")
-		}
-		err = n.Limit(*b.Sessions)
-	case "throttle":
-		err = n.Throttle(b.Speed)
-	case "load":
-		if b.Factor == nil {
-			return badRequest("factor is missing")
-		}
-		err = n.SetLoad(*b.Factor)
-	case "advertise":
-		err = n.Advertise(b.Address)
 	case "pause", "resume":
 		return badRequest("only a node that is a process of its own can be paused: start the cluster with -processes")
 	case "kick", "hint":
@@ -359,15 +329,55 @@ func (c *Cluster) Act(_ context.Context, node uint32, action string, body []byte
 			d.Mode = DrainHints
 		}
 		err = n.Kick(b.Session, d)
-	case "clear":
-		err = n.Clear()
 	default:
-		return notFound("no action %q", action)
+		var known bool
+		if known, err = n.disturb(action, b); !known {
+			return notFound("no action %q", action)
+		}
 	}
 	if err != nil {
 		return badRequest("%v", err)
 	}
 	return nil
+}
+
+// disturb makes something go wrong with the node, or shows it as another one. known is false if no such action is.
+func (n *Node) disturb(action string, b actionBody) (known bool, err error) {
+	switch action {
+	case "delay":
+		return true, n.Delay(Delay{Delay: time.Duration(b.Delay), Share: b.share(), Methods: b.Methods, From: b.From})
+	case "hop":
+		h := Hop{Delay: time.Duration(b.Delay), Near: time.Duration(b.Delay)}
+		if b.Near != nil {
+			h.Near = time.Duration(*b.Near)
+		}
+		return true, n.Hop(h)
+	case "blackhole":
+		return true, n.Blackhole()
+	case "refuse":
+		return true, n.Refuse()
+	case "errors":
+		return true, n.Errors(Errors{Status: b.Status, Share: b.share(), Methods: b.Methods, After: b.After})
+	case "cut":
+		return true, n.Cut(b.share())
+	case "limit":
+		if b.Sessions == nil {
+			return true, badRequest("sessions is missing")
+		}
+		return true, n.Limit(*b.Sessions)
+	case "throttle":
+		return true, n.Throttle(b.Speed)
+	case "load":
+		if b.Factor == nil {
+			return true, badRequest("factor is missing")
+		}
+		return true, n.SetLoad(*b.Factor)
+	case "advertise":
+		return true, n.Advertise(b.Address)
+	case "clear":
+		return true, n.Clear()
+	}
+	return false, nil
 }
 
 // NodeInfos describes the nodes in order of id.
