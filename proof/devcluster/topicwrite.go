@@ -196,13 +196,18 @@ func (w *writeStream) write(r *Ydb_Topic.StreamWriteMessage_WriteRequest) (*Ydb_
 	if err != nil {
 		return nil, err
 	}
-	response := &Ydb_Topic.StreamWriteMessage_WriteResponse{
+	return &Ydb_Topic.StreamWriteMessage_FromServer_WriteResponse{WriteResponse: &Ydb_Topic.StreamWriteMessage_WriteResponse{
 		PartitionId: w.partition, WriteStatistics: &Ydb_Topic.StreamWriteMessage_WriteResponse_WriteStatistics{},
-	}
-	for i, m := range r.GetMessages() {
+		Acks: written(r.GetMessages(), acks, tx != nil),
+	}}, nil
+}
+
+// written says what became of each message; in a transaction that is known when it ends.
+func written(messages []*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData, acks []engine.Ack, inTx bool) (list []*Ydb_Topic.StreamWriteMessage_WriteResponse_WriteAck) {
+	for i, m := range messages {
 		ack := &Ydb_Topic.StreamWriteMessage_WriteResponse_WriteAck{SeqNo: m.GetSeqNo()}
 		switch {
-		case tx != nil:
+		case inTx:
 			ack.MessageWriteStatus = &Ydb_Topic.StreamWriteMessage_WriteResponse_WriteAck_WrittenInTx_{
 				WrittenInTx: &Ydb_Topic.StreamWriteMessage_WriteResponse_WriteAck_WrittenInTx{},
 			}
@@ -217,9 +222,9 @@ func (w *writeStream) write(r *Ydb_Topic.StreamWriteMessage_WriteRequest) (*Ydb_
 				Written: &Ydb_Topic.StreamWriteMessage_WriteResponse_WriteAck_Written{Offset: acks[i].Offset},
 			}
 		}
-		response.Acks = append(response.Acks, ack)
+		list = append(list, ack)
 	}
-	return &Ydb_Topic.StreamWriteMessage_FromServer_WriteResponse{WriteResponse: response}, nil
+	return list
 }
 
 // relay writes messages through the node of their transaction's session.
