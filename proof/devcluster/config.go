@@ -17,6 +17,8 @@ import (
 )
 
 // Config describes a cluster. Start from Default.
+//
+// Wide: one flat list, as the flags are; a field stands where its flag does.
 type Config struct {
 	Nodes    int    // nodes at the start, 0 to MaxNodes
 	Host     string // address that the nodes listen on and are known by

@@ -13,6 +13,8 @@ type counters struct {
 }
 
 // Counters is what a node did since it started.
+//
+// Wide: it is one flat JSON object of the control API, with a member for each counter.
 type Counters struct {
 	Calls           int64 `json:"calls"`            // calls of every kind, of clients and other nodes
 	Owned           int64 `json:"owned"`            // session calls of clients, the session being here

@@ -1,6 +1,8 @@
 package devcluster
 
 // handlers lists the methods that are supported, by full name.
+//
+// Long: it is one table, a line for each method.
 func handlers() map[string]handler {
 	return map[string]handler{
 		"/Ydb.Discovery.V1.DiscoveryService/ListEndpoints": operation(listEndpoints),

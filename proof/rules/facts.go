@@ -14,6 +14,9 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
+// facts are the facts, which cannot be wrong.
+//
+// Long: a flat list; each rule stands with the question that it asks, and is read alone.
 func facts() []Rule {
 	return []Rule{
 		{Name: "version", Says: "What does SELECT Version() say?", ask: func(ctx context.Context, c *Cluster) (Seen, error) {

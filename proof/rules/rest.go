@@ -61,6 +61,9 @@ func statementRules() []Rule {
 	}
 }
 
+// tableRules are the rules of the table service.
+//
+// Long: a flat list; each rule stands with the question that it asks, and is read alone.
 func tableRules() []Rule {
 	return []Rule{
 		{Name: "1000 rows", Says: "ExecuteDataQuery cuts a result at 1000 rows and says that it is truncated.",
@@ -136,6 +139,9 @@ func tableRules() []Rule {
 	}
 }
 
+// discoveryRules are the rules of discovery.
+//
+// Long: a flat list; each rule stands with the question that it asks, and is read alone.
 func discoveryRules() []Rule {
 	return []Rule{
 		{Name: "load factor", Says: "The load factor of every endpoint is 0.",

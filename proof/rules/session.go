@@ -29,6 +29,9 @@ func unknown(id string) string {
 	return head + "&id=MDAwMDAwMDAtMDAwMC0wMDAwLTAwMDAtMDAwMDAwMDAwMDAw"
 }
 
+// sessionRules are the rules of sessions.
+//
+// Long: a flat list; each rule stands with the question that it asks, and is read alone.
 func sessionRules() []Rule {
 	return []Rule{
 		{Name: "session id", Says: "The id of a session has the form ydb://session/3?node_id=N&id=....",

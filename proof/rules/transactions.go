@@ -8,6 +8,9 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 )
 
+// transactionRules are the rules of transactions.
+//
+// Long: a flat list; each rule stands with the question that it asks, and is read alone.
 func transactionRules() []Rule {
 	one := func(c *Cluster) string { return "SELECT n FROM `" + c.path() + "` WHERE id = 1" }
 	write := func(c *Cluster) string { return "UPSERT INTO `" + c.path() + "` (id, n) VALUES (1, 1)" }

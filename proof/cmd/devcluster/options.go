@@ -30,6 +30,9 @@ type options struct {
 	args      []string // as given, for the processes of the nodes
 }
 
+// parse reads the command line.
+//
+// Long: a flat list, a line or a few for each flag.
 func parse(args []string, stderr io.Writer) (options, error) {
 	o := options{config: devcluster.Default(), log: "json", args: args}
 	c := &o.config

@@ -31,6 +31,8 @@ type stmt struct {
 }
 
 // conn is one SQLite connection; one goroutine uses it at a time.
+//
+// Wide: it has a prepared statement for each question to the file.
 type conn struct {
 	c                                          driver.Conn
 	all                                        []*stmt
