@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,14 +26,13 @@ func shutdown(mode string) map[string]any {
 }
 
 // counted is what a draining node has of the sidecar's, but for what runs or is open there.
-func (r *run) counted(ctx context.Context, node uint32) (free int, err error) {
-	sessions, err := r.stack.control.Sessions(ctx)
-	for _, s := range sessions {
+func (r *script) counted(node uint32) (free int) {
+	for _, s := range r.sessions() {
 		if s.NodeID == node && s.Transactions == 0 && s.State != "busy" {
 			free++
 		}
 	}
-	return free, err
+	return free
 }
 
 // farewell is what a node saw of the sidecar while it drained.
@@ -47,66 +45,65 @@ type farewell struct {
 }
 
 // leave drains a node and watches it until it is about to stop.
-func (r *run) leave(ctx context.Context, node uint32, mode string, meanwhile func() error) (f farewell, err error) {
+func (r *script) leave(node uint32, mode string, meanwhile func()) (f farewell) {
 	f.node = node
-	if f.at, _, err = r.act(ctx, node, "drain", shutdown(mode)); err != nil {
-		return f, err
+	if f.at, _ = r.act(node, "drain", shutdown(mode)); r.err != nil {
+		return f
 	}
-	var watch sync.WaitGroup
-	var failed error
+	watch := &script{run: r.run, ctx: r.ctx} // beside what happens meanwhile
+	var watching sync.WaitGroup
+	watching.Go(func() { watch.drained(&f) })
+	meanwhile()
+	watching.Wait()
+	r.err = errors.Join(r.err, watch.err)
+	r.sleep(f.at + drainHard - 500*time.Millisecond - r.rec.now())
+	r.refusals(&f)
+	r.stopped(node)
+	return f
+}
+
+// drained watches what a draining node still has and refuses, until shortly before its hard limit.
+func (r *script) drained(f *farewell) {
 	var refused time.Duration // when it was last asked for that
-	watch.Go(func() {
-		_, _, failed = r.until(ctx, f.at, drainHard-time.Second, func() (bool, error) {
-			n, err := r.counted(ctx, node)
-			if f.empty = n == 0; n > 0 {
-				f.free = r.rec.now() - f.at
-			}
-			if now := r.rec.now(); err == nil && now-refused > sampleEvery {
-				refused, err = now, r.refusals(ctx, &f)
-			}
-			return false, err
-		})
+	r.until(f.at, drainHard-time.Second, func() bool {
+		n := r.counted(f.node)
+		if r.err != nil {
+			return false
+		}
+		if f.empty = n == 0; n > 0 {
+			f.free = r.rec.now() - f.at
+		}
+		if now := r.rec.now(); now-refused > sampleEvery {
+			refused = now
+			r.refusals(f)
+		}
+		return false
 	})
-	err = meanwhile()
-	watch.Wait()
-	if err = errors.Join(err, failed); err != nil {
-		return f, err
-	}
-	if err := sleep(ctx, f.at+drainHard-500*time.Millisecond-r.rec.now()); err != nil {
-		return f, err
-	}
-	if err := r.refusals(ctx, &f); err != nil {
-		return f, err
-	}
-	return f, r.stopped(ctx, node)
 }
 
 // refusals reads which creations of sessions the node has refused so far. One that has stopped
 // by now, because this machine was busy, counts no more: what it said before holds.
-func (r *run) refusals(ctx context.Context, f *farewell) error {
-	nodes, err := r.stack.control.Nodes(ctx)
-	for _, n := range nodes {
+func (r *script) refusals(f *farewell) {
+	for _, n := range r.members() {
 		if n.ID == f.node {
 			f.refused, f.late = max(f.refused, n.Counters["drain_refused"]), max(f.late, n.Counters["drain_late_ms"])
 		}
 	}
-	return err
 }
 
-func (r *run) stopped(ctx context.Context, node uint32) error {
-	_, ok, err := r.until(ctx, r.rec.now(), drainHard+patience, func() (bool, error) {
-		nodes, err := r.stack.control.Nodes(ctx)
-		for _, n := range nodes {
+// stopped waits until a node is stopped, which is an error if it does not come.
+func (r *script) stopped(node uint32) {
+	_, ok := r.until(r.rec.now(), drainHard+patience, func() bool {
+		for _, n := range r.members() {
 			if n.ID == node {
-				return n.State == "stopped", err
+				return n.State == "stopped"
 			}
 		}
-		return false, err
+		return false
 	})
-	if err == nil && !ok {
-		err = fmt.Errorf("node %d does not stop", node)
+	if r.err == nil && !ok {
+		r.err = fmt.Errorf("node %d does not stop", node)
 	}
-	return err
 }
 
 // losses judges what failed while nodes drained one after the other.
@@ -154,36 +151,20 @@ func (r *run) farewells(all []farewell) {
 }
 
 // drain: nothing fails but transactions that last too long.
-func drain(mode string) func(context.Context, *run) (func(), error) {
-	return func(ctx context.Context, r *run) (func(), error) {
-		if _, err := r.normal(ctx); err != nil {
-			return nil, err
-		}
-		victim, err := r.victim(ctx)
-		if err != nil {
-			return nil, err
-		}
-		open, err := r.load.begin(30)
-		if err != nil {
-			return nil, err
-		}
-		young, old := open[:15], open[15:]
+func drain(mode string) func(*script) func() {
+	return func(r *script) func() {
+		r.normal()
+		victim := r.victim()
+		open := r.begin(30)
+		young, old := open[:len(open)/2], open[len(open)/2:]
 		var done time.Duration
-		f, err := r.leave(ctx, victim, mode, func() error {
+		f := r.leave(victim, mode, func() {
 			r.load.goOn(young)
 			done = r.rec.now()
-			if err := sleep(ctx, drainSoft); err != nil { // from now, which is after the drain began
-				return err
-			}
+			r.sleep(drainSoft) // from now, which is after the drain began
 			r.load.goOn(old)
-			return nil
 		})
-		if err != nil {
-			return nil, err
-		}
-		if err := sleep(ctx, time.Second); err != nil {
-			return nil, err
-		}
+		r.sleep(time.Second)
 		return func() {
 			kept, lost, untrue, elsewhere, first := sortOut(young, victim)
 			r.figure("transactions on the node that went on at once", kept)
@@ -192,48 +173,32 @@ func drain(mode string) func(context.Context, *run) (func(), error) {
 			r.figure("transactions on the node that went on after the soft limit", lost)
 			r.goal("those that go on after the soft limit are lost with nothing kept", lost > 0 && kept+untrue+elsewhere == 0, "%d lost, %d done all the same, %d in untrue words, %d on other nodes; %s", lost, kept, untrue, elsewhere, first)
 			r.farewells([]farewell{f})
-		}, nil
+		}
 	}
 }
 
 // rolling: every node in turn is drained, stopped and started, and nothing fails but transactions that last too long.
-func rolling(mode string) func(context.Context, *run) (func(), error) {
-	return func(ctx context.Context, r *run) (func(), error) {
-		if _, err := r.normal(ctx); err != nil {
-			return nil, err
-		}
-		nodes, err := r.up(ctx)
-		if err != nil {
-			return nil, err
-		}
+func rolling(mode string) func(*script) func() {
+	return func(r *script) func() {
+		r.normal()
+		nodes := r.up()
 		var returns []float64
 		var all []farewell
 		for _, i := range r.random.Perm(len(nodes)) {
 			id := nodes[i].ID
-			f, err := r.leave(ctx, id, mode, func() error { return nil })
-			if err != nil {
-				return nil, err
-			}
+			f := r.leave(id, mode, func() {})
 			all = append(all, f)
-			_, up, err := r.act(ctx, id, "start", nil)
-			if err != nil {
-				return nil, err
-			}
-			after, ok, err := r.back(ctx, id, up, 20*time.Second)
-			if err != nil {
-				return nil, err
-			}
+			_, up := r.act(id, "start", nil)
+			after, ok := r.back(id, up, 20*time.Second)
 			if ok {
 				returns = append(returns, ms(after))
 			}
 		}
-		if err := sleep(ctx, time.Second); err != nil {
-			return nil, err
-		}
+		r.sleep(time.Second)
 		return func() {
 			r.figure("sessions again, ms after each start", returns)
 			r.goal("each node has sessions again within 6 s of its start", len(returns) == len(nodes) && slices.Max(returns) <= 6000, "%d of %d nodes have some, after %v ms", len(returns), len(nodes), returns)
 			r.farewells(all)
-		}, nil
+		}
 	}
 }

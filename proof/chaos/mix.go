@@ -1,10 +1,11 @@
 package chaos
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
 // fault is one thing that may happen to a node in the random mix.
@@ -39,69 +40,27 @@ var faults = []fault{
 
 // mix breaks one or two nodes at a time, in an order that the seed decides, until the
 // time is over; some node is always left alone.
-func mix(ctx context.Context, r *run) (func(), error) {
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
+func mix(r *script) func() {
+	r.normal()
 	begun := r.rec.now()
 	added := false
-	for r.rec.now() < begun+r.o.Duration {
-		nodes, err := r.up(ctx)
-		if err != nil {
-			return nil, err
-		}
+	for r.err == nil && r.rec.now() < begun+r.o.Duration {
+		nodes := r.up()
 		if !added && len(nodes) == 3 && r.random.IntN(8) == 0 {
 			added = true
-			r.line.event("add node 4")
-			if _, err := r.stack.control.Add(ctx, ""); err != nil {
-				return nil, err
-			}
+			r.add()
 		}
-		var ids []uint32
-		for _, n := range nodes {
-			ids = append(ids, n.ID)
-		}
-		slices.Sort(ids)
-		broken := 1
-		if r.random.IntN(4) == 0 {
-			broken = 2
-		}
-		var undo []func() error
-		for _, i := range r.random.Perm(len(ids))[:min(broken, len(ids)-1)] {
-			f := faults[r.random.IntN(len(faults))]
-			if _, _, err := r.act(ctx, ids[i], f.what, f.body); err != nil {
-				return nil, err
-			}
-			undo = append(undo, func() error {
-				_, _, err := r.act(ctx, ids[i], f.undo, nil)
-				return err
-			})
-		}
-		if err := sleep(ctx, time.Duration(300+r.random.IntN(4000))*time.Millisecond); err != nil {
-			return nil, err
-		}
-		for _, f := range undo {
-			if err := f(); err != nil {
-				return nil, err
-			}
-		}
-		if err := sleep(ctx, time.Duration(100+r.random.IntN(2000))*time.Millisecond); err != nil {
-			return nil, err
-		}
+		r.breakSome(nodes)
+		r.sleep(time.Duration(100+r.random.IntN(2000)) * time.Millisecond)
 	}
 	healed := r.rec.now()
 	r.line.event("all healed")
-	if err := r.stack.heal(ctx); err != nil {
-		return nil, err
-	}
+	r.try(r.stack.heal)
 	// It is over when nothing has failed for two seconds.
-	calm, ok, err := r.until(ctx, healed, 30*time.Second, func() (bool, error) {
+	calm, ok := r.until(healed, 30*time.Second, func() bool {
 		now := r.rec.now()
-		return now > healed+2*time.Second && len(r.failures(now-2*time.Second)) == 0, nil
+		return now > healed+2*time.Second && len(r.failures(now-2*time.Second)) == 0
 	})
-	if err != nil {
-		return nil, err
-	}
 	return func() {
 		n, idempotent := 0, 0
 		for _, s := range r.failures(begun) {
@@ -113,5 +72,31 @@ func mix(ctx context.Context, r *run) (func(), error) {
 		r.figure("failed", n)
 		r.figure("failed idempotent", idempotent)
 		r.goal("nothing fails any more when all is healed", ok, "after %v", fmt.Sprint(calm))
-	}, nil
+	}
+}
+
+// breakSome breaks one or two nodes for a while.
+func (r *script) breakSome(nodes []stand.Node) {
+	if r.err != nil {
+		return
+	}
+	var ids []uint32
+	for _, n := range nodes {
+		ids = append(ids, n.ID)
+	}
+	slices.Sort(ids)
+	broken := 1
+	if r.random.IntN(4) == 0 {
+		broken = 2
+	}
+	var undo []func()
+	for _, i := range r.random.Perm(len(ids))[:min(broken, len(ids)-1)] {
+		f := faults[r.random.IntN(len(faults))]
+		r.act(ids[i], f.what, f.body)
+		undo = append(undo, func() { r.act(ids[i], f.undo, nil) })
+	}
+	r.sleep(time.Duration(300+r.random.IntN(4000)) * time.Millisecond)
+	for _, f := range undo {
+		f()
+	}
 }

@@ -23,11 +23,9 @@ const struckRatio = 1.3
 // table, on all nodes alike: no node is ejected, calls on other tables do not notice, and the
 // sidecar names what it is. Windows with and without the fault take turns, so that what else
 // the machine does strikes both alike.
-func outageOf(fault stand.Fault, finding, says string) func(context.Context, *run) (func(), error) {
-	return func(ctx context.Context, r *run) (func(), error) {
-		if _, err := r.normal(ctx); err != nil {
-			return nil, err
-		}
+func outageOf(fault stand.Fault, finding, says string) func(*script) func() {
+	return func(r *script) func() {
+		r.normal()
 		shares := []float64{1, 0.02, 0.2, 1, 0.5}
 		if r.o.Quick {
 			shares = []float64{1}
@@ -37,33 +35,15 @@ func outageOf(fault stand.Fault, finding, says string) func(context.Context, *ru
 		var ratios []float64
 		said, told := "nothing", false
 		for _, share := range shares {
-			without, err := r.measure(ctx)
-			if err != nil {
-				return nil, err
-			}
+			without := r.measure()
 			fault.Share = share
-			r.line.event(fmt.Sprintf("%s for %.0f %%", fault.Kind, 100*share))
-			r.log("%s for %.0f %% of the calls on %s", fault.Kind, 100*share, struckTable)
-			id, err := r.stack.control.AddFault(ctx, fault)
-			if err != nil {
-				return nil, err
-			}
-			with, err := r.measure(ctx)
-			if err == nil && !told {
-				_, told, err = r.until(ctx, r.rec.now(), 10*time.Second, func() (bool, error) {
-					var ok bool
-					said, ok, err = r.finds(ctx, finding, says)
-					return ok, err
-				})
-			}
-			if err != nil {
-				return nil, err
-			}
-			if err := r.stack.control.RemoveFault(ctx, id); err != nil {
-				return nil, err
-			}
-			if err := sleep(ctx, time.Second); err != nil { // retries of what was struck end
-				return nil, err
+			with := r.struck(fault, func() {
+				if !told {
+					said, told = r.tells(finding, says)
+				}
+			})
+			if r.err != nil {
+				return nil
 			}
 			n, a := r.rec.others(without), r.rec.others(with)
 			r.log("others: p99 %.1f ms without, %.1f ms with", n.P99, a.P99)
@@ -71,10 +51,7 @@ func outageOf(fault stand.Fault, finding, says string) func(context.Context, *ru
 			r.result.Normal, r.result.After = &n, &a
 			r.result.Others = round(max(r.result.Others, without.others, with.others))
 		}
-		ejected, err := r.ejections(ctx)
-		if err != nil {
-			return nil, err
-		}
+		ejected := ask(r, r.ejections)
 		return func() {
 			sorted := slices.Sorted(slices.Values(ratios))
 			median := sorted[len(sorted)/2]
@@ -91,8 +68,33 @@ func outageOf(fault stand.Fault, finding, says string) func(context.Context, *ru
 			r.goal("calls on other tables do not fail", len(bad) == 0, "%s", describe(bad))
 			r.timed(fmt.Sprintf("p99 of calls on other tables within %.1f of that without, by the median of %d pairs", struckRatio, len(ratios)),
 				median <= struckRatio, "%.2f, of %.2f to %.2f", median, sorted[0], sorted[len(sorted)-1])
-		}, nil
+		}
 	}
+}
+
+// struck makes a fault of the database, measures a window with it, does what is to be done before it
+// ends, and lets the retries of what it struck end.
+func (r *script) struck(fault stand.Fault, before func()) span {
+	r.line.event(fmt.Sprintf("%s for %.0f %%", fault.Kind, 100*fault.Share))
+	r.log("%s for %.0f %% of the calls on %s", fault.Kind, 100*fault.Share, struckTable)
+	id := ask(r, func(ctx context.Context) (string, error) { return r.stack.control.AddFault(ctx, fault) })
+	with := r.measure()
+	before()
+	r.try(func(ctx context.Context) error { return r.stack.control.RemoveFault(ctx, id) })
+	r.sleep(time.Second)
+	return with
+}
+
+// tells waits until the sidecar has a finding whose text names something, and returns what it has.
+func (r *script) tells(finding, says string) (said string, ok bool) {
+	_, ok = r.until(r.rec.now(), 10*time.Second, func() (told bool) {
+		r.try(func(ctx context.Context) (err error) {
+			said, told, err = r.finds(ctx, finding, says)
+			return err
+		})
+		return told
+	})
+	return said, ok
 }
 
 // others is the window of the operations that do not touch the struck table.

@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"context"
-	"fmt"
 	"syscall"
 	"time"
 
@@ -10,39 +9,21 @@ import (
 )
 
 // sigterm: the sidecar is told to stop under load.
-func sigterm(ctx context.Context, r *run) (func(), error) {
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
+func sigterm(r *script) func() {
+	r.normal()
 	delay := 50 * time.Millisecond
 	if r.o.Quick { // fewer calls: some that are no reads must be among those under way
 		delay = 300 * time.Millisecond
 	}
-	if err := r.underWay(ctx, delay, 500*time.Millisecond); err != nil {
-		return nil, err
-	}
+	r.underWay(delay, 500*time.Millisecond)
 	at := r.rec.now()
 	r.over = true
-	r.line.event("SIGTERM to the sidecar")
-	r.log("SIGTERM to the sidecar")
-	r.line.watch(nil)
-	if err := r.sidecar.Signal(syscall.SIGTERM); err != nil {
-		return nil, err
-	}
-	wait, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	code, err := r.sidecar.Wait(wait)
-	if err != nil {
-		return nil, err
-	}
+	r.signal(syscall.SIGTERM, "SIGTERM")
+	code := r.wait(r.sidecar.Process)
 	took := r.rec.now() - at
-	if err := r.noSessions(ctx, 0); err != nil {
-		return nil, err
-	}
+	r.try(func(ctx context.Context) error { return r.noSessions(ctx, 0) })
 	said := stand.LastLines(r.sidecar.Log(), 5)
-	if err := sleep(ctx, 500*time.Millisecond); err != nil {
-		return nil, err
-	}
+	r.sleep(500 * time.Millisecond)
 	return func() {
 		r.figure("exit after", took)
 		r.exits(code, said)
@@ -55,15 +36,12 @@ func sigterm(ctx context.Context, r *run) (func(), error) {
 			}
 		}
 		r.goal("no answer is cut", len(cut) == 0, "%s", describe(cut))
-	}, nil
+	}
 }
 
 // replace: another sidecar takes the place of the one that runs, twice.
-func replace(ctx context.Context, r *run) (func(), error) {
-	normal, err := r.normal(ctx)
-	if err != nil {
-		return nil, err
-	}
+func replace(r *script) func() {
+	normal := r.normal()
 	at := r.rec.now()
 	r.event = at
 	var codes []int
@@ -74,81 +52,39 @@ func replace(ctx context.Context, r *run) (func(), error) {
 		r.line.event("serve -takeover")
 		r.log("serve -takeover")
 		old := r.sidecar
-		heir, err := r.stack.sidecar(ctx, r.flags(), "-takeover")
-		if err != nil {
-			return nil, err
-		}
-		heir.close() // callers keep the connections that they have
-		heir.faces = old.faces
-		if heir.GRPC != old.GRPC || heir.HTTP != old.HTTP {
-			return nil, fmt.Errorf("the new sidecar listens on %s and %s; want the same as before, %s and %s", heir.GRPC, heir.HTTP, old.GRPC, old.HTTP)
-		}
-		r.sidecar = heir
-		r.line.watch(heir)
-		wait, cancel := context.WithTimeout(ctx, patience)
-		code, err := old.Wait(wait)
-		cancel()
-		if err != nil {
-			return nil, err
-		}
+		r.serve("-takeover")
+		code := r.wait(old.Process)
 		codes, took, said = append(codes, code), append(took, ms(r.rec.now()-begun)), stand.LastLines(old.Log(), 3)
-		if err := sleep(ctx, time.Second); err != nil {
-			return nil, err
-		}
+		r.sleep(time.Second)
 	}
-	after, err := r.measure(ctx)
-	if err != nil {
-		return nil, err
-	}
+	after := r.measure()
 	return func() {
 		r.figure("from the start of the new one to the end of the old one, ms", took)
 		r.noErrors("no call fails", at)
 		r.goal("the old sidecars exit 0", codes[0] == 0 && codes[1] == 0, "%v %s", codes, said)
 		r.show(normal, after)
-	}, nil
+	}
 }
 
 // murder: a sidecar that is killed leaves nothing on the nodes, and the next one starts
 // clean. Callers lose what was in flight.
-func murder(ctx context.Context, r *run) (func(), error) {
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
+func murder(r *script) func() {
+	r.normal()
 	at := r.rec.now()
 	r.event, r.deaf = at, true
 	r.load.ledger.kill()
-	r.line.event("SIGKILL to the sidecar")
-	r.line.watch(nil)
-	old := r.sidecar
-	if err := old.Signal(syscall.SIGKILL); err != nil {
-		return nil, err
-	}
-	gone, clean, err := r.until(ctx, at, 10*time.Second, func() (bool, error) {
-		sessions, err := r.stack.control.Sessions(ctx)
-		return len(sessions) == 0, err
-	})
-	if err != nil {
-		return nil, err
-	}
+	r.signal(syscall.SIGKILL, "SIGKILL")
+	gone, clean := r.until(at, 10*time.Second, func() bool { return len(r.sessions()) == 0 })
 	begun := r.rec.now()
 	r.line.event("serve")
-	next, err := r.stack.sidecar(ctx, r.flags(), "-grpc", old.GRPC, "-http", old.HTTP)
-	if err != nil {
-		return nil, err
-	}
-	next.close() // callers come back by themselves
-	next.faces = old.faces
-	r.sidecar = next
-	r.line.watch(next)
+	r.serve("-grpc", r.sidecar.GRPC, "-http", r.sidecar.HTTP)
 	ready := r.rec.now()
-	if err := sleep(ctx, 3*time.Second); err != nil {
-		return nil, err
-	}
+	r.sleep(3 * time.Second)
 	return func() {
 		r.figure("sessions gone after", gone)
 		r.figure("ready after", ready-begun)
 		r.goal("no session of the dead process is left", clean, "after %v", gone)
 		r.timed("within 1 s", clean && gone <= time.Second, "after %v", gone)
 		r.fullService(ready)
-	}, nil
+	}
 }

@@ -2,10 +2,8 @@ package chaos
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
-	"syscall"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
@@ -47,41 +45,17 @@ func rows() []row {
 }
 
 // kill: idempotent calls do not fail, others only if they were in flight, and say what became of them.
-func kill(ctx context.Context, r *run) (func(), error) {
-	normal, err := r.normal(ctx)
-	if err != nil {
-		return nil, err
-	}
-	victim, err := r.victim(ctx)
-	if err != nil {
-		return nil, err
-	}
-	open, err := r.load.begin(30)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.underWay(ctx, 50*time.Millisecond, 150*time.Millisecond); err != nil {
-		return nil, err
-	}
-	at, done, err := r.act(ctx, victim, "kill", nil)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.everywhere(ctx, "clear", nil); err != nil { // of those that are left
-		return nil, err
-	}
-	out, ejected, _, err := r.ejected(ctx, victim, at)
-	if err != nil {
-		return nil, err
-	}
+func kill(r *script) func() {
+	normal := r.normal()
+	victim := r.victim()
+	open := r.begin(30)
+	r.underWay(50*time.Millisecond, 150*time.Millisecond)
+	at, done := r.act(victim, "kill", nil)
+	r.everywhere("clear", nil) // of those that are left
+	out, ejected, _ := r.ejected(victim, at)
 	r.load.goOn(open)
-	if err := sleep(ctx, done+time.Second-r.rec.now()); err != nil {
-		return nil, err
-	}
-	after, err := r.measure(ctx)
-	if err != nil {
-		return nil, err
-	}
+	r.sleep(done + time.Second - r.rec.now())
+	after := r.measure()
 	return func() {
 		r.figure("out of use after", out)
 		r.goal("the node is out of use", ejected, "after %v", out)
@@ -96,30 +70,7 @@ func kill(ctx context.Context, r *run) (func(), error) {
 		r.goal("transactions open on it are lost with nothing kept, safe to begin again; others go on", lost > 0 && kept+untrue+elsewhere == 0,
 			"%d lost, %d done all the same, %d lost in other words, %d on other nodes; %s", lost, kept, untrue, elsewhere, first)
 		r.compare("p99 back to normal 1 s after", normal, after)
-	}, nil
-}
-
-// underWay makes all calls slow for a while, so that some surely are under way when
-// something happens next; not for long enough to be taken for a fault.
-func (r *run) underWay(ctx context.Context, delay, span time.Duration) error {
-	if err := r.everywhere(ctx, "delay", map[string]any{"delay": delay.String(), "methods": []string{"ExecuteQuery"}}); err != nil {
-		return err
 	}
-	return sleep(ctx, span)
-}
-
-// everywhere does the same to every node that runs.
-func (r *run) everywhere(ctx context.Context, what string, body any) error {
-	nodes, err := r.up(ctx)
-	if err != nil {
-		return err
-	}
-	for _, n := range nodes {
-		if _, _, err := r.act(ctx, n.ID, what, body); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // onlyInFlight judges the calls that failed because nodes died between at and done.
@@ -148,46 +99,21 @@ func (r *run) inFlight(failed []sample, done time.Duration) {
 }
 
 // refuse: a node that refuses fast does not attract work.
-func refuse(ctx context.Context, r *run) (func(), error) {
-	normal, err := r.normal(ctx)
-	if err != nil {
-		return nil, err
-	}
-	victim, err := r.victim(ctx)
-	if err != nil {
-		return nil, err
-	}
-	at, _, err := r.act(ctx, victim, "errors", map[string]any{"status": "grpc:RESOURCE_EXHAUSTED"})
-	if err != nil {
-		return nil, err
-	}
-	out, ejected, reason, err := r.ejected(ctx, victim, at)
-	if err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, at+2*time.Second-r.rec.now()); err != nil {
-		return nil, err
-	}
-	before, err := r.calls(ctx)
-	if err != nil {
-		return nil, err
-	}
-	after, err := r.measure(ctx)
-	if err != nil {
-		return nil, err
-	}
-	then, err := r.calls(ctx)
-	if err != nil {
-		return nil, err
-	}
+func refuse(r *script) func() {
+	normal := r.normal()
+	victim := r.victim()
+	at, _ := r.act(victim, "errors", map[string]any{"status": "grpc:RESOURCE_EXHAUSTED"})
+	out, ejected, reason := r.ejected(victim, at)
+	r.sleep(at + 2*time.Second - r.rec.now())
+	before := r.calls()
+	after := r.measure()
+	then := r.calls()
 	var all int64
 	for id := range then {
 		all += then[id] - before[id]
 	}
 	share := float64(then[victim]-before[victim]) / float64(max(1, all))
-	if err := r.recovers(ctx, victim, "clear"); err != nil {
-		return nil, err
-	}
+	r.recovers(victim, "clear")
 	return func() {
 		r.figure("out of use after", out)
 		r.figure("its share of calls after 2 s", round(share))
@@ -196,17 +122,16 @@ func refuse(ctx context.Context, r *run) (func(), error) {
 		r.timed("its share of new work is below 5 % after 2 s", share < 0.05, "%.1f %% of %d calls", 100*share, all)
 		r.idempotentWork(at)
 		r.show(normal, after)
-	}, nil
+	}
 }
 
 // calls counts the calls that reached each node.
-func (r *run) calls(ctx context.Context) (map[uint32]int64, error) {
-	nodes, err := r.stack.control.Nodes(ctx)
+func (r *script) calls() map[uint32]int64 {
 	count := map[uint32]int64{}
-	for _, n := range nodes {
+	for _, n := range r.members() {
 		count[n.ID] = n.Counters["calls"]
 	}
-	return count, err
+	return count
 }
 
 // paced are the goals about how fast sessions are opened.
@@ -222,29 +147,17 @@ func (r *run) paced(from time.Duration) {
 }
 
 // add: a node that joins gets its share of the sessions, and nobody notices.
-func add(ctx context.Context, r *run) (func(), error) {
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
+func add(r *script) func() {
+	r.normal()
 	at := r.rec.now()
 	r.event = at
-	r.line.event("add node 4")
-	node, err := r.stack.control.Add(ctx, "")
-	if err != nil {
-		return nil, err
-	}
+	node := r.add()
 	var last []judged
-	fair, ok, err := r.until(ctx, at, 20*time.Second, func() (bool, error) {
-		nodes, err := r.sidecar.nodes(ctx)
-		last = nodes
-		return err == nil && len(nodes) == 4 && even(nodes, r.number("pool.min"), 0.2), err
+	fair, ok := r.until(at, 20*time.Second, func() bool {
+		last = r.nodes()
+		return len(last) == 4 && even(last, r.number("pool.min"), 0.2)
 	})
-	if err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, 2*time.Second); err != nil {
-		return nil, err
-	}
+	r.sleep(2 * time.Second)
 	pace := r.line.pace(at, r.rec.now(), moved)
 	return func() {
 		r.figure("fair after", fair)
@@ -257,7 +170,7 @@ func add(ctx context.Context, r *run) (func(), error) {
 			most := int64(max(1, rate*r.number("pool.max")/100))
 			r.goal("sessions move no faster than a fifth of pool.max a second", pace > 0 && pace <= most+1, "%d moved in a second; %d may", pace, most)
 		}
-	}, nil
+	}
 }
 
 // even says whether there are at least so many sessions and those of every usable node
@@ -290,14 +203,9 @@ func spread(nodes []judged) map[string]int {
 }
 
 // zone: a whole zone dies, and one node more.
-func zone(ctx context.Context, r *run) (func(), error) {
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
-	nodes, err := r.up(ctx)
-	if err != nil {
-		return nil, err
-	}
+func zone(r *script) func() {
+	r.normal()
+	nodes := r.up()
 	before := len(nodes)
 	lost := r.random.IntN(3) // nodes of one zone have the same number modulo 3
 	other := (lost + 1) % 3
@@ -309,27 +217,15 @@ func zone(ctx context.Context, r *run) (func(), error) {
 			victims, other = append(victims, n), -1
 		}
 	}
-	at := r.rec.now()
-	r.event = at
-	r.line.event(fmt.Sprintf("kill %d of %d nodes", len(victims), len(nodes)))
-	for _, n := range victims { // at once: the control API would take its time for each
-		if err := syscall.Kill(n.Pid, syscall.SIGKILL); err != nil {
-			return nil, fmt.Errorf("kill node %d: %w", n.ID, err)
-		}
-	}
+	at := r.strike("kill %d of %d nodes", len(victims), len(nodes))
+	r.kill(victims)
 	done := r.rec.now()
 	var last []judged
-	levelled, ok, err := r.until(ctx, at, 20*time.Second, func() (bool, error) {
-		nodes, err := r.sidecar.nodes(ctx)
-		last = nodes
-		return err == nil && usable(nodes) == before-len(victims) && even(nodes, r.number("pool.min"), 0.2), err
+	levelled, ok := r.until(at, 20*time.Second, func() bool {
+		last = r.nodes()
+		return usable(last) == before-len(victims) && even(last, r.number("pool.min"), 0.2)
 	})
-	if err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, at+4*time.Second-r.rec.now()); err != nil {
-		return nil, err
-	}
+	r.sleep(at + 4*time.Second - r.rec.now())
 	return func() {
 		r.idempotentWork(at)
 		r.onlyInFlight(at, done)
@@ -338,7 +234,7 @@ func zone(ctx context.Context, r *run) (func(), error) {
 		r.figure("sessions", spread(last))
 		r.goal("sessions are even on the rest, within 20 %", ok, "after %v: %v", levelled, spread(last))
 		r.paced(at)
-	}, nil
+	}
 }
 
 func usable(nodes []judged) (n int) {
@@ -368,39 +264,20 @@ func (r *run) fullService(at time.Duration) {
 }
 
 // outage: all nodes are down for 10 s.
-func outage(ctx context.Context, r *run) (func(), error) {
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
-	nodes, err := r.up(ctx)
-	if err != nil {
-		return nil, err
-	}
-	at := r.rec.now()
-	r.event = at
-	r.line.event("kill all nodes")
-	r.log("kill all nodes")
-	for _, n := range nodes {
-		if err := syscall.Kill(n.Pid, syscall.SIGKILL); err != nil {
-			return nil, fmt.Errorf("kill node %d: %w", n.ID, err)
-		}
-	}
-	if err := sleep(ctx, 10*time.Second); err != nil {
-		return nil, err
-	}
+func outage(r *script) func() {
+	r.normal()
+	nodes := r.up()
+	at := r.strike("kill all nodes")
+	r.kill(nodes)
+	r.sleep(10 * time.Second)
 	var first time.Duration
 	for i, n := range nodes {
-		_, up, err := r.act(ctx, n.ID, "start", nil)
-		if err != nil {
-			return nil, err
-		}
+		_, up := r.act(n.ID, "start", nil)
 		if i == 0 {
 			first = up
 		}
 	}
-	if err := sleep(ctx, first+5*time.Second-r.rec.now()); err != nil {
-		return nil, err
-	}
+	r.sleep(first + 5*time.Second - r.rec.now())
 	return func() {
 		clear := map[string]bool{"NO_HEALTHY_NODE": true, "POOL_TIMEOUT": true, "QUEUE_FULL": true, "SHED_DEADLINE": true, "SHED_DELAY": true, "DEADLINE_EXCEEDED": true, "UPSTREAM_LOST": true,
 			"OUTCOME_UNKNOWN": true, "TX_LOST": true, "TOO_MANY_OPEN": true, "YDB_UNAVAILABLE": true}
@@ -420,5 +297,5 @@ func outage(ctx context.Context, r *run) (func(), error) {
 		r.goal("calls succeed by waiting, or fail clearly", len(vague) == 0, "%s", describe(vague))
 		r.fullService(first)
 		r.paced(first)
-	}, nil
+	}
 }

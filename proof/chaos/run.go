@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -156,7 +155,7 @@ type row struct {
 	sets     []string // settings of the sidecar
 	heir     bool     // the sidecar can be taken over from
 	// do makes it happen under load, and returns what judges it when everything is quiet.
-	do func(ctx context.Context, r *run) (judge func(), err error)
+	do func(*script) (judge func())
 }
 
 // Run runs one row and judges it.
@@ -265,9 +264,10 @@ func (r *run) all(ctx context.Context, seed uint64) (err error) {
 		return err
 	}
 	_, before := r.line.sums()
-	judge, err := r.row.do(ctx, r)
-	if err != nil {
-		return err
+	s := &script{run: r, ctx: ctx}
+	judge := r.row.do(s)
+	if s.err != nil {
+		return s.err
 	}
 	_, after := r.line.sums()
 	return r.end(ctx, shop, judge, goroutines, after-before)
@@ -475,88 +475,6 @@ func orNothing(body any) any {
 		return ""
 	}
 	return body
-}
-
-// victim is a random node that runs.
-func (r *run) victim(ctx context.Context) (uint32, error) {
-	nodes, err := r.up(ctx)
-	if err != nil || len(nodes) == 0 {
-		return 0, errors.Join(err, errors.New("no node runs"))
-	}
-	return nodes[r.random.IntN(len(nodes))].ID, nil
-}
-
-func (r *run) up(ctx context.Context) (up []stand.Node, err error) {
-	nodes, err := r.stack.control.Nodes(ctx)
-	for _, n := range nodes {
-		if n.State == "up" {
-			up = append(up, n)
-		}
-	}
-	return up, err
-}
-
-// until asks again and again, and returns how long after at it was so; ok is false
-// when that took longer than within.
-func (r *run) until(ctx context.Context, at, within time.Duration, ask func() (bool, error)) (after time.Duration, ok bool, err error) {
-	for {
-		yes, err := ask()
-		now := r.rec.now() - at
-		switch {
-		case err != nil:
-			return now, false, err
-		case yes:
-			return now, true, nil
-		case now > within:
-			return now, false, nil
-		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
-			return now, false, err
-		}
-	}
-}
-
-// ejected waits until the sidecar gives a node no new work; at is when the fault began.
-func (r *run) ejected(ctx context.Context, node uint32, at time.Duration) (after time.Duration, ok bool, reason string, err error) {
-	within := ejectionWait
-	switch {
-	case r.o.Quick && r.o.Break == "health":
-		within /= 2
-	case r.o.Quick: // it comes, on a busy machine late
-		within = patience
-	}
-	since := time.Duration(-1) // by the sidecar's own clock, which is this machine's
-	after, ok, err = r.until(ctx, at, within, func() (bool, error) {
-		nodes, err := r.sidecar.nodes(ctx)
-		for _, n := range nodes {
-			if n.ID != node {
-				continue
-			}
-			if reason = n.Reason; n.out() {
-				since = n.Since.Sub(r.rec.begun) - at
-			}
-			return n.out(), nil
-		}
-		return err == nil, err // it is not listed any more
-	})
-	if ok && since > 0 {
-		after = since
-	}
-	r.log("node %d out of use: %v, after %v: %s", node, ok, after.Round(time.Millisecond), reason)
-	return after, ok, reason, err
-}
-
-// back waits until the sidecar has sessions on a node again.
-func (r *run) back(ctx context.Context, node uint32, at, within time.Duration) (after time.Duration, ok bool, err error) {
-	return r.until(ctx, at, within, func() (bool, error) {
-		nodes, err := r.sidecar.nodes(ctx)
-		for _, n := range nodes {
-			if n.ID == node && !n.out() && n.Sessions > 0 {
-				return true, nil
-			}
-		}
-		return false, err
-	})
 }
 
 // failures returns what failed among the operations and streams that ended at or after an instant.

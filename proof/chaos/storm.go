@@ -18,35 +18,21 @@ const (
 )
 
 // cancelStorm: calls that are given up do not cost the nodes a session each, and disturb no others.
-func cancelStorm(ctx context.Context, r *run) (func(), error) {
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
+func cancelStorm(r *script) func() {
+	r.normal()
 	rate, span := stormRate, stormSpan
 	if r.o.Quick {
 		rate, span = 200, 3*time.Second
 	}
 	// So that calls are under way when they are given up.
-	if err := r.everywhere(ctx, "delay", map[string]any{"delay": (3 * stormAfter).String(), "methods": []string{"ExecuteQuery"}}); err != nil {
-		return nil, err
-	}
-	begun, err := r.sidecar.pool(ctx)
-	if err != nil {
-		return nil, err
-	}
+	r.everywhere("delay", map[string]any{"delay": (3 * stormAfter).String(), "methods": []string{"ExecuteQuery"}})
+	begun := r.pool()
 	r.log("%d calls a second are given up for %v", rate, span)
 	r.line.event("calls are given up")
-	given := r.giveUp(ctx, rate, span)
-	if err := sleep(ctx, time.Second); err != nil { // what recovers has recovered
-		return nil, err
-	}
-	ended, err := r.sidecar.pool(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.everywhere(ctx, "clear", nil); err != nil {
-		return nil, err
-	}
+	given := ask(r, func(ctx context.Context) (int64, error) { return r.giveUp(ctx, rate, span), nil })
+	r.sleep(time.Second) // what recovers has recovered
+	ended := r.pool()
+	r.everywhere("clear", nil)
 	return func() {
 		kept, replaced := ended.Recovered-begun.Recovered, ended.Closed-begun.Closed
 		r.figure("calls given up", given)
@@ -55,7 +41,7 @@ func cancelStorm(ctx context.Context, r *run) (func(), error) {
 		r.goal("calls are given up while they are under way", kept+replaced > int64(rate)*int64(span/time.Second)/4, "%d, of sessions %d were kept and %d replaced", given, kept, replaced)
 		r.goal(fmt.Sprintf("less than %.0f %% of their sessions are replaced", 100*stormShare), float64(replaced) < stormShare*float64(kept+replaced), "%d of %d", replaced, kept+replaced)
 		r.noErrors("no other call fails", r.event)
-	}, nil
+	}
 }
 
 // giveUp begins reads at a constant rate, gives each up soon, and returns how many had no answer by then.

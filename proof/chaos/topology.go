@@ -7,44 +7,17 @@ import (
 )
 
 // slowAfterKill: a node that turns slow is found also while another one has just come back.
-func slowAfterKill(ctx context.Context, r *run) (func(), error) {
-	normal, err := r.normal(ctx)
-	if err != nil {
-		return nil, err
-	}
-	killed, err := r.victim(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, _, err := r.act(ctx, killed, "kill", nil); err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, 2*time.Second); err != nil {
-		return nil, err
-	}
-	victim, err := r.victim(ctx) // of those that run
-	if err != nil {
-		return nil, err
-	}
-	_, up, err := r.act(ctx, killed, "start", nil)
-	if err != nil {
-		return nil, err
-	}
-	returned, ok, err := r.back(ctx, killed, up, 20*time.Second)
-	if err != nil {
-		return nil, err
-	}
-	at, _, err := r.act(ctx, victim, "delay", map[string]any{"delay": (50 * r.rec.typical(normal)).String()})
-	if err != nil {
-		return nil, err
-	}
-	out, ejected, reason, err := r.ejected(ctx, victim, at)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.recovers(ctx, victim, "clear"); err != nil {
-		return nil, err
-	}
+func slowAfterKill(r *script) func() {
+	normal := r.normal()
+	killed := r.victim()
+	r.act(killed, "kill", nil)
+	r.sleep(2 * time.Second)
+	victim := r.victim() // of those that run
+	_, up := r.act(killed, "start", nil)
+	returned, ok := r.back(killed, up, 20*time.Second)
+	at, _ := r.act(victim, "delay", map[string]any{"delay": (50 * r.rec.typical(normal)).String()})
+	out, ejected, reason := r.ejected(victim, at)
+	r.recovers(victim, "clear")
 	return func() {
 		r.figure("the killed node has sessions again after", returned)
 		r.figure("ejected after", out)
@@ -52,65 +25,32 @@ func slowAfterKill(ctx context.Context, r *run) (func(), error) {
 		r.goal("the slow one is ejected", ejected, "after %v: %s", out, reason)
 		r.timed("ejected within 3 s", ejected && out <= 3*time.Second, "after %v", out)
 		r.noErrors("nothing fails once the killed node is back", at)
-	}, nil
+	}
 }
 
 // merged: with all nodes behind one address sessions rest where they are, a node that dies costs what is
 // in flight on it, and a rolling restart fails nothing but transactions that last too long.
-func merged(ctx context.Context, r *run) (func(), error) {
-	before, err := r.sidecar.pool(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
-	quiet, err := r.sidecar.pool(ctx)
-	if err != nil {
-		return nil, err
-	}
-	owner, err := r.owner(ctx)
-	if err != nil {
-		return nil, err
-	}
-	at, done, err := r.act(ctx, owner, "kill", nil)
-	if err != nil {
-		return nil, err
-	}
-	moved, ok, err := r.until(ctx, at, 20*time.Second, func() (bool, error) {
-		now, err := r.owner(ctx)
-		return now != 0 && now != owner, err
+func merged(r *script) func() {
+	before := r.pool()
+	r.normal()
+	quiet := r.pool()
+	owner := r.owner()
+	at, done := r.act(owner, "kill", nil)
+	moved, ok := r.until(at, 20*time.Second, func() bool {
+		now := r.owner()
+		return now != 0 && now != owner
 	})
-	if err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, 2*time.Second); err != nil {
-		return nil, err
-	}
-	if _, _, err := r.act(ctx, owner, "start", nil); err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, time.Second); err != nil {
-		return nil, err
-	}
-	nodes, err := r.up(ctx)
-	if err != nil {
-		return nil, err
-	}
+	r.sleep(2 * time.Second)
+	r.act(owner, "start", nil)
+	r.sleep(time.Second)
+	nodes := r.up()
 	var all []farewell
 	for _, i := range r.random.Perm(len(nodes)) {
-		f, err := r.leave(ctx, nodes[i].ID, "streams", func() error { return nil })
-		if err != nil {
-			return nil, err
-		}
+		f := r.leave(nodes[i].ID, "streams", func() {})
 		all = append(all, f)
-		if _, _, err := r.act(ctx, f.node, "start", nil); err != nil {
-			return nil, err
-		}
+		r.act(f.node, "start", nil)
 	}
-	if err := sleep(ctx, time.Second); err != nil {
-		return nil, err
-	}
+	r.sleep(time.Second)
 	return func() {
 		r.figure("sessions opened and closed while nothing was broken", []int64{quiet.Created - before.Created, quiet.Closed - before.Closed})
 		r.goal("no session is replaced while nothing is broken", quiet.Closed == before.Closed, "%d closed", quiet.Closed-before.Closed)
@@ -120,40 +60,26 @@ func merged(ctx context.Context, r *run) (func(), error) {
 		r.idempotentWork(at)
 		r.inFlight(r.rec.find(func(s sample) bool { return s.failed != nil && s.ended >= at && s.ended < drain }), done)
 		r.losses(all)
-	}, nil
+	}
 }
 
 // promotion: new work goes to the pile that has become the primary one.
-func promotion(ctx context.Context, r *run) (func(), error) {
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
-	primary, first, err := r.primary(ctx)
-	if err != nil {
-		return nil, err
-	}
+func promotion(r *script) func() {
+	r.normal()
+	primary, first := r.primary()
 	other := map[string]string{"a": "b", "b": "a"}[primary]
-	at := r.rec.now()
-	r.event = at
-	r.line.event("pile " + other + " is promoted")
-	r.log("pile %s is promoted", other)
-	if err := r.stack.control.SetPiles(ctx, map[string]string{primary: "SYNCHRONIZED", other: "PRIMARY"}); err != nil {
-		return nil, err
-	}
-	known, ok, err := r.until(ctx, at, 20*time.Second, func() (bool, error) {
-		now, _, err := r.primary(ctx)
-		return now == other, err
+	at := r.strike("pile %s is promoted", other)
+	r.try(func(ctx context.Context) error {
+		return r.stack.control.SetPiles(ctx, map[string]string{primary: "SYNCHRONIZED", other: "PRIMARY"})
 	})
-	if err != nil {
-		return nil, err
-	}
-	moved, all, err := r.until(ctx, at, 60*time.Second, func() (bool, error) {
-		_, share, err := r.primary(ctx)
-		return share >= first, err
+	known, ok := r.until(at, 20*time.Second, func() bool {
+		now, _ := r.primary()
+		return now == other
 	})
-	if err != nil {
-		return nil, err
-	}
+	moved, all := r.until(at, 60*time.Second, func() bool {
+		_, share := r.primary()
+		return share >= first
+	})
 	return func() {
 		r.figure("part of the sessions in the primary pile before", round(first))
 		r.figure("followed after", known)
@@ -162,24 +88,23 @@ func promotion(ctx context.Context, r *run) (func(), error) {
 		r.timed("within 1 s", ok && known <= time.Second, "after %v", known)
 		r.goal("the sessions follow", all, "after %v", moved)
 		r.noErrors("nothing fails", at)
-	}, nil
+	}
 }
 
 // owner is the node with the most sessions; 0: none has any.
-func (r *run) owner(ctx context.Context) (owner uint32, err error) {
-	sessions, err := r.stack.control.Sessions(ctx)
+func (r *script) owner() (owner uint32) {
 	n := map[uint32]int{}
-	for _, s := range sessions {
+	for _, s := range r.sessions() {
 		if n[s.NodeID]++; owner == 0 || n[s.NodeID] > n[owner] {
 			owner = s.NodeID
 		}
 	}
-	return owner, err
+	return owner
 }
 
 // primary is the pile that the sidecar takes for the primary one, and the part of the sessions that it has.
-func (r *run) primary(ctx context.Context) (pile string, share float64, err error) {
-	nodes, err := r.sidecar.nodes(ctx)
+func (r *script) primary() (pile string, share float64) {
+	nodes := r.nodes()
 	in, all := 0, 0
 	for _, n := range nodes {
 		all += n.Sessions
@@ -187,8 +112,8 @@ func (r *run) primary(ctx context.Context) (pile string, share float64, err erro
 			pile, in = n.Pile, in+n.Sessions
 		}
 	}
-	if err == nil && pile == "" {
-		err = fmt.Errorf("no primary pile among %+v", nodes)
+	if r.err == nil && pile == "" {
+		r.err = fmt.Errorf("no primary pile among %+v", nodes)
 	}
-	return pile, float64(in) / float64(max(all, 1)), err
+	return pile, float64(in) / float64(max(all, 1))
 }
