@@ -2,13 +2,14 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 // outcome is what a caller was told of a write.
@@ -91,13 +92,13 @@ func (b *Books) wrong(format string, args ...any) {
 }
 
 // check reads the tables. Nobody may be writing.
-func (l *ledger) check(ctx context.Context, g *overGRPC) (*Books, error) {
+func (l *ledger) check(ctx context.Context, f face) (*Books, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := &Books{}
 	times := map[uint64]int64{} // how often each write was applied
 	for _, table := range []string{"written", "counted", "transfers"} {
-		rows, err := readAll(ctx, g, "SELECT id, n FROM "+table)
+		rows, err := readAll(ctx, f, "SELECT id, n FROM "+table)
 		if err != nil {
 			return nil, err
 		}
@@ -139,9 +140,18 @@ func (l *ledger) check(ctx context.Context, g *overGRPC) (*Books, error) {
 			balance[e.to] += n * e.amount
 		}
 	}
-	accounts, err := readAll(ctx, g, "SELECT id, balance FROM accounts")
-	if err != nil {
+	if err := b.accounts(ctx, f, balance); err != nil {
 		return nil, err
+	}
+	slices.Sort(b.Wrong)
+	return b, nil
+}
+
+// accounts compares the accounts with what the transfers that are there moved.
+func (b *Books) accounts(ctx context.Context, f face, balance map[uint64]int64) error {
+	accounts, err := readAll(ctx, f, "SELECT id, balance FROM accounts")
+	if err != nil {
+		return err
 	}
 	for _, row := range accounts {
 		b.Money += row[1]
@@ -152,32 +162,26 @@ func (l *ledger) check(ctx context.Context, g *overGRPC) (*Books, error) {
 	if len(accounts) != accountCount || b.Money != accountCount*initialBalance {
 		b.wrong("%d accounts with %d; want %d with %d", len(accounts), b.Money, accountCount, accountCount*initialBalance)
 	}
-	slices.Sort(b.Wrong)
-	return b, nil
+	return nil
 }
 
 // readAll streams rows of two integers.
-func readAll(ctx context.Context, g *overGRPC, sql string) ([][2]int64, error) {
-	var out [][2]int64
-	var bad error
-	err := g.parts(ctx, statement{sql: sql, timeout: time.Minute}, func(part *sidecarv1.ExecuteStreamResponse) {
-		for _, row := range texts(part.GetRows().GetRows()) {
-			var pair [2]int64
-			for i, text := range row {
-				n, err := strconv.ParseInt(text, 10, 64)
-				if err != nil {
-					bad = err
-				}
-				pair[i] = n
-			}
-			out = append(out, pair)
-		}
-	})
-	if err == nil {
-		err = bad
+func readAll(ctx context.Context, f face, sql string) ([][2]int64, error) {
+	reply, err := f.Stream(ctx, contract.Statement{SQL: sql, Timeout: time.Minute.String()})
+	if err == nil && !slices.Contains(reply.Lines, "end") {
+		err = errors.New("the stream stopped without its end")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the tables at the end: %w", err)
+	}
+	out := make([][2]int64, len(reply.Rows))
+	for i, row := range reply.Rows {
+		for j := range out[i] {
+			text, _ := row[j].(string) // else it is null, which is no number
+			if out[i][j], err = strconv.ParseInt(text, 10, 64); err != nil {
+				return nil, fmt.Errorf("read the tables at the end: %w", err)
+			}
+		}
 	}
 	return out, nil
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 // The tables. In written, counted and transfers each row is one write, and n is
@@ -80,9 +82,9 @@ type load struct {
 }
 
 // prepare makes the tables and fills them.
-func prepare(ctx context.Context, g *overGRPC) error {
+func prepare(ctx context.Context, f face) error {
 	for _, sql := range createTables {
-		if _, err := g.execute(ctx, statement{sql: sql, timeout: 20 * time.Second}); err != nil {
+		if _, err := f.execute(ctx, contract.Statement{SQL: sql, Timeout: "20s"}); err != nil {
 			return fmt.Errorf("%s: %w", sql, err)
 		}
 	}
@@ -95,7 +97,7 @@ func prepare(ctx context.Context, g *overGRPC) error {
 				}
 				fmt.Fprintf(&text, "(%d, %s)", id, value(id))
 			}
-			if _, err := g.execute(ctx, statement{sql: "UPSERT INTO " + table + " VALUES " + text.String(), timeout: 20 * time.Second}); err != nil {
+			if _, err := f.execute(ctx, contract.Statement{SQL: "UPSERT INTO " + table + " VALUES " + text.String(), Timeout: "20s"}); err != nil {
 				return fmt.Errorf("fill %s: %w", table, err)
 			}
 		}
@@ -161,7 +163,7 @@ func (l *load) streams(ctx context.Context, face int, pause time.Duration) {
 	for ctx.Err() == nil {
 		sent := l.recorder.now()
 		call, cancel := context.WithTimeout(context.Background(), 2*l.timeout+hangAfter)
-		rows, err := (*l.faces.Load())[face].stream(call, statement{sql: bigSQL, timeout: 2 * l.timeout}, pause)
+		rows, err := (*l.faces.Load())[face].stream(call, bigSQL, 2*l.timeout, pause)
 		cancel()
 		s := sample{kind: stream, due: sent, sent: sent, ended: l.recorder.now()}
 		s.over = s.ended - s.sent - 2*l.timeout
@@ -242,7 +244,7 @@ func (l *load) do(o operation, due time.Duration) {
 	}
 	one := func(sql string, params map[string]any) {
 		each(func(ctx context.Context) error {
-			_, err := f.execute(ctx, statement{sql: sql, params: params, idempotent: s.idempotent, timeout: l.timeout})
+			_, err := f.execute(ctx, contract.Statement{SQL: sql, Params: params, Idempotent: s.idempotent, Timeout: l.timeout.String()})
 			return err
 		})
 		s.commit = true
@@ -250,9 +252,9 @@ func (l *load) do(o operation, due time.Duration) {
 	switch o.kind {
 	case read:
 		each(func(ctx context.Context) error {
-			a, err := f.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": o.key}, idempotent: true, timeout: l.timeout})
-			if want := "v" + strconv.FormatUint(o.key, 10); err == nil && (len(a.rows) != 1 || a.rows[0][0] != want) {
-				err = &failure{code: "WRONG", text: fmt.Sprintf("read %v; want %s", a.rows, want)}
+			a, err := f.execute(ctx, contract.Statement{SQL: readSQL, Params: map[string]any{"id": o.key}, Idempotent: true, Timeout: l.timeout.String()})
+			if want := "v" + strconv.FormatUint(o.key, 10); err == nil && (len(a.Rows) != 1 || a.Rows[0][0] != want) {
+				err = &failure{code: "WRONG", text: fmt.Sprintf("read %v; want %s", a.Rows, want)}
 			}
 			return err
 		})
@@ -267,11 +269,11 @@ func (l *load) do(o operation, due time.Duration) {
 	case transfer:
 		id := l.ledger.open(entry{table: "transfers", from: o.from, to: o.to, amount: o.amount})
 		each(func(ctx context.Context) error {
-			return f.transact(ctx, l.timeout, []statement{
-				{sql: addSQL, params: map[string]any{"id": o.from, "by": -o.amount}},
-				{sql: addSQL, params: map[string]any{"id": o.to, "by": o.amount}},
-				{sql: transferOnce, params: map[string]any{"id": id}},
-			})
+			return f.transact(ctx, contract.Transaction{Timeout: l.timeout.String(), Statements: []contract.Statement{
+				{SQL: addSQL, Params: map[string]any{"id": o.from, "by": -o.amount}},
+				{SQL: addSQL, Params: map[string]any{"id": o.to, "by": o.amount}},
+				{SQL: transferOnce, Params: map[string]any{"id": id}},
+			}})
 		})
 		s.commit = true
 		l.ledger.note(id, err)
@@ -294,14 +296,14 @@ func (l *load) do(o operation, due time.Duration) {
 // them back. It returns whether the commit was sent.
 func (l *load) pay(f face, o operation, id uint64, each func(func(context.Context) error), err *error) (commit bool) {
 	tx := ""
-	say := func(seq uint64, sql string, params map[string]any, commit bool) (a answer) {
+	say := func(seq uint64, sql string, params map[string]any, commit bool) (a *contract.Reply) {
 		each(func(ctx context.Context) error {
 			var err error
-			a, err = f.execute(ctx, statement{sql: sql, params: params, timeout: l.timeout, tx: &step{id: tx, seq: seq, commit: commit}})
+			a, err = f.execute(ctx, contract.Statement{SQL: sql, Params: params, Timeout: l.timeout.String(), Tx: step(tx, seq, commit)})
 			return err
 		})
-		if a.tx != "" {
-			tx = a.tx
+		if a.Tx != nil {
+			tx = a.Tx.ID
 		}
 		return a
 	}
@@ -310,8 +312,8 @@ func (l *load) pay(f face, o operation, id uint64, each func(func(context.Contex
 		return false
 	}
 	balance := map[string]int64{}
-	for _, row := range a.rows {
-		balance[row[0]], _ = strconv.ParseInt(row[1], 10, 64) // a wrong one shows in the books
+	for _, row := range a.Rows {
+		balance[fmt.Sprint(row[0])], _ = strconv.ParseInt(fmt.Sprint(row[1]), 10, 64) // a wrong one shows in the books
 	}
 	if o.from != o.to {
 		x, y := balance[strconv.FormatUint(o.from, 10)]-o.amount, balance[strconv.FormatUint(o.to, 10)]+o.amount
@@ -325,18 +327,23 @@ func (l *load) pay(f face, o operation, id uint64, each func(func(context.Contex
 	return true
 }
 
+// step is a statement of an interactive transaction; one without an id begins it.
+func step(tx string, seq uint64, commit bool) *contract.TxSelector {
+	return &contract.TxSelector{Begin: tx == "", ID: tx, Seq: seq, Commit: commit}
+}
+
 // begin opens interactive transactions, each with one statement that writes.
 func (l *load) begin(n int) (open []opened, err error) {
 	for i := range n {
 		id := l.ledger.open(entry{table: "counted"})
 		o := opened{face: (*l.faces.Load())[i%2], timeout: l.timeout, id: id}
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout+hangAfter)
-		a, err := o.face.execute(ctx, statement{sql: countOnce, params: map[string]any{"id": id}, timeout: l.timeout, tx: &step{seq: 1}})
+		a, err := o.face.execute(ctx, contract.Statement{SQL: countOnce, Params: map[string]any{"id": id}, Timeout: l.timeout.String(), Tx: step("", 1, false)})
 		cancel()
 		if err != nil {
 			return nil, fmt.Errorf("open a transaction while nothing is broken: %w", err)
 		}
-		o.tx, o.node, o.seq = a.tx, a.node, 1
+		o.tx, o.node, o.seq = a.Tx.ID, a.Info.Node, 1
 		open = append(open, o)
 	}
 	return open, nil
@@ -370,8 +377,8 @@ func (o *opened) read(commit bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout+hangAfter)
 	defer cancel()
 	o.seq++
-	_, err := o.face.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": uint64(1)}, timeout: o.timeout,
-		tx: &step{id: o.tx, seq: o.seq, commit: commit}})
+	_, err := o.face.execute(ctx, contract.Statement{SQL: readSQL, Params: map[string]any{"id": uint64(1)}, Timeout: o.timeout.String(),
+		Tx: step(o.tx, o.seq, commit)})
 	return err
 }
 

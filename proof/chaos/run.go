@@ -77,7 +77,7 @@ type Goal struct {
 	Timed bool   `json:"timed,omitempty"` // depends on the speed of the machine
 }
 
-// Result is what came of one run.
+// Result is what came of one run. Wide: it is what report.json has of a run, flat.
 type Result struct {
 	Row      string                    `json:"row"`
 	Event    string                    `json:"event"`
@@ -138,10 +138,15 @@ type run struct {
 
 	stopLoad   context.CancelFunc
 	background sync.WaitGroup
-	over       bool          // the sidecar was ended by the row itself
-	forwarded  int64         // calls that a node sent on to another before anything was broken
-	deaf       bool          // calls may go unanswered: the sidecar is killed
-	event      time.Duration // when the first fault began; 0: not yet
+	course
+}
+
+// course is what has happened in a run so far, as far as its goals depend on it.
+type course struct {
+	over      bool          // the sidecar was ended by the row itself
+	forwarded int64         // calls that a node sent on to another before anything was broken
+	deaf      bool          // calls may go unanswered: the sidecar is killed
+	event     time.Duration // when the first fault began; 0: not yet
 }
 
 // row is one kind of event.
@@ -228,7 +233,7 @@ func (r *run) all(ctx context.Context, seed uint64) (err error) {
 	if r.settings, err = r.sidecar.settings(ctx); err != nil {
 		return err
 	}
-	if err := prepare(ctx, r.sidecar.faces[0].(*overGRPC)); err != nil {
+	if err := prepare(ctx, r.sidecar.faces[0]); err != nil {
 		return err
 	}
 	r.load.faces.Store(&r.sidecar.faces)
@@ -317,7 +322,7 @@ func (r *run) end(ctx context.Context, shop *apps, judge func(), goroutines int,
 		return err
 	}
 	defer auditor.close()
-	if r.result.Books, err = r.load.ledger.check(ctx, auditor.faces[0].(*overGRPC)); err != nil {
+	if r.result.Books, err = r.load.ledger.check(ctx, auditor.faces[0]); err != nil {
 		return err
 	}
 	r.goal("the books: money conserved, every acknowledged write there, none twice, none that was denied",
@@ -345,7 +350,7 @@ func (r *run) endSidecar(ctx context.Context, goroutines int) error {
 	if err := sleep(ctx, 500*time.Millisecond); err != nil { // what the last calls left is cleaned up
 		return err
 	}
-	r.sidecar.faces[1].close() // idle connections of callers are not what calls left
+	r.sidecar.faces[1].Close() // idle connections of callers are not what calls left
 	if err := sleep(ctx, 200*time.Millisecond); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
@@ -142,12 +143,12 @@ func (s *stack) sidecar(ctx context.Context, settings []string, flags ...string)
 		return nil, err
 	}
 	s.started = append(s.started, c.Process)
-	return &sidecar{c, []face{&overGRPC{c.Conn, c.Client}, dialHTTP(c.HTTP)}}, nil
+	return &sidecar{c, []face{{contract.OverGRPC(c.Conn)}, {contract.OverHTTP("http://" + c.HTTP)}}}, nil
 }
 
 func (c *sidecar) close() {
 	for _, f := range c.faces {
-		f.close()
+		f.Close()
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 // The storm: so many calls a second are given up after so long, for so long.
@@ -67,7 +69,7 @@ func (r *run) giveUp(ctx context.Context, rate int, span time.Duration) int64 {
 			cut, cancel := context.WithCancel(ctx) // without a deadline: the sidecar learns only that its caller has gone
 			defer cancel()
 			defer time.AfterFunc(stormAfter, cancel).Stop()
-			if _, err := f.execute(cut, statement{sql: readSQL, params: map[string]any{"id": id}, idempotent: true, timeout: callTimeout}); err != nil {
+			if _, err := f.execute(cut, contract.Statement{SQL: readSQL, Params: map[string]any{"id": id}, Idempotent: true, Timeout: callTimeout.String()}); err != nil {
 				given.Add(1)
 			}
 		})

@@ -182,6 +182,9 @@ type Client interface {
 	Execute(ctx context.Context, s Statement) (*Reply, error)
 	// Stream gathers a streamed reply; with an error, what came before it as well.
 	Stream(ctx context.Context, s Statement) (*Reply, error)
+	// Each streams a reply and hands on the number of rows of each part as it comes. A stream that
+	// stops without its end is an error.
+	Each(ctx context.Context, s Statement, part func(rows int)) error
 	Transact(ctx context.Context, t Transaction) ([]*Reply, error)
 	Begin(ctx context.Context, mode string) (*Tx, error)
 	Commit(ctx context.Context, id string) error

@@ -76,6 +76,28 @@ func (g *grpcClient) Stream(ctx context.Context, s Statement) (*Reply, error) {
 	}
 }
 
+func (g *grpcClient) Each(ctx context.Context, s Statement, part func(rows int)) error {
+	stream, err := g.api.ExecuteStream(ctx, s.request())
+	if err != nil {
+		return grpcError(err)
+	}
+	for ended := false; ; {
+		one, err := stream.Recv()
+		switch {
+		case err == io.EOF && ended:
+			return nil
+		case err == io.EOF:
+			return errors.New("the stream stopped without its end")
+		case err != nil:
+			return grpcError(err)
+		}
+		ended = ended || one.GetEnd() != nil
+		if n := len(one.GetRows().GetRows()); n > 0 {
+			part(n)
+		}
+	}
+}
+
 func (g *grpcClient) Transact(ctx context.Context, t Transaction) ([]*Reply, error) {
 	req := &sidecarv1.TransactRequest{Mode: t.Mode, Idempotent: t.Idempotent, Timeout: t.Timeout, Limits: &sidecarv1.Limits{Rows: t.Rows}}
 	for _, s := range t.Statements {
@@ -209,6 +231,8 @@ func packValue(v any) *sidecarv1.Value {
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_BoolValue{BoolValue: v}}
 	case int:
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: int64(v)}}
+	case int64:
+		return &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: v}}
 	case uint64:
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: v}}
 	case float64:

@@ -17,8 +17,12 @@ import (
 
 // OverHTTP is the HTTP/JSON face at a base URL such as http://127.0.0.1:7401.
 func OverHTTP(base string) Client {
-	return &httpClient{base: strings.TrimSuffix(base, "/"), client: &http.Client{Transport: &http.Transport{}}}
+	keeps := &http.Transport{MaxIdleConnsPerHost: mostIdle, IdleConnTimeout: time.Minute}
+	return &httpClient{base: strings.TrimSuffix(base, "/"), client: &http.Client{Transport: keeps}}
 }
+
+// mostIdle is how many connections a client keeps: as many as it has calls under way.
+const mostIdle = 256
 
 type httpClient struct {
 	base   string
@@ -75,6 +79,7 @@ func (h *httpClient) call(ctx context.Context, method, path string, body any, in
 	if err := d.Decode(into); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
+	_, _ = io.Copy(io.Discard, res.Body) // so that the connection can serve again
 	return res, nil
 }
 
@@ -340,6 +345,33 @@ func (h *httpClient) Stream(ctx context.Context, s Statement) (*Reply, error) {
 		return out, errors.New("the stream has no last line")
 	}
 	return out, nil
+}
+
+func (h *httpClient) Each(ctx context.Context, s Statement, part func(rows int)) error {
+	res, err := h.send(ctx, "POST", "/v1/query", s.body(), "application/x-ndjson")
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		if bytes.HasPrefix(lines.Bytes(), []byte(`{"row":`)) {
+			part(1)
+			continue
+		}
+		var line struct{ End, Error json.RawMessage }
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return fmt.Errorf("line %.200q: %w", lines.Text(), err)
+		}
+		switch {
+		case line.Error != nil:
+			return problem(line.Error)
+		case line.End != nil:
+			return nil
+		}
+	}
+	return errors.Join(lines.Err(), errors.New("the stream stopped without its end"))
 }
 
 func (h *httpClient) Transact(ctx context.Context, t Transaction) ([]*Reply, error) {

@@ -171,6 +171,24 @@ func (h *httpIngest) Next() (IngestPart, error) {
 // acknowledged while the stream is open, and what is read is what came last.
 func ingest(t *test) {
 	table := t.table()
+	ingestedInOneStream(t, table)
+	for want, bad := range map[string]IngestOpen{
+		"YDB_SCHEME_ERROR": {Table: pathOf(nowhere(table))}, "BAD_REQUEST": {Table: pathOf(table), Stream: strings.Repeat("n", 300)},
+	} {
+		s, err := t.Ingest(t.ctx, bad)
+		if err == nil {
+			_, err = s.Next()
+			s.Close()
+		}
+		if e, ok := errors.AsType[*Error](err); !ok || e.Code != want {
+			t.Errorf("%s: %v; want %s", bad.Table, err, want)
+		}
+	}
+}
+
+// ingestedInOneStream writes rows that follow each other, some of which are refused, and then many
+// until the end.
+func ingestedInOneStream(t *test, table string) {
 	s, err := t.Ingest(t.ctx, IngestOpen{Table: pathOf(table), Offset: 100, Stream: "contract"})
 	if err != nil {
 		t.Fatal(err)
@@ -210,35 +228,26 @@ func ingest(t *test) {
 	if err := s.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	var end *IngestEnd
+	end := t.ended(s)
+	if end == nil || *end != (IngestEnd{Next: 3108, Rows: 3006, Refused: 2}) {
+		t.Errorf("end %+v", end)
+	}
+	t.rows("SELECT COUNT(*) AS c, MIN(name) AS a FROM "+table, []any{"1500", "n1500"})
+	t.rows("SELECT name FROM "+table+" WHERE id = 0", []any{"n1500"})
+}
+
+// ended reads a stream to its end and returns what it says there.
+func (t *test) ended(s IngestStream) (end *IngestEnd) {
 	for {
 		p, err := s.Next()
 		if err == io.EOF {
-			break
+			return end
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		if p.End != nil {
 			end = p.End
-		}
-	}
-	if end == nil || *end != (IngestEnd{Next: 3108, Rows: 3006, Refused: 2}) {
-		t.Errorf("end %+v", end)
-	}
-	t.rows("SELECT COUNT(*) AS c, MIN(name) AS a FROM "+table, []any{"1500", "n1500"})
-	t.rows("SELECT name FROM "+table+" WHERE id = 0", []any{"n1500"})
-
-	for want, bad := range map[string]IngestOpen{
-		"YDB_SCHEME_ERROR": {Table: pathOf(nowhere(table))}, "BAD_REQUEST": {Table: pathOf(table), Stream: strings.Repeat("n", 300)},
-	} {
-		s, err := t.Ingest(t.ctx, bad)
-		if err == nil {
-			_, err = s.Next()
-			s.Close()
-		}
-		if e, ok := errors.AsType[*Error](err); !ok || e.Code != want {
-			t.Errorf("%s: %v; want %s", bad.Table, err, want)
 		}
 	}
 }
