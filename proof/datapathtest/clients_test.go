@@ -145,8 +145,9 @@ func TestClientsOfOtherStacks(t *testing.T) {
 		before[i] = s.held(t)
 	}
 	for name, args := range map[string][]string{
-		"grpcio":  {filepath.Join(standtest.Root(t), ".venv", "bin", "python"), filepath.Join("testdata", "client.py"), file},
-		"grpc-js": {"node", filepath.Join("testdata", "client.mjs"), file, filepath.Join(standtest.Root(t), "examples", "node", "package.json")},
+		"grpcio": {filepath.Join(standtest.Root(t), ".venv", "bin", "python"), filepath.Join("testdata", "client.py"), file},
+		"grpc-js": {"node", filepath.Join("testdata", "client.mjs"), file,
+			filepath.Join(standtest.Root(t), "examples", "node", "package.json")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			seen, results := map[string]map[string]any{}, 0

@@ -154,6 +154,12 @@ func eventually(t *testing.T, within time.Duration, what string, ask func() (wro
 	}
 }
 
+// officialPython is the interpreter that has YDB's SDK for Python.
+func officialPython(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python")
+}
+
 // app is one of the example apps.
 type app struct {
 	name, url string

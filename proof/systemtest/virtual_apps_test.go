@@ -84,7 +84,7 @@ func TestModesByApplication(t *testing.T) {
 	for _, app := range all[1:] {
 		t.Run("python/"+app.name, func(t *testing.T) {
 			p := standtest.Start(t, stand.Spec{
-				Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "hold.py")},
+				Path: officialPython(t), Args: []string{filepath.Join("testdata", "python", "hold.py")},
 				Env: []string{"YDB_URL=grpc://" + s.GRPC, "YDB_APPLICATION=" + app.name},
 			})
 			standtest.Ready(t, p)

@@ -54,7 +54,7 @@ func TestKilledClientFreesItsSession(t *testing.T) {
 				must(t, db, "CREATE TABLE held (id Uint64, PRIMARY KEY (id))")
 				closeSDK(t, db)
 				victim := standtest.Start(t, stand.Spec{
-					Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "hold.py")},
+					Path: officialPython(t), Args: []string{filepath.Join("testdata", "python", "hold.py")},
 					Env: []string{"YDB_URL=grpc://" + s.GRPC, "YDB_SERVICE=" + service},
 				})
 				standtest.Ready(t, victim)

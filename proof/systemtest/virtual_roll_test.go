@@ -177,7 +177,7 @@ func pythonBooks(t *testing.T, s *sidecar) *pythonLoad {
 	t.Helper()
 	l := &pythonLoad{app: app{name: "python"}, count: filepath.Join(t.TempDir(), "count")}
 	l.process = standtest.Start(t, stand.Spec{
-		Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "books.py")},
+		Path: officialPython(t), Args: []string{filepath.Join("testdata", "python", "books.py")},
 		Env: []string{"YDB_URL=" + "grpc://" + s.GRPC, "YDB_COUNT=" + l.count, "YDB_WRITER=" + fmt.Sprint(pythonWriter)},
 	})
 	return l

@@ -26,7 +26,7 @@ const officialTests = "proof/devcluster/officialtest/testdata"
 var officialClients = []officialClient{
 	{"python", func(t *testing.T) stand.Spec {
 		return stand.Spec{
-			Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"),
+			Path: officialPython(t),
 			Args: []string{"-W", "error::ResourceWarning", "-m", "unittest", "-v", "test_official"},
 			Dir:  filepath.Join(standtest.Root(t), officialTests, "python"),
 		}

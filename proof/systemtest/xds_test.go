@@ -348,7 +348,7 @@ func TestPythonFollowsTheNodes(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startXDS(t, c)
 	p := standtest.Start(t, stand.Spec{
-		Path: filepath.Join(standtest.Root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "xds", "client.py"), "xds:///" + xdsName},
+		Path: officialPython(t), Args: []string{filepath.Join("testdata", "xds", "client.py"), "xds:///" + xdsName},
 		Env: []string{"GRPC_XDS_BOOTSTRAP_CONFIG=" + string(bootstrap(t, s)), "PYTHONDONTWRITEBYTECODE=1"},
 	})
 	standtest.Ready(t, p) // it has made a call
