@@ -218,11 +218,11 @@ bench-virtual: build
 	$(GO) build -o bin/h2forward ./loadtest/h2forward
 	$(GO) run ./loadtest overhead -size full -out report/virtual -only '^(query|implicit|table|beside|virtual)-' $(VIRTUAL)
 
-# Ten thousand sidecars with pool.adaptive on a weak cluster, in a time of their own: some minutes of one processor. The report is docs/adaptive.md.
+# Ten thousand sidecars with pool.adaptive on a weak cluster, in a time of their own: some minutes of one processor. The report goes to report/sim; docs/adaptive.md has the figures.
 .PHONY: sim
 SIM ?=
 sim:
-	$(GO) run ./loadtest sim $(SIM)
+	$(GO) run ./loadtest sim -size full $(SIM)
 
 # More than can be done, and an app that floods another: three minutes. The report goes to report/overload.
 .PHONY: bench-overload

@@ -34,6 +34,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/overload"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
+	"github.com/ydb-sidecar/sidecar/loadtest/sim"
 	"github.com/ydb-sidecar/sidecar/loadtest/xds"
 )
 
@@ -49,7 +50,6 @@ func main() {
 // commands are those that have reports of their own.
 var commands = map[string]func(ctx context.Context, args []string) error{
 	"chaos": breakThings,
-	"sim":   simulate,
 	"ydbjs": poolless,
 }
 
@@ -73,6 +73,7 @@ var experiments = []lab.Experiment{
 	hostileHour(),
 	peers.Experiment(),
 	overload.Experiment(),
+	sim.Experiment(),
 	xds.Experiment(),
 }
 

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"image/color"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -17,6 +18,13 @@ type Picture struct {
 	Names []string `json:"names,omitempty"` // of the groups of bars; none means lines
 	Lines []Line   `json:"lines"`
 	LogX  bool     `json:"log_x,omitempty"`
+	Marks []Mark   `json:"marks,omitempty"`
+}
+
+// Mark is a vertical line with a word: what happens there.
+type Mark struct {
+	At   float64 `json:"at"`
+	Name string  `json:"name"`
 }
 
 // Line is one row of points, or of bars: then only Y counts, one value for each name.
@@ -65,6 +73,9 @@ func (c *Picture) svg() ([]byte, error) {
 	}
 	// Room above, so that the legend hides little.
 	p.Y.Max *= 1.25
+	if err := c.mark(p); err != nil {
+		return nil, err
+	}
 	w, err := p.WriterTo(18*vg.Centimeter, 9*vg.Centimeter, "svg")
 	if err != nil {
 		return nil, err
@@ -72,6 +83,23 @@ func (c *Picture) svg() ([]byte, error) {
 	var b bytes.Buffer
 	_, err = w.WriteTo(&b)
 	return b.Bytes(), err
+}
+
+// mark draws the marks, from the bottom to the top.
+func (c *Picture) mark(p *plot.Plot) error {
+	for _, m := range c.Marks {
+		line, err := plotter.NewLine(plotter.XYs{{X: m.At, Y: 0}, {X: m.At, Y: p.Y.Max}})
+		if err != nil {
+			return err
+		}
+		line.Color, line.Dashes = color.Gray{0x99}, plotutil.Dashes(1)
+		label, err := plotter.NewLabels(plotter.XYLabels{XYs: plotter.XYs{{X: m.At, Y: 0.95 * p.Y.Max}}, Labels: []string{" " + m.Name}})
+		if err != nil {
+			return err
+		}
+		p.Add(line, label)
+	}
+	return nil
 }
 
 // Bars is a picture of a figure over the variants of several tables.
