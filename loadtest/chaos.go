@@ -5,90 +5,108 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/proof/chaos"
 )
 
-// breakThings runs the rows of proof/chaos with each seed, writes the report and
-// fails when a goal was missed.
-func breakThings(ctx context.Context, args []string) error {
-	o := chaos.Options{Log: os.Stderr}
-	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
-	flags.StringVar(&o.Bin, "bin", "bin", "directory of sidecar and devcluster")
-	flags.BoolVar(&o.Quick, "quick", false, "a low rate and short windows; goals that depend on the machine's speed are shown and not judged")
-	flags.BoolVar(&o.Apps, "apps", true, "let the Python and Node apps work as well")
-	flags.StringVar(&o.Break, "break", "", "switch a mechanism off (health, drain, affinity, shutdown, forward): the run must then fail")
-	flags.DurationVar(&o.Duration, "duration", time.Minute, "of the random mix")
-	flags.Func("set", "a setting of the sidecar, as `name=value`; may be repeated", func(text string) error {
-		o.Settings = append(o.Settings, text)
-		return nil
-	})
-	var parts []string
-	flags.Func("take", "take over the runs of the report in `directory`; may be repeated", func(dir string) error {
-		parts = append(parts, dir)
-		return nil
-	})
-	out := flags.String("out", "report/chaos", "directory of report.json, report.svg and report.md, and of the logs of runs that missed a goal")
-	seeds := flags.Int("seeds", 1, "how many seeds; the worst of each row is shown")
-	first := flags.Uint64("seed", 1, "the first seed")
-	prove := flags.Bool("prove", false, "at the end switch mechanisms off, one after the other, and see that it is found")
-	only := flags.String("only", "", "rows, separated by commas; all: "+strings.Join(chaos.Rows(), ","))
-	if err := flags.Parse(args); err != nil {
-		return err
+// chaosFlags are the flags of chaos.
+type chaosFlags struct {
+	options chaos.Options
+	parts   []string // directories whose reports are taken over
+	seeds   int
+	first   uint64
+	prove   bool
+}
+
+// breakThings runs the rows of proof/chaos with each seed: docs/chaos.md.
+func breakThings() lab.Experiment {
+	var c chaosFlags
+	return lab.Experiment{
+		Name:  "chaos",
+		Title: "What was broken, and what held",
+		Question: `Nodes and sidecars are broken under load, and the books are kept: what callers were told must be what is in the database. The cases that -only matches are rows: ` + strings.Join(chaos.Rows(), ", ") + `. A small run (-size smoke) has a low
+rate and short windows; goals that depend on the machine's speed are shown there and not judged.`,
+		Apart: true,
+		Flags: func(flags *flag.FlagSet) {
+			flags.BoolVar(&c.options.Apps, "apps", true, "let the Python and Node apps work as well")
+			flags.StringVar(&c.options.Break, "break", "", "switch a mechanism off (health, drain, affinity, shutdown, forward): the run must then fail")
+			flags.Func("set", "a setting of the sidecar, as `name=value`; may be repeated", func(text string) error {
+				c.options.Settings = append(c.options.Settings, text)
+				return nil
+			})
+			flags.Func("take", "take over the runs of the report in `directory`; may be repeated", func(dir string) error {
+				c.parts = append(c.parts, dir)
+				return nil
+			})
+			flags.IntVar(&c.seeds, "seeds", 1, "how many seeds; the worst of each row is shown")
+			flags.Uint64Var(&c.first, "seed", 1, "the first seed")
+			flags.BoolVar(&c.prove, "prove", false, "at the end switch mechanisms off, one after the other, and see that it is found")
+		},
+		Defaults: func(o *lab.Options) {
+			if o.Duration == 0 {
+				o.Duration = time.Minute // of the random mix
+			}
+			if o.Limit == 0 {
+				o.Limit = 12 * time.Hour
+			}
+		},
+		Run: c.run,
 	}
-	rows := chaos.Rows()
-	if *only != "" {
-		rows = strings.Split(*only, ",")
+}
+
+func (c *chaosFlags) run(ctx context.Context, l *lab.Lab) error {
+	if c.seeds < 1 {
+		return fmt.Errorf("seeds = %d; must be at least 1", c.seeds)
 	}
-	for _, name := range rows {
-		if !slices.Contains(chaos.Rows(), name) {
-			return fmt.Errorf("there is no row %q; there are %s", name, strings.Join(chaos.Rows(), ", "))
-		}
-	}
-	o.Logs = *out
-	if *seeds < 1 {
-		return fmt.Errorf("seeds = %d; must be at least 1", *seeds)
+	out := filepath.Join(l.Out, "chaos")
+	o := c.options
+	o.Bin, o.Quick, o.Duration, o.Log, o.Logs = l.Bin, l.Size == lab.Smoke, l.Duration, os.Stderr, out
+	rows := slices.DeleteFunc(slices.Clone(chaos.Rows()), func(name string) bool { return !l.Wanted(name) })
+	if len(rows) == 0 {
+		return fmt.Errorf("-only matches no row; there are %s", strings.Join(chaos.Rows(), ", "))
 	}
 	r := chaos.NewReport(o)
-	for _, dir := range parts {
+	for _, dir := range c.parts {
 		if err := r.Take(dir); err != nil {
 			return err
 		}
 	}
-	for i := range uint64(*seeds) {
+	for i := range uint64(c.seeds) {
 		for _, name := range rows {
-			if r.Has(name, *first+i) {
+			if r.Has(name, c.first+i) {
 				continue
 			}
-			result, err := chaos.Run(ctx, o, name, *first+i)
+			result, err := chaos.Run(ctx, o, name, c.first+i)
 			if err == nil && result.Disturbed() {
-				fmt.Fprintln(os.Stderr, "again: other programs were busy")
-				result, err = chaos.Run(ctx, o, name, *first+i)
+				l.Progress("again: other programs were busy")
+				result, err = chaos.Run(ctx, o, name, c.first+i)
 			}
 			if ctx.Err() != nil {
 				return err
 			}
-			r.Add(name, *first+i, result, err)
-			if err := r.Write(*out); err != nil { // so far: a long run that is cut short leaves what it has
+			r.Add(name, c.first+i, result, err)
+			if err := r.Write(out); err != nil { // so far: a long run that is cut short leaves what it has
 				return err
 			}
 		}
 	}
-	if *prove {
+	if c.prove {
 		if err := r.Prove(ctx, o); err != nil {
 			return err
 		}
-		if err := r.Write(*out); err != nil {
+		if err := r.Write(out); err != nil {
 			return err
 		}
 	}
-	fmt.Print(r.Markdown())
-	fmt.Printf("\nwritten to %s\n", *out)
+	_, text, _ := strings.Cut(r.Markdown(), "\n") // it has a title of its own
+	l.Report.Add(lab.Section{Text: text})
 	if n := r.Failed(); n > 0 {
-		return fmt.Errorf("%d runs missed a goal", n)
+		l.Report.Fault("%d runs missed a goal", n)
 	}
 	return nil
 }

@@ -4,14 +4,7 @@
 // of forwarded calls, and writes a summary as JSON and as a Markdown table.
 //
 //	loadtest NAME           one experiment: docs/benchmarks has the list, or call it without a name
-//	loadtest all            all of them, one after the other
-//	loadtest hostile        attacks a sidecar beside an honest load
-//	loadtest chaos          breaks nodes and sidecars under load and keeps the books: docs/chaos.md
-//	loadtest overload       more than can be done, and an app that floods another: docs/overload.md
-//	loadtest peers          what the data path costs next to HAProxy, Envoy and others: docs/peers
-//	loadtest sim            plays thousands of sidecars with an adaptive limit on a weak cluster: docs/adaptive.md
-//	loadtest xds            how fast changes of nodes reach clients of xDS: docs/decisions/0020-xds.md
-//	loadtest ydbjs          a client without a pool, directly and through the sidecar
+//	loadtest all            those that are not apart, one after the other
 //
 // Everything on one machine shares its cores, so a figure means something only
 // next to the others of the same run: all variants are interleaved, and
@@ -23,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -47,12 +39,6 @@ func main() {
 	}
 }
 
-// commands are those that have reports of their own.
-var commands = map[string]func(ctx context.Context, args []string) error{
-	"chaos": breakThings,
-	"ydbjs": poolless,
-}
-
 // experiments are those in the common frame, in the order of `all`.
 var experiments = []lab.Experiment{
 	acquire.Experiment(),
@@ -74,14 +60,12 @@ var experiments = []lab.Experiment{
 	peers.Experiment(),
 	overload.Experiment(),
 	sim.Experiment(),
+	breakThings(),
 	xds.Experiment(),
 }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
-		if command, ok := commands[args[0]]; ok {
-			return command(ctx, args[1:])
-		}
 		if args[0] == lab.ChildCommand {
 			return lab.RunChild(ctx, experiments, args[1:])
 		}
@@ -94,7 +78,7 @@ func run(ctx context.Context, args []string) error {
 			}
 		}
 	}
-	names := slices.Collect(maps.Keys(commands))
+	var names []string
 	for _, e := range experiments {
 		names = append(names, e.Name)
 	}

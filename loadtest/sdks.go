@@ -109,6 +109,7 @@ func sdksMissing(root string) error {
 		{plainPython, ".venv/.installed"},
 		{sdksNode, sdksNode + "/.installed"},
 		{plainNode, plainNode + "/.installed"},
+		{poollessNode + "/node_modules", poollessNode + "/node_modules/.installed"},
 	} {
 		if _, err := os.Stat(filepath.Join(root, need.path)); err != nil {
 			errs = append(errs, fmt.Errorf("%s is missing; run: make %s", need.path, need.target))
@@ -177,7 +178,8 @@ func measureSDKs(ctx context.Context, l *lab.Lab) error {
 			}
 		}
 	}
-	return nil
+	l.Stop() // what follows has processes of its own
+	return poollessCases(ctx, l, root)
 }
 
 // sdksCase compares the ways of one language.

@@ -91,12 +91,12 @@ func TestAppsOfSDKs(t *testing.T) {
 func TestSDKsSaysHowToInstallWhatItNeeds(t *testing.T) {
 	root := t.TempDir()
 	err := sdksMissing(root)
-	for _, target := range []string{".cache/official/.installed", ".venv/.installed", "proof/sdktest/testdata/node/node_modules/.installed", "examples/node/node_modules/.installed"} {
+	for _, target := range []string{".cache/official/.installed", ".venv/.installed", "proof/sdktest/testdata/node/node_modules/.installed", "examples/node/node_modules/.installed", poollessNode + "/node_modules/.installed"} {
 		if err == nil || !strings.Contains(err.Error(), "make "+target) {
 			t.Errorf("got %v; want make %s", err, target)
 		}
 	}
-	for _, path := range []string{sdksPython, plainPython, sdksNode, plainNode} {
+	for _, path := range []string{sdksPython, plainPython, sdksNode, plainNode, poollessNode + "/node_modules"} {
 		if err := os.MkdirAll(filepath.Join(root, path), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -79,13 +79,6 @@ type Lab struct {
 	closers   []func()
 }
 
-// New returns a lab for a command that has a report of its own: rounds runs of
-// each case, of the given length. Who makes it calls Stop.
-func New(bin string, rounds int, duration time.Duration) *Lab {
-	o := Options{Size: Full, Bin: bin, Sidecars: []string{filepath.Join(bin, "sidecar")}, Rounds: rounds, MaxRounds: rounds, Duration: duration, WarmUp: 500 * time.Millisecond}
-	return &Lab{Options: o, Log: os.Stderr, Report: newReport(Experiment{}, o)}
-}
-
 // Main runs the experiment with its command line and writes its report. The
 // error says which calls failed, if any did.
 func Main(ctx context.Context, e Experiment, args []string) (err error) {
