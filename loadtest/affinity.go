@@ -163,7 +163,7 @@ func (a *affinityBench) start(ctx context.Context, n int) (*affinityCluster, err
 		}
 		conns = append(conns, conn)
 	}
-	c.own, c.foreign = &recordSessions{make(chan recordSession, affinitySessions)}, &recordSessions{make(chan recordSession, affinitySessions)}
+	c.own, c.foreign = &recordSessions{idle: make(chan recordSession, affinitySessions)}, &recordSessions{idle: make(chan recordSession, affinitySessions)}
 	for _, pair := range pairsOf(n, affinitySessions) {
 		for _, pool := range []*recordSessions{c.own, c.foreign} {
 			s, err := openRecordSession(ctx, conns[pair[0]])

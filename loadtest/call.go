@@ -13,7 +13,11 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -179,3 +183,32 @@ func (d *direct) execute(ctx context.Context, r request) (found int, err error) 
 func withDatabase(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "x-ydb-database", "/local")
 }
+
+func unsigned(v uint64) *sidecarv1.Value {
+	return &sidecarv1.Value{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: v}}
+}
+
+func text(v string) *sidecarv1.Value {
+	return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: v}}
+}
+
+// octets is the codec of messages that were encoded before; others it encodes.
+type octets struct{ encoding.CodecV2 }
+
+func (o octets) Marshal(v any) (mem.BufferSlice, error) {
+	if data, ok := v.([]byte); ok {
+		return mem.BufferSlice{mem.SliceBuffer(data)}, nil
+	}
+	return o.CodecV2.Marshal(v)
+}
+
+// must encodes a message of ours, which cannot fail: it is complete and its texts are UTF-8.
+func must(m proto.Message) []byte {
+	data, err := proto.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+func kvID(n uint64) *sidecarv1.KvId { return &sidecarv1.KvId{Columns: []*sidecarv1.Value{unsigned(n)}} }

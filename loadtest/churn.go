@@ -33,7 +33,6 @@ const callTime = 20 * time.Second
 // or two of the experiment's own are among it, and timers of the runtime.
 const (
 	leftGoroutines  = 20
-	keptGoroutines  = 64 // of the sidecar's, which serve plain calls and stay for the next (internal/wire)
 	leftDescriptors = 10
 	leftMemory      = 8e6 // bytes: the grain at which Go gives memory back
 )
@@ -138,30 +137,6 @@ func (c *churning) settled(ctx context.Context) (lab.Gauges, error) {
 		return lab.Gauges{}, err
 	}
 	return atRest(ctx, c.sidecar, 20*time.Second)
-}
-
-// atRest collects a sidecar's garbage and reads what it holds, again until nobody has or awaits a
-// session or patience is over: on a busy machine it hears late that callers are gone.
-func atRest(ctx context.Context, s *lab.Sidecar, patience time.Duration) (lab.Gauges, error) {
-	for end := time.Now().Add(patience); ; {
-		g, err := s.Gauges(ctx, true)
-		if err != nil || g.Busy == 0 && g.Waiting == 0 || time.Now().After(end) {
-			return g, err
-		}
-		if err := pause(ctx, 200*time.Millisecond); err != nil {
-			return g, err
-		}
-	}
-}
-
-// pause waits, or returns why it could not.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // measure runs a stage and notes what the sidecar held before, at most and afterwards.

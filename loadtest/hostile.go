@@ -138,7 +138,7 @@ func honestCalls(l *lab.Lab, s *lab.Sidecar) (lab.Call, error) {
 		if err != nil {
 			return nil, err
 		}
-		faces = append(faces, &wireFace{conn, Ydb_Query_V1.NewQueryServiceClient(conn), make(chan *wireSession, 4)})
+		faces = append(faces, &wireFace{conn: conn, client: Ydb_Query_V1.NewQueryServiceClient(conn), sessions: make(chan *wireSession, 4)})
 	}
 	var calls []lab.Call
 	for _, f := range faces {

@@ -392,14 +392,6 @@ func (b *ingestBench) ways(ctx context.Context, sides []*lab.Sidecar, conns []*g
 	return err
 }
 
-func unsigned(v uint64) *sidecarv1.Value {
-	return &sidecarv1.Value{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: v}}
-}
-
 func signed(v int64) *sidecarv1.Value {
 	return &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: v}}
-}
-
-func text(v string) *sidecarv1.Value {
-	return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: v}}
 }

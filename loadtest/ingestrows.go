@@ -12,8 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto"
-	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/proto"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -77,26 +75,7 @@ func keysOf(repeated bool, keys int) func(i int) uint64 {
 	}
 }
 
-// octets is the codec of messages that were encoded before; others it encodes.
-type octets struct{ encoding.CodecV2 }
-
-var encodedBefore = grpc.ForceCodecV2(octets{encoding.GetCodecV2("proto")})
-
-func (o octets) Marshal(v any) (mem.BufferSlice, error) {
-	if data, ok := v.([]byte); ok {
-		return mem.BufferSlice{mem.SliceBuffer(data)}, nil
-	}
-	return o.CodecV2.Marshal(v)
-}
-
-// must encodes a message of ours, which cannot fail: it is complete and its texts are UTF-8.
-func must(m proto.Message) []byte {
-	data, err := proto.Marshal(m)
-	if err != nil {
-		panic(err)
-	}
-	return data
-}
+var encodedBefore = grpc.ForceCodecV2(octets{CodecV2: encoding.GetCodecV2("proto")})
 
 func asBulkRequest(table string, rows []ingestRow) []byte {
 	request := &sidecarv1.BulkUpsertRequest{Table: table}

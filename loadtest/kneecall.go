@@ -49,7 +49,7 @@ type checked func(answer []byte) error
 // checking is the codec of requests that were encoded before and of checked answers.
 type checking struct{ octets }
 
-var checkedAfter = grpc.ForceCodecV2(checking{octets{encoding.GetCodecV2("proto")}})
+var checkedAfter = grpc.ForceCodecV2(checking{octets{CodecV2: encoding.GetCodecV2("proto")}})
 
 func (c checking) Unmarshal(data mem.BufferSlice, v any) error {
 	f, ok := v.(checked)

@@ -105,7 +105,7 @@ func slo(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, sides []*lab.Sid
 			if _, err := s.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sloTable, Timeout: "20s"}); err != nil {
 				return fmt.Errorf("create the table: %w", err)
 			}
-			if _, _, err := overPlain(s.Client)(ctx, request{sloFill, "serializable_rw", map[string]value{"rows": listValue(rows)}}); err != nil {
+			if _, _, err := overPlain(s.Client)(ctx, request{sql: sloFill, mode: "serializable_rw", params: map[string]value{"rows": listValue(rows)}}); err != nil {
 				return fmt.Errorf("fill the table: %w", err)
 			}
 		}
@@ -140,11 +140,13 @@ func sloRun(ctx context.Context, cluster *lab.Cluster, send sender, reads, write
 		var both sync.WaitGroup
 		both.Go(func() {
 			read = lab.Open(ctx, lab.Rate(reads), d, call(func() request {
-				return request{sloRead, "snapshot_ro", map[string]value{"id": unsignedValue(rand.Uint64N(sloRows))}}
+				return request{sql: sloRead, mode: "snapshot_ro", params: map[string]value{"id": unsignedValue(rand.Uint64N(sloRows))}}
 			}, 1))
 		})
 		both.Go(func() {
-			written = lab.Open(ctx, lab.Rate(writes), d, call(func() request { return request{sloWrite, "serializable_rw", sloRow(rand.Uint64N(2 * sloRows))} }, 0))
+			written = lab.Open(ctx, lab.Rate(writes), d, call(func() request {
+				return request{sql: sloWrite, mode: "serializable_rw", params: sloRow(rand.Uint64N(2 * sloRows))}
+			}, 0))
 		})
 		both.Wait()
 		all := lab.Merge(read, written)
@@ -285,8 +287,6 @@ func (k *kvLoad) putHTTP(table string) lab.Call {
 		return k.send(ctx, http.MethodPut, fmt.Sprintf("/v1/kv/%s?id=%d", table, randomID()), k.payload, "", http.StatusNoContent)
 	}
 }
-
-func kvID(n uint64) *sidecarv1.KvId { return &sidecarv1.KvId{Columns: []*sidecarv1.Value{unsigned(n)}} }
 
 func (k *kvLoad) get(ctx context.Context) error {
 	r, err := k.kv.Get(ctx, &sidecarv1.KvGetRequest{Table: "bench", Id: kvID(randomID())})

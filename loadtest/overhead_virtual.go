@@ -160,7 +160,7 @@ func dialWire(ctx context.Context, side *lab.Sidecar, sessions int, implicit boo
 	client := Ydb_Query_V1.NewQueryServiceClient(side.Conn)
 	for range sessions {
 		if implicit {
-			d.sessions <- directSession{client, ""}
+			d.sessions <- directSession{client: client}
 		} else if err := d.open(ctx, client); err != nil {
 			d.close()
 			return nil, err

@@ -46,8 +46,8 @@ func TestReadsWithOneSession(t *testing.T) {
 		{"another_row", makeRecord(4, 100), 10, readTimes{}, 1},
 	} {
 		node := &recordNode{answer: c.answer}
-		p := &recordSessions{make(chan recordSession, 1)}
-		p.release(recordSession{node, "s"})
+		p := &recordSessions{idle: make(chan recordSession, 1)}
+		p.release(recordSession{client: node, id: "s"})
 		var got readTimes
 		err := p.reads(t.Context(), c.reads, func() appRecord { return right }, got.note)
 		if (err == nil) != (c.want.reads > 0) || got.gets != c.want.gets || got.reads != c.want.reads || node.asked != c.asked || len(p.idle) != 1 {

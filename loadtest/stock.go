@@ -127,16 +127,16 @@ func sameLines() value {
 }
 
 func addOrder(id uint64, lines value) request {
-	return request{stockAdd, "serializable_rw", map[string]value{"order": unsignedValue(id), "customer": textValue(customer(1 + rand.IntN(stockCustomers))),
+	return request{sql: stockAdd, mode: "serializable_rw", params: map[string]value{"order": unsignedValue(id), "customer": textValue(customer(1 + rand.IntN(stockCustomers))),
 		"created": datetimeValue(time.Now()), "lines": lines}}
 }
 
 func putOrder(id uint64) request {
-	return request{stockPut, "serializable_rw", map[string]value{"order": unsignedValue(id), "processed": datetimeValue(time.Now())}}
+	return request{sql: stockPut, mode: "serializable_rw", params: map[string]value{"order": unsignedValue(id), "processed": datetimeValue(time.Now())}}
 }
 
 func history(of string) request {
-	return request{stockRead, "serializable_rw", map[string]value{"customer": textValue(of), "limit": smallValue(stockHistory)}}
+	return request{sql: stockRead, mode: "serializable_rw", params: map[string]value{"customer": textValue(of), "limit": smallValue(stockHistory)}}
 }
 
 // stockLoad is one of the five: the requests of one transaction of it, made one after the other.
@@ -188,7 +188,7 @@ func fillStock(ctx context.Context, client sidecarv1.SidecarClient) error {
 		products[i] = i
 	}
 	do := overPlain(client)
-	if _, _, err := do(ctx, request{stockFill, "serializable_rw", map[string]value{"stocks": lines(stockQuantity, products...)}}); err != nil {
+	if _, _, err := do(ctx, request{sql: stockFill, mode: "serializable_rw", params: map[string]value{"stocks": lines(stockQuantity, products...)}}); err != nil {
 		return fmt.Errorf("fill the stock: %w", err)
 	}
 	for range stockOrders {
