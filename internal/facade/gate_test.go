@@ -88,7 +88,7 @@ func TestTheContextsOfATurn(t *testing.T) {
 				t.Fatalf("%s: another context, %v", name, err)
 			}
 			work.Under(begun)
-			ctx, _, err = Default().API.deadline(ctx, work, "2s", "1s", "")
+			ctx, _, err = defaultAPI().deadline(ctx, work, "2s", "1s", "")
 			if end, ok := ctx.Deadline(); err != nil || ctx != context.Context(work) || !ok || time.Until(end) != time.Second {
 				t.Fatalf("%s: another context, or a deadline in %v, %v", name, time.Until(end), err)
 			}

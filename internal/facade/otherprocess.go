@@ -44,8 +44,8 @@ type otherProcess struct {
 	handed  atomic.Uint64                // calls handed over to it
 }
 
-// there reports whether there is another process.
-func (o *otherProcess) there() bool { return o.process.Load() != nil }
+// get returns the other process; nil: there is none.
+func (o *otherProcess) get() *OtherProcess { return o.process.Load() }
 
 // ownerOf returns the other process if the transaction of that id is its own, and the call
 // of ctx may be handed over.

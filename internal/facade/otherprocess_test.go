@@ -202,7 +202,7 @@ func TestHandedOverCallsDoNotCircle(t *testing.T) {
 	}
 	// Each believes that the other one has it.
 	for _, s := range []*Service{a.s, b.s} {
-		p := *s.core.other.process.Load()
+		p := *s.core.other.get()
 		p.Instance = third.s.Instance()
 		s.SetOther(&p)
 	}

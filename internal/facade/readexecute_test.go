@@ -93,7 +93,11 @@ func FuzzReadExecute(f *testing.F) {
 						now[yql.ParamName(name)] = learnt
 					}
 				}
-				return (&coreService{cfg: s.core.cfg, cached: newCaches(s.core.cfg.API, 1<<20)}).bind(in, true, now)
+				fresh, err := newCore(s.core.cfg, Deps{Caches: 1 << 20})
+				if err != nil {
+					return nil, 0, err
+				}
+				return fresh.bind(in, true, now)
 			}
 			checkBound(t, b, r.spec, want.spec, same)
 		}

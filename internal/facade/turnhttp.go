@@ -120,7 +120,7 @@ func setPathValue(r *http.Request, name, value string) bool {
 // Begin begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
 // carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called. The body is not kept.
 func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
-	if a.core.client == nil || a.core.deps.Memory.Tight() || a.core.other.there() || a.guard.Check(r) != nil {
+	if a.core.client == nil || a.core.deps.Memory.Tight() || a.core.other.get() != nil || a.guard.Check(r) != nil {
 		return nil
 	}
 	t, rt := turnOf(r)
