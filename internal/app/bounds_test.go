@@ -71,7 +71,7 @@ var limits = []struct {
 		{"free memory, percent of the limit", "memory.headroom", "", "large work is rejected (`MEMORY_SHORT`), streams are slowed", "`ydb.sidecar.memory.tight`, `ydb.sidecar.memory.refused`"},
 		{"texts of prepared statements of SDKs", "../wire/prepared.go maxTexts", "B", "a 32nd of the memory limit if that is less. Beyond it any are forgotten: a call that names one is told NOT_FOUND, and the SDK prepares it again", ""},
 		{"entries of each cache of the plain API (types of parameters, tables, plans)", "api.cache_size", "", "the oldest are forgotten; of plans there are at most 1000", ""},
-		{"bytes of these caches together", "../facade/caches.go maxCaches", "B", "a 32nd of the memory limit if that is less. Types and tables have 3/8 each, plans a quarter; beyond it the oldest are forgotten, and an entry of more than a quarter of its cache is not kept", ""},
+		{"bytes of these caches together", "../facade/core/caches.go maxCaches", "B", "a 32nd of the memory limit if that is less. Types and tables have 3/8 each, plans a quarter; beyond it the oldest are forgotten, and an entry of more than a quarter of its cache is not kept", ""},
 	}},
 	{"Calls of the plain API", []limit{
 		{"requests open on one HTTP/2 connection of the HTTP API", "../listen/serve.go HTTPStreams", "", "the client waits, or opens another connection", ""},

@@ -51,7 +51,7 @@ func spanNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := regexp.MustCompile(`attribute\.\w+\("([a-z_.]+)"|(?m)^\t[A-Z]\w+ += "(ydb\.[\w.]+)"$`)
 	found := map[string]bool{}
-	for _, path := range []string{"../tracing/names.go", "../facade/spans.go", "../wire/spans.go", "../hop/span.go"} {
+	for _, path := range []string{"../tracing/names.go", "../facade/core/spans.go", "../wire/spans.go", "../hop/span.go"} {
 		code, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -61,14 +62,14 @@ var stakes = []struct {
 	undone bool // nothing of it is kept
 	parts  bool // a part of it may be
 	schema bool // YDB may go on with it after an error
-	deed   deed
+	deed   core.Deed
 }{
-	{"a read; a statement of an open transaction", true, false, false, deed{}},
-	{"any other statement, a commit", false, false, false, deed{}},
-	{"the same, idempotent", false, false, false, deed{harmless: true}},
-	{"the same, after an attempt that may have run", false, false, false, deed{harmless: true, unsure: true}},
-	{"a text in parts", false, true, false, deed{}},
-	{"a change of the schema alone", false, false, true, deed{}},
+	{"a read; a statement of an open transaction", true, false, false, core.Deed{}},
+	{"any other statement, a commit", false, false, false, core.Deed{}},
+	{"the same, idempotent", false, false, false, core.Deed{Harmless: true}},
+	{"the same, after an attempt that may have run", false, false, false, core.Deed{Harmless: true, Unsure: true}},
+	{"a text in parts", false, true, false, core.Deed{}},
+	{"a change of the schema alone", false, false, true, core.Deed{}},
 }
 
 // err is the error of the driver, for a call with so much at stake.
@@ -95,13 +96,13 @@ func TestDocsHaveTheAnswers(t *testing.T) {
 		b.WriteString("| " + failure.name + " |")
 		for _, s := range stakes {
 			err := failure.err(s.undone, s.parts, s.schema)
-			f := faultOf(err, s.deed)
+			f := core.FaultOf(err, s.deed)
 			checkAnswer(t, failure, s.name, err, s.deed, f)
-			fmt.Fprintf(&b, " `%s`", f.code.Name)
-			if f.safe {
+			fmt.Fprintf(&b, " `%s`", f.Code.Name)
+			if f.Safe {
 				b.WriteString(", safe")
 			}
-			if f.unknown {
+			if f.Unknown {
 				b.WriteString(", unknown")
 			}
 			b.WriteString(" |")
@@ -112,7 +113,7 @@ func TestDocsHaveTheAnswers(t *testing.T) {
 	doctable.Part(t, *update, docs, begin, end, b.String())
 }
 
-func checkAnswer(t *testing.T, failure failure, stake string, err error, d deed, f *fault) {
+func checkAnswer(t *testing.T, failure failure, stake string, err error, d core.Deed, f *core.Fault) {
 	t.Helper()
 	name := failure.name + " of " + stake
 	e, ok := errors.AsType[*upstream.Error](err)
@@ -121,24 +122,24 @@ func checkAnswer(t *testing.T, failure failure, stake string, err error, d deed,
 	}
 	v := e.Verdict
 	again := v.Retry != ydbstatus.RetryNever || failure.cause != nil
-	if want := again && (!v.Unknown || d.harmless); f.safe != want {
-		t.Errorf("%s: safe %t; want %t by %+v", name, f.safe, want, v)
+	if want := again && (!v.Unknown || d.Harmless); f.Safe != want {
+		t.Errorf("%s: safe %t; want %t by %+v", name, f.Safe, want, v)
 	}
-	if want := v.Unknown || d.unsure; f.unknown != want {
-		t.Errorf("%s: unknown %t; want %t by %+v", name, f.unknown, want, v)
+	if want := v.Unknown || d.Unsure; f.Unknown != want {
+		t.Errorf("%s: unknown %t; want %t by %+v", name, f.Unknown, want, v)
 	}
-	if f.unknown && strings.HasPrefix(f.proto("").Hint, "Nothing was") {
-		t.Errorf("%s: it is unknown, and the hint is %q", name, f.proto("").Hint)
+	if f.Unknown && strings.HasPrefix(f.Proto("").Hint, "Nothing was") {
+		t.Errorf("%s: it is unknown, and the hint is %q", name, f.Proto("").Hint)
 	}
-	if f.after > 0 && !f.safe {
-		t.Errorf("%s: a pause of %v before a call that must not be repeated", name, f.after)
+	if f.After > 0 && !f.Safe {
+		t.Errorf("%s: a pause of %v before a call that must not be repeated", name, f.After)
 	}
-	p, st := f.proto(""), status.Convert(statusOf(f, ""))
-	if p.Status != uint32(f.code.HTTP) || st.Code() != f.code.GRPC || p.SafeToRetry != f.safe || p.OutcomeUnknown != f.unknown {
-		t.Errorf("%s: HTTP %d, gRPC %v; want those of %s", name, p.Status, st.Code(), f.code.Name)
+	p, st := f.Proto(""), status.Convert(statusOf(f, ""))
+	if p.Status != uint32(f.Code.HTTP) || st.Code() != f.Code.GRPC || p.SafeToRetry != f.Safe || p.OutcomeUnknown != f.Unknown {
+		t.Errorf("%s: HTTP %d, gRPC %v; want those of %s", name, p.Status, st.Code(), f.Code.Name)
 	}
-	if !slices.Contains(append(slices.Collect(maps.Values(ydbCodes)), ownCodes...), f.code) {
-		t.Errorf("%s: %s is in no table", name, f.code.Name)
+	if !slices.Contains(append(slices.Collect(maps.Values(core.YDBCodes)), core.OwnCodes...), f.Code) {
+		t.Errorf("%s: %s is in no table", name, f.Code.Name)
 	}
 }
 

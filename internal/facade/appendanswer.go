@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -37,7 +39,7 @@ func appendInfoAlone(b []byte, i *sidecarv1.Info) []byte {
 }
 
 // appendGet appends the answer of Get.
-func appendGet(b []byte, t *kvTable, c *call, row kvRow, modified bool) ([]byte, error) {
+func appendGet(b []byte, t *kvTable, c *core.Call, row kvRow, modified bool) ([]byte, error) {
 	const value, version, notModified, media, info = 1, 2, 3, 4, 5 // of KvGetResponse
 	if modified {
 		octets, null, err := row.octets()
@@ -52,16 +54,16 @@ func appendGet(b []byte, t *kvTable, c *call, row kvRow, modified bool) ([]byte,
 	if !modified {
 		b = numberField(b, notModified, 1)
 	}
-	return messageField(textField(b, media, t.media()), info, func(b []byte) []byte { return appendInfo(b, c.info) }), nil
+	return messageField(textField(b, media, t.media()), info, func(b []byte) []byte { return appendInfo(b, c.Info) }), nil
 }
 
 // appendPut appends the answer of Put.
-func appendPut(b []byte, w kvWritten, c *call) []byte {
+func appendPut(b []byte, w kvWritten, c *core.Call) []byte {
 	const created, version, info = 1, 2, 3 // of KvPutResponse
 	if w.created {
 		b = numberField(b, created, 1)
 	}
-	return messageField(textField(b, version, w.version), info, func(b []byte) []byte { return appendInfo(b, c.info) })
+	return messageField(textField(b, version, w.version), info, func(b []byte) []byte { return appendInfo(b, c.Info) })
 }
 
 // messageField appends a field that is the message which f appends.

@@ -23,12 +23,14 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -38,24 +40,24 @@ func TestFaultsOfApps(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		err   error
-		code  *Code
+		code  *core.Code
 		words string // in the message
 		after time.Duration
 	}{
-		{"quota", &apps.Refusal{App: "web", Why: apps.ByCalls, Limit: 5, Retry: 200 * time.Millisecond}, codeQuota, "calls_per_second= for it in apps.limits", 200 * time.Millisecond},
-		{"too late as it comes", &pool.ShedError{Why: pool.ShedDeadline, Needs: time.Second, Left: time.Millisecond, Retry: 10 * time.Millisecond}, codeShedDeadline, "its deadline is in 1ms, and such work takes about 1s", 10 * time.Millisecond},
-		{"too long a line", &pool.ShedError{Why: pool.ShedDeadline, Ahead: 2 * time.Second, Needs: time.Second, Left: time.Second, Retry: 2 * time.Second}, codeShedDeadline, "the wait for a session would be about 2s (pool.max)", 2 * time.Second},
-		{"too late at the head", &pool.ShedError{Why: pool.ShedDeadline, Waited: time.Second, Needs: time.Second, Left: time.Millisecond, Retry: time.Second}, codeShedDeadline, "1ms of its time are left after 1s in line", time.Second},
-		{"too old", &pool.ShedError{Why: pool.ShedAge, Waited: time.Minute, Retry: time.Second}, codeShedDelay, "pool.queue_age", time.Second},
-		{"too many in the line", &pool.ShedError{Why: pool.ShedDelay, Ahead: 40 * time.Millisecond, Retry: 100 * time.Millisecond}, codeShedDelay, "would have had to wait about 40ms for one", 100 * time.Millisecond},
-		{"too slow", &pool.ShedError{Why: pool.ShedDelay, Waited: time.Second, Retry: time.Second}, codeShedDelay, "pool.queue_target", time.Second},
+		{"quota", &apps.Refusal{App: "web", Why: apps.ByCalls, Limit: 5, Retry: 200 * time.Millisecond}, core.CodeQuota, "calls_per_second= for it in apps.limits", 200 * time.Millisecond},
+		{"too late as it comes", &pool.ShedError{Why: pool.ShedDeadline, Needs: time.Second, Left: time.Millisecond, Retry: 10 * time.Millisecond}, core.CodeShedDeadline, "its deadline is in 1ms, and such work takes about 1s", 10 * time.Millisecond},
+		{"too long a line", &pool.ShedError{Why: pool.ShedDeadline, Ahead: 2 * time.Second, Needs: time.Second, Left: time.Second, Retry: 2 * time.Second}, core.CodeShedDeadline, "the wait for a session would be about 2s (pool.max)", 2 * time.Second},
+		{"too late at the head", &pool.ShedError{Why: pool.ShedDeadline, Waited: time.Second, Needs: time.Second, Left: time.Millisecond, Retry: time.Second}, core.CodeShedDeadline, "1ms of its time are left after 1s in line", time.Second},
+		{"too old", &pool.ShedError{Why: pool.ShedAge, Waited: time.Minute, Retry: time.Second}, core.CodeShedDelay, "pool.queue_age", time.Second},
+		{"too many in the line", &pool.ShedError{Why: pool.ShedDelay, Ahead: 40 * time.Millisecond, Retry: 100 * time.Millisecond}, core.CodeShedDelay, "would have had to wait about 40ms for one", 100 * time.Millisecond},
+		{"too slow", &pool.ShedError{Why: pool.ShedDelay, Waited: time.Second, Retry: time.Second}, core.CodeShedDelay, "pool.queue_target", time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := faultOf(tc.err, deed{})
-			if f.code != tc.code || !strings.Contains(f.message, tc.words) || !f.safe || f.unknown || f.after != tc.after {
-				t.Errorf("%s: %+v; want %s with %q", f.message, f, tc.code.Name, tc.words)
+			f := core.FaultOf(tc.err, core.Deed{})
+			if f.Code != tc.code || !strings.Contains(f.Message, tc.words) || !f.Safe || f.Unknown || f.After != tc.after {
+				t.Errorf("%s: %+v; want %s with %q", f.Message, f, tc.code.Name, tc.words)
 			}
-			if f := faultOf(tc.err, deed{unsure: true}); !f.unknown {
+			if f := core.FaultOf(tc.err, core.Deed{Unsure: true}); !f.Unknown {
 				t.Error("what an earlier attempt may have kept is forgotten")
 			}
 		})
@@ -81,15 +83,15 @@ func TestWhatACallSaysOfItsApp(t *testing.T) {
 		md := metadata.Pairs(tc.headers...)
 		get := incoming(md).Get
 		tc.want.Strict = tc.want.Strict && tc.want.Name != ""
-		if got := callerOf(t.Context(), get, md.Get(headerToken)); got.Tokens != tc.want.Tokens || got.Name != tc.want.Name || got.Token != tc.want.Token || got.Prove != tc.want.Prove || got.Name != "" && got.Strict != tc.want.Strict || got.Local {
+		if got := core.CallerOf(t.Context(), get, md.Get(core.HeaderToken)); got.Tokens != tc.want.Tokens || got.Name != tc.want.Name || got.Token != tc.want.Token || got.Prove != tc.want.Prove || got.Name != "" && got.Strict != tc.want.Strict || got.Local {
 			t.Errorf("%s: %+v; want %+v", tc.name, got, tc.want)
 		}
 	}
 	none := func(string) string { return "" }
-	if got := callerOf(WithUser(t.Context(), 7), none, nil); !got.Local || got.User != 7 {
+	if got := core.CallerOf(core.WithUser(t.Context(), 7), none, nil); !got.Local || got.User != 7 {
 		t.Errorf("a user: %+v", got)
 	}
-	if got := callerOf(context.WithValue(t.Context(), fromOther{}, true), none, nil); !got.Peer {
+	if got := core.CallerOf(context.WithValue(t.Context(), core.FromOther{}, true), none, nil); !got.Peer {
 		t.Errorf("the other process: %+v", got)
 	}
 }
@@ -106,7 +108,7 @@ func TestListsCountTheirStatements(t *testing.T) {
 	cfg.API.MaxStatements = 100
 	f := newWriter(t).fake
 	f.answer = echo
-	b := start(t, cfg, f, func(d *Deps) { d.Apps = all })
+	b := start(t, cfg, f, func(d *core.Deps) { d.Apps = all })
 	list := func(n int) string { return `{"statements":[` + strings.Repeat(`{"sql":"S"},`, n-1) + `{"sql":"S"}]}` }
 	for _, path := range []string{"/v1/batch", "/v1/tx"} {
 		h := header("X-Sidecar-App", strings.TrimPrefix(path, "/v1/"))
@@ -172,7 +174,7 @@ func TestQuotasOverBothFaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, small(), &fake{answer: echo}, func(d *Deps) { d.Apps = all })
+	b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) { d.Apps = all })
 	status, h, got := send(t, "POST", b.base+"/v1/tx/begin", `{}`, header("X-Sidecar-App", "web"))
 	if status != 200 {
 		t.Fatalf("%d %s", status, got)
@@ -211,7 +213,7 @@ func TestDenialsAreThoseOfTheMethods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, small(), &fake{answer: echo}, func(d *Deps) { d.Apps = all })
+	b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) { d.Apps = all })
 	desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 	methods := 0
 	b.s.Denied(func(path string, run func(context.Context, func(any) error) (any, error)) {
@@ -249,7 +251,7 @@ func TestDenialsAreThoseOfTheMethods(t *testing.T) {
 	if want := 17; methods < want {
 		t.Errorf("%d methods; there are at least %d", methods, want)
 	}
-	if name := nameOf(sidecarv1.Ingest_Ingest_FullMethodName); name != callIngest {
+	if name := nameOf(sidecarv1.Ingest_Ingest_FullMethodName); name != core.CallIngest {
 		t.Errorf("Ingest is named %s", name)
 	}
 }
@@ -301,11 +303,11 @@ func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tc.place) {
 				t.Fatalf("%v; want %s in it, for the log", err, tc.place)
 			}
-			f := faultOf(err, deed{})
-			if f.code != codeYDB(Ydb.StatusIds_UNAUTHORIZED) || !strings.Contains(f.message, "cannot get credentials") {
+			f := core.FaultOf(err, core.Deed{})
+			if f.Code != core.CodeYDB(Ydb.StatusIds_UNAUTHORIZED) || !strings.Contains(f.Message, "cannot get credentials") {
 				t.Errorf("%v", f)
 			}
-			if told := f.proto("").String() + statusOf(f, "").Error(); strings.Contains(told, tc.place) || strings.Contains(told, "127.0.0.1") || strings.Contains(told, filepath.Dir(file)) {
+			if told := f.Proto("").String() + statusOf(f, "").Error(); strings.Contains(told, tc.place) || strings.Contains(told, "127.0.0.1") || strings.Contains(told, filepath.Dir(file)) {
 				t.Errorf("callers are told %s", told)
 			}
 		})

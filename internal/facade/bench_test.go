@@ -9,9 +9,13 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -22,7 +26,7 @@ func BenchmarkExecute(b *testing.B) {
 	db := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		return answer, nil
 	}}
-	s, err := New(Default(), Deps{Driver: db, Database: "/local"})
+	s, err := New(Default(), core.Deps{Driver: db, Database: "/local"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -68,7 +72,7 @@ func BenchmarkTracing(b *testing.B) {
 	names := []string{"off", "0%", "1%", "100%"}
 	var services []*Service
 	for _, tracer := range []*tracing.Tracer{nil, with(0), with(0.01), with(1)} {
-		s, err := New(Default(), Deps{Driver: reported{db, 0}, Database: "/local", Tracer: tracer})
+		s, err := New(Default(), core.Deps{Driver: reported{db, 0}, Database: "/local", Tracer: tracer})
 		if err != nil {
 			b.Fatal(err)
 		}

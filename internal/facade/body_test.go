@@ -13,14 +13,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
 // arriving is a body that comes, of an API with nothing but a budget.
 func arriving(budget *memguard.Budget, length int) (*httpAPI, *exchange) {
-	x := &exchange{r: &http.Request{ContentLength: int64(length)}, call: &call{}, ctx: context.Background()}
-	x.call.reserved.Begin(budget, new(memguard.Group), 0)
-	return &httpAPI{bodies: pace{rate: bodyRate, burst: 1 << 30}}, x
+	x := &exchange{r: &http.Request{ContentLength: int64(length)}, call: &core.Call{}, ctx: context.Background()}
+	x.call.Reserved.Begin(budget, new(memguard.Group), 0)
+	return &httpAPI{bodies: core.Pace{Rate: bodyRate, Burst: 1 << 30}}, x
 }
 
 // Bodies come whole, and what they take is counted.
@@ -40,7 +41,7 @@ func TestBodiesAreGathered(t *testing.T) {
 			if held := int(budget.State().Held); held < len(got) || held > len(got)+pieceSize {
 				t.Errorf("%d of %d bytes: %d are counted", size, length, held)
 			}
-			x.call.reserved.Release()
+			x.call.Reserved.Release()
 		}
 	}
 	s, x := arriving(memguard.OfBytes(6*pieceSize), len(text)) // an app has half of it, and while the pieces are joined both count
@@ -82,13 +83,13 @@ func (c counted) Read(p []byte) (int, error) {
 // What is read of bodies whose calls have ended is bounded for all of them together, and one alone comes whole.
 func TestDiscardsHaveAPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Default(), Deps{Driver: &fake{}, Database: "/local"})
+		s, err := New(Default(), core.Deps{Driver: &fake{}, Database: "/local"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var n atomic.Int64
 		s.http.discard(counted{&n}, time.Now().Add(linger))
-		if want := int64(2 * s.core.cfg.API.MaxBody); n.Load() != want {
+		if want := int64(2 * s.core.Cfg.API.MaxBody); n.Load() != want {
 			t.Errorf("%d bytes of one body are read; want %d", n.Load(), want)
 		}
 		time.Sleep(time.Minute)
@@ -99,7 +100,7 @@ func TestDiscardsHaveAPace(t *testing.T) {
 			all.Go(func() { s.http.discard(counted{&n}, time.Now().Add(linger)) })
 		}
 		all.Wait()
-		if most := int64(s.core.cfg.API.MaxBody + discardRate); n.Load() > most || n.Load() < most*9/10 {
+		if most := int64(s.core.Cfg.API.MaxBody + discardRate); n.Load() > most || n.Load() < most*9/10 {
 			t.Errorf("%d bytes of 50 bodies are read; want about %d", n.Load(), most)
 		}
 		if took := time.Since(began); took > linger {
@@ -113,7 +114,7 @@ func TestBodiesHaveAPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bodies, size, burst = 20, 8 << 20, 16 << 20
 		s, _ := arriving(nil, size)
-		s.bodies = pace{rate: bodyRate, burst: burst}
+		s.bodies = core.Pace{Rate: bodyRate, Burst: burst}
 		read := func() {
 			_, x := arriving(nil, size)
 			if b, err := s.readAll(x, bytes.NewReader(make([]byte, size)), func() {}, nil); err != nil || len(b) != size {
@@ -139,9 +140,9 @@ func TestBodiesHaveAPace(t *testing.T) {
 		_, x := arriving(nil, size)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		x.ctx = ctx
-		time.AfterFunc(time.Millisecond, func() { cancel(errCut) })
+		time.AfterFunc(time.Millisecond, func() { cancel(core.ErrCut) })
 		all.Go(read) // the pace is used up
-		if _, err := s.readAll(x, bytes.NewReader(make([]byte, size)), func() {}, nil); err != errCut {
+		if _, err := s.readAll(x, bytes.NewReader(make([]byte, size)), func() {}, nil); err != core.ErrCut {
 			t.Errorf("a call that is cut off: %v", err)
 		}
 		all.Wait()
@@ -172,7 +173,7 @@ func TestDiscardsCountWhatCame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, err := New(Default(), Deps{Driver: &fake{}, Database: "/local"})
+				s, err := New(Default(), core.Deps{Driver: &fake{}, Database: "/local"})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -21,10 +21,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 	"github.com/ydb-sidecar/sidecar/proof/short"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -35,7 +37,7 @@ func TestBodiesThatNeverEnd(t *testing.T) {
 	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		return nil, nil
 	}}
-	b := start(t, small(), f, func(d *Deps) { d.Requests = budget })
+	b := start(t, small(), f, func(d *core.Deps) { d.Requests = budget })
 	var slow []net.Conn
 	for range 40 { // of 60 KB each: more than the half that one app has
 		conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
@@ -116,7 +118,7 @@ func TestRequestsTakeWhatIsCounted(t *testing.T) {
 				during, held = inUse(), budget.State().Held
 				return nil, nil
 			}}
-			b := start(t, config, f, func(d *Deps) { d.Requests = budget })
+			b := start(t, config, f, func(d *core.Deps) { d.Requests = budget })
 			// Up to so many copies are the client's, which is in this process.
 			right := func(takes, counted int64) bool {
 				return counted >= takes-clients*int64(call.size) && counted <= 6*takes
@@ -177,7 +179,7 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 			f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 				return answer, nil
 			}}
-			b := start(t, Default(), f, func(d *Deps) { d.Requests = budget })
+			b := start(t, Default(), f, func(d *core.Deps) { d.Requests = budget })
 			isCounted(t, nearly, func() (takes, counted int64) {
 				before := inUse()
 				if call.path == "" {
@@ -212,7 +214,7 @@ func TestAnswersHaveBounds(t *testing.T) {
 	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		return answer, nil
 	}}
-	b := start(t, Default(), f, func(d *Deps) { d.Requests = budget })
+	b := start(t, Default(), f, func(d *core.Deps) { d.Requests = budget })
 	asked := 0
 	f.onNext = func() { asked++ }
 	_, err := b.http.Execute(t.Context(), contract.Statement{SQL: "SELECT 1", Mode: "snapshot_ro"})
@@ -232,7 +234,7 @@ func TestAnswersHaveBounds(t *testing.T) {
 // What has more entries than a request may have is refused before they are decoded: there is no memory for that here.
 func TestLongListsAreNotDecoded(t *testing.T) {
 	f := &fake{}
-	b := start(t, small(), f, func(d *Deps) { d.Requests = memguard.OfBytes(64<<10 + 2*(openCall+2<<10)) })
+	b := start(t, small(), f, func(d *core.Deps) { d.Requests = memguard.OfBytes(64<<10 + 2*(openCall+2<<10)) })
 	params := map[string]any{}
 	for i := range 500 {
 		params[fmt.Sprint("p", i)] = i
@@ -317,7 +319,7 @@ func TestBulkHasBounds(t *testing.T) {
 		t.Error("something was written")
 		return nil
 	}
-	b := start(t, config, f, func(d *Deps) { d.Requests = budget })
+	b := start(t, config, f, func(d *core.Deps) { d.Requests = budget })
 	rows := []byte(strings.Repeat("{\"id\":1}\n", 16<<20/9))
 	answer, err := http.Post(b.base+"/v1/bulk?table=t", "application/x-ndjson", bytes.NewReader(rows))
 	if err != nil {
@@ -343,7 +345,7 @@ func TestBulkHasBounds(t *testing.T) {
 func TestAWantOfMemoryNamesNoRow(t *testing.T) {
 	config := Default()
 	f := &fake{table: func(string) (*Ydb_Table.DescribeTableResult, error) { return items(t), nil }}
-	b := start(t, config, f, func(d *Deps) { d.Requests = memguard.OfBytes(8 << 20) })
+	b := start(t, config, f, func(d *core.Deps) { d.Requests = memguard.OfBytes(8 << 20) })
 	rows := strings.TrimSuffix(strings.Repeat(`{"id":1},`, 200_000), ",")
 	text := fmt.Sprint(posted(b, "/v1/bulk", []byte(`{"table":"t","rows":[`+rows+`]}`)))
 	if !strings.Contains(text, "MEMORY_SHORT") || !strings.Contains(text, "memory.requests") || strings.Contains(text, "rows[") {
@@ -364,7 +366,7 @@ func TestLargeRequestsHaveALane(t *testing.T) {
 			_, err := c.Execute(t.Context(), contract.Statement{SQL: "SELECT $p", Params: map[string]any{"p": strings.Repeat("x", size)}})
 			return err
 		}
-		place, err := b.s.core.deps.Lane.NewDoor().Enter(t.Context())
+		place, err := b.s.core.Deps.Lane.NewDoor().Enter(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -385,8 +387,8 @@ func TestRequestsThatWaitForTheLaneCount(t *testing.T) {
 	budget := memguard.OfBytes(5 * size) // one app has half of it
 	config := Default()
 	config.API.Timeout = time.Minute
-	b := start(t, config, &fake{answer: echo}, func(d *Deps) { d.Requests = budget })
-	place, err := b.s.core.deps.Lane.NewDoor().Enter(t.Context())
+	b := start(t, config, &fake{answer: echo}, func(d *core.Deps) { d.Requests = budget })
+	place, err := b.s.core.Deps.Lane.NewDoor().Enter(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -408,12 +410,12 @@ func TestRequestsThatWaitForTheLaneCount(t *testing.T) {
 
 // No more names of columns are kept of a message than a row may have.
 func TestColumnsOfIngestAreBounded(t *testing.T) {
-	g := &ingestStream{api: &grpcAPI{core: &coreService{cfg: coreConfig{API: defaultAPI()}}}}
+	g := &ingestStream{api: &grpcAPI{core: &core.Service{Cfg: core.Config{API: core.DefaultAPI()}}}}
 	message := bytes.Repeat([]byte{fieldColumns<<3 | 2, 0}, 1<<20)
 	var columns []string
 	var err error
 	allocated := testing.AllocsPerRun(1, func() { err = g.add(message, &columns, nil) })
-	if f, ok := err.(*fault); !ok || f.code != codeLimit || allocated > 100 {
+	if f, ok := err.(*core.Fault); !ok || f.Code != core.CodeLimit || allocated > 100 {
 		t.Errorf("%v, with %v allocations", err, allocated)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -74,7 +76,7 @@ func TestRefusedCallsCostNoBytes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s, err := New(small(), Deps{Driver: &fake{answer: echo}, Database: "/local", Apps: all})
+				s, err := New(small(), core.Deps{Driver: &fake{answer: echo}, Database: "/local", Apps: all})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -14,9 +14,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -414,11 +416,11 @@ func TestConsumedUnitsAreInInfo(t *testing.T) {
 
 // A call that asks the driver more than once costs all of it.
 func TestConsumedUnitsAddUp(t *testing.T) {
-	c := &call{info: &sidecarv1.Info{}}
-	c.note(upstream.Report{Units: 5, Priced: true})
-	c.note(upstream.Report{})
-	c.note(upstream.Report{Units: 7, Priced: true})
-	if c.info.GetConsumedUnits() != 12 {
-		t.Errorf("%d units; want 12", c.info.GetConsumedUnits())
+	c := &core.Call{Info: &sidecarv1.Info{}}
+	c.Note(upstream.Report{Units: 5, Priced: true})
+	c.Note(upstream.Report{})
+	c.Note(upstream.Report{Units: 7, Priced: true})
+	if c.Info.GetConsumedUnits() != 12 {
+		t.Errorf("%d units; want 12", c.Info.GetConsumedUnits())
 	}
 }

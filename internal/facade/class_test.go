@@ -9,7 +9,9 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -20,7 +22,7 @@ func TestSystemIsGranted(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &fake{answer: echo}
-	b := start(t, small(), f, func(d *Deps) { d.Apps = all })
+	b := start(t, small(), f, func(d *core.Deps) { d.Apps = all })
 	last := func() pool.Class {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -65,7 +67,7 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 	}
 	f := &fake{answer: echo}
 	f.table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
-	b := start(t, withKV(t, plainEntry), f, func(d *Deps) { d.Apps = all })
+	b := start(t, withKV(t, plainEntry), f, func(d *core.Deps) { d.Apps = all })
 	send(t, "POST", b.base+"/v1/query", `{"sql":"`+strings.Repeat("S", 1000)+`"}`, header("X-Sidecar-App", "greedy"))
 	calls := []struct{ method, path, body string }{
 		{"POST", "/v1/tx/begin", `{}`}, {"POST", "/v1/bulk", `{"table":"t","rows":[{"id":1}]}`}, {"POST", "/v1/explain", `{"sql":"S"}`},

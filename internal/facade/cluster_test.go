@@ -17,6 +17,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -70,7 +71,7 @@ func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
 	router.Subscribe(driver.SetView)
 	router.Subscribe(sessions.SetView)
 
-	s, err := New(cfg, Deps{Driver: NewDriver(client), Database: driver.Database(), Tracer: tracer, Log: log})
+	s, err := New(cfg, core.Deps{Driver: core.NewDriver(client), Database: driver.Database(), Tracer: tracer, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

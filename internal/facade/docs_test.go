@@ -11,6 +11,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
@@ -22,18 +23,18 @@ const docs = "../../docs/api.md"
 func codeTable() string {
 	var b strings.Builder
 	b.WriteString("| code | HTTP | gRPC | safe | meaning | what to do |\n|---|---|---|---|---|---|\n")
-	row := func(c *Code) {
+	row := func(c *core.Code) {
 		safe := "no"
 		if c.Safe {
 			safe = "yes"
 		}
 		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s | %s |\n", c.Name, c.HTTP, c.GRPC, safe, c.Title, c.Hint)
 	}
-	for _, c := range ownCodes {
+	for _, c := range core.OwnCodes {
 		row(c)
 	}
-	for _, s := range slices.Sorted(maps.Keys(ydbCodes)) {
-		row(ydbCodes[s])
+	for _, s := range slices.Sorted(maps.Keys(core.YDBCodes)) {
+		row(core.YDBCodes[s])
 	}
 	return b.String()
 }
@@ -84,7 +85,7 @@ func TestKVDocsNameTheSettings(t *testing.T) {
 
 func TestEveryStatusHasACode(t *testing.T) {
 	seen := map[string]bool{}
-	for _, c := range ownCodes {
+	for _, c := range core.OwnCodes {
 		if seen[c.Name] {
 			t.Errorf("%s stands twice", c.Name)
 		}
@@ -96,7 +97,7 @@ func TestEveryStatusHasACode(t *testing.T) {
 		case Ydb.StatusIds_STATUS_CODE_UNSPECIFIED, Ydb.StatusIds_SUCCESS, Ydb.StatusIds_UNDETERMINED:
 			continue
 		}
-		if c := ydbCodes[s]; c == nil || c.Name != "YDB_"+name {
+		if c := core.YDBCodes[s]; c == nil || c.Name != "YDB_"+name {
 			t.Errorf("%s has the code %v; want YDB_%s", name, c, name)
 		}
 	}
@@ -106,7 +107,7 @@ func TestConfig(t *testing.T) {
 	if err := Default().Validate(); err != nil {
 		t.Errorf("the defaults are refused: %v", err)
 	}
-	err := Config{HTTP: HTTP{Hosts: []string{"http://x"}}, API: API{Timeout: 2, MaxTimeout: 1, MaxDepth: 100}}.Validate()
+	err := Config{HTTP: HTTP{Hosts: []string{"http://x"}}, API: core.API{Timeout: 2, MaxTimeout: 1, MaxDepth: 100}}.Validate()
 	for _, key := range []string{
 		"api.timeout", "api.cache_ttl", "api.max_open", "api.max_body", "api.max_headers", "api.max_depth", "api.max_params",
 		"api.max_statements", "api.max_groups", "api.max_rows", "api.max_bytes", "api.batch_parallel", "api.cache_size", "tx.idle", "tx.max", "tx.limit", "http.hosts",
@@ -115,7 +116,7 @@ func TestConfig(t *testing.T) {
 			t.Errorf("the fault of %s is not named: %v", key, err)
 		}
 	}
-	if _, err := New(Config{}, Deps{}); err == nil {
+	if _, err := New(Config{}, core.Deps{}); err == nil {
 		t.Error("New takes a configuration that cannot work")
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
@@ -39,7 +40,7 @@ import (
 
 // Config holds the settings api.*, kv.*, tx.*, ingest.* and http.*.
 type Config struct {
-	API    API           `yaml:"api"`
+	API    core.API      `yaml:"api"`
 	KV     KV            `yaml:"kv"`
 	Tx     lease.Config  `yaml:"tx"`
 	Ingest ingest.Config `yaml:"ingest"`
@@ -49,7 +50,7 @@ type Config struct {
 // Default returns the settings of a fresh installation.
 func Default() Config {
 	return Config{
-		API:    defaultAPI(),
+		API:    core.DefaultAPI(),
 		KV:     defaultKV(),
 		Tx:     lease.Default(),
 		Ingest: ingest.Default(),
@@ -80,7 +81,7 @@ func prefix(path string, err error) error {
 
 // Service is the plain API. It is safe for concurrent use.
 type Service struct {
-	core *coreService
+	core *core.Service
 	kv   keyValue
 	rows rowStreams
 	grpc grpcAPI
@@ -90,11 +91,11 @@ type Service struct {
 // New returns a service that serves as soon as it is registered; Run must be
 // running for transactions to expire. Errors are those of Config.Validate, of
 // instruments that cannot be made, and of tables of kv.tables outside of the database.
-func New(cfg Config, deps Deps) (*Service, error) {
+func New(cfg Config, deps core.Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	calls, err := newCore(coreConfig{API: cfg.API, Tx: cfg.Tx}, deps)
+	calls, err := core.New(core.Config{API: cfg.API, Tx: cfg.Tx}, deps)
 	if err != nil {
 		return nil, err
 	}
@@ -122,16 +123,16 @@ func (s *Service) Run(ctx context.Context) error { return s.core.Run(ctx, s.rows
 // transactions that are left. It returns within a little more than a second of the end of ctx.
 // The error, if any, says how many of each.
 func (s *Service) Drain(ctx context.Context) error {
-	s.core.refuseNew()
+	s.core.RefuseNew()
 	s.rows.engine.Drain()
 	return s.core.Drain(ctx, s.rows.engine.Cut)
 }
 
 // State returns the counters of this moment.
-func (s *Service) State() State { return s.core.State() }
+func (s *Service) State() core.State { return s.core.State() }
 
 // Transactions lists the open transactions, oldest first.
-func (s *Service) Transactions() []TransactionState { return s.core.Transactions() }
+func (s *Service) Transactions() []core.TransactionState { return s.core.Transactions() }
 
 // Streams lists the open streams of rows, oldest first.
 func (s *Service) Streams() []ingest.State { return s.rows.engine.State() }
@@ -143,7 +144,7 @@ func (s *Service) EndUnused(after time.Duration) { s.core.EndUnused(after) }
 func (s *Service) Instance() string { return s.core.Instance() }
 
 // SetOther makes calls for transactions of the other process go to it; nil ends that.
-func (s *Service) SetOther(p *OtherProcess) { s.core.SetOther(p) }
+func (s *Service) SetOther(p *core.OtherProcess) { s.core.SetOther(p) }
 
 // Register makes the gRPC API known to a server made with ServerOptions.
 func (s *Service) Register(r grpc.ServiceRegistrar) { s.grpc.Register(r) }
@@ -192,3 +193,36 @@ func (s *Service) OtherHandler() http.Handler { return s.http.OtherHandler() }
 func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
 	return s.http.Begin(ctx, r, body, via)
 }
+
+// What a composer of the process needs besides.
+type (
+	// Deps are the parts that a Service works with.
+	Deps = core.Deps
+	// Driver is what a Service needs of a driver.
+	Driver = core.Driver
+	// OtherProcess is how to reach the other process of a hot restart.
+	OtherProcess = core.OtherProcess
+	// State is what admin shows of the API.
+	State = core.State
+	// TransactionState is one open transaction, without its token.
+	TransactionState = core.TransactionState
+	// Connection is one of the HTTP API.
+	Connection = core.Connection
+	// Code is one row of the error map.
+	Code = core.Code
+)
+
+// NewDriver lets a Service use an upstream.Client.
+func NewDriver(c *upstream.Client) Driver { return core.NewDriver(c) }
+
+// Codes lists the error map: the sidecar's own codes, then those of the database.
+func Codes() []Code { return core.Codes() }
+
+// WithConnection returns the context of a connection.
+func WithConnection(ctx context.Context, c Connection) context.Context {
+	return core.WithConnection(ctx, c)
+}
+
+// WithUser returns the context of a connection that a program of that user of this
+// machine has made, as the kernel says.
+func WithUser(ctx context.Context, uid uint32) context.Context { return core.WithUser(ctx, uid) }

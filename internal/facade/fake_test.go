@@ -27,11 +27,13 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -119,7 +121,7 @@ func (f *fake) takeBack(s *fakeSession, keep bool) {
 }
 
 // on runs do on a session, which is not used again if that panics.
-func (f *fake) on(ctx context.Context, s *fakeSession, do func(context.Context, Session) error) error {
+func (f *fake) on(ctx context.Context, s *fakeSession, do func(context.Context, core.Session) error) error {
 	if !f.safe {
 		return do(ctx, s)
 	}
@@ -143,7 +145,7 @@ func (f *fake) begin(call upstream.Call) error {
 // maxAttempts is how often the fake tries what may be tried again.
 const maxAttempts = 3
 
-func (f *fake) Do(ctx context.Context, call upstream.Call, do func(context.Context, Session) error) (upstream.Report, error) {
+func (f *fake) Do(ctx context.Context, call upstream.Call, do func(context.Context, core.Session) error) (upstream.Report, error) {
 	r := upstream.Report{Node: 1}
 	if err := f.begin(call); err != nil {
 		return r, err
@@ -169,7 +171,7 @@ func (f *fake) Do(ctx context.Context, call upstream.Call, do func(context.Conte
 	}
 }
 
-func (f *fake) BeginTx(ctx context.Context, call upstream.Call, do func(context.Context, Session) error) (TxSession, upstream.Report, error) {
+func (f *fake) BeginTx(ctx context.Context, call upstream.Call, do func(context.Context, core.Session) error) (core.TxSession, upstream.Report, error) {
 	r := upstream.Report{Node: 1, Attempts: 1, Units: f.units, Priced: f.priced}
 	if err := f.begin(call); err != nil {
 		return nil, r, err
@@ -205,7 +207,7 @@ func (b bulkConn) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc
 	}
 	rows, ok := args.(*Ydb_Table.BulkUpsertRequest)
 	if !ok {
-		octets, err := encodedCodec{}.Marshal(args)
+		octets, err := core.EncodedCodec{}.Marshal(args)
 		if err != nil {
 			return err
 		}
@@ -248,7 +250,7 @@ func (*fakeLeased) Node() cluster.NodeID { return 1 }
 
 func (*fakeLeased) Hash() string { return "5e55" }
 
-func (l *fakeLeased) Run(ctx context.Context, call upstream.Call, do func(context.Context, Session) error) (upstream.Report, error) {
+func (l *fakeLeased) Run(ctx context.Context, call upstream.Call, do func(context.Context, core.Session) error) (upstream.Report, error) {
 	err := l.s.f.begin(call)
 	l.s.effects = call.Effects
 	if err == nil {
@@ -323,7 +325,7 @@ func requestOf(st upstream.Statement) *Ydb_Query.ExecuteQueryRequest {
 	return req
 }
 
-func (s *fakeSession) Execute(ctx context.Context, st upstream.Statement) (Stream, error) {
+func (s *fakeSession) Execute(ctx context.Context, st upstream.Statement) (core.Stream, error) {
 	if st.Within && st.TxID == "" {
 		return nil, errors.New("the session has no open transaction") // as a Session does
 	}
@@ -498,9 +500,9 @@ func small() Config {
 }
 
 // start serves a fake over both faces for the length of the test.
-func start(t *testing.T, cfg Config, f *fake, deps ...func(*Deps)) *bench {
+func start(t *testing.T, cfg Config, f *fake, deps ...func(*core.Deps)) *bench {
 	t.Helper()
-	d := Deps{Driver: f, Database: "/local"}
+	d := core.Deps{Driver: f, Database: "/local"}
 	for _, change := range deps {
 		change(&d)
 	}

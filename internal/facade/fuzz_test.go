@@ -13,6 +13,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 )
 
 // FuzzBodies sends any body to any path: the answer is JSON that says what came of it.
@@ -20,7 +21,7 @@ func FuzzBodies(f *testing.F) {
 	db := &fake{answer: echo}
 	db.table = func(string) (*Ydb_Table.DescribeTableResult, error) { return items(f), nil }
 	db.bulk = func(*Ydb_Table.BulkUpsertRequest) error { return failed(cluster.CallExecute, Ydb.StatusIds_ABORTED) }
-	s, err := New(small(), Deps{Driver: db, Database: "/local"})
+	s, err := New(small(), core.Deps{Driver: db, Database: "/local"})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func FuzzStartsOfRequests(f *testing.F) {
 		f.Add(text, len(text)/2)
 	}
 	f.Fuzz(func(t *testing.T, text string, at int) {
-		api := API{MaxDepth: 8, MaxParams: 3, MaxStatements: 2}
+		api := core.API{MaxDepth: 8, MaxParams: 3, MaxStatements: 2}
 		start := text[:max(0, min(at, len(text)))]
 		if _, err := checkRequest([]byte(start), api, nil); err == nil {
 			return

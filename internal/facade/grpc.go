@@ -10,8 +10,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -19,14 +21,14 @@ import (
 type grpcAPI struct {
 	sidecarv1.UnimplementedSidecarServer
 
-	core *coreService
+	core *core.Service
 	kv   *keyValue
 	rows *rowStreams
 }
 
 // open makes the API ready for its first call.
-func (a *grpcAPI) open(s *coreService, kv *keyValue, rows *rowStreams) {
-	a.core, a.kv, a.rows = s, kv, rows
+func (a *grpcAPI) open(s *core.Service, byKey *keyValue, streams *rowStreams) {
+	a.core, a.kv, a.rows = s, byKey, streams
 }
 
 // Register makes the gRPC face known to a server made with ServerOptions.
@@ -74,8 +76,8 @@ func (a *grpcAPI) Denied(each func(path string, run func(ctx context.Context, de
 			path := one.path(name)
 			each(path, func(ctx context.Context, _ func(any) error) (any, error) {
 				in, c := callOf(ctx, nameOf(path))
-				fault := a.core.serve(in, c, func(context.Context) error { return apps.ErrToken }) // which an app may have by now
-				return nil, statusOf(fault, c.traceID)
+				fault := a.core.Serve(in, c, func(context.Context) error { return apps.ErrToken }) // which an app may have by now
+				return nil, statusOf(fault, c.TraceID)
 			})
 		}
 	}
@@ -104,9 +106,9 @@ func (a *grpcAPI) services() []served {
 // error that names it.
 func (a *grpcAPI) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(2 * a.core.cfg.API.MaxBody),
+		grpc.MaxRecvMsgSize(2 * a.core.Cfg.API.MaxBody),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
-		grpc.MaxHeaderListSize(uint32(2 * a.core.cfg.API.MaxHeaders)),
+		grpc.MaxHeaderListSize(uint32(2 * a.core.Cfg.API.MaxHeaders)),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
 			err = panics.Call("a gRPC handler", func() (err error) {
 				res, err = next(ctx, req)
@@ -126,38 +128,38 @@ const (
 )
 
 // unary runs one call of the gRPC face.
-func unary[Res proto.Message](ctx context.Context, a *grpcAPI, name string, req proto.Message, f func(context.Context, *call) (Res, error)) (Res, error) {
+func unary[Res proto.Message](ctx context.Context, a *grpcAPI, name string, req proto.Message, f func(context.Context, *core.Call) (Res, error)) (Res, error) {
 	var res Res
-	c, fault := a.call(ctx, name, req, func(ctx context.Context, c *call) (err error) {
-		if p := a.core.other.ownerOf(ctx, c, txID(req)); p != nil {
+	c, fault := a.call(ctx, name, req, func(ctx context.Context, c *core.Call) (err error) {
+		if p := a.core.Other.OwnerOf(ctx, c, txID(req)); p != nil {
 			res, err = relayUnary[Res](ctx, a, c, p, req)
 			return err
 		}
-		if res, err = f(ctx, c); err == nil && c.app.Metered() {
-			c.count(proto.Size(res))
+		if res, err = f(ctx, c); err == nil && c.App.Metered() {
+			c.Count(proto.Size(res))
 		}
 		return err
 	})
-	if timing := serverTiming(c.info); timing != "" {
+	if timing := core.ServerTiming(c.Info); timing != "" {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(keyServerTiming, timing)) // fails only outside a call
 	}
 	if fault != nil {
 		var none Res
-		return none, statusOf(fault, c.traceID)
+		return none, statusOf(fault, c.TraceID)
 	}
 	return res, nil
 }
 
 // callOf is a call by its headers, and its context with the trace that they name.
-func callOf(ctx context.Context, name string) (context.Context, *call) {
+func callOf(ctx context.Context, name string) (context.Context, *core.Call) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	get := incoming(md).Get
-	return extract(ctx, incoming(md)), &call{name: name, priority: priorityOf(get), caller: callerOf(ctx, get, md.Get(headerToken)), from: connectionOf(ctx, get)}
+	return core.Extract(ctx, incoming(md)), &core.Call{Name: name, Priority: core.PriorityOf(get), Caller: core.CallerOf(ctx, get, md.Get(core.HeaderToken)), From: core.ConnectionOf(ctx, get)}
 }
 
-func (a *grpcAPI) call(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {
+func (a *grpcAPI) call(ctx context.Context, name string, req proto.Message, f func(context.Context, *core.Call) error) (*core.Call, *core.Fault) {
 	in, c := callOf(ctx, name)
-	fault := a.core.serve(in, c, func(ctx context.Context) error {
+	fault := a.core.Serve(in, c, func(ctx context.Context) error {
 		early := receivedOf(ctx)
 		md, _ := metadata.FromIncomingContext(ctx)
 		if err := a.weigh(c, metadataSize(md), requestSize(ctx, early, req), early, req); err != nil {
@@ -169,7 +171,7 @@ func (a *grpcAPI) call(ctx context.Context, name string, req proto.Message, f fu
 }
 
 // weigh refuses a request that is too large, for which there is no memory, or that says more than this process understands.
-func (a *grpcAPI) weigh(c *call, headers, size int, early *received, req proto.Message) error {
+func (a *grpcAPI) weigh(c *core.Call, headers, size int, early *received, req proto.Message) error {
 	if err := a.weighRead(c, headers, size, early, func() int { return valuesOf(req) }); err != nil {
 		return err
 	}
@@ -177,33 +179,33 @@ func (a *grpcAPI) weigh(c *call, headers, size int, early *received, req proto.M
 }
 
 // weighRead is weigh without the look for unknown fields, for whoever has read the request by hand. values counts those of its parameters.
-func (a *grpcAPI) weighRead(c *call, headers, size int, early *received, values func() int) error {
-	if headers > a.core.cfg.API.MaxHeaders {
-		return overLimit("bytes of metadata", headers, a.core.cfg.API.MaxHeaders, "api.max_headers")
+func (a *grpcAPI) weighRead(c *core.Call, headers, size int, early *received, values func() int) error {
+	if headers > a.core.Cfg.API.MaxHeaders {
+		return core.OverLimit("bytes of metadata", headers, a.core.Cfg.API.MaxHeaders, "api.max_headers")
 	}
-	if size > a.core.cfg.API.MaxBody {
-		return overLimit("bytes of the request", size, a.core.cfg.API.MaxBody, "api.max_body")
+	if size > a.core.Cfg.API.MaxBody {
+		return core.OverLimit("bytes of the request", size, a.core.Cfg.API.MaxBody, "api.max_body")
 	}
-	if err := a.core.roomFor(size); err != nil {
+	if err := a.core.RoomFor(size); err != nil {
 		return err
 	}
 	if early == nil {
-		if err := tooMuch(c.reserved.Take(decodedTwice*size + valueCost*values())); err != nil {
+		if err := core.TooMuch(c.Reserved.Take(core.DecodedTwice*size + core.ValueCost*values())); err != nil {
 			return err
 		}
 	} else if early.refused != nil {
 		return early.refused
 	}
-	c.large = size > lane.Large
-	c.count(size)
+	c.Large = size > lane.Large
+	c.Count(size)
 	return nil
 }
 
 // Execute runs one statement and returns all rows.
 func (a *grpcAPI) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*sidecarv1.ExecuteResponse, error) {
-	return unary(ctx, a, "Execute", req, func(ctx context.Context, c *call) (*sidecarv1.ExecuteResponse, error) {
+	return unary(ctx, a, "Execute", req, func(ctx context.Context, c *core.Call) (*sidecarv1.ExecuteResponse, error) {
 		var rows protoSink
-		done, err := a.core.execute(ctx, c, a.executeOf(req), &rows)
+		done, err := a.core.Execute(ctx, c, a.executeOf(req), &rows)
 		if err != nil {
 			return nil, err
 		}
@@ -212,17 +214,17 @@ func (a *grpcAPI) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*
 }
 
 // response is the answer of Execute.
-func (p *protoSink) response(c *call, done outcome) *sidecarv1.ExecuteResponse {
+func (p *protoSink) response(c *core.Call, done core.Outcome) *sidecarv1.ExecuteResponse {
 	first, all := p.result()
 	return withRows(&sidecarv1.ExecuteResponse{
 		Columns: first.columns, Truncated: first.truncated, Sets: all,
-		Tx: done.tx, Stats: done.stats, Info: c.info,
+		Tx: done.Tx, Stats: done.Stats, Info: c.Info,
 	}, first.rows)
 }
 
 // appendResponse appends the encoded response(c, done). Several result sets, and statistics, are left to package proto.
-func (p *protoSink) appendResponse(b []byte, c *call, done outcome) ([]byte, error) {
-	if len(p.sets) > 1 || done.stats != nil {
+func (p *protoSink) appendResponse(b []byte, c *core.Call, done core.Outcome) ([]byte, error) {
+	if len(p.sets) > 1 || done.Stats != nil {
 		return encode(b, p.response(c, done), nil)
 	}
 	const truncated, tx, info = 3, 5, 6 // of ExecuteResponse
@@ -232,10 +234,10 @@ func (p *protoSink) appendResponse(b []byte, c *call, done outcome) ([]byte, err
 			b = numberField(b, truncated, 1)
 		}
 	}
-	if done.tx != nil {
-		b = messageField(b, tx, func(b []byte) []byte { return appendTx(b, done.tx) })
+	if done.Tx != nil {
+		b = messageField(b, tx, func(b []byte) []byte { return appendTx(b, done.Tx) })
 	}
-	b = messageField(b, info, func(b []byte) []byte { return appendInfo(b, c.info) })
+	b = messageField(b, info, func(b []byte) []byte { return appendInfo(b, c.Info) })
 	if len(p.sets) == 1 {
 		b = append(b, p.sets[0].rows...)
 	}
@@ -244,26 +246,26 @@ func (p *protoSink) appendResponse(b []byte, c *call, done outcome) ([]byte, err
 
 // ExecuteStream runs one statement and sends its rows as they arrive.
 func (a *grpcAPI) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
-	c, fault := a.call(stream.Context(), "ExecuteStream", req, func(ctx context.Context, c *call) error {
-		if p := a.core.other.ownerOf(ctx, c, txID(req)); p != nil {
+	c, fault := a.call(stream.Context(), "ExecuteStream", req, func(ctx context.Context, c *core.Call) error {
+		if p := a.core.Other.OwnerOf(ctx, c, txID(req)); p != nil {
 			return a.relayStream(ctx, c, p, req, stream)
 		}
 		return a.streamTo(ctx, c, req, stream)
 	})
-	if timing := serverTiming(c.info); timing != "" {
+	if timing := core.ServerTiming(c.Info); timing != "" {
 		stream.SetTrailer(metadata.Pairs(keyServerTiming, timing))
 	}
 	if fault != nil {
-		return statusOf(fault, c.traceID)
+		return statusOf(fault, c.TraceID)
 	}
 	return nil
 }
 
-func (a *grpcAPI) streamTo(ctx context.Context, c *call, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) (err error) {
+func (a *grpcAPI) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) (err error) {
 	in := a.executeOf(req)
-	in.streamed = true
+	in.Streamed = true
 	// The deadline holds for the reader too, so it is set before execute does.
-	ctx, cancel, err := a.core.cfg.API.deadline(ctx, c.work, in.timeout)
+	ctx, cancel, err := a.core.Cfg.API.Deadline(ctx, c.Work, in.Timeout)
 	if err != nil {
 		return err
 	}
@@ -275,34 +277,34 @@ func (a *grpcAPI) streamTo(ctx context.Context, c *call, req *sidecarv1.ExecuteR
 			err = lost
 		}
 	}()
-	done, err := a.core.execute(ctx, c, in, out)
+	done, err := a.core.Execute(ctx, c, in, out)
 	if err != nil {
 		return err
 	}
 	return out.send(ctx, &sidecarv1.ExecuteStreamResponse{Part: &sidecarv1.ExecuteStreamResponse_End{End: &sidecarv1.StreamEnd{
-		Tx: done.tx, Info: c.info, Stats: done.stats, Rows: done.rows, Truncated: done.truncated,
+		Tx: done.Tx, Info: c.Info, Stats: done.Stats, Rows: done.Rows, Truncated: done.Truncated,
 	}}})
 }
 
 // Transact runs a list of statements as one transaction.
 func (a *grpcAPI) Transact(ctx context.Context, req *sidecarv1.TransactRequest) (*sidecarv1.TransactResponse, error) {
-	return unary(ctx, a, "Transact", req, func(ctx context.Context, c *call) (*sidecarv1.TransactResponse, error) {
-		in := transactRequest{mode: req.Mode, idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority}
+	return unary(ctx, a, "Transact", req, func(ctx context.Context, c *core.Call) (*sidecarv1.TransactResponse, error) {
+		in := core.TransactRequest{Mode: req.Mode, Idempotent: req.Idempotent, Timeout: req.Timeout, Priority: req.Priority}
 		for _, st := range req.Statements {
-			in.statements = append(in.statements, spec{
-				sql: st.GetSql(), params: a.values(st.GetParams()), types: st.GetTypes(), stats: req.Stats, limits: limitsOf(req.Limits),
+			in.Statements = append(in.Statements, core.Spec{
+				SQL: st.GetSql(), Params: a.values(st.GetParams()), Types: st.GetTypes(), Stats: req.Stats, Limits: limitsOf(req.Limits),
 			})
 		}
-		sinks := make([]protoSink, len(in.statements))
-		done, err := a.core.transact(ctx, c, in, func(i int) sink { return &sinks[i] })
+		sinks := make([]protoSink, len(in.Statements))
+		done, err := a.core.Transact(ctx, c, in, func(i int) core.Sink { return &sinks[i] })
 		if err != nil {
 			return nil, err
 		}
-		res := &sidecarv1.TransactResponse{Info: c.info}
+		res := &sidecarv1.TransactResponse{Info: c.Info}
 		for i := range sinks {
 			first, all := sinks[i].result()
 			res.Results = append(res.Results, withRows(&sidecarv1.StatementResult{
-				Columns: first.columns, Truncated: first.truncated, Sets: all, Stats: done[i].stats,
+				Columns: first.columns, Truncated: first.truncated, Sets: all, Stats: done[i].Stats,
 			}, first.rows))
 		}
 		return res, nil
@@ -311,53 +313,53 @@ func (a *grpcAPI) Transact(ctx context.Context, req *sidecarv1.TransactRequest) 
 
 // Begin opens an interactive transaction.
 func (a *grpcAPI) Begin(ctx context.Context, req *sidecarv1.BeginRequest) (*sidecarv1.BeginResponse, error) {
-	return unary(ctx, a, "Begin", req, func(ctx context.Context, c *call) (*sidecarv1.BeginResponse, error) {
-		tx, err := a.core.tx.begin(ctx, c, beginRequest{mode: req.Mode, timeout: req.Timeout, priority: req.Priority})
-		return &sidecarv1.BeginResponse{Tx: tx, Info: c.info}, err
+	return unary(ctx, a, "Begin", req, func(ctx context.Context, c *core.Call) (*sidecarv1.BeginResponse, error) {
+		tx, err := a.core.Tx.Begin(ctx, c, core.BeginRequest{Mode: req.Mode, Timeout: req.Timeout, Priority: req.Priority})
+		return &sidecarv1.BeginResponse{Tx: tx, Info: c.Info}, err
 	})
 }
 
 // Commit commits an interactive transaction.
 func (a *grpcAPI) Commit(ctx context.Context, req *sidecarv1.CommitRequest) (*sidecarv1.CommitResponse, error) {
-	return unary(ctx, a, "Commit", req, func(ctx context.Context, c *call) (*sidecarv1.CommitResponse, error) {
-		return &sidecarv1.CommitResponse{Info: c.info}, a.core.tx.commit(ctx, c, req.Id, req.Timeout)
+	return unary(ctx, a, "Commit", req, func(ctx context.Context, c *core.Call) (*sidecarv1.CommitResponse, error) {
+		return &sidecarv1.CommitResponse{Info: c.Info}, a.core.Tx.Commit(ctx, c, req.Id, req.Timeout)
 	})
 }
 
 // Rollback rolls an interactive transaction back.
 func (a *grpcAPI) Rollback(ctx context.Context, req *sidecarv1.RollbackRequest) (*sidecarv1.RollbackResponse, error) {
-	return unary(ctx, a, "Rollback", req, func(ctx context.Context, c *call) (*sidecarv1.RollbackResponse, error) {
-		return &sidecarv1.RollbackResponse{Info: c.info}, a.core.tx.rollBack(ctx, c, req.Id, req.Timeout)
+	return unary(ctx, a, "Rollback", req, func(ctx context.Context, c *core.Call) (*sidecarv1.RollbackResponse, error) {
+		return &sidecarv1.RollbackResponse{Info: c.Info}, a.core.Tx.RollBack(ctx, c, req.Id, req.Timeout)
 	})
 }
 
 // GetTransaction tells the state of an open interactive transaction.
 func (a *grpcAPI) GetTransaction(ctx context.Context, req *sidecarv1.GetTransactionRequest) (*sidecarv1.GetTransactionResponse, error) {
-	return unary(ctx, a, "GetTransaction", req, func(context.Context, *call) (*sidecarv1.GetTransactionResponse, error) {
-		return a.core.tx.get(req.Id)
+	return unary(ctx, a, "GetTransaction", req, func(context.Context, *core.Call) (*sidecarv1.GetTransactionResponse, error) {
+		return a.core.Tx.Get(req.Id)
 	})
 }
 
 // Batch runs independent statements, each with an outcome of its own.
 func (a *grpcAPI) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*sidecarv1.BatchResponse, error) {
-	return unary(ctx, a, "Batch", req, func(ctx context.Context, c *call) (*sidecarv1.BatchResponse, error) {
-		in := batchRequest{timeout: req.Timeout, priority: req.Priority}
+	return unary(ctx, a, "Batch", req, func(ctx context.Context, c *core.Call) (*sidecarv1.BatchResponse, error) {
+		in := core.BatchRequest{Timeout: req.Timeout, Priority: req.Priority}
 		for _, st := range req.Statements {
-			in.statements = append(in.statements, executeRequest{
-				spec: spec{sql: st.GetSql(), params: a.values(st.GetParams()), types: st.GetTypes(), limits: limitsOf(st.GetLimits())},
-				mode: st.GetMode(), idempotent: st.GetIdempotent(),
+			in.Statements = append(in.Statements, core.ExecuteRequest{
+				Spec: core.Spec{SQL: st.GetSql(), Params: a.values(st.GetParams()), Types: st.GetTypes(), Limits: limitsOf(st.GetLimits())},
+				Mode: st.GetMode(), Idempotent: st.GetIdempotent(),
 			})
 		}
-		sinks := make([]protoSink, len(in.statements))
-		done, err := a.core.batch(ctx, c, in, func(i int) sink { return &sinks[i] })
+		sinks := make([]protoSink, len(in.Statements))
+		done, err := a.core.Batch(ctx, c, in, func(i int) core.Sink { return &sinks[i] })
 		if err != nil {
 			return nil, err
 		}
 		res := &sidecarv1.BatchResponse{Results: make([]*sidecarv1.BatchResult, len(done))}
 		for i, one := range done {
-			res.Results[i] = &sidecarv1.BatchResult{Info: one.info}
-			if one.fault != nil {
-				res.Results[i].Error = one.fault.proto(c.failing())
+			res.Results[i] = &sidecarv1.BatchResult{Info: one.Info}
+			if one.Fault != nil {
+				res.Results[i].Error = one.Fault.Proto(c.Failing())
 				continue
 			}
 			first, all := sinks[i].result()
@@ -370,31 +372,31 @@ func (a *grpcAPI) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*side
 
 // BulkUpsert writes rows without a transaction.
 func (a *grpcAPI) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertRequest) (*sidecarv1.BulkUpsertResponse, error) {
-	return unary(ctx, a, "BulkUpsert", req, func(ctx context.Context, c *call) (*sidecarv1.BulkUpsertResponse, error) {
-		in := bulkRequest{table: req.Table, types: req.Types, timeout: req.Timeout, priority: req.Priority, rows: receivedOf(ctx).rows}
-		n, err := a.core.bulkUpsert(ctx, c, in)
-		return &sidecarv1.BulkUpsertResponse{Rows: n, Info: c.info}, err
+	return unary(ctx, a, "BulkUpsert", req, func(ctx context.Context, c *core.Call) (*sidecarv1.BulkUpsertResponse, error) {
+		in := core.BulkRequest{Table: req.Table, Types: req.Types, Timeout: req.Timeout, Priority: req.Priority, Rows: receivedOf(ctx).rows}
+		n, err := a.core.BulkUpsert(ctx, c, in)
+		return &sidecarv1.BulkUpsertResponse{Rows: n, Info: c.Info}, err
 	})
 }
 
 // Explain returns the plan of a statement.
 func (a *grpcAPI) Explain(ctx context.Context, req *sidecarv1.ExplainRequest) (*sidecarv1.ExplainResponse, error) {
-	return unary(ctx, a, "Explain", req, func(ctx context.Context, c *call) (*sidecarv1.ExplainResponse, error) {
-		plan, err := a.core.explain(ctx, c, explainRequest{sql: req.Sql, types: req.Types, timeout: req.Timeout, priority: req.Priority})
-		return &sidecarv1.ExplainResponse{Plan: plan.plan, Ast: plan.ast, Info: c.info}, err
+	return unary(ctx, a, "Explain", req, func(ctx context.Context, c *core.Call) (*sidecarv1.ExplainResponse, error) {
+		plan, err := a.core.Explain(ctx, c, core.ExplainRequest{SQL: req.Sql, Types: req.Types, Timeout: req.Timeout, Priority: req.Priority})
+		return &sidecarv1.ExplainResponse{Plan: plan.Plan, Ast: plan.AST, Info: c.Info}, err
 	})
 }
 
 // Describe returns the columns and the key of a table.
 func (a *grpcAPI) Describe(ctx context.Context, req *sidecarv1.DescribeRequest) (*sidecarv1.DescribeResponse, error) {
-	return unary(ctx, a, "Describe", req, func(ctx context.Context, c *call) (*sidecarv1.DescribeResponse, error) {
-		return a.core.describeTable(ctx, c, req.Path, req.Timeout)
+	return unary(ctx, a, "Describe", req, func(ctx context.Context, c *core.Call) (*sidecarv1.DescribeResponse, error) {
+		return a.core.DescribeTable(ctx, c, req.Path, req.Timeout)
 	})
 }
 
 // Status returns the state of the sidecar.
 func (a *grpcAPI) Status(ctx context.Context, req *sidecarv1.StatusRequest) (*sidecarv1.StatusResponse, error) {
-	return unary(ctx, a, "Status", req, func(context.Context, *call) (*sidecarv1.StatusResponse, error) {
-		return a.core.status(), nil
+	return unary(ctx, a, "Status", req, func(context.Context, *core.Call) (*sidecarv1.StatusResponse, error) {
+		return a.core.Status(), nil
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
@@ -16,39 +17,39 @@ import (
 // knows more.
 func panicStatus(err error) error {
 	if _, ok := errors.AsType[*panics.Error](err); ok {
-		return statusOf(faultOf(err, deed{}), "")
+		return statusOf(core.FaultOf(err, core.Deed{}), "")
 	}
 	return err
 }
 
 // statusOf is what gRPC sends for a fault: the code and message, and as details
 // google.rpc.ErrorInfo, google.rpc.RetryInfo and the same message that HTTP sends.
-func statusOf(f *fault, traceID string) error {
-	if f.relayed != nil {
-		return f.relayed
+func statusOf(f *core.Fault, traceID string) error {
+	if f.Relayed != nil {
+		return f.Relayed
 	}
-	body := f.proto(traceID)
+	body := f.Proto(traceID)
 	info := &errdetails.ErrorInfo{Reason: body.Code, Domain: errorDomain, Metadata: map[string]string{
 		"safe_to_retry": "false", "outcome_unknown": "false", "hint": body.Hint, "trace_id": traceID,
 	}}
-	if f.safe {
+	if f.Safe {
 		info.Metadata["safe_to_retry"] = "true"
 	}
-	if f.unknown {
+	if f.Unknown {
 		info.Metadata["outcome_unknown"] = "true"
 	}
-	if f.ydb != "" {
-		info.Metadata["ydb_status"] = f.ydb
+	if f.YDB != "" {
+		info.Metadata["ydb_status"] = f.YDB
 	}
 	details := []protoadapt.MessageV1{info}
-	if f.after > 0 {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.after)})
+	if f.After > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.After)})
 	}
-	if proto.Size(body) > maxDetails {
+	if proto.Size(body) > core.MaxDetails {
 		body.Issues = nil // the message has their texts
-		body.Message = clip(body.Message, maxMessage/2)
+		body.Message = core.Clip(body.Message, core.MaxMessage/2)
 	}
-	st := status.New(f.code.GRPC, clip(body.Message, maxMessage/2))
+	st := status.New(f.Code.GRPC, core.Clip(body.Message, core.MaxMessage/2))
 	if full, err := st.WithDetails(append(details, body)...); err == nil {
 		st = full
 	}

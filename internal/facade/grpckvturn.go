@@ -3,6 +3,8 @@ package facade
 import (
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -22,7 +24,7 @@ func (j *kvGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, nil)
 }
 
-func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
+func (j *kvGetting) Begin(t *core.Turn) (ready bool, err error) {
 	if j.t, err = j.api.kv.table(j.req.table); err != nil {
 		return false, err
 	}
@@ -38,7 +40,7 @@ func (j *kvGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return appendGet(b, j.t, &t.c, row, modified)
+	return appendGet(b, j.t, &t.Call, row, modified)
 }
 
 // kvBatchGetting is a call of BatchGet.
@@ -53,7 +55,7 @@ func (j *kvBatchGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool)
 	return readMessage(request, &j.req)
 }
 
-func (j *kvBatchGetting) begin(t *Turn) (ready bool, err error) {
+func (j *kvBatchGetting) Begin(t *core.Turn) (ready bool, err error) {
 	if j.t, j.ids, err = j.api.batchOf(&j.req); err != nil {
 		return false, err
 	}
@@ -66,7 +68,7 @@ func (j *kvBatchGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	res, err := batchResponse(j.t, &t.c, j.ids, found)
+	res, err := batchResponse(j.t, &t.Call, j.ids, found)
 	return encode(b, res, err)
 }
 
@@ -86,7 +88,7 @@ func (j *kvPutting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, req.Value)
 }
 
-func (j *kvPutting) begin(t *Turn) (bool, error) {
+func (j *kvPutting) Begin(t *core.Turn) (bool, error) {
 	table, key, err := j.req.toWrite(j.api)
 	if err != nil {
 		return false, err
@@ -103,7 +105,7 @@ func (j *kvPutting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return appendPut(b, done, &t.c), nil
+	return appendPut(b, done, &t.Call), nil
 }
 
 // kvDeleting is a call of Delete.
@@ -122,7 +124,7 @@ func (j *kvDeleting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, nil)
 }
 
-func (j *kvDeleting) begin(t *Turn) (bool, error) {
+func (j *kvDeleting) Begin(t *core.Turn) (bool, error) {
 	table, key, err := j.req.toWrite(j.api)
 	if err != nil {
 		return false, err
@@ -134,5 +136,5 @@ func (j *kvDeleting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
 	if _, err := j.run(&t.Turn); err != nil {
 		return nil, err
 	}
-	return appendInfoAlone(b, t.c.info), nil
+	return appendInfoAlone(b, t.Call.Info), nil
 }

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -20,7 +22,7 @@ import (
 func (a *grpcAPI) OtherOptions() []grpc.ServerOption {
 	return append(a.ServerOptions(),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			return next(context.WithValue(ctx, fromOther{}, true), req)
+			return next(context.WithValue(ctx, core.FromOther{}, true), req)
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 			return next(srv, otherStream{stream})
@@ -30,7 +32,7 @@ func (a *grpcAPI) OtherOptions() []grpc.ServerOption {
 type otherStream struct{ grpc.ServerStream }
 
 func (s otherStream) Context() context.Context {
-	return context.WithValue(s.ServerStream.Context(), fromOther{}, true)
+	return context.WithValue(s.ServerStream.Context(), core.FromOther{}, true)
 }
 
 // txID returns the id of the transaction that a request continues or asks for.
@@ -56,12 +58,12 @@ func mayCommit(req proto.Message) bool {
 }
 
 // relayUnary hands a call of the gRPC face over.
-func relayUnary[Res proto.Message](ctx context.Context, a *grpcAPI, c *call, p *OtherProcess, req proto.Message) (Res, error) {
+func relayUnary[Res proto.Message](ctx context.Context, a *grpcAPI, c *core.Call, p *core.OtherProcess, req proto.Message) (Res, error) {
 	var none Res
 	res := none.ProtoReflect().New().Interface().(Res)
 	var header, trailer metadata.MD
-	err := a.core.other.handOver(ctx, []string{timeoutOf(req)}, func(ctx context.Context) error {
-		err := p.GRPC.Invoke(relayed(ctx, c), methodPath(c.name), req, res, grpc.Header(&header), grpc.Trailer(&trailer))
+	err := a.core.Other.HandOver(ctx, []string{timeoutOf(req)}, func(ctx context.Context) error {
+		err := p.GRPC.Invoke(relayed(ctx, c), methodPath(c.Name), req, res, grpc.Header(&header), grpc.Trailer(&trailer))
 		return relayedFault(ctx, err, mayCommit(req))
 	})
 	_ = grpc.SetHeader(ctx, own(header)) // these fail only outside a call
@@ -73,8 +75,8 @@ func relayUnary[Res proto.Message](ctx context.Context, a *grpcAPI, c *call, p *
 }
 
 // relayStream hands ExecuteStream over.
-func (a *grpcAPI) relayStream(ctx context.Context, c *call, p *OtherProcess, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
-	return a.core.other.handOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
+func (a *grpcAPI) relayStream(ctx context.Context, c *core.Call, p *core.OtherProcess, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
+	return a.core.Other.HandOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
 		from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
 		if err == nil {
 			err = from.SendMsg(req)
@@ -121,10 +123,10 @@ func methodPath(name string) string {
 
 // relayed is the context of a call that is handed over: with the caller's
 // metadata and the app that this process found it to be of, below this process's span.
-func relayed(ctx context.Context, c *call) context.Context {
+func relayed(ctx context.Context, c *core.Call) context.Context {
 	md, _ := metadata.FromIncomingContext(ctx)
 	md = own(md)
-	md.Set(headerApp, c.app.Name())
+	md.Set(core.HeaderApp, c.App.Name())
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	for key, value := range carrier {
@@ -153,8 +155,8 @@ func relayedFault(ctx context.Context, err error, commits bool) error {
 	}
 	for _, detail := range status.Convert(err).Details() {
 		if e, ok := detail.(*sidecarv1.Error); ok {
-			return &fault{code: codeNamed(e.Code), message: e.Message, safe: e.SafeToRetry, unknown: e.OutcomeUnknown, relayed: err}
+			return &core.Fault{Code: core.CodeNamed(e.Code), Message: e.Message, Safe: e.SafeToRetry, Unknown: e.OutcomeUnknown, Relayed: err}
 		}
 	}
-	return unanswered(ctx, err, commits)
+	return core.Unanswered(ctx, err, commits)
 }

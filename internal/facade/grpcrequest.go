@@ -7,7 +7,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -64,21 +66,23 @@ func metadataSize(md metadata.MD) int {
 }
 
 // executeOf reads the request of Execute and ExecuteStream.
-func (a *grpcAPI) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
-	return executeRequest{
-		spec: spec{sql: req.Sql, params: a.values(req.Params), types: req.Types, stats: req.Stats, limits: limitsOf(req.Limits)},
-		mode: req.Mode, tx: selectorOf(req.Tx), idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority,
+func (a *grpcAPI) executeOf(req *sidecarv1.ExecuteRequest) core.ExecuteRequest {
+	return core.ExecuteRequest{
+		Spec: core.Spec{SQL: req.Sql, Params: a.values(req.Params), Types: req.Types, Stats: req.Stats, Limits: limitsOf(req.Limits)},
+		Mode: req.Mode, Tx: selectorOf(req.Tx), Idempotent: req.Idempotent, Timeout: req.Timeout, Priority: req.Priority,
 	}
 }
 
-func selectorOf(m *sidecarv1.TxSelector) *txSelector {
+func selectorOf(m *sidecarv1.TxSelector) *core.TxSelector {
 	if m == nil {
 		return nil
 	}
-	return &txSelector{begin: m.Begin != nil, mode: m.Begin.GetMode(), id: m.Id, seq: m.Seq, commit: m.Commit}
+	return &core.TxSelector{Begin: m.Begin != nil, Mode: m.Begin.GetMode(), ID: m.Id, Seq: m.Seq, Commit: m.Commit}
 }
 
-func limitsOf(m *sidecarv1.Limits) limits { return limits{rows: m.GetRows(), bytes: m.GetBytes()} }
+func limitsOf(m *sidecarv1.Limits) core.Limits {
+	return core.Limits{Rows: m.GetRows(), Bytes: m.GetBytes()}
+}
 
 // incoming reads gRPC metadata as a propagation.TextMapCarrier.
 type incoming metadata.MD

@@ -7,20 +7,22 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // GRPCTurn is a Turn of a call of gRPC.
 type GRPCTurn struct {
-	Turn
+	core.Turn
 	api    *grpcAPI
 	values int // of the parameters of a request that was read without a message
 }
 
 // answering is the job of a call of gRPC.
 type answering interface {
-	job
+	core.Job
 	// read reads the request. m is it as a message; nil: it was read without one. False: it is none for a Turn.
 	read(t *GRPCTurn, request []byte) (m proto.Message, ok bool)
 	// rest makes the first call, or waits for its answer, and what follows. It appends the encoded answer.
@@ -36,10 +38,10 @@ var jobs = map[string]struct {
 	sidecarv1.Sidecar_Begin_FullMethodName:     {"Begin", func(*grpcAPI) answering { return new(beginningGRPC) }},
 	sidecarv1.Sidecar_Commit_FullMethodName:    {"Commit", newCommitting},
 	sidecarv1.Sidecar_Rollback_FullMethodName:  {"Rollback", newRollingBack},
-	sidecarv1.KeyValue_Get_FullMethodName:      {callKVGet, func(a *grpcAPI) answering { return &kvGetting{api: a} }},
-	sidecarv1.KeyValue_BatchGet_FullMethodName: {callKVBatchGet, func(a *grpcAPI) answering { return &kvBatchGetting{api: a} }},
-	sidecarv1.KeyValue_Put_FullMethodName:      {callKVPut, func(a *grpcAPI) answering { return &kvPutting{api: a} }},
-	sidecarv1.KeyValue_Delete_FullMethodName:   {callKVDelete, func(a *grpcAPI) answering { return &kvDeleting{api: a} }},
+	sidecarv1.KeyValue_Get_FullMethodName:      {core.CallKVGet, func(a *grpcAPI) answering { return &kvGetting{api: a} }},
+	sidecarv1.KeyValue_BatchGet_FullMethodName: {core.CallKVBatchGet, func(a *grpcAPI) answering { return &kvBatchGetting{api: a} }},
+	sidecarv1.KeyValue_Put_FullMethodName:      {core.CallKVPut, func(a *grpcAPI) answering { return &kvPutting{api: a} }},
+	sidecarv1.KeyValue_Delete_FullMethodName:   {core.CallKVDelete, func(a *grpcAPI) answering { return &kvDeleting{api: a} }},
 }
 
 // Caller is what Turn wants to know of a call.
@@ -56,30 +58,30 @@ type Begin func(ctx *callctx.Context, caller Caller, request []byte, via upstrea
 
 // Turns calls each with the path of every method whose calls may be Turns, and what begins one.
 func (a *grpcAPI) Turns(each func(path string, begin Begin)) {
-	if a.core.client == nil {
+	if a.core.Client == nil {
 		return
 	}
 	for path, kind := range jobs {
 		each(path, func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *GRPCTurn {
-			if a.core.deps.Memory.Tight() {
+			if a.core.Deps.Memory.Tight() {
 				return nil
 			}
 			j := kind.make(a)
-			t := &GRPCTurn{Turn: Turn{s: a.core, job: j}, api: a}
-			t.c.name, t.c.from, t.c.begun = kind.name, caller.Connection, ctx
+			t := &GRPCTurn{Turn: core.Turn{Core: a.core, Job: j}, api: a}
+			t.Call.Name, t.Call.From, t.Call.Begun = kind.name, caller.Connection, ctx
 			m, ok := j.read(t, request)
 			if !ok {
 				return nil
 			}
-			in, headers, ok := greet(ctx, &t.c, caller)
+			in, headers, ok := greet(ctx, &t.Call, caller)
 			if !ok {
 				return nil
 			}
-			t.begin(in, via, func() error {
+			t.Begin(in, via, func() error {
 				if m == nil {
-					return a.weighRead(&t.c, headers, len(request), nil, func() int { return t.values })
+					return a.weighRead(&t.Call, headers, len(request), nil, func() int { return t.values })
 				}
-				return a.weigh(&t.c, headers, len(request), nil, m)
+				return a.weigh(&t.Call, headers, len(request), nil, m)
 			})
 			return t
 		})
@@ -87,16 +89,16 @@ func (a *grpcAPI) Turns(each func(path string, begin Begin)) {
 }
 
 // greet notes what the headers of a call say, and returns their size.
-func greet(in context.Context, c *call, caller Caller) (_ context.Context, size int, ok bool) {
+func greet(in context.Context, c *core.Call, caller Caller) (_ context.Context, size int, ok bool) {
 	var h heard
 	if !caller.Headers(h.header) {
 		return in, 0, false
 	}
 	// The other process does not call over the data path.
-	c.caller, c.priority = callerBy(h.app, h.application, h.tokens), priorityOfHeaders(h.ydbPriority, h.priority)
-	c.caller.User, c.caller.Local = caller.User, caller.Local
+	c.Caller, c.Priority = core.CallerBy(h.app, h.application, h.tokens), core.PriorityOfHeaders(h.ydbPriority, h.priority)
+	c.Caller.User, c.Caller.Local = caller.User, caller.Local
 	if h.trace != nil {
-		in = extract(in, h.trace)
+		in = core.Extract(in, h.trace)
 	}
 	return in, h.size, true
 }
@@ -143,18 +145,18 @@ func set(s *string, value []byte) {
 
 // Resume ends the call, and appends the encoded answer. The trailer alternates names and values.
 func (t *GRPCTurn) Resume(b []byte) (answer []byte, trailer []string, err error) {
-	c := &t.c
-	fault := t.finish(func() (err error) {
-		if answer, err = t.job.(answering).rest(t, b); err == nil && c.app.Metered() {
-			c.count(len(answer) - len(b))
+	c := &t.Call
+	fault := t.Finish(func() (err error) {
+		if answer, err = t.Job.(answering).rest(t, b); err == nil && c.App.Metered() {
+			c.Count(len(answer) - len(b))
 		}
 		return err
 	})
-	if timing := serverTiming(c.info); timing != "" {
+	if timing := core.ServerTiming(c.Info); timing != "" {
 		trailer = []string{keyServerTiming, timing}
 	}
 	if fault != nil {
-		return nil, trailer, statusOf(fault, c.traceID)
+		return nil, trailer, statusOf(fault, c.TraceID)
 	}
 	return answer, trailer, nil
 }
@@ -170,56 +172,56 @@ func encode(b []byte, m proto.Message, err error) ([]byte, error) {
 		return nil, err
 	}
 	if b, err = (proto.MarshalOptions{}).MarshalAppend(b, m); err != nil {
-		return nil, faultf(codeInternal, "the answer cannot be encoded: %v", err)
+		return nil, core.Faultf(core.CodeInternal, "the answer cannot be encoded: %v", err)
 	}
 	return b, nil
 }
 
 // executingGRPC is one over gRPC.
 type executingGRPC struct {
-	executing
+	core.Executing
 	api  *grpcAPI
 	req  readRequest
 	rows protoSink
 }
 
 func (j *executingGRPC) read(t *GRPCTurn, request []byte) (m proto.Message, ok bool) {
-	j.out, j.req.values.depth = &j.rows, t.s.cfg.API.MaxDepth
+	j.Out, j.req.values.depth = &j.rows, t.Core.Cfg.API.MaxDepth
 	if j.req.read(request) {
-		j.in, t.values = j.req.executeRequest, j.req.values.count()
+		j.In, t.values = j.req.ExecuteRequest, j.req.values.count()
 	} else {
 		whole := new(sidecarv1.ExecuteRequest)
 		if m, ok = readMessage(request, whole); !ok {
 			return nil, false
 		}
-		j.in = j.api.executeOf(whole)
+		j.In = j.api.executeOf(whole)
 	}
-	return m, j.in.tx == nil || t.s.other.owner(j.in.tx.id) == nil
+	return m, j.In.Tx == nil || t.Core.Other.Owner(j.In.Tx.ID) == nil
 }
 
 func (j *executingGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	done, err := j.run(&t.Turn)
+	done, err := j.Run(&t.Turn)
 	if err != nil {
 		return nil, err
 	}
-	return j.rows.appendResponse(b, &t.c, done)
+	return j.rows.appendResponse(b, &t.Call, done)
 }
 
 // beginningGRPC is a call of Begin over gRPC.
-type beginningGRPC struct{ beginning }
+type beginningGRPC struct{ core.Beginning }
 
 func (j *beginningGRPC) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
-	if readTexts(request, &j.in.mode, &j.in.timeout, &j.in.priority) {
+	if readTexts(request, &j.In.Mode, &j.In.Timeout, &j.In.Priority) {
 		return nil, true
 	}
 	req := new(sidecarv1.BeginRequest)
 	err := proto.Unmarshal(request, req)
-	j.in = beginRequest{mode: req.Mode, timeout: req.Timeout, priority: req.Priority}
+	j.In = core.BeginRequest{Mode: req.Mode, Timeout: req.Timeout, Priority: req.Priority}
 	return req, err == nil
 }
 
 func (j *beginningGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	res, err := j.run(&t.Turn)
+	res, err := j.Run(&t.Turn)
 	if err != nil {
 		return nil, err
 	}
@@ -237,24 +239,24 @@ type endRequest[T any] interface {
 }
 
 // endingGRPC is a call of Commit, or of Rollback, over gRPC.
-type endingGRPC[T any, R endRequest[T]] struct{ txEnding }
+type endingGRPC[T any, R endRequest[T]] struct{ core.Ending }
 
 func (j *endingGRPC[T, R]) read(t *GRPCTurn, request []byte) (m proto.Message, ok bool) {
-	if !readTexts(request, &j.id, &j.timeout) {
+	if !readTexts(request, &j.ID, &j.Timeout) {
 		req := R(new(T))
 		if proto.Unmarshal(request, req) != nil {
 			return nil, false
 		}
-		m, j.id, j.timeout = req, req.GetId(), req.GetTimeout()
+		m, j.ID, j.Timeout = req, req.GetId(), req.GetTimeout()
 	}
-	return m, t.s.other.owner(j.id) == nil
+	return m, t.Core.Other.Owner(j.ID) == nil
 }
 
 func (j *endingGRPC[T, R]) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	if err := j.run(&t.Turn); err != nil {
+	if err := j.Run(&t.Turn); err != nil {
 		return nil, err
 	}
-	return appendInfoAlone(b, t.c.info), nil
+	return appendInfoAlone(b, t.Call.Info), nil
 }
 
 func newCommitting(*grpcAPI) answering {
@@ -262,5 +264,5 @@ func newCommitting(*grpcAPI) answering {
 }
 
 func newRollingBack(*grpcAPI) answering {
-	return &endingGRPC[sidecarv1.RollbackRequest, *sidecarv1.RollbackRequest]{txEnding: txEnding{back: true}}
+	return &endingGRPC[sidecarv1.RollbackRequest, *sidecarv1.RollbackRequest]{Ending: core.Ending{Back: true}}
 }

@@ -14,6 +14,7 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -45,7 +46,7 @@ const (
 
 // route is one method and path of the HTTP API.
 type route struct {
-	Route
+	core.Route
 	call   string // the gRPC method that does the same
 	body   []string
 	serve  func(*httpAPI, *exchange) error
@@ -57,23 +58,23 @@ func (rt *route) pattern() string { return strings.TrimSuffix(rt.Path, batchGetS
 
 // routes is the whole HTTP face. openapi.yaml describes the same; a test compares them.
 var routes = []route{
-	{Route{http.MethodPost, "/v1/query"}, "Execute", []string{mediaJSON}, (*httpAPI).query, false},
-	{Route{http.MethodPost, "/v1/tx"}, "Transact", []string{mediaJSON}, (*httpAPI).transact, true},
-	{Route{http.MethodPost, "/v1/tx/begin"}, "Begin", []string{mediaJSON}, (*httpAPI).begin, true},
-	{Route{http.MethodPost, "/v1/tx/{id}/commit"}, "Commit", []string{mediaJSON}, (*httpAPI).commit, false},
-	{Route{http.MethodPost, "/v1/tx/{id}/rollback"}, "Rollback", []string{mediaJSON}, (*httpAPI).rollback, false},
-	{Route{http.MethodGet, "/v1/tx/{id}"}, "GetTransaction", nil, (*httpAPI).getTransaction, false},
-	{Route{http.MethodPost, "/v1/batch"}, "Batch", []string{mediaJSON}, (*httpAPI).batch, true},
-	{Route{http.MethodPost, "/v1/bulk"}, "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*httpAPI).bulk, true},
-	{Route{http.MethodPost, "/v1/ingest/{table...}"}, callIngest, []string{mediaNDJSON}, (*httpAPI).ingest, true},
-	{Route{http.MethodPost, "/v1/explain"}, "Explain", []string{mediaJSON}, (*httpAPI).explain, true},
-	{Route{http.MethodGet, "/v1/schema/{path...}"}, "Describe", nil, (*httpAPI).describe, false},
-	{Route{http.MethodGet, "/v1/status"}, "Status", nil, (*httpAPI).status, false},
-	{Route{http.MethodGet, "/v1/kv/{table}"}, callKVGet, nil, (*httpAPI).kvGet, false},
-	{Route{http.MethodPut, "/v1/kv/{table}"}, callKVPut, []string{mediaOctets}, (*httpAPI).kvPut, true},
-	{Route{http.MethodDelete, "/v1/kv/{table}"}, callKVDelete, nil, (*httpAPI).kvDelete, false},
-	{Route{http.MethodPost, "/v1/kv/{table}" + batchGetSuffix}, callKVBatchGet, []string{mediaJSON}, (*httpAPI).kvBatchGet, true},
-	{Route{http.MethodGet, "/openapi.yaml"}, "OpenAPI", nil, (*httpAPI).openAPI, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/query"}, "Execute", []string{mediaJSON}, (*httpAPI).query, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx"}, "Transact", []string{mediaJSON}, (*httpAPI).transact, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx/begin"}, "Begin", []string{mediaJSON}, (*httpAPI).begin, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/commit"}, "Commit", []string{mediaJSON}, (*httpAPI).commit, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/rollback"}, "Rollback", []string{mediaJSON}, (*httpAPI).rollback, false},
+	{core.Route{Method: http.MethodGet, Path: "/v1/tx/{id}"}, "GetTransaction", nil, (*httpAPI).getTransaction, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/batch"}, "Batch", []string{mediaJSON}, (*httpAPI).batch, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/bulk"}, "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*httpAPI).bulk, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/ingest/{table...}"}, core.CallIngest, []string{mediaNDJSON}, (*httpAPI).ingest, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/explain"}, "Explain", []string{mediaJSON}, (*httpAPI).explain, true},
+	{core.Route{Method: http.MethodGet, Path: "/v1/schema/{path...}"}, "Describe", nil, (*httpAPI).describe, false},
+	{core.Route{Method: http.MethodGet, Path: "/v1/status"}, "Status", nil, (*httpAPI).status, false},
+	{core.Route{Method: http.MethodGet, Path: "/v1/kv/{table}"}, core.CallKVGet, nil, (*httpAPI).kvGet, false},
+	{core.Route{Method: http.MethodPut, Path: "/v1/kv/{table}"}, core.CallKVPut, []string{mediaOctets}, (*httpAPI).kvPut, true},
+	{core.Route{Method: http.MethodDelete, Path: "/v1/kv/{table}"}, core.CallKVDelete, nil, (*httpAPI).kvDelete, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/kv/{table}" + batchGetSuffix}, core.CallKVBatchGet, []string{mediaJSON}, (*httpAPI).kvBatchGet, true},
+	{core.Route{Method: http.MethodGet, Path: "/openapi.yaml"}, "OpenAPI", nil, (*httpAPI).openAPI, false},
 }
 
 // HTTP is what the HTTP API alone needs.
@@ -83,19 +84,19 @@ type HTTP struct {
 
 // httpAPI is the HTTP API.
 type httpAPI struct {
-	core     *coreService
+	core     *core.Service
 	kv       *keyValue
 	rows     *rowStreams
 	guard    *loopback.Guard
-	bodies   pace // bodies, except for their first pieces
-	discards pace // bodies that are read although their calls have ended
+	bodies   core.Pace // bodies, except for their first pieces
+	discards core.Pace // bodies that are read although their calls have ended
 }
 
 // open makes the API ready for its first request.
-func (a *httpAPI) open(s *coreService, kv *keyValue, rows *rowStreams, cfg HTTP) (err error) {
-	a.core, a.kv, a.rows = s, kv, rows
-	a.bodies.rate, a.bodies.burst = bodyRate*runtime.GOMAXPROCS(0), s.cfg.API.MaxBody
-	a.discards.rate, a.discards.burst = discardRate, s.cfg.API.MaxBody
+func (a *httpAPI) open(s *core.Service, byKey *keyValue, streams *rowStreams, cfg HTTP) (err error) {
+	a.core, a.kv, a.rows = s, byKey, streams
+	a.bodies.Rate, a.bodies.Burst = bodyRate*runtime.GOMAXPROCS(0), s.Cfg.API.MaxBody
+	a.discards.Rate, a.discards.Burst = discardRate, s.Cfg.API.MaxBody
 	if a.guard, err = loopback.New(cfg.Hosts); err != nil {
 		return fmt.Errorf("http.hosts: %w", err)
 	}
@@ -108,9 +109,9 @@ type exchange struct {
 	r     *http.Request
 	route *route
 	ctx   context.Context
-	call  *call
-	on    *connection // nil: it is not known
-	told  bool        // it, that the call is here
+	call  *core.Call
+	on    *core.KnownConnection // nil: it is not known
+	told  bool                  // it, that the call is here
 	// started says that the head of the reply has gone out.
 	started bool
 	read    bool // all of the body
@@ -126,7 +127,7 @@ type exchange struct {
 func (a *httpAPI) Server() *http.Server {
 	return &http.Server{
 		Handler:           a.Handler(),
-		MaxHeaderBytes:    2*a.core.cfg.API.MaxHeaders + 4<<10,
+		MaxHeaderBytes:    2*a.core.Cfg.API.MaxHeaders + 4<<10,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
 	}
@@ -148,7 +149,7 @@ func (a *httpAPI) Handler() http.Handler {
 		mux.ServeHTTP(w, r)
 	})
 	return panics.Handler(a.guard.Wrap(all, func(w http.ResponseWriter, r *http.Request, err error) {
-		a.stray(w, r, faultOf(err, deed{}), time.Now())
+		a.stray(w, r, core.FaultOf(err, core.Deed{}), time.Now())
 	}))
 }
 
@@ -163,33 +164,33 @@ func (a *httpAPI) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 		}
 	}
 	if len(allowed) == 0 {
-		a.stray(w, r, faultf(codeNoRoute, "there is nothing at %.200q", r.URL.Path), start)
+		a.stray(w, r, core.Faultf(core.CodeNoRoute, "there is nothing at %.200q", r.URL.Path), start)
 		return
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	a.stray(w, r, faultf(codeMethod, "%.20s is not allowed here; %s is", r.Method, strings.Join(allowed, ", ")), start)
+	a.stray(w, r, core.Faultf(core.CodeMethod, "%.20s is not allowed here; %s is", r.Method, strings.Join(allowed, ", ")), start)
 }
 
 // stray answers a request that is no call.
-func (a *httpAPI) stray(w http.ResponseWriter, r *http.Request, f *fault, start time.Time) {
+func (a *httpAPI) stray(w http.ResponseWriter, r *http.Request, f *core.Fault, start time.Time) {
 	took := time.Since(start)
 	a.refuse(&exchange{w: w, r: r, control: http.NewResponseController(w)}, f, "", true)
-	a.core.strayed(r, f, took)
+	a.core.Strayed(r, f, took)
 }
 
 // serve serves one request as a call.
 func (a *httpAPI) serve(w http.ResponseWriter, r *http.Request, rt *route) {
-	x := &exchange{w: w, r: r, route: rt, control: http.NewResponseController(w), call: &call{
+	x := &exchange{w: w, r: r, route: rt, control: http.NewResponseController(w), call: &core.Call{
 		// Over HTTP/2 a length of 0 does not say that there is no body. That of ingest lasts as long as the call.
-		coming: rt.call != callIngest && (r.ContentLength != 0 || len(rt.body) > 0),
+		Coming: rt.call != core.CallIngest && (r.ContentLength != 0 || len(rt.body) > 0),
 	}}
 	heads(x.call, r, rt)
-	x.on = connectionIn(r.Context())
+	x.on = core.ConnectionIn(r.Context())
 	defer x.over()
-	if !x.call.coming {
+	if !x.call.Coming {
 		x.here()
 	}
-	fault := a.core.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
+	fault := a.core.Serve(core.Extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
 		x.ctx = ctx
 		// What the connection is told here must not outlast the handler.
 		defer whenOver(ctx, x.cutOff)()
@@ -204,29 +205,29 @@ func (a *httpAPI) serve(w http.ResponseWriter, r *http.Request, rt *route) {
 			defer cancel()
 			ctx = x.ctx
 		}
-		if p := a.core.other.ownerOf(ctx, x.call, r.PathValue("id")); p != nil {
+		if p := a.core.Other.OwnerOf(ctx, x.call, r.PathValue("id")); p != nil {
 			return a.relay(x, p, nil, rt.call == "Commit")
 		}
 		return rt.serve(a, x)
 	})
-	if fault != nil && fault.code == codeMemory && r.ProtoMajor == 2 {
-		x.on.pauseAfter()
+	if fault != nil && fault.Code == core.CodeMemory && r.ProtoMajor == 2 {
+		x.on.PauseAfter()
 	}
 	if fault != nil && !x.started {
 		x.timing()
-		a.refuse(x, fault, x.call.traceID, !x.read)
+		a.refuse(x, fault, x.call.TraceID, !x.read)
 	}
-	if _, broke := errors.AsType[*panics.Error](causeOf(fault)); broke && x.started {
+	if _, broke := errors.AsType[*panics.Error](core.CauseOf(fault)); broke && x.started {
 		panic(http.ErrAbortHandler) // half an answer must not look like a whole one
 	}
 }
 
 // heads notes what the head of a request says.
-func heads(c *call, r *http.Request, rt *route) {
+func heads(c *core.Call, r *http.Request, rt *route) {
 	get := r.Header.Get
-	c.name, c.route, c.url, c.tls = rt.call, &rt.Route, r.URL.Path, r.TLS != nil
-	c.timeout, c.priority = get(headerTimeout), priorityOf(get)
-	c.caller, c.from = callerOf(r.Context(), get, r.Header.Values(headerToken)), connectionOf(r.Context(), nil)
+	c.Name, c.Route, c.URL, c.TLS = rt.call, &rt.Route, r.URL.Path, r.TLS != nil
+	c.Timeout, c.Priority = get(headerTimeout), core.PriorityOf(get)
+	c.Caller, c.From = core.CallerOf(r.Context(), get, r.Header.Values(core.HeaderToken)), core.ConnectionOf(r.Context(), nil)
 }
 
 // here tells the connection that the call has come whole.
@@ -249,29 +250,29 @@ func (x *exchange) over() {
 func (a *httpAPI) early(x *exchange) (cancel func(), err error) {
 	c := x.call
 	if x.r.PathValue("id") == "" {
-		if _, err := pool.ParseClass(c.priority); err != nil {
-			return nil, badRequest("%v", err)
+		if _, err := pool.ParseClass(c.Priority); err != nil {
+			return nil, core.BadRequest("%v", err)
 		}
 	}
-	switch c.name {
+	switch c.Name {
 	case "Execute", "Transact", "Batch":
 		_, err = x.format(jsonFormat{}, false)
 	case "BulkUpsert":
 		if x.lines() {
-			_, err = a.core.absolute(x.r.URL.Query().Get("table"), "table")
+			_, err = a.core.Absolute(x.r.URL.Query().Get("table"), "table")
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	cancel = func() {}
-	if c.timeout != "" && c.name != callIngest { // a stream may last longer than other calls
-		if x.ctx, cancel, err = a.core.cfg.API.deadline(x.ctx, c.work, c.timeout); err != nil {
+	if c.Timeout != "" && c.Name != core.CallIngest { // a stream may last longer than other calls
+		if x.ctx, cancel, err = a.core.Cfg.API.Deadline(x.ctx, c.Work, c.Timeout); err != nil {
 			return nil, err
 		}
 	}
 	if x.route.begins {
-		if err := a.core.freshEarly(c); err != nil {
+		if err := a.core.FreshEarly(c); err != nil {
 			cancel()
 			return nil, err
 		}
@@ -300,25 +301,25 @@ func (a *httpAPI) admit(x *exchange, rt *route) error {
 			size += len(key) + len(v)
 		}
 	}
-	if size > a.core.cfg.API.MaxHeaders {
-		return overLimit("bytes of headers", size, a.core.cfg.API.MaxHeaders, "api.max_headers")
+	if size > a.core.Cfg.API.MaxHeaders {
+		return core.OverLimit("bytes of headers", size, a.core.Cfg.API.MaxHeaders, "api.max_headers")
 	}
-	if why := x.call.reserved.Take(openCall + size + headerCost*headers); why != "" && !rt.ofTx() {
-		return tooMuch(why)
+	if why := x.call.Reserved.Take(openCall + size + headerCost*headers); why != "" && !rt.OfTx() {
+		return core.TooMuch(why)
 	}
 	if r.ContentLength == 0 {
 		return nil // a form of a foreign page cannot do harm without a body, and Origin gives it away
 	}
 	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	// What a table of the key-value face takes, it says itself.
-	if media = strings.ToLower(strings.TrimSpace(media)); !slices.Contains(rt.body, media) && rt.call != callKVPut {
+	if media = strings.ToLower(strings.TrimSpace(media)); !slices.Contains(rt.body, media) && rt.call != core.CallKVPut {
 		if len(rt.body) == 0 {
-			return faultf(codeMedia, "a body is not taken here")
+			return core.Faultf(core.CodeMedia, "a body is not taken here")
 		}
-		return faultf(codeMedia, "Content-Type %.100q; %s is taken here", media, strings.Join(rt.body, " or "))
+		return core.Faultf(core.CodeMedia, "Content-Type %.100q; %s is taken here", media, strings.Join(rt.body, " or "))
 	}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return faultf(codeMedia, "Content-Encoding %.100q; only identity is taken", enc)
+		return core.Faultf(core.CodeMedia, "Content-Encoding %.100q; only identity is taken", enc)
 	}
 	return nil
 }
@@ -364,11 +365,11 @@ func (x *exchange) atLatest(at time.Time) time.Time {
 // cutOff ends reading at once and sending soon, if the call was cut off by the stop:
 // a caller that reads still gets the last words.
 func (x *exchange) cutOff() {
-	if !errors.Is(context.Cause(x.ctx), errCut) {
+	if !errors.Is(context.Cause(x.ctx), core.ErrCut) {
 		return
 	}
 	x.mu.Lock()
-	x.last = time.Now().Add(cutLimit / 2)
+	x.last = time.Now().Add(core.CutLimit / 2)
 	x.mu.Unlock()
 	_ = x.receiveBy(time.Now())
 	x.sendBy(time.Time{})
@@ -402,7 +403,7 @@ const discardRate = 16 << 20
 
 // refuse sends a fault in place of an answer. A body that is not read is not waited for:
 // the connection of HTTP/1 ends after the answer, and a little is read to let that arrive.
-func (a *httpAPI) refuse(x *exchange, f *fault, traceID string, unread bool) {
+func (a *httpAPI) refuse(x *exchange, f *core.Fault, traceID string, unread bool) {
 	w, r := x.w, x.r
 	// HTTP/2 ends the stream alone, and does so without being told.
 	unread = unread && r.ProtoMajor == 1 && r.Body != http.NoBody
@@ -437,7 +438,7 @@ var discarded = sync.Pool{New: func() any { return new([discardPiece]byte) }}
 
 // timing sets the Server-Timing header from what is known of the call so far.
 func (x *exchange) timing() {
-	if timing := serverTiming(x.call.info); timing != "" {
+	if timing := core.ServerTiming(x.call.Info); timing != "" {
 		x.w.Header().Set("Server-Timing", timing)
 	}
 }
@@ -463,34 +464,34 @@ func (x *exchange) send(status int, media string, body ...[]byte) error {
 		h.Set("Content-Length", strconv.Itoa(size))
 	}
 	x.sendBy(time.Now().Add(replyTimeout))
-	x.call.status = status
+	x.call.Status = status
 	x.w.WriteHeader(status)
 	for _, piece := range body {
 		if len(piece) == 0 {
 			continue // some statuses allow none
 		}
-		x.call.count(len(piece))
+		x.call.Count(len(piece))
 		if _, err := x.w.Write(piece); err != nil {
-			return unread(x.ctx)
+			return core.Unread(x.ctx)
 		}
 	}
 	return nil
 }
 
 // writeProblem sends a fault as application/problem+json.
-func writeProblem(w http.ResponseWriter, f *fault, traceID string) {
+func writeProblem(w http.ResponseWriter, f *core.Fault, traceID string) {
 	body := appendProblem(nil, f, traceID)
 	h := w.Header()
 	h.Set("Content-Type", mediaProblem)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("X-Content-Type-Options", "nosniff")
-	if f.code == codeNoToken {
+	if f.Code == core.CodeNoToken {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
 	// The header has whole seconds alone: who may come again sooner is told by the body.
-	if f.after >= time.Second/2 {
-		h.Set("Retry-After", strconv.Itoa(int((f.after+time.Second-1)/time.Second)))
+	if f.After >= time.Second/2 {
+		h.Set("Retry-After", strconv.Itoa(int((f.After+time.Second-1)/time.Second)))
 	}
-	w.WriteHeader(f.code.HTTP)
+	w.WriteHeader(f.Code.HTTP)
 	_, _ = w.Write(body) // whoever does not read it is told nothing
 }

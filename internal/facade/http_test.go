@@ -21,8 +21,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -315,7 +317,7 @@ func TestRetryAfter(t *testing.T) {
 		500 * time.Millisecond: "1", time.Second: "1", 1001 * time.Millisecond: "2",
 	} {
 		w := httptest.NewRecorder()
-		writeProblem(w, faultf(codeBusy, "busy").with(func(f *fault) { f.after = after }), "")
+		writeProblem(w, core.Faultf(core.CodeBusy, "busy").With(func(f *core.Fault) { f.After = after }), "")
 		if got := w.Header().Get("Retry-After"); got != want {
 			t.Errorf("%v: Retry-After %q; want %q", after, got, want)
 		}

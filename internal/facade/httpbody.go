@@ -7,17 +7,19 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 )
 
 // body reads the request's body, within api.max_body.
 func (a *httpAPI) body(x *exchange) ([]byte, error) {
-	return a.bodyUpTo(x, a.core.cfg.API.MaxBody, "api.max_body", nil)
+	return a.bodyUpTo(x, a.core.Cfg.API.MaxBody, "api.max_body", nil)
 }
 
 // bodyOfJSON is body, which is to be JSON: the rest of one that begins with what no request may have is not waited for.
 func (a *httpAPI) bodyOfJSON(x *exchange) ([]byte, error) {
-	return a.bodyUpTo(x, a.core.cfg.API.MaxBody, "api.max_body", func(start []byte) error {
-		_, err := checkRequest(start, a.core.cfg.API, nil)
+	return a.bodyUpTo(x, a.core.Cfg.API.MaxBody, "api.max_body", func(start []byte) error {
+		_, err := checkRequest(start, a.core.Cfg.API, nil)
 		return err
 	})
 }
@@ -26,9 +28,9 @@ func (a *httpAPI) bodyOfJSON(x *exchange) ([]byte, error) {
 // if there is one.
 func (a *httpAPI) bodyUpTo(x *exchange, limit int, setting string, check func(start []byte) error) ([]byte, error) {
 	if x.r.ContentLength > int64(limit) {
-		return nil, overLimit("bytes of the body", int(x.r.ContentLength), limit, setting)
+		return nil, core.OverLimit("bytes of the body", int(x.r.ContentLength), limit, setting)
 	}
-	if err := a.core.roomFor(int(x.r.ContentLength)); err != nil {
+	if err := a.core.RoomFor(int(x.r.ContentLength)); err != nil {
 		return nil, err
 	}
 	ctx, slow := context.WithCancelCause(x.ctx)
@@ -36,40 +38,40 @@ func (a *httpAPI) bodyUpTo(x *exchange, limit int, setting string, check func(st
 	done := x.receive(ctx)
 	b, err := a.readAll(x, io.LimitReader(x.r.Body, int64(limit)+1), func() { slow(errSlow) }, check)
 	done()
-	if !x.call.reserved.Came() {
-		err = tooMuch(x.call.reserved.Take(1))
+	if !x.call.Reserved.Came() {
+		err = core.TooMuch(x.call.Reserved.Take(1))
 	}
 	if err == nil && x.r.ContentLength < 0 {
-		if err := a.core.roomFor(len(b)); err != nil {
+		if err := a.core.RoomFor(len(b)); err != nil {
 			return nil, err
 		}
 	}
 	if err == nil {
 		x.read = true
 		x.here()
-		err = a.core.came(x.call)
+		err = a.core.Came(x.call)
 	}
-	_, refused := errors.AsType[*fault](err)
+	_, refused := errors.AsType[*core.Fault](err)
 	switch {
 	case refused:
 		return nil, err
-	case err != nil && errors.Is(context.Cause(x.ctx), errCut):
-		return nil, errCut
+	case err != nil && errors.Is(context.Cause(x.ctx), core.ErrCut):
+		return nil, core.ErrCut
 	case err != nil && errors.Is(context.Cause(x.ctx), context.DeadlineExceeded):
-		return nil, faultf(codeDeadline, "the deadline ended before the body had come").with(func(f *fault) { f.safe = true })
+		return nil, core.Faultf(core.CodeDeadline, "the deadline ended before the body had come").With(func(f *core.Fault) { f.Safe = true })
 	case err != nil:
-		return nil, badRequest("the body broke off: %v", err)
+		return nil, core.BadRequest("the body broke off: %v", err)
 	case len(b) > limit:
-		return nil, overLimit("bytes of the body", limit, limit, setting)
+		return nil, core.OverLimit("bytes of the body", limit, limit, setting)
 	}
-	x.call.count(len(b))
+	x.call.Count(len(b))
 	return b, nil
 }
 
 // discard reads what is left of a body, as far as the pace lets it until then.
 func (a *httpAPI) discard(body io.Reader, until time.Time) {
-	for left := 2 * a.core.cfg.API.MaxBody; left > 0; {
-		wait, ok := a.discards.take(discardPiece, time.Until(until))
+	for left := 2 * a.core.Cfg.API.MaxBody; left > 0; {
+		wait, ok := a.discards.Take(discardPiece, time.Until(until))
 		if !ok {
 			return
 		}
@@ -77,7 +79,7 @@ func (a *httpAPI) discard(body io.Reader, until time.Time) {
 		piece := discarded.Get().(*[discardPiece]byte)
 		n, err := body.Read(piece[:])
 		discarded.Put(piece)
-		a.discards.give(discardPiece - n)
+		a.discards.Give(discardPiece - n)
 		if err != nil {
 			return
 		}
@@ -97,14 +99,14 @@ const bodyRate = 100 << 20
 
 // bodyTurn waits until one more piece of a body may be read.
 func (a *httpAPI) bodyTurn(ctx context.Context) error {
-	wait, ok := a.bodies.take(pieceSize, bodyTimeout)
+	wait, ok := a.bodies.Take(pieceSize, bodyTimeout)
 	if !ok {
 		wait = bodyTimeout
 	}
 	if wait < leastBodyWait { // a timer is no more exact
 		return nil
 	}
-	return rest(ctx, wait)
+	return core.Rest(ctx, wait)
 }
 
 const leastBodyWait = time.Millisecond
@@ -125,8 +127,8 @@ func (a *httpAPI) readAll(x *exchange, r io.Reader, end func(), check func(start
 			recycle(append(full, b))
 		}
 	}()
-	if x.route == nil || !x.route.ofTx() { // what ends a transaction makes no room for others
-		x.call.reserved.Coming(end)
+	if x.route == nil || !x.route.OfTx() { // what ends a transaction makes no room for others
+		x.call.Reserved.Coming(end)
 	}
 	for {
 		if len(b) == cap(b) {
@@ -141,7 +143,7 @@ func (a *httpAPI) readAll(x *exchange, r io.Reader, end func(), check func(start
 					return nil, err
 				}
 			}
-			if err := tooMuch(x.call.reserved.Take(size)); err != nil {
+			if err := core.TooMuch(x.call.Reserved.Take(size)); err != nil {
 				return nil, err
 			}
 			more := cap(b) + size
@@ -164,11 +166,11 @@ func (a *httpAPI) readAll(x *exchange, r io.Reader, end func(), check func(start
 	if len(full) == 0 {
 		return b, nil
 	}
-	if err := tooMuch(x.call.reserved.Take(len(full)*pieceSize + len(b))); err != nil {
+	if err := core.TooMuch(x.call.Reserved.Take(len(full)*pieceSize + len(b))); err != nil {
 		return nil, err
 	}
 	all = bytes.Join(append(full, b), nil)
-	x.call.reserved.Take(-(len(full) + 1) * pieceSize) // it has room for less
+	x.call.Reserved.Take(-(len(full) + 1) * pieceSize) // it has room for less
 	return all, nil
 }
 

@@ -3,7 +3,9 @@ package facade
 import (
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -30,7 +32,7 @@ func (a *httpAPI) query(x *exchange) error {
 	if err := a.decode(x, raw, &body); err != nil {
 		return err
 	}
-	if p := a.core.other.ownerOf(x.ctx, x.call, body.Tx.id()); p != nil {
+	if p := a.core.Other.OwnerOf(x.ctx, x.call, body.Tx.id()); p != nil {
 		return a.relay(x, p, raw, body.Tx.Commit, body.Timeout)
 	}
 	in := body.request()
@@ -42,7 +44,7 @@ func (a *httpAPI) query(x *exchange) error {
 		return err
 	}
 	rows := jsonSink{format: f}
-	done, err := a.core.execute(x.ctx, x.call, in, &rows)
+	done, err := a.core.Execute(x.ctx, x.call, in, &rows)
 	if err != nil {
 		return err
 	}
@@ -50,18 +52,18 @@ func (a *httpAPI) query(x *exchange) error {
 }
 
 // request is what the body asks for.
-func (b *jsonExecute) request() executeRequest {
-	return executeRequest{
-		spec: b.spec(b.Stats, b.Limits),
-		mode: b.Mode, tx: b.Tx.selector(), idempotent: b.Idempotent, timeout: b.Timeout, priority: b.Priority,
+func (b *jsonExecute) request() core.ExecuteRequest {
+	return core.ExecuteRequest{
+		Spec: b.spec(b.Stats, b.Limits),
+		Mode: b.Mode, Tx: b.Tx.selector(), Idempotent: b.Idempotent, Timeout: b.Timeout, Priority: b.Priority,
 	}
 }
 
 // replyRows sends the answer to a statement.
-func (x *exchange) replyRows(rows *jsonSink, done outcome) error {
+func (x *exchange) replyRows(rows *jsonSink, done core.Outcome) error {
 	p := pieces{last: []byte{'{'}}
 	rows.appendTo(&p)
-	p.last = append(appendOutcome(p.last, done, x.call.info), '}')
+	p.last = append(appendOutcome(p.last, done, x.call.Info), '}')
 	return x.reply(mediaJSON, p.all()...)
 }
 
@@ -74,12 +76,12 @@ func (a *httpAPI) transact(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	in := transactRequest{mode: body.Mode, idempotent: body.Idempotent, timeout: body.Timeout, priority: body.Priority}
+	in := core.TransactRequest{Mode: body.Mode, Idempotent: body.Idempotent, Timeout: body.Timeout, Priority: body.Priority}
 	for _, st := range body.Statements {
-		in.statements = append(in.statements, st.spec(body.Stats, body.Limits))
+		in.Statements = append(in.Statements, st.spec(body.Stats, body.Limits))
 	}
-	sinks := make([]jsonSink, len(in.statements))
-	done, err := a.core.transact(x.ctx, x.call, in, func(i int) sink {
+	sinks := make([]jsonSink, len(in.Statements))
+	done, err := a.core.Transact(x.ctx, x.call, in, func(i int) core.Sink {
 		sinks[i].format = f
 		return &sinks[i]
 	})
@@ -93,10 +95,10 @@ func (a *httpAPI) transact(x *exchange) error {
 		}
 		p.last = append(p.last, '{')
 		sinks[i].appendTo(&p)
-		sinks[i].again() // what was copied is there once
+		sinks[i].Again() // what was copied is there once
 		p.last = append(appendOutcome(p.last, done[i], nil), '}')
 	}
-	p.last = append(appendMember(append(p.last, ']'), "info", x.call.info), '}')
+	p.last = append(appendMember(append(p.last, ']'), "info", x.call.Info), '}')
 	return x.reply(mediaJSON, p.all()...)
 }
 
@@ -109,12 +111,12 @@ func (a *httpAPI) batch(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	in := batchRequest{timeout: body.Timeout, priority: body.Priority}
+	in := core.BatchRequest{Timeout: body.Timeout, Priority: body.Priority}
 	for _, st := range body.Statements {
-		in.statements = append(in.statements, executeRequest{spec: st.spec("", st.Limits), mode: st.Mode, idempotent: st.Idempotent})
+		in.Statements = append(in.Statements, core.ExecuteRequest{Spec: st.spec("", st.Limits), Mode: st.Mode, Idempotent: st.Idempotent})
 	}
-	sinks := make([]jsonSink, len(in.statements))
-	done, err := a.core.batch(x.ctx, x.call, in, func(i int) sink {
+	sinks := make([]jsonSink, len(in.Statements))
+	done, err := a.core.Batch(x.ctx, x.call, in, func(i int) core.Sink {
 		sinks[i].format = f
 		return &sinks[i]
 	})
@@ -127,13 +129,13 @@ func (a *httpAPI) batch(x *exchange) error {
 			p.last = append(p.last, ',')
 		}
 		p.last = append(p.last, '{')
-		if fault := done[i].fault; fault != nil {
-			p.last = appendProblem(append(p.last, `"error":`...), fault, x.call.failing())
+		if fault := done[i].Fault; fault != nil {
+			p.last = appendProblem(append(p.last, `"error":`...), fault, x.call.Failing())
 		} else {
 			sinks[i].appendTo(&p)
-			sinks[i].again() // what was copied is there once
+			sinks[i].Again() // what was copied is there once
 		}
-		p.last = append(appendMember(p.last, "info", done[i].info), '}')
+		p.last = append(appendMember(p.last, "info", done[i].Info), '}')
 	}
 	p.last = append(p.last, "]}"...)
 	return x.reply(mediaJSON, p.all()...)
@@ -144,16 +146,16 @@ func (a *httpAPI) begin(x *exchange) error {
 	if err := a.read(x, &body); err != nil {
 		return err
 	}
-	tx, err := a.core.tx.begin(x.ctx, x.call, body.request())
+	tx, err := a.core.Tx.Begin(x.ctx, x.call, body.request())
 	if err != nil {
 		return err
 	}
-	return x.replyMessage(&sidecarv1.BeginResponse{Tx: tx, Info: x.call.info})
+	return x.replyMessage(&sidecarv1.BeginResponse{Tx: tx, Info: x.call.Info})
 }
 
 // request is what the body asks for.
-func (b *jsonBegin) request() beginRequest {
-	return beginRequest{mode: b.Mode, timeout: b.Timeout, priority: b.Priority}
+func (b *jsonBegin) request() core.BeginRequest {
+	return core.BeginRequest{Mode: b.Mode, Timeout: b.Timeout, Priority: b.Priority}
 }
 
 func (a *httpAPI) commit(x *exchange) error {
@@ -161,10 +163,10 @@ func (a *httpAPI) commit(x *exchange) error {
 	if err := a.read(x, &body); err != nil {
 		return err
 	}
-	if err := a.core.tx.commit(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
+	if err := a.core.Tx.Commit(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
 		return err
 	}
-	return x.replyMessage(&sidecarv1.CommitResponse{Info: x.call.info})
+	return x.replyMessage(&sidecarv1.CommitResponse{Info: x.call.Info})
 }
 
 func (a *httpAPI) rollback(x *exchange) error {
@@ -172,14 +174,14 @@ func (a *httpAPI) rollback(x *exchange) error {
 	if err := a.read(x, &body); err != nil {
 		return err
 	}
-	if err := a.core.tx.rollBack(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
+	if err := a.core.Tx.RollBack(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
 		return err
 	}
-	return x.replyMessage(&sidecarv1.RollbackResponse{Info: x.call.info})
+	return x.replyMessage(&sidecarv1.RollbackResponse{Info: x.call.Info})
 }
 
 func (a *httpAPI) getTransaction(x *exchange) error {
-	tx, err := a.core.tx.get(x.r.PathValue("id"))
+	tx, err := a.core.Tx.Get(x.r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -195,21 +197,21 @@ func (a *httpAPI) bulk(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	x.call.large = len(raw) > lane.Large
-	in := bulkRequest{table: x.r.URL.Query().Get("table"), rows: jsonRows{raw: raw, lines: true, depth: a.core.cfg.API.MaxDepth, take: x.call.reserved.Take}}
+	x.call.Large = len(raw) > lane.Large
+	in := core.BulkRequest{Table: x.r.URL.Query().Get("table"), Rows: jsonRows{raw: raw, lines: true, depth: a.core.Cfg.API.MaxDepth, take: x.call.Reserved.Take}}
 	if !x.lines() {
 		var body jsonBulk
 		rows, err := a.decodeAround(x, raw, "rows", &body)
 		if err != nil {
 			return err
 		}
-		in = bulkRequest{table: body.Table, rows: jsonRows{raw: rows}, types: body.Types, timeout: body.Timeout, priority: body.Priority}
+		in = core.BulkRequest{Table: body.Table, Rows: jsonRows{raw: rows}, Types: body.Types, Timeout: body.Timeout, Priority: body.Priority}
 	}
-	n, err := a.core.bulkUpsert(x.ctx, x.call, in)
+	n, err := a.core.BulkUpsert(x.ctx, x.call, in)
 	if err != nil {
 		return err
 	}
-	return x.replyMessage(&sidecarv1.BulkUpsertResponse{Rows: n, Info: x.call.info})
+	return x.replyMessage(&sidecarv1.BulkUpsertResponse{Rows: n, Info: x.call.Info})
 }
 
 func (a *httpAPI) explain(x *exchange) error {
@@ -217,26 +219,26 @@ func (a *httpAPI) explain(x *exchange) error {
 	if err := a.read(x, &body); err != nil {
 		return err
 	}
-	plan, err := a.core.explain(x.ctx, x.call, explainRequest{sql: body.SQL, types: body.Types, timeout: body.Timeout, priority: body.Priority})
+	plan, err := a.core.Explain(x.ctx, x.call, core.ExplainRequest{SQL: body.SQL, Types: body.Types, Timeout: body.Timeout, Priority: body.Priority})
 	if err != nil {
 		return err
 	}
-	return x.replyMessage(&sidecarv1.ExplainResponse{Plan: plan.plan, Ast: plan.ast, Info: x.call.info})
+	return x.replyMessage(&sidecarv1.ExplainResponse{Plan: plan.Plan, Ast: plan.AST, Info: x.call.Info})
 }
 
 func (a *httpAPI) describe(x *exchange) error {
 	// HTTP servers fold the two slashes before an absolute path into one.
 	path := x.r.PathValue("path")
-	if a.core.inDatabase("/" + path) {
+	if a.core.InDatabase("/" + path) {
 		path = "/" + path
 	}
-	d, err := a.core.describeTable(x.ctx, x.call, path, "")
+	d, err := a.core.DescribeTable(x.ctx, x.call, path, "")
 	if err != nil {
 		return err
 	}
 	return x.replyMessage(d)
 }
 
-func (a *httpAPI) status(x *exchange) error { return x.replyMessage(a.core.status()) }
+func (a *httpAPI) status(x *exchange) error { return x.replyMessage(a.core.Status()) }
 
 func (a *httpAPI) openAPI(x *exchange) error { return x.reply(mediaYAML, openAPI) }

@@ -12,19 +12,21 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 )
 
 // OtherHandler is the Handler for the server over which the other process calls.
 func (a *httpAPI) OtherHandler() http.Handler {
 	next := a.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), fromOther{}, true)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), core.FromOther{}, true)))
 	})
 }
 
 // relay hands a request of the HTTP face over. body is what was read of the
 // request's own; nil: nothing was, and it is one to the path of a transaction.
-func (a *httpAPI) relay(x *exchange, p *OtherProcess, body []byte, commits bool, timeouts ...string) error {
+func (a *httpAPI) relay(x *exchange, p *core.OtherProcess, body []byte, commits bool, timeouts ...string) error {
 	if body == nil {
 		var err error
 		if body, err = a.body(x); err != nil {
@@ -34,7 +36,7 @@ func (a *httpAPI) relay(x *exchange, p *OtherProcess, body []byte, commits bool,
 		_ = json.Unmarshal(body, &end) // what is wrong with it, the owner says
 		timeouts = []string{end.Timeout}
 	}
-	return a.core.other.handOver(x.ctx, append(timeouts, x.call.timeout), func(ctx context.Context) error {
+	return a.core.Other.HandOver(x.ctx, append(timeouts, x.call.Timeout), func(ctx context.Context) error {
 		request := x.r.Clone(ctx)
 		request.URL = &url.URL{Scheme: "http", Host: "peer", Path: x.r.URL.Path, RawPath: x.r.URL.RawPath, RawQuery: x.r.URL.RawQuery}
 		request.RequestURI = ""
@@ -45,11 +47,11 @@ func (a *httpAPI) relay(x *exchange, p *OtherProcess, body []byte, commits bool,
 		for _, key := range []string{"Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Trailer", "Expect"} {
 			request.Header.Del(key)
 		}
-		request.Header.Set(headerApp, x.call.app.Name())
+		request.Header.Set(core.HeaderApp, x.call.App.Name())
 		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(request.Header))
 		response, err := p.HTTP.RoundTrip(request)
 		if err != nil {
-			return unanswered(ctx, err, commits)
+			return core.Unanswered(ctx, err, commits)
 		}
 		defer response.Body.Close()
 		return x.relay(ctx, response, commits)
@@ -67,32 +69,32 @@ func (x *exchange) relay(ctx context.Context, response *http.Response, commits b
 	stop := whenOver(ctx, func() { x.sendBy(time.Now().Add(endTimeout)) })
 	defer stop()
 	x.started = true
-	x.call.status = response.StatusCode
+	x.call.Status = response.StatusCode
 	x.w.WriteHeader(response.StatusCode)
 	part := make([]byte, 32<<10)
 	var problem []byte
 	for {
 		n, err := response.Body.Read(part)
 		if n > 0 {
-			if response.StatusCode >= http.StatusBadRequest && len(problem) < maxDetails {
+			if response.StatusCode >= http.StatusBadRequest && len(problem) < core.MaxDetails {
 				problem = append(problem, part[:n]...)
 			}
 			x.sendBy(time.Now().Add(replyTimeout))
 			if _, err := x.w.Write(part[:n]); err != nil {
-				return unread(ctx)
+				return core.Unread(ctx)
 			}
 			if err := x.control.Flush(); err != nil {
-				return unread(ctx)
+				return core.Unread(ctx)
 			}
 		}
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			f := unanswered(ctx, err, commits)
+			f := core.Unanswered(ctx, err, commits)
 			if response.Header.Get("Content-Type") == mediaNDJSON {
 				// The form of a stream: its last line says how it ended.
-				_, _ = x.w.Write(append(appendProblem([]byte(`{"error":`), f, x.call.traceID), '}', '\n'))
+				_, _ = x.w.Write(append(appendProblem([]byte(`{"error":`), f, x.call.TraceID), '}', '\n'))
 			}
 			return f // a shorter body than announced says the rest
 		}
@@ -103,7 +105,7 @@ func (x *exchange) relay(ctx context.Context, response *http.Response, commits b
 	if response.StatusCode >= http.StatusBadRequest {
 		var said struct{ Code string }
 		_ = json.Unmarshal(problem, &said) // only for this process's own figures
-		return &fault{code: codeNamed(said.Code)}
+		return &core.Fault{Code: core.CodeNamed(said.Code)}
 	}
 	return nil
 }

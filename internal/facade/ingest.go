@@ -13,12 +13,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -31,15 +33,15 @@ type ingestRequest struct {
 
 // rowStreams are the calls that write rows into a table as they come.
 type rowStreams struct {
-	core   *coreService
+	core   *core.Service
 	cfg    ingest.Config
 	engine *ingest.Engine
 }
 
 // open makes the engine of the streams.
-func (r *rowStreams) open(s *coreService, cfg ingest.Config) (err error) {
+func (r *rowStreams) open(s *core.Service, cfg ingest.Config) (err error) {
 	r.core, r.cfg = s, cfg
-	r.engine, err = ingest.New(cfg, ingest.Deps{Tracer: s.deps.Batches, Meter: s.deps.Meter})
+	r.engine, err = ingest.New(cfg, ingest.Deps{Tracer: s.Deps.Batches, Meter: s.Deps.Meter})
 	return err
 }
 
@@ -61,24 +63,24 @@ type rowFace interface {
 
 // run is the call Ingest. It has no deadline but the caller's: what bounds
 // it are ingest.idle and the time of each batch.
-func (r *rowStreams) run(ctx context.Context, c *call, in ingestRequest, face rowFace) error {
+func (r *rowStreams) run(ctx context.Context, c *core.Call, in ingestRequest, face rowFace) error {
 	table, err := r.check(c, in)
 	if err != nil {
 		return err
 	}
-	if c.timeout != "" {
-		d, err := time.ParseDuration(c.timeout)
+	if c.Timeout != "" {
+		d, err := time.ParseDuration(c.Timeout)
 		if err != nil || d <= 0 {
-			return badRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", c.timeout)
+			return core.BadRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", c.Timeout)
 		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
 	}
-	if err := r.core.fresh(c); err != nil {
+	if err := r.core.Fresh(c); err != nil {
 		return err
 	}
-	by := upstream.Call{Class: c.class, App: c.app, From: c.from}
+	by := upstream.Call{Class: c.Class, App: c.App, From: c.From}
 	rows, err := r.engine.Open(ctx, ingest.Options{Table: table, Offset: in.offset, Name: in.stream, Sink: ingestSink{r.core, by}})
 	if err != nil {
 		return ingestFault(err)
@@ -91,8 +93,8 @@ func (r *rowStreams) run(ctx context.Context, c *call, in ingestRequest, face ro
 	feeding, stop := context.WithCancel(ctx)
 	defer stop()
 	took := &intake{rows: rows}
-	took.reserved.Begin(r.core.deps.Requests, &c.app.Held, 0)
-	r.core.senders.Go(func() {
+	took.reserved.Begin(r.core.Deps.Requests, &c.App.Held, 0)
+	r.core.Senders.Go(func() {
 		defer took.end()
 		took.over(panics.Call("the rows of a stream", func() error { return took.feed(feeding, c, face) }))
 		<-feeding.Done() // until the stream is over its rows count
@@ -113,17 +115,17 @@ func (r *rowStreams) run(ctx context.Context, c *call, in ingestRequest, face ro
 }
 
 // check says whether a stream can be opened as its caller asks, finds its table, and sets the class of the call.
-func (r *rowStreams) check(c *call, in ingestRequest) (table string, err error) {
-	if table, err = r.core.absolute(in.table, "table"); err != nil {
+func (r *rowStreams) check(c *core.Call, in ingestRequest) (table string, err error) {
+	if table, err = r.core.Absolute(in.table, "table"); err != nil {
 		return "", err
 	}
 	if len(in.stream) > maxStreamName {
-		return "", badRequest("stream has %d bytes; at most %d are allowed", len(in.stream), maxStreamName)
+		return "", core.BadRequest("stream has %d bytes; at most %d are allowed", len(in.stream), maxStreamName)
 	}
 	if in.offset > math.MaxInt64 {
-		return "", badRequest("offset: %d; at most %d is allowed", in.offset, math.MaxInt64)
+		return "", core.BadRequest("offset: %d; at most %d is allowed", in.offset, math.MaxInt64)
 	}
-	c.class, err = classOf(c, "")
+	c.Class, err = core.ClassOf(c, "")
 	return table, err
 }
 
@@ -139,12 +141,12 @@ type intake struct {
 }
 
 // feed adds the rows of a stream as they come, until there are no more, and says why.
-func (i *intake) feed(ctx context.Context, c *call, face rowFace) error {
+func (i *intake) feed(ctx context.Context, c *core.Call, face rowFace) error {
 	return face.feed(ctx, i.rows, func(n int) error {
 		if err := i.take(ctx, n); err != nil {
 			return err
 		}
-		return c.pace(ctx, n)
+		return c.Pace(ctx, n)
 	}, i.added)
 }
 
@@ -170,7 +172,7 @@ func (i *intake) take(ctx context.Context, n int) error {
 			return nil
 		}
 		if n > lane.Large {
-			return tooMuch(why)
+			return core.TooMuch(why)
 		}
 		select {
 		case <-time.After(intakeEvery):
@@ -217,39 +219,39 @@ func (i *intake) end() {
 
 // ingestFault finds the words for what ended a stream, or kept a row from being
 // written: whatever was not acknowledged may be sent again.
-func ingestFault(err error) *fault {
+func ingestFault(err error) *core.Fault {
 	switch {
 	case errors.Is(err, ingest.ErrDraining):
-		return faultf(codeDraining, "this sidecar is stopping; what it took is written and acknowledged")
+		return core.Faultf(core.CodeDraining, "this sidecar is stopping; what it took is written and acknowledged")
 	case errors.Is(err, ingest.ErrLimit):
-		return faultf(codeBusy, "as many streams of rows are open as allowed (ingest.max_streams)")
+		return core.Faultf(core.CodeBusy, "as many streams of rows are open as allowed (ingest.max_streams)")
 	case errors.Is(err, ingest.ErrReplaced):
-		return faultf(codeStreamEnded, "another stream of this name was opened").with(func(f *fault) { f.safe = false })
+		return core.Faultf(core.CodeStreamEnded, "another stream of this name was opened").With(func(f *core.Fault) { f.Safe = false })
 	case errors.Is(err, ingest.ErrIdle):
-		return faultf(codeStreamEnded, "no row came for as long as allowed (ingest.idle)")
+		return core.Faultf(core.CodeStreamEnded, "no row came for as long as allowed (ingest.idle)")
 	case errors.Is(err, ingest.ErrKey):
-		return faultf(codeStreamEnded, "the table has another primary key now")
+		return core.Faultf(core.CodeStreamEnded, "the table has another primary key now")
 	}
 	if _, called := errors.AsType[*upstream.Error](err); !called && errors.Is(err, context.DeadlineExceeded) {
-		return faultf(codeDeadline, "the deadline of the stream ended").with(func(f *fault) { f.safe = true })
+		return core.Faultf(core.CodeDeadline, "the deadline of the stream ended").With(func(f *core.Fault) { f.Safe = true })
 	}
-	return faultOf(err, deed{harmless: true})
+	return core.FaultOf(err, core.Deed{Harmless: true})
 }
 
 // ingestSink writes the batches of a stream.
 type ingestSink struct {
-	s  *coreService
+	s  *core.Service
 	by upstream.Call // class and app of the stream
 }
 
 // Describe describes a table, from memory unless it has to be fresh.
 func (k ingestSink) Describe(ctx context.Context, table string, fresh bool) (*Ydb_Table.DescribeTableResult, error) {
-	if d, ok := k.s.cached.table(table); ok && !fresh {
+	if d, ok := k.s.Cached.Table(table); ok && !fresh {
 		return d, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, k.s.cfg.API.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, k.s.Cfg.API.Timeout)
 	defer cancel()
-	d, err := k.s.describe(ctx, &call{info: new(sidecarv1.Info)}, k.by, table)
+	d, err := k.s.Describe(ctx, &core.Call{Info: new(sidecarv1.Info)}, k.by, table)
 	if err != nil {
 		return nil, err
 	}
@@ -260,8 +262,8 @@ func (k ingestSink) Describe(ctx context.Context, table string, fresh bool) (*Yd
 // good as once, so everything is retried.
 func (k ingestSink) Upsert(ctx context.Context, request mem.Buffer) (ingest.Sent, error) {
 	call := k.by
-	call.Name, call.Method, call.Idempotent = "BulkUpsert", methodBulkUpsert, true
-	report, err := k.s.upsert(ctx, call, request)
+	call.Name, call.Method, call.Idempotent = "BulkUpsert", core.MethodBulkUpsert, true
+	report, err := k.s.Upsert(ctx, call, request)
 	// A node answers as soon as one shard refuses its rows: those of others may still be on their way.
 	sent := ingest.Sent{Attempts: report.Attempts, Unsure: report.Unsure || report.Attempts > 1}
 	e, ok := errors.AsType[*upstream.Error](err)

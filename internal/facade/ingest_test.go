@@ -23,12 +23,14 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -304,7 +306,7 @@ func TestOffsetsAreBounded(t *testing.T) {
 
 // retried is a driver whose calls without a session needed so many attempts.
 type retried struct {
-	Driver
+	core.Driver
 	attempts int
 }
 
@@ -335,7 +337,7 @@ func TestWhichWritesMayStillCome(t *testing.T) {
 			if c.status != Ydb.StatusIds_SUCCESS {
 				w.bulk = func(*Ydb_Table.BulkUpsertRequest) error { return failed(cluster.CallExecute, c.status) }
 			}
-			b := start(t, small(), w.fake, func(d *Deps) { d.Driver = retried{d.Driver, c.attempts} })
+			b := start(t, small(), w.fake, func(d *core.Deps) { d.Driver = retried{d.Driver, c.attempts} })
 			request := mem.SliceBuffer(nil)
 			sent, err := ingestSink{s: b.s.core}.Upsert(t.Context(), request)
 			if sent.Unsure != c.unsure || (err == nil) != (c.status == Ydb.StatusIds_SUCCESS) {
@@ -366,7 +368,7 @@ func TestIngestCounts(t *testing.T) {
 			config.API.MaxBody = 1 << 20
 			config.Ingest.BatchBytes, config.Ingest.Delay = 64<<10, 0
 			budget := memguard.OfBytes(most)
-			b := start(t, config, w.fake, func(d *Deps) { d.Requests = budget })
+			b := start(t, config, w.fake, func(d *core.Deps) { d.Requests = budget })
 			face := b.grpc
 			if name == "http" {
 				face = b.http
@@ -444,7 +446,7 @@ func TestIngestAtRestHoldsNothing(t *testing.T) {
 			config := small()
 			config.API.MaxBody = 1 << 20
 			budget := memguard.OfBytes(1 << 20)
-			b := start(t, config, newWriter(t).fake, func(d *Deps) { d.Requests = budget })
+			b := start(t, config, newWriter(t).fake, func(d *core.Deps) { d.Requests = budget })
 			face := b.grpc
 			if name == "http" {
 				face = b.http

@@ -10,9 +10,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -24,7 +26,7 @@ type ingestServer struct {
 
 // Ingest writes rows as they come.
 func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) error {
-	c, fault := i.api.call(stream.Context(), callIngest, &sidecarv1.IngestOpen{}, func(ctx context.Context, c *call) error {
+	c, fault := i.api.call(stream.Context(), core.CallIngest, &sidecarv1.IngestOpen{}, func(ctx context.Context, c *core.Call) error {
 		first, err := i.first(ctx, stream)
 		if err != nil {
 			return gone(ctx, err)
@@ -34,7 +36,7 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 		case err != nil:
 			return err
 		case part != fieldOpen:
-			return badRequest("the first message has to open the stream: open.table is missing")
+			return core.BadRequest("the first message has to open the stream: open.table is missing")
 		default:
 			if err := proto.Unmarshal(octets, open); err != nil {
 				return gone(ctx, err)
@@ -47,20 +49,20 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 		return i.rows(ctx, c, in, stream)
 	})
 	if fault != nil {
-		return statusOf(fault, c.traceID)
+		return statusOf(fault, c.TraceID)
 	}
 	return nil
 }
 
 // rows is the stream after its first message.
-func (i ingestServer) rows(ctx context.Context, c *call, in ingestRequest, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (err error) {
+func (i ingestServer) rows(ctx context.Context, c *core.Call, in ingestRequest, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (err error) {
 	out := newOutbox[sidecarv1.IngestResponse](stream.Context(), i.api, stream)
 	defer func() { // also after a panic: else its goroutine waits for ever
 		if unsent := out.close(ctx); err == nil {
 			err = unsent
 		}
 	}()
-	return i.api.rows.run(ctx, c, in, &ingestStream{api: i.api, stream: stream, outbox: out, traceID: c.traceID})
+	return i.api.rows.run(ctx, c, in, &ingestStream{api: i.api, stream: stream, outbox: out, traceID: c.TraceID})
 }
 
 // first returns the message that opens a stream, as octets, unless ctx ends before it comes:
@@ -71,7 +73,7 @@ func (i ingestServer) first(ctx context.Context, stream grpc.BidiStreamingServer
 		err error
 	}
 	came := make(chan *received, 1)
-	i.api.core.senders.Go(func() {
+	i.api.core.Senders.Go(func() {
 		r := new(received)
 		r.err = panics.Call("the first message of a stream", func() error { return stream.RecvMsg(&r.m) })
 		came <- r
@@ -90,9 +92,9 @@ func gone(ctx context.Context, err error) error {
 		return cause
 	}
 	if errors.Is(err, io.EOF) {
-		return badRequest("the stream has no messages; the first one opens it")
+		return core.BadRequest("the stream has no messages; the first one opens it")
 	}
-	return badRequest("a message cannot be read: %v", err)
+	return core.BadRequest("a message cannot be read: %v", err)
 }
 
 // ingestStream is the gRPC face of one stream.
@@ -108,7 +110,7 @@ func (*ingestStream) opened(context.Context) error { return nil }
 func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
 	var columns []string
 	for {
-		g.api.core.deps.Memory.Slow(ctx)
+		g.api.core.Deps.Memory.Slow(ctx)
 		// Rows are not taken apart into messages, which would cost more than all the
 		// rest: to a message without fields everything is unknown, and kept as it came.
 		m := &emptypb.Empty{}
@@ -127,7 +129,7 @@ func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream, pace func(
 			return err
 		}
 		if part != fieldRows {
-			return badRequest("a message is neither rows nor the first one")
+			return core.BadRequest("a message is neither rows nor the first one")
 		}
 		if err := g.add(more, &columns, rows); err != nil {
 			return err
@@ -150,12 +152,12 @@ func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Strea
 	for number, field := range yql.Fields(message) {
 		switch {
 		case number == 0:
-			return badRequest("a message cannot be read: it is no IngestRows")
+			return core.BadRequest("a message cannot be read: it is no IngestRows")
 		case number > fieldRow || field == nil:
 			return yql.UnknownField(number, ingestRowsName)
 		case number == fieldColumns:
-			if names = append(names, string(field)); len(names) > g.api.core.cfg.API.MaxParams {
-				return overLimit("columns", len(names), g.api.core.cfg.API.MaxParams, "api.max_params")
+			if names = append(names, string(field)); len(names) > g.api.core.Cfg.API.MaxParams {
+				return core.OverLimit("columns", len(names), g.api.core.Cfg.API.MaxParams, "api.max_params")
 			}
 		}
 	}
@@ -177,7 +179,7 @@ func partOf(message []byte) (part protowire.Number, octets []byte, err error) {
 	for number, field := range yql.Fields(message) {
 		switch {
 		case number == 0:
-			return 0, nil, badRequest("a message cannot be read: it is no IngestRequest")
+			return 0, nil, core.BadRequest("a message cannot be read: it is no IngestRequest")
 		case number > fieldRows || field == nil:
 			return 0, nil, yql.UnknownField(number, ingestRequestName)
 		}
@@ -194,7 +196,7 @@ var (
 func (g *ingestStream) progress(ctx context.Context, p ingest.Progress) error {
 	for _, r := range p.Refused {
 		err := g.outbox.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_Refused{Refused: &sidecarv1.IngestRefused{
-			Offset: r.Offset, Error: ingestFault(r.Err).proto(g.traceID),
+			Offset: r.Offset, Error: ingestFault(r.Err).Proto(g.traceID),
 		}}})
 		if err != nil {
 			return err

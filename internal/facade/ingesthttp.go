@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -28,7 +29,7 @@ func (a *httpAPI) ingest(x *exchange) error {
 	var err error
 	if text := query.Get("offset"); text != "" {
 		if in.offset, err = strconv.ParseUint(text, 10, 63); err != nil {
-			err = badRequest("offset: %.40q is not a number from 0", text)
+			err = core.BadRequest("offset: %.40q is not a number from 0", text)
 		}
 	}
 	if err == nil {
@@ -38,7 +39,7 @@ func (a *httpAPI) ingest(x *exchange) error {
 		return err
 	}
 	if err != nil {
-		f.buf = append(appendProblem(append(f.buf[:0], `{"error":`...), faultOf(err, deed{}), x.call.traceID), '}', '\n')
+		f.buf = append(appendProblem(append(f.buf[:0], `{"error":`...), core.FaultOf(err, core.Deed{}), x.call.TraceID), '}', '\n')
 		_ = f.send(context.WithoutCancel(x.ctx)) // whoever left does not read it
 	}
 	// Nobody may read the body once the handler has returned.
@@ -63,11 +64,11 @@ func (f *ingestLines) opened(ctx context.Context) error {
 	_ = f.x.receiveBy(time.Time{}) // a stream may rest
 	f.x.started = true
 	f.x.w.Header().Set("Content-Type", mediaNDJSON)
-	f.x.call.status = http.StatusOK
+	f.x.call.Status = http.StatusOK
 	f.x.w.WriteHeader(http.StatusOK)
 	if err := f.x.control.Flush(); err != nil {
 		close(f.fed)
-		return unread(ctx)
+		return core.Unread(ctx)
 	}
 	return nil
 }
@@ -76,7 +77,7 @@ func (f *ingestLines) opened(ctx context.Context) error {
 // it: most callers hear of the end only when they have sent.
 func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
 	defer close(f.fed)
-	body := pacedReader{slowly{ctx, f.x.r.Body, f.api.core.deps.Memory}, pace, added}
+	body := pacedReader{slowly{ctx, f.x.r.Body, f.api.core.Deps.Memory}, pace, added}
 	lines := lineReader{r: bufio.NewReaderSize(body, lineBuffer), limit: f.api.rows.cfg.MaxRow}
 	err := addLines(&lines, rows)
 	switch {
@@ -86,7 +87,7 @@ func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(i
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		return badRequest("the body broke off: %v", lines.broken)
+		return core.BadRequest("the body broke off: %v", lines.broken)
 	}
 	rows.Stop(err)
 	_, _ = io.Copy(io.Discard, f.x.r.Body) // until ingest or the caller ends it
@@ -135,7 +136,7 @@ func (f *ingestLines) send(ctx context.Context) error {
 		err = f.x.control.Flush()
 	}
 	if err != nil {
-		return unread(ctx)
+		return core.Unread(ctx)
 	}
 	return nil
 }
@@ -143,7 +144,7 @@ func (f *ingestLines) send(ctx context.Context) error {
 func (f *ingestLines) progress(ctx context.Context, p ingest.Progress) error {
 	for _, r := range p.Refused {
 		f.buf = strconv.AppendUint(append(f.buf, `{"refused":{"offset":`...), r.Offset, 10)
-		f.buf = appendProblem(append(f.buf, `,"error":`...), ingestFault(r.Err), f.x.call.traceID)
+		f.buf = appendProblem(append(f.buf, `,"error":`...), ingestFault(r.Err), f.x.call.TraceID)
 		f.buf = append(f.buf, "}}\n"...)
 	}
 	f.buf = append(strconv.AppendUint(append(f.buf, `{"ack":{"next":`...), p.Next, 10), "}}\n"...)

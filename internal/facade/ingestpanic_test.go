@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
@@ -13,7 +14,7 @@ func TestAPanicInAStreamOfRowsEndsItsSender(t *testing.T) {
 	panics.LogTo(slog.New(slog.DiscardHandler))
 	defer panics.LogTo(slog.Default())
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Default(), Deps{})
+		s, err := New(Default(), core.Deps{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -22,6 +23,6 @@ func TestAPanicInAStreamOfRowsEndsItsSender(t *testing.T) {
 		}) == nil {
 			t.Error("it did not panic")
 		}
-		s.core.senders.Wait()
+		s.core.Senders.Wait()
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
 	"github.com/ydb-sidecar/sidecar/internal/config"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -139,11 +140,11 @@ func parseBytes(text string) (byteSize, error) {
 	return byteSize(n), nil
 }
 
-func (l *jsonLimits) limits() limits {
+func (l *jsonLimits) limits() core.Limits {
 	if l == nil {
-		return limits{}
+		return core.Limits{}
 	}
-	return limits{rows: l.Rows, bytes: uint64(l.Bytes)}
+	return core.Limits{Rows: l.Rows, Bytes: uint64(l.Bytes)}
 }
 
 // id is that of the transaction that is continued; "": none is.
@@ -154,13 +155,13 @@ func (t *jsonTx) id() string {
 	return t.ID
 }
 
-func (t *jsonTx) selector() *txSelector {
+func (t *jsonTx) selector() *core.TxSelector {
 	if t == nil {
 		return nil
 	}
-	out := &txSelector{begin: t.Begin != nil, id: t.ID, seq: t.Seq, commit: t.Commit}
-	if out.begin {
-		out.mode = t.Begin.Mode
+	out := &core.TxSelector{Begin: t.Begin != nil, ID: t.ID, Seq: t.Seq, Commit: t.Commit}
+	if out.Begin {
+		out.Mode = t.Begin.Mode
 	}
 	return out
 }
@@ -168,23 +169,23 @@ func (t *jsonTx) selector() *txSelector {
 // decode reads a body into a request. Members that the request does not have are
 // refused: a misspelt "idempotent" must not be overlooked.
 func (a *httpAPI) decode(x *exchange, raw []byte, into any) error {
-	x.call.large = x.call.large || len(raw) > lane.Large
-	return a.core.inLane(x.ctx, x.call.large, func() error { return a.decodeNow(x.call, raw, into) })
+	x.call.Large = x.call.Large || len(raw) > lane.Large
+	return a.core.InLane(x.ctx, x.call.Large, func() error { return a.decodeNow(x.call, raw, into) })
 }
 
-func (a *httpAPI) decodeNow(c *call, raw []byte, into any) error {
+func (a *httpAPI) decodeNow(c *core.Call, raw []byte, into any) error {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil // every call has a meaning without a body, if only an error
 	}
-	values, err := checkRequest(raw, a.core.cfg.API, c.reserved.Take)
+	values, err := checkRequest(raw, a.core.Cfg.API, c.Reserved.Take)
 	if err == nil {
-		err = tooMuch(c.reserved.Take(decodedTwice*len(raw) + valueCost*values))
+		err = core.TooMuch(c.Reserved.Take(core.DecodedTwice*len(raw) + core.ValueCost*values))
 	}
 	if err != nil {
 		return err
 	}
 	if !utf8.Valid(raw) {
-		return badRequest("the body is not valid UTF-8")
+		return core.BadRequest("the body is not valid UTF-8")
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
@@ -192,7 +193,7 @@ func (a *httpAPI) decodeNow(c *call, raw []byte, into any) error {
 		return unfit(err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return badRequest("something follows the JSON of the body")
+		return core.BadRequest("something follows the JSON of the body")
 	}
 	return nil
 }
@@ -200,24 +201,24 @@ func (a *httpAPI) decodeNow(c *call, raw []byte, into any) error {
 // decodeAround is decode without a member that is a list, whose text it returns as it came: it may be most of the body.
 // A list that is null, or is not there, has no text.
 func (a *httpAPI) decodeAround(x *exchange, raw []byte, name string, into any) (list []byte, err error) {
-	x.call.large = x.call.large || len(raw) > lane.Large
-	err = a.core.inLane(x.ctx, x.call.large, func() (err error) {
+	x.call.Large = x.call.Large || len(raw) > lane.Large
+	err = a.core.InLane(x.ctx, x.call.Large, func() (err error) {
 		list, err = a.decodeAroundNow(x.call, raw, name, into)
 		return err
 	})
 	return list, err
 }
 
-func (a *httpAPI) decodeAroundNow(c *call, raw []byte, name string, into any) (list []byte, err error) {
+func (a *httpAPI) decodeAroundNow(c *core.Call, raw []byte, name string, into any) (list []byte, err error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil
 	}
-	if _, err := checkShape(raw, a.core.cfg.API.MaxDepth, c.reserved.Take); err != nil {
+	if _, err := checkShape(raw, a.core.Cfg.API.MaxDepth, c.Reserved.Take); err != nil {
 		return nil, err
 	}
 	at, found, err := yql.Member(raw, name)
 	if err != nil {
-		return nil, badRequest("the body is not the JSON that is expected here: %v", err)
+		return nil, core.BadRequest("the body is not the JSON that is expected here: %v", err)
 	}
 	around := raw
 	if found {
@@ -231,7 +232,7 @@ func (a *httpAPI) decodeAroundNow(c *call, raw []byte, name string, into any) (l
 	case len(list) == 0, list[0] == 'n':
 		return nil, nil
 	case list[0] != '[':
-		return nil, badRequest("%s: a list is expected here", name)
+		return nil, core.BadRequest("%s: a list is expected here", name)
 	}
 	return list, nil
 }
@@ -240,7 +241,7 @@ func (a *httpAPI) decodeAroundNow(c *call, raw []byte, name string, into any) (l
 func unfit(err error) error {
 	e, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok {
-		return badRequest("the body is not the JSON that is expected here: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return core.BadRequest("the body is not the JSON that is expected here: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	var path []string
 	for part := range strings.SplitSeq(e.Field, ".") {
@@ -252,13 +253,13 @@ func unfit(err error) error {
 	if field == "" {
 		field = "the body"
 	}
-	return badRequest("%s: a JSON %s does not fit here", field, e.Value)
+	return core.BadRequest("%s: a JSON %s does not fit here", field, e.Value)
 }
 
 // jsonValues are values that came as JSON.
 type jsonValues map[string]json.RawMessage
 
-func (j jsonValues) names() []string {
+func (j jsonValues) Names() []string {
 	names := make([]string, 0, len(j))
 	for name := range j {
 		names = append(names, name)
@@ -266,14 +267,14 @@ func (j jsonValues) names() []string {
 	return names
 }
 
-func (j jsonValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
+func (j jsonValues) Typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 	return yql.ParamJSON(j[name], t)
 }
 
-func (j jsonValues) addScalar(*upstream.Params, string, string, *Ydb.Type) bool { return false }
+func (j jsonValues) AddScalar(*upstream.Params, string, string, *Ydb.Type) bool { return false }
 
-func (st jsonStatement) spec(stats string, l *jsonLimits) spec {
-	return spec{sql: st.SQL, params: jsonValues(st.Params), types: st.Types, stats: stats, limits: l.limits()}
+func (st jsonStatement) spec(stats string, l *jsonLimits) core.Spec {
+	return core.Spec{SQL: st.SQL, Params: jsonValues(st.Params), Types: st.Types, Stats: stats, Limits: l.limits()}
 }
 
 // format reads how the caller wants its rows: from the body, else from headers,
@@ -285,14 +286,14 @@ func (x *exchange) format(body jsonFormat, arrays bool) (format, error) {
 	case "objects", "arrays":
 		f.arrays = rows == "arrays"
 	default:
-		return f, badRequest("rows: %.40q; must be one of objects, arrays", rows)
+		return f, core.BadRequest("rows: %.40q; must be one of objects, arrays", rows)
 	}
 	switch ints := x.choice(body.Ints, headerInts, "ints"); ints {
 	case "", "string":
 	case "number":
 		f.json.Ints = yql.IntsAsNumbers
 	default:
-		return f, badRequest("ints: %.40q; must be one of string, number", ints)
+		return f, core.BadRequest("ints: %.40q; must be one of string, number", ints)
 	}
 	return f, nil
 }

@@ -3,6 +3,7 @@ package facade
 import (
 	"bytes"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -14,7 +15,7 @@ type jsonRows struct {
 	take  func(int) string // see checkShape
 }
 
-func (r jsonRows) each(f func(row []byte) error) error {
+func (r jsonRows) Each(f func(row []byte) error) error {
 	if !r.lines {
 		if len(r.raw) == 0 {
 			return nil
@@ -31,17 +32,17 @@ func (r jsonRows) each(f func(row []byte) error) error {
 	return nil
 }
 
-func (r jsonRows) first(row []byte) error {
+func (r jsonRows) First(row []byte) error {
 	switch {
 	case row[0] != '{':
-		return badRequest("rows[0]: it is not a JSON object")
+		return core.BadRequest("rows[0]: it is not a JSON object")
 	case bytes.HasPrefix(bytes.TrimSpace(row[1:]), []byte("}")):
-		return atRow(errNoColumns, 0)
+		return core.AtRow(core.ErrNoColumns, 0)
 	}
-	return errSome
+	return core.ErrSome
 }
 
-func (r jsonRows) read(columns *yql.Rows, row []byte, into *yql.Cells) error {
+func (r jsonRows) Read(columns *yql.Rows, row []byte, into *yql.Cells) error {
 	if r.lines {
 		if _, err := checkShape(row, r.depth, r.take); err != nil {
 			return err

@@ -3,6 +3,8 @@ package facade
 import (
 	"bytes"
 	"encoding/json"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 )
 
 // checkShape refuses JSON that nests deeper than limit, or has an object with
@@ -16,7 +18,7 @@ func checkShape(raw []byte, limit int, take func(int) string) (values int, err e
 // checkRequest is checkShape of a request. It also refuses names like "Idempotent",
 // which a decoder would take for the request's own, and more parameters, types or statements than are allowed: those of
 // a long list would be decoded for nothing.
-func checkRequest(raw []byte, api API, take func(int) string) (values int, err error) {
+func checkRequest(raw []byte, api core.API, take func(int) string) (values int, err error) {
 	return checkNames(raw, api.MaxDepth, &shape{ours: true, api: api, take: take})
 }
 
@@ -34,19 +36,19 @@ func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
 			name := raw[begin:min(i+1, len(raw))]
 			switch seen.add(name) {
 			case nameTwice:
-				return 0, badRequest("the member %.64s stands twice in one object", name)
+				return 0, core.BadRequest("the member %.64s stands twice in one object", name)
 			case nameNoRoom:
-				return 0, tooMuch(seen.why)
+				return 0, core.TooMuch(seen.why)
 			case nameTooMany:
-				return 0, faultf(codeLimit, "an object has more than %d members", mostMembers)
+				return 0, core.Faultf(core.CodeLimit, "an object has more than %d members", mostMembers)
 			case nameForeign:
-				return 0, badRequest("the member %.64s is not known here: names of members are in lower case", name)
+				return 0, core.BadRequest("the member %.64s is not known here: names of members are in lower case", name)
 			}
 		case '{', '[':
 			values++
 			seen.open(raw[i] == '{')
 			if len(seen.levels) > limit {
-				return 0, overLimit("depth of the JSON", limit, limit, "api.max_depth")
+				return 0, core.OverLimit("depth of the JSON", limit, limit, "api.max_depth")
 			}
 		case '}', ']':
 			seen.close()
@@ -71,8 +73,8 @@ const memberCost = 96
 
 // shape knows the names of the members of every object that is open.
 type shape struct {
-	ours   bool // the outermost value is a request
-	api    API  // its bounds, if it is
+	ours   bool     // the outermost value is a request
+	api    core.API // its bounds, if it is
 	levels []level
 	names  [][]byte            // of all of them, quotes included, innermost last
 	spare  map[string]struct{} // an empty one; nil: there is none
@@ -111,13 +113,13 @@ type level struct {
 	many   map[string]struct{}
 	room   int // names for which many has taken memory
 
-	bound   bound // of how many entries there may be
-	entries int   // that have ended
-	next    bound // of what the member has that came last
+	bound   core.Bound // of how many entries there may be
+	entries int        // that have ended
+	next    core.Bound // of what the member has that came last
 }
 
 func (m *shape) open(object bool) {
-	ours, bound := m.ours, bound{}
+	ours, bound := m.ours, core.Bound{}
 	if n := len(m.levels); n > 0 {
 		ours, bound = m.levels[n-1].within, m.levels[n-1].next
 	}
@@ -146,8 +148,8 @@ func (m *shape) next() error {
 	}
 	p := &m.levels[len(m.levels)-1]
 	p.due = p.object
-	if p.entries++; p.entries >= p.bound.most && p.bound.most > 0 {
-		return p.bound.exceeded()
+	if p.entries++; p.entries >= p.bound.Most && p.bound.Most > 0 {
+		return p.bound.Exceeded()
 	}
 	return nil
 }
@@ -181,7 +183,7 @@ func (m *shape) add(name []byte) int {
 				return nameForeign
 			}
 		}
-		p.next = m.api.boundOf(string(bytes.Trim(name, `"`)))
+		p.next = m.api.BoundOf(string(bytes.Trim(name, `"`)))
 		switch string(name) {
 		case `"tx"`, `"begin"`, `"limits"`, `"statements"`:
 			p.within = true

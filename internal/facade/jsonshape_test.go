@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
@@ -50,8 +51,8 @@ func TestShapeOfJSON(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := checkShape([]byte(tt.json), 8, nil)
 			if err == nil && !strings.HasPrefix(tt.name, "wide") && tt.name != "quotes_in_names" && tt.name != "no_json" {
-				if _, err = checkRequest([]byte(tt.json), API{MaxDepth: 8, MaxParams: 3, MaxStatements: 2}, nil); err != nil {
-					err = fmt.Errorf("request: %s", strings.TrimPrefix(err.(*fault).message, "the member "))
+				if _, err = checkRequest([]byte(tt.json), core.API{MaxDepth: 8, MaxParams: 3, MaxStatements: 2}, nil); err != nil {
+					err = fmt.Errorf("request: %s", strings.TrimPrefix(err.(*core.Fault).Message, "the member "))
 				}
 			}
 			switch {
@@ -116,20 +117,20 @@ func TestManyMembersTakeWhatIsCounted(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
 		most       int // bytes
-		want       *Code
+		want       *core.Code
 	}{
 		{"few", object(fewMembers - 1), 0, nil},
 		{"rows of many columns", `[` + strings.Repeat(object(2*fewMembers-2)+`,`, 1000) + `0]`, 2 * fewMembers * memberCost, nil},
 		{"many", object(5000), 8192 * memberCost, nil},
 		{"one within the other", strings.Repeat(`{"a":`+object(40)+`,"b":`, 5), 5 * 2 * fewMembers * memberCost, nil},
 		{"one after the other", `[` + object(9000) + `,{"a":` + object(9000) + `}]`, room, nil},
-		{"within each other, more than there is memory for", strings.Repeat(object(5000)[:len(object(5000))-1]+`,"x":`, 3), room, codeMemory},
-		{"too many", object(mostMembers), mostMembers * memberCost, codeLimit},
+		{"within each other, more than there is memory for", strings.Repeat(object(5000)[:len(object(5000))-1]+`,"x":`, 3), room, core.CodeMemory},
+		{"too many", object(mostMembers), mostMembers * memberCost, core.CodeLimit},
 	} {
 		most = 0
 		_, err := checkShape([]byte(tt.text), 10, take)
-		f, _ := err.(*fault)
-		if (f == nil) != (tt.want == nil) || f != nil && f.code != tt.want || most > tt.most || held != 0 {
+		f, _ := err.(*core.Fault)
+		if (f == nil) != (tt.want == nil) || f != nil && f.Code != tt.want || most > tt.most || held != 0 {
 			t.Errorf("%s: %v, at most %d bytes (want %d), %d at the end", tt.name, err, most, tt.most, held)
 		}
 	}

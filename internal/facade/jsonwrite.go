@@ -9,7 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -68,12 +70,12 @@ func (p *pieces) held() int {
 	return n
 }
 
-func (j *jsonSink) begin(_ context.Context, columns *yql.Columns) error {
+func (j *jsonSink) Begin(_ context.Context, columns *yql.Columns) error {
 	j.sets = append(j.sets, &jsonSet{columns: columns})
 	return nil
 }
 
-func (j *jsonSink) rows(_ context.Context, rows [][]byte) (err error) {
+func (j *jsonSink) Rows(_ context.Context, rows [][]byte) (err error) {
 	set := j.sets[len(j.sets)-1]
 	for _, row := range rows {
 		b := set.rows.last
@@ -88,16 +90,16 @@ func (j *jsonSink) rows(_ context.Context, rows [][]byte) (err error) {
 	return nil
 }
 
-func (j *jsonSink) held() (n int) {
+func (j *jsonSink) Held() (n int) {
 	for _, set := range j.sets {
 		n += set.rows.held()
 	}
 	return n
 }
 
-func (j *jsonSink) cut() { j.sets[len(j.sets)-1].cut = true }
+func (j *jsonSink) Cut() { j.sets[len(j.sets)-1].cut = true }
 
-func (j *jsonSink) again() bool {
+func (j *jsonSink) Again() bool {
 	j.sets = nil
 	return true
 }
@@ -139,7 +141,7 @@ func (f format) appendRow(b []byte, columns *yql.Columns, row []byte) (_ []byte,
 	} else {
 		b, err = columns.AppendObject(b, row, f.json)
 	}
-	return b, badAnswer(err)
+	return b, core.BadAnswer(err)
 }
 
 // appendText writes a JSON string.
@@ -221,12 +223,12 @@ func appendFloat(b []byte, f float64) []byte {
 }
 
 // appendProblem writes a fault as RFC 9457 has it, with the members of sidecarv1.Error.
-func appendProblem(b []byte, f *fault, traceID string) []byte {
-	body := f.proto(traceID)
+func appendProblem(b []byte, f *core.Fault, traceID string) []byte {
+	body := f.Proto(traceID)
 	b = append(b, `{"type":`...)
 	b = appendText(b, "urn:ydb-sidecar:"+body.Code)
 	b = append(b, `,"title":`...)
-	b = appendText(b, f.code.Title)
+	b = appendText(b, f.Code.Title)
 	b = append(b, `,"detail":`...)
 	b = appendText(b, body.Message)
 	b = append(b, ',')
@@ -234,8 +236,8 @@ func appendProblem(b []byte, f *fault, traceID string) []byte {
 }
 
 // appendOutcome writes the members tx, info and stats, as far as there are such.
-func appendOutcome(b []byte, done outcome, info *sidecarv1.Info) []byte {
-	b = appendMember(b, "tx", done.tx)
+func appendOutcome(b []byte, done core.Outcome, info *sidecarv1.Info) []byte {
+	b = appendMember(b, "tx", done.Tx)
 	b = appendMember(b, "info", info)
-	return appendMember(b, "stats", done.stats)
+	return appendMember(b, "stats", done.Stats)
 }

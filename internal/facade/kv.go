@@ -13,23 +13,24 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // keyValue is the key-value API: rows of open tables, by their keys.
 type keyValue struct {
-	core   *coreService
+	core   *core.Service
 	cfg    KV
 	tables map[string]*kvTable // the open ones, by name; fixed
 }
 
 // open opens the tables of the settings. It is called once, before the first call.
-func (k *keyValue) open(s *coreService, cfg KV) error {
+func (k *keyValue) open(s *core.Service, cfg KV) error {
 	k.core, k.cfg = s, cfg
 	k.tables = make(map[string]*kvTable, len(cfg.Tables))
 	for _, entry := range cfg.Tables {
-		path, err := k.core.absolute(entry.Path, entry.Name)
+		path, err := k.core.Absolute(entry.Path, entry.Name)
 		if err != nil {
 			return fmt.Errorf("kv.tables: %w", err)
 		}
@@ -48,14 +49,14 @@ func (k *keyValue) table(name string) (*kvTable, error) {
 	if t := k.tables[name]; t != nil {
 		return t, nil
 	}
-	return nil, faultf(codeTableNotOpen, "table: %.64q is not open", name)
+	return nil, core.Faultf(core.CodeTableNotOpen, "table: %.64q is not open", name)
 }
 
 // tableToWrite finds an open table for a call that writes.
 func (k *keyValue) tableToWrite(name string) (*kvTable, error) {
 	t, err := k.table(name)
 	if err == nil && t.ReadOnly {
-		return nil, faultf(codeReadOnly, "table: %.64q is open to be read alone", name)
+		return nil, core.Faultf(core.CodeReadOnly, "table: %.64q is open to be read alone", name)
 	}
 	return t, err
 }
@@ -79,10 +80,10 @@ func (k *keyValue) id(t *kvTable, parts, size int, part func(i int, t *Ydb.Type)
 // fitsKey refuses an id that is none of a table's key.
 func (k *keyValue) fitsKey(t *kvTable, parts, size int) error {
 	if parts != len(t.Key) {
-		return badRequest("id: %d values; the key of %s has %d", parts, t.Name, len(t.Key))
+		return core.BadRequest("id: %d values; the key of %s has %d", parts, t.Name, len(t.Key))
 	}
 	if size > k.cfg.MaxID {
-		return faultf(codeKeyTooLarge, "id: %d bytes, at most %d are allowed (kv.max_id)", size, k.cfg.MaxID)
+		return core.Faultf(core.CodeKeyTooLarge, "id: %d bytes, at most %d are allowed (kv.max_id)", size, k.cfg.MaxID)
 	}
 	return nil
 }
@@ -95,11 +96,11 @@ type kvCall struct {
 }
 
 // enter lets a call in and gives it its deadline.
-func (k *keyValue) enter(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
-	c.collection = in.t.path
-	ctx, cancel, call, err := k.core.begin(ctx, c, in.timeout, in.priority)
+func (k *keyValue) enter(ctx context.Context, c *core.Call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
+	c.Collection = in.t.path
+	ctx, cancel, call, err := k.core.Begin(ctx, c, in.timeout, in.priority)
 	if err == nil {
-		if err = k.core.fresh(c); err != nil {
+		if err = k.core.Fresh(c); err != nil {
 			cancel()
 		}
 	}
@@ -107,7 +108,7 @@ func (k *keyValue) enter(ctx context.Context, c *call, in kvCall) (context.Conte
 }
 
 // begin lets a call in, gives it its deadline, and looks at the table, if nobody did yet.
-func (k *keyValue) begin(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
+func (k *keyValue) begin(ctx context.Context, c *core.Call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
 	ctx, cancel, call, err := k.enter(ctx, c, in)
 	if err != nil {
 		return nil, nil, call, err
@@ -122,13 +123,13 @@ func (k *keyValue) begin(ctx context.Context, c *call, in kvCall) (context.Conte
 // checked reports whether a table was found to be as its entry says: within api.cache_ttl (fresh), or at any time (good).
 func (k *keyValue) checked(t *kvTable) (fresh, good bool) {
 	at := t.checked.Load()
-	return at != 0 && time.Since(time.Unix(0, at)) < k.core.cfg.API.CacheTTL, at != 0
+	return at != 0 && time.Since(time.Unix(0, at)) < k.core.Cfg.API.CacheTTL, at != 0
 }
 
 // check compares a table with its entry in the settings: the first call does,
 // the first one after the database found a statement of ours strange, and one each
 // api.cache_ttl, because a table with another primary key takes our statements without a word.
-func (k *keyValue) check(ctx context.Context, c *call, call upstream.Call, t *kvTable) error {
+func (k *keyValue) check(ctx context.Context, c *core.Call, call upstream.Call, t *kvTable) error {
 	fresh, good := k.checked(t)
 	if fresh {
 		return nil
@@ -149,10 +150,10 @@ func (k *keyValue) check(ctx context.Context, c *call, call upstream.Call, t *kv
 	if fresh, good = k.checked(t); fresh {
 		return nil
 	}
-	d, err := k.core.describe(ctx, c, call, t.path)
+	d, err := k.core.Describe(ctx, c, call, t.path)
 	if err != nil {
-		f := t.fault(faultOf(err, deed{harmless: true}))
-		if good && f.code != codeTableMismatch {
+		f := t.fault(core.FaultOf(err, core.Deed{Harmless: true}))
+		if good && f.Code != core.CodeTableMismatch {
 			t.checked.Store(time.Now().UnixNano()) // it was good, and the call may do without
 			return nil
 		}
@@ -160,19 +161,19 @@ func (k *keyValue) check(ctx context.Context, c *call, call upstream.Call, t *kv
 	}
 	if err := t.fits(d); err != nil {
 		t.checked.Store(0)
-		return faultf(codeTableMismatch, "table %s: %v", t.Name, err)
+		return core.Faultf(core.CodeTableMismatch, "table %s: %v", t.Name, err)
 	}
 	t.checked.Store(time.Now().UnixNano())
 	return nil
 }
 
 // fault is f in the words of this face, where a missing table is no missing row.
-func (t *kvTable) fault(f *fault) *fault {
-	switch f.code {
-	case codeYDB(Ydb.StatusIds_SCHEME_ERROR):
+func (t *kvTable) fault(f *core.Fault) *core.Fault {
+	switch f.Code {
+	case core.CodeYDB(Ydb.StatusIds_SCHEME_ERROR):
 		t.checked.Store(0)
-		return f.with(func(f *fault) { f.code, f.message = codeTableMismatch, "table "+t.Name+": "+f.message })
-	case codeYDB(Ydb.StatusIds_GENERIC_ERROR), codeYDB(Ydb.StatusIds_BAD_REQUEST):
+		return f.With(func(f *core.Fault) { f.Code, f.Message = core.CodeTableMismatch, "table "+t.Name+": "+f.Message })
+	case core.CodeYDB(Ydb.StatusIds_GENERIC_ERROR), core.CodeYDB(Ydb.StatusIds_BAD_REQUEST):
 		t.checked.Store(0)
 	}
 	return f
@@ -190,19 +191,19 @@ type cells struct {
 // kvCells is a row, as the bytes of the Ydb.Value of each column.
 type kvCells [][]byte
 
-func (c *cells) begin(_ context.Context, columns *yql.Columns) error {
+func (c *cells) Begin(_ context.Context, columns *yql.Columns) error {
 	c.columns = columns.Of()
 	return nil
 }
 
-func (c *cells) rows(_ context.Context, rows [][]byte) error {
+func (c *cells) Rows(_ context.Context, rows [][]byte) error {
 	if c.all == nil {
 		c.all = c.one[:0]
 	}
 	for _, row := range rows {
 		items, err := yql.RowItems(bytes.Clone(row), make(kvCells, 0, len(c.columns)))
 		if err != nil {
-			return badAnswer(err)
+			return core.BadAnswer(err)
 		}
 		c.all = append(c.all, items)
 		c.bytes += len(row)
@@ -210,12 +211,12 @@ func (c *cells) rows(_ context.Context, rows [][]byte) error {
 	return nil
 }
 
-func (c *cells) cut() { c.full = true }
+func (c *cells) Cut() { c.full = true }
 
-// held counts values twice: they are there as they came, and as they go out.
-func (c *cells) held() int { return 2 * c.bytes }
+// Held counts values twice: they are there as they came, and as they go out.
+func (c *cells) Held() int { return 2 * c.bytes }
 
-func (c *cells) again() bool {
+func (c *cells) Again() bool {
 	*c = cells{}
 	return true
 }
@@ -239,7 +240,7 @@ func (c *cells) cell(row kvCells, name string) (cell, error) {
 			return cell{row[i], column.GetType()}, nil
 		}
 	}
-	return cell{}, badAnswer(errors.New("a column is missing"))
+	return cell{}, core.BadAnswer(errors.New("a column is missing"))
 }
 
 // kvRow is a row as it was read.
@@ -258,7 +259,7 @@ func (r kvRow) octets() (b []byte, null bool, err error) {
 	if err == nil {
 		b, null, err = yql.Octets(v, r.value.typ)
 	}
-	return b, null, badAnswer(err)
+	return b, null, core.BadAnswer(err)
 }
 
 // row takes a row of ours apart.
@@ -281,45 +282,45 @@ func (t *kvTable) version(c *cells, row kvCells) (string, error) {
 	}
 	v, err := at.value()
 	if err != nil {
-		return "", badAnswer(err)
+		return "", core.BadAnswer(err)
 	}
 	text, err := yql.AppendJSON(nil, v, at.typ, yql.JSONOptions{Ints: yql.IntsAsNumbers})
 	if err != nil || string(text) == "null" {
-		return "", badAnswer(err)
+		return "", core.BadAnswer(err)
 	}
 	return string(text), nil
 }
 
 // read runs a statement that reads.
-func (k *keyValue) read(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room) (*cells, error) {
+func (k *keyValue) read(ctx context.Context, c *core.Call, call upstream.Call, t *kvTable, st *core.Statement, own *core.Room) (*cells, error) {
 	var got cells
-	st.reads(&call)
-	report, err := k.core.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
-		_, err := run(ctx, session, st, modeSnapshotRO.single(), true, own, &got)
+	st.Reads(&call)
+	report, err := k.core.Deps.Driver.Do(ctx, call, func(ctx context.Context, session core.Session) error {
+		_, err := core.Run(ctx, session, st, core.ModeSnapshotRO.Single(), true, own, &got)
 		return err
 	})
-	c.note(report)
+	c.Note(report)
 	if err != nil {
-		return nil, t.fault(faultOf(err, deed{harmless: true, unsure: report.Unsure}))
+		return nil, t.fault(core.FaultOf(err, core.Deed{Harmless: true, Unsure: report.Unsure}))
 	}
 	if got.full {
-		return nil, overLimit("bytes of the values", k.core.cfg.API.MaxBytes, k.core.cfg.API.MaxBytes, "api.max_bytes")
+		return nil, core.OverLimit("bytes of the values", k.core.Cfg.API.MaxBytes, k.core.Cfg.API.MaxBytes, "api.max_bytes")
 	}
 	return &got, nil
 }
 
 // get reads one row. Without an error and without a row, the caller has it already.
-func (k *keyValue) get(ctx context.Context, c *call, in kvCall, key *upstream.Params, cond condition) (row kvRow, modified bool, err error) {
+func (k *keyValue) get(ctx context.Context, c *core.Call, in kvCall, key *upstream.Params, cond condition) (row kvRow, modified bool, err error) {
 	ctx, cancel, call, err := k.begin(ctx, c, in)
 	if err != nil {
 		return kvRow{}, false, err
 	}
 	defer cancel()
-	return k.row(ctx, c, call, in.t, &statement{sql: in.t.get, params: key}, k.core.room(c), cond)
+	return k.row(ctx, c, call, in.t, &core.Statement{SQL: in.t.get, Params: key}, k.core.Room(c), cond)
 }
 
 // row runs the statement that reads one row.
-func (k *keyValue) row(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room, cond condition) (row kvRow, modified bool, err error) {
+func (k *keyValue) row(ctx context.Context, c *core.Call, call upstream.Call, t *kvTable, st *core.Statement, own *core.Room, cond condition) (row kvRow, modified bool, err error) {
 	got, err := k.read(ctx, c, call, t, st, own)
 	if err != nil {
 		return kvRow{}, false, err
@@ -334,7 +335,7 @@ func (k *keyValue) row(ctx context.Context, c *call, call upstream.Call, t *kvTa
 	case !cond.matches(there, row.version):
 		return kvRow{}, false, conditionFailed(t, there)
 	case !there:
-		return kvRow{}, false, faultf(codeKeyNotFound, "there is no row with this id")
+		return kvRow{}, false, core.Faultf(core.CodeKeyNotFound, "there is no row with this id")
 	}
 	return row, cond.noneMatches(there, row.version), nil
 }
@@ -349,25 +350,25 @@ type kvFound struct {
 func (k *keyValue) count(ids int) error {
 	switch {
 	case ids == 0:
-		return badRequest("ids is empty")
+		return core.BadRequest("ids is empty")
 	case ids > k.cfg.MaxIDs:
-		return overLimit("ids", ids, k.cfg.MaxIDs, "kv.max_ids")
+		return core.OverLimit("ids", ids, k.cfg.MaxIDs, "kv.max_ids")
 	}
 	return nil
 }
 
 // batchGet reads several rows as they are at one moment, in the order of the ids.
-func (k *keyValue) batchGet(ctx context.Context, c *call, in kvCall, ids []kvID) ([]kvFound, error) {
+func (k *keyValue) batchGet(ctx context.Context, c *core.Call, in kvCall, ids []kvID) ([]kvFound, error) {
 	ctx, cancel, call, err := k.begin(ctx, c, in)
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	return k.rows(ctx, c, call, in.t, in.t.batch(ids), k.core.room(c), ids)
+	return k.rows(ctx, c, call, in.t, in.t.batch(ids), k.core.Room(c), ids)
 }
 
 // rows runs the statement that reads several rows.
-func (k *keyValue) rows(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room, ids []kvID) ([]kvFound, error) {
+func (k *keyValue) rows(ctx context.Context, c *core.Call, call upstream.Call, t *kvTable, st *core.Statement, own *core.Room, ids []kvID) ([]kvFound, error) {
 	got, err := k.read(ctx, c, call, t, st, own)
 	if err != nil {
 		return nil, err
@@ -391,7 +392,7 @@ func (t *kvTable) assign(got *cells, ids []kvID) ([]kvFound, error) {
 				key, err = yql.AppendKey(key, v, part.typ)
 			}
 			if err != nil {
-				return nil, badAnswer(err)
+				return nil, core.BadAnswer(err)
 			}
 		}
 		rows[string(key)] = row
@@ -448,7 +449,7 @@ type kvWrite struct {
 // what is there, that is one statement and nobody looks.
 func (k *keyValue) put(t *kvTable, key *upstream.Params, value []byte, cond condition) (*kvWrite, error) {
 	if limit, setting := k.maxValue(t); len(value) > limit {
-		return nil, overLimit("bytes of the value", len(value), limit, setting)
+		return nil, core.OverLimit("bytes of the value", len(value), limit, setting)
 	}
 	params := key.Clone()
 	if err := params.AddRaw("$value", t.Value.Type, value); err != nil {
@@ -457,7 +458,7 @@ func (k *keyValue) put(t *kvTable, key *upstream.Params, value []byte, cond cond
 	switch t.Value.Type.GetTypeId() {
 	case Ydb.Type_JSON, Ydb.Type_JSON_DOCUMENT:
 		if !json.Valid(value) {
-			return nil, badRequest("value: it is not JSON, as column %s has to be", t.Value.Name)
+			return nil, core.BadRequest("value: it is not JSON, as column %s has to be", t.Value.Name)
 		}
 	}
 	w := &kvWrite{t: t, cond: cond, key: key, params: params}
@@ -491,8 +492,8 @@ func (k *keyValue) put(t *kvTable, key *upstream.Params, value []byte, cond cond
 }
 
 // run does a write.
-func (k *keyValue) run(ctx context.Context, c *call, in kvCall, w *kvWrite) (kvWritten, error) {
-	if err := tooMuch(c.reserved.Take(w.params.Size())); err != nil {
+func (k *keyValue) run(ctx context.Context, c *core.Call, in kvCall, w *kvWrite) (kvWritten, error) {
+	if err := core.TooMuch(c.Reserved.Take(w.params.Size())); err != nil {
 		return kvWritten{}, err
 	}
 	ctx, cancel, call, err := k.begin(ctx, c, in)
@@ -504,15 +505,15 @@ func (k *keyValue) run(ctx context.Context, c *call, in kvCall, w *kvWrite) (kvW
 }
 
 // statement is that of a write of one; nil: it is none.
-func (w *kvWrite) statement() *statement {
+func (w *kvWrite) statement() *core.Statement {
 	if w.alone == "" {
 		return nil
 	}
-	return &statement{sql: w.alone, params: w.params}
+	return &core.Statement{SQL: w.alone, Params: w.params}
 }
 
 // write does a write in a call that has begun. alone is w.statement().
-func (k *keyValue) write(ctx context.Context, c *call, call upstream.Call, w *kvWrite, alone *statement) (kvWritten, error) {
+func (k *keyValue) write(ctx context.Context, c *core.Call, call upstream.Call, w *kvWrite, alone *core.Statement) (kvWritten, error) {
 	if alone == nil {
 		if err := k.writeLooking(ctx, c, call, w); err != nil {
 			return kvWritten{}, err
@@ -520,17 +521,17 @@ func (k *keyValue) write(ctx context.Context, c *call, call upstream.Call, w *kv
 		return w.done, nil
 	}
 	call.Idempotent = w.again
-	report, err := k.core.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
-		_, err := run(ctx, session, alone, modeSerializable.single(), false, nil, &cells{})
+	report, err := k.core.Deps.Driver.Do(ctx, call, func(ctx context.Context, session core.Session) error {
+		_, err := core.Run(ctx, session, alone, core.ModeSerializable.Single(), false, nil, &cells{})
 		return err
 	})
-	c.note(report)
+	c.Note(report)
 	if err == nil {
 		return w.done, nil
 	}
-	f := w.t.fault(faultOf(err, deed{harmless: call.Idempotent, unsure: report.Unsure}))
-	if w.cond.absent() && f.code == codeYDB(Ydb.StatusIds_PRECONDITION_FAILED) {
-		f = conditionFailed(w.t, true).with(func(g *fault) { g.unknown, g.cause = f.unknown, f.cause })
+	f := w.t.fault(core.FaultOf(err, core.Deed{Harmless: call.Idempotent, Unsure: report.Unsure}))
+	if w.cond.absent() && f.Code == core.CodeYDB(Ydb.StatusIds_PRECONDITION_FAILED) {
+		f = conditionFailed(w.t, true).With(func(g *core.Fault) { g.Unknown, g.Cause = f.Unknown, f.Cause })
 	}
 	return kvWritten{}, f
 }
@@ -538,13 +539,13 @@ func (k *keyValue) write(ctx context.Context, c *call, call upstream.Call, w *kv
 // writeLooking looks at a row and writes it, as one transaction. Only without a
 // condition is it repeated after a try that may have been kept: the repeat
 // would not find the row as the first try did.
-func (k *keyValue) writeLooking(ctx context.Context, c *call, call upstream.Call, w *kvWrite) error {
+func (k *keyValue) writeLooking(ctx context.Context, c *core.Call, call upstream.Call, w *kvWrite) error {
 	t, cond := w.t, w.cond
 	call.Idempotent = cond.match == nil && cond.noneMatch == nil
-	look := &statement{sql: t.look, params: w.key}
-	report, err := k.core.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
+	look := &core.Statement{SQL: t.look, Params: w.key}
+	report, err := k.core.Deps.Driver.Do(ctx, call, func(ctx context.Context, session core.Session) error {
 		var got cells
-		if _, err := run(ctx, session, look, modeSerializable.begin(false), true, nil, &got); err != nil {
+		if _, err := core.Run(ctx, session, look, core.ModeSerializable.Begin(false), true, nil, &got); err != nil {
 			return err
 		}
 		there, version := len(got.all) > 0, ""
@@ -564,12 +565,12 @@ func (k *keyValue) writeLooking(ctx context.Context, c *call, call upstream.Call
 		if sql == "" {
 			return session.Rollback(ctx)
 		}
-		_, err = run(ctx, session, &statement{sql: sql, params: w.params}, inside(session.TxID(), true), false, nil, &cells{})
+		_, err = core.Run(ctx, session, &core.Statement{SQL: sql, Params: w.params}, core.Inside(session.TxID(), true), false, nil, &cells{})
 		return err
 	})
-	c.note(report)
+	c.Note(report)
 	if err != nil {
-		return t.fault(faultOf(err, deed{harmless: call.Idempotent, unsure: report.Unsure}))
+		return t.fault(core.FaultOf(err, core.Deed{Harmless: call.Idempotent, Unsure: report.Unsure}))
 	}
 	return nil
 }
@@ -612,17 +613,17 @@ func (c condition) noneMatches(there bool, version string) bool {
 func (c condition) absent() bool { return c.match == nil && c.noneMatch != nil && c.noneMatch.any }
 
 // conditionFailed is the fault of a condition that the row does not meet.
-func conditionFailed(t *kvTable, there bool) *fault {
+func conditionFailed(t *kvTable, there bool) *core.Fault {
 	switch {
 	case !there:
-		return faultf(codeCondition, "there is no row with this id")
+		return core.Faultf(core.CodeCondition, "there is no row with this id")
 	case !t.versioned():
-		return faultf(codeCondition, "the row is there; %s has no version column (kv.tables), so that only * can be asked for", t.Name)
+		return core.Faultf(core.CodeCondition, "the row is there; %s has no version column (kv.tables), so that only * can be asked for", t.Name)
 	}
-	return faultf(codeCondition, "the row is there in another version")
+	return core.Faultf(core.CodeCondition, "the row is there in another version")
 }
 
 // atID says which of several ids a fault is about.
 func atID(i int, err error) error {
-	return faultOf(err, deed{}).with(func(f *fault) { f.message = "ids[" + strconv.Itoa(i) + "]: " + f.message })
+	return core.FaultOf(err, core.Deed{}).With(func(f *core.Fault) { f.Message = "ids[" + strconv.Itoa(i) + "]: " + f.Message })
 }

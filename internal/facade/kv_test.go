@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -332,7 +333,7 @@ func TestKVLooksAgain(t *testing.T) {
 		_, err := b.grpc.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
 		return err
 	}
-	later := func() { b.s.kv.tables["plain"].checked.Store(time.Now().Add(-b.s.core.cfg.API.CacheTTL).UnixNano()) }
+	later := func() { b.s.kv.tables["plain"].checked.Store(time.Now().Add(-b.s.core.Cfg.API.CacheTTL).UnixNano()) }
 	looks := func(want int) {
 		t.Helper()
 		if n := f.count(&f.described); n != want {
@@ -390,7 +391,7 @@ func TestKVIsOffWithoutTables(t *testing.T) {
 
 func TestKVWhileDraining(t *testing.T) {
 	b := start(t, withKV(t, plainEntry), shelf(t))
-	b.s.core.refuseNew()
+	b.s.core.RefuseNew()
 	b.each(t, func(t *testing.T, face contract.Client) {
 		_, err := face.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
 		refused(t, err, "DRAINING", true, false)
@@ -420,7 +421,7 @@ func TestKVRefusesWhatDoesNotFit(t *testing.T) {
 
 func TestKVSpansTellTheTableAndNoMore(t *testing.T) {
 	tracer, spans := traced(tracing.Config{}, tracing.Ratio(1))
-	b := start(t, withKV(t, "plain=t key=id:Utf8 value=v:String"), shelf(t), func(d *Deps) { d.Tracer = tracer })
+	b := start(t, withKV(t, "plain=t key=id:Utf8 value=v:String"), shelf(t), func(d *core.Deps) { d.Tracer = tracer })
 	const secret = "hunter2"
 	b.each(t, func(t *testing.T, face contract.Client) {
 		// Described with another key: what counts here is the span.
@@ -454,7 +455,7 @@ func TestKVSpansTellTheTableAndNoMore(t *testing.T) {
 // and the database sees no text but ours.
 func FuzzKV(f *testing.F) {
 	db := &fake{}
-	s, err := New(withKV(f, plainEntry, versionEntry, "b=t key=id:String value=v:String"), Deps{Driver: db, Database: "/local"})
+	s, err := New(withKV(f, plainEntry, versionEntry, "b=t key=id:String value=v:String"), core.Deps{Driver: db, Database: "/local"})
 	if err != nil {
 		f.Fatal(err)
 	}

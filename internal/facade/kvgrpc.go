@@ -6,7 +6,9 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -18,7 +20,7 @@ type keyValueServer struct {
 
 // Get reads one value.
 func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*sidecarv1.KvGetResponse, error) {
-	return unary(ctx, k.api, callKVGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvGetResponse, error) {
+	return unary(ctx, k.api, core.CallKVGet, req, func(ctx context.Context, c *core.Call) (*sidecarv1.KvGetResponse, error) {
 		t, id, err := k.api.getOf(req)
 		if err != nil {
 			return nil, err
@@ -40,8 +42,8 @@ func (a *grpcAPI) getOf(req *sidecarv1.KvGetRequest) (*kvTable, kvID, error) {
 	return t, id, err
 }
 
-func getResponse(t *kvTable, c *call, row kvRow, modified bool) (_ *sidecarv1.KvGetResponse, err error) {
-	res := &sidecarv1.KvGetResponse{Version: row.version, NotModified: !modified, ContentType: t.media(), Info: c.info}
+func getResponse(t *kvTable, c *core.Call, row kvRow, modified bool) (_ *sidecarv1.KvGetResponse, err error) {
+	res := &sidecarv1.KvGetResponse{Version: row.version, NotModified: !modified, ContentType: t.media(), Info: c.Info}
 	if modified {
 		res.Value, err = optional(row)
 	}
@@ -50,7 +52,7 @@ func getResponse(t *kvTable, c *call, row kvRow, modified bool) (_ *sidecarv1.Kv
 
 // Put writes one value.
 func (k keyValueServer) Put(ctx context.Context, req *sidecarv1.KvPutRequest) (*sidecarv1.KvPutResponse, error) {
-	return unary(ctx, k.api, callKVPut, req, func(ctx context.Context, c *call) (*sidecarv1.KvPutResponse, error) {
+	return unary(ctx, k.api, core.CallKVPut, req, func(ctx context.Context, c *core.Call) (*sidecarv1.KvPutResponse, error) {
 		w, err := k.api.putOf(req)
 		if err != nil {
 			return nil, err
@@ -72,19 +74,19 @@ func (a *grpcAPI) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
 	return a.kv.put(t, t.key(id), req.Value, conditionOf(req.Condition))
 }
 
-func putResponse(w kvWritten, c *call) *sidecarv1.KvPutResponse {
-	return &sidecarv1.KvPutResponse{Created: w.created, Version: w.version, Info: c.info}
+func putResponse(w kvWritten, c *core.Call) *sidecarv1.KvPutResponse {
+	return &sidecarv1.KvPutResponse{Created: w.created, Version: w.version, Info: c.Info}
 }
 
 // Delete deletes one row.
 func (k keyValueServer) Delete(ctx context.Context, req *sidecarv1.KvDeleteRequest) (*sidecarv1.KvDeleteResponse, error) {
-	return unary(ctx, k.api, callKVDelete, req, func(ctx context.Context, c *call) (*sidecarv1.KvDeleteResponse, error) {
+	return unary(ctx, k.api, core.CallKVDelete, req, func(ctx context.Context, c *core.Call) (*sidecarv1.KvDeleteResponse, error) {
 		w, err := k.api.deleteOf(req)
 		if err != nil {
 			return nil, err
 		}
 		_, err = k.api.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
-		return &sidecarv1.KvDeleteResponse{Info: c.info}, err
+		return &sidecarv1.KvDeleteResponse{Info: c.Info}, err
 	})
 }
 
@@ -102,7 +104,7 @@ func (a *grpcAPI) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
 
 // BatchGet reads several values.
 func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetRequest) (*sidecarv1.KvBatchGetResponse, error) {
-	return unary(ctx, k.api, callKVBatchGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvBatchGetResponse, error) {
+	return unary(ctx, k.api, core.CallKVBatchGet, req, func(ctx context.Context, c *core.Call) (*sidecarv1.KvBatchGetResponse, error) {
 		t, ids, err := k.api.batchOf(req)
 		if err != nil {
 			return nil, err
@@ -132,12 +134,12 @@ func (a *grpcAPI) batchOf(req *sidecarv1.KvBatchGetRequest) (*kvTable, []kvID, e
 	return t, ids, nil
 }
 
-func batchResponse(t *kvTable, c *call, ids []kvID, found []kvFound) (*sidecarv1.KvBatchGetResponse, error) {
-	res := &sidecarv1.KvBatchGetResponse{Info: c.info}
+func batchResponse(t *kvTable, c *core.Call, ids []kvID, found []kvFound) (*sidecarv1.KvBatchGetResponse, error) {
+	res := &sidecarv1.KvBatchGetResponse{Info: c.Info}
 	for i, f := range found {
 		id, err := idOf(t, ids[i])
 		if err != nil {
-			return nil, badAnswer(err)
+			return nil, core.BadAnswer(err)
 		}
 		if f.none {
 			res.Missing = append(res.Missing, id)
@@ -157,7 +159,7 @@ func (a *grpcAPI) id(t *kvTable, id *sidecarv1.KvId) (kvID, error) {
 	parts := id.GetColumns()
 	return a.kv.id(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
 		if deeper(parts[i], 2) { // a value, or one with its type
-			return nil, badRequest("id: %s is one value", yql.FormatType(t))
+			return nil, core.BadRequest("id: %s is one value", yql.FormatType(t))
 		}
 		return yql.FromValue(parts[i], t)
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -97,8 +98,8 @@ func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]b
 		return nil, err
 	}
 	limit, setting := a.kv.maxValue(t)
-	if limit > a.core.cfg.API.MaxBody {
-		limit, setting = a.core.cfg.API.MaxBody, "api.max_body"
+	if limit > a.core.Cfg.API.MaxBody {
+		limit, setting = a.core.Cfg.API.MaxBody, "api.max_body"
 	}
 	value, err := body(limit, setting)
 	if err != nil {
@@ -158,7 +159,7 @@ func (a *httpAPI) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into
 	name, ok := strings.CutSuffix(x.r.PathValue("table"), batchGetSuffix)
 	if !ok {
 		x.w.Header().Set("Allow", kvMethods)
-		return nil, nil, faultf(codeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q", kvMethods, name+batchGetSuffix)
+		return nil, nil, core.Faultf(core.CodeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q", kvMethods, name+batchGetSuffix)
 	}
 	t, err := a.kv.table(name)
 	if err != nil {
@@ -189,11 +190,11 @@ func (x *exchange) replyItems(t *kvTable, ids []kvID, found []kvFound) (err erro
 			items, err = appendItem(comma(items), t, ids[i], f.row)
 		}
 		if err != nil {
-			return badAnswer(err)
+			return core.BadAnswer(err)
 		}
 	}
 	b := append(append(items, missing...), ']')
-	return x.reply(mediaJSON, append(appendMember(b, "info", x.call.info), '}'))
+	return x.reply(mediaJSON, append(appendMember(b, "info", x.call.Info), '}'))
 }
 
 // comma separates an item from the one before.
@@ -210,7 +211,7 @@ func (a *httpAPI) id(t *kvTable, raw json.RawMessage) (kvID, error) {
 	parts := []json.RawMessage{raw}
 	if len(t.Key) > 1 {
 		if err := json.Unmarshal(raw, &parts); err != nil {
-			return nil, badRequest("id: want a list of %d values, one for each column of the key", len(t.Key))
+			return nil, core.BadRequest("id: want a list of %d values, one for each column of the key", len(t.Key))
 		}
 	}
 	return a.kv.id(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
@@ -253,11 +254,11 @@ func appendItem(b []byte, t *kvTable, id kvID, row kvRow) (_ []byte, err error) 
 func (a *httpAPI) kvRequest(x *exchange, t *kvTable) (kvID, condition, error) {
 	query, err := url.ParseQuery(x.r.URL.RawQuery)
 	if err != nil {
-		return nil, condition{}, badRequest("the query of the address: %v", err)
+		return nil, condition{}, core.BadRequest("the query of the address: %v", err)
 	}
 	for name := range query {
 		if name != "id" {
-			return nil, condition{}, badRequest("the query of the address has id only, not %.64q", name)
+			return nil, condition{}, core.BadRequest("the query of the address has id only, not %.64q", name)
 		}
 	}
 	parts, size := query["id"], 0
@@ -298,14 +299,14 @@ func tags(h http.Header, name string, how int) (*versions, error) {
 		quoted, isWeak := strings.CutPrefix(text, "W/")
 		tag, rest, ok := strings.Cut(strings.TrimPrefix(quoted, `"`), `"`)
 		if !ok || quoted[0] != '"' {
-			return nil, badRequest(`%s: want * or tags in quotes, such as "5"`, name)
+			return nil, core.BadRequest(`%s: want * or tags in quotes, such as "5"`, name)
 		}
 		if how == weak || !isWeak {
 			v.list = append(v.list, tag)
 		}
 		rest = strings.TrimLeft(rest, " \t")
 		if rest != "" && rest[0] != ',' {
-			return nil, badRequest("%s: want commas between tags", name)
+			return nil, core.BadRequest("%s: want commas between tags", name)
 		}
 		text = strings.TrimLeft(rest, " \t,")
 	}
@@ -329,12 +330,12 @@ func takes(t *kvTable, contentType string) error {
 	if err == nil && slices.Contains([]string{mediaOctets, own}, media) {
 		return nil
 	}
-	return faultf(codeMedia, "Content-Type %.100q; %s, %s or none is taken here", contentType, own, mediaOctets)
+	return core.Faultf(core.CodeMedia, "Content-Type %.100q; %s, %s or none is taken here", contentType, own, mediaOctets)
 }
 
 // refuseToWrite adds what is allowed to the refusal of a table that may not be written.
 func (x *exchange) refuseToWrite(err error) error {
-	if faultOf(err, deed{}).code == codeReadOnly {
+	if core.FaultOf(err, core.Deed{}).Code == core.CodeReadOnly {
 		x.w.Header().Set("Allow", "GET, HEAD")
 	}
 	return err

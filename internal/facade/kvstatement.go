@@ -10,6 +10,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -85,7 +86,7 @@ func (t *kvTable) key(id kvID) *upstream.Params {
 }
 
 // batch is the statement that reads several rows as they are at one moment.
-func (t *kvTable) batch(ids []kvID) *statement {
+func (t *kvTable) batch(ids []kvID) *core.Statement {
 	list := &Ydb.Value{Items: make([]*Ydb.Value, len(ids))}
 	for i, id := range ids {
 		if list.Items[i] = id[0]; len(id) > 1 {
@@ -94,7 +95,7 @@ func (t *kvTable) batch(ids []kvID) *statement {
 	}
 	params := new(upstream.Params)
 	params.Add("$keys", &Ydb.TypedValue{Type: t.keysType, Value: list})
-	return &statement{sql: t.batchGet, params: params}
+	return &core.Statement{SQL: t.batchGet, Params: params}
 }
 
 // kvDelete makes a deletion; a row that is not there is as good as deleted.
@@ -138,7 +139,7 @@ func (t *kvTable) next(old string) (*Ydb.TypedValue, error) {
 	if old == "" {
 		return t.first(), nil
 	}
-	spent := badRequest("the row has the highest version that column %s can hold; give it another one by a statement", t.Version.Name)
+	spent := core.BadRequest("the row has the highest version that column %s can hold; give it another one by a statement", t.Version.Name)
 	if t.Version.Type.GetTypeId() == Ydb.Type_INT64 {
 		n, err := strconv.ParseInt(old, 10, 64)
 		if err != nil || n == math.MaxInt64 {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 )
 
 func TestKVTableText(t *testing.T) {
@@ -51,7 +53,7 @@ func TestKVConfig(t *testing.T) {
 	}
 	for _, path := range []string{"../t", "/local/../t", "a/../../t"} {
 		cfg := withKV(t, "x="+path+" key=id:Uint64 value=v:String")
-		if _, err := New(cfg, Deps{Driver: &fake{}, Database: "/local"}); err == nil {
+		if _, err := New(cfg, core.Deps{Driver: &fake{}, Database: "/local"}); err == nil {
 			t.Errorf("%s is opened, which is outside of the database", path)
 		}
 	}

@@ -149,7 +149,7 @@ func TestBulkUpsert(t *testing.T) {
 		f.mu.Lock()
 		sent, f.described = nil, 0
 		f.mu.Unlock()
-		b.s.core.cached.forgetTable("/local/dir/items")
+		b.s.core.Cached.ForgetTable("/local/dir/items")
 		rows := []map[string]any{{"id": 1, "name": "a"}, {"id": 2, "n": nil}, {"id": 3, "name": nil}}
 		n, err := face.BulkUpsert(t.Context(), contract.Bulk{Table: "dir/items", Rows: rows})
 		if err != nil || n != 3 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 	"github.com/ydb-sidecar/sidecar/proof/short"
@@ -57,7 +58,7 @@ func TestShortMemory(t *testing.T) {
 		return all, nil
 	}}
 	g := tight(t)
-	b := start(t, small(), f, func(d *Deps) { d.Memory = g })
+	b := start(t, small(), f, func(d *core.Deps) { d.Memory = g })
 	b.each(t, func(t *testing.T, c contract.Client) {
 		ctx := t.Context()
 		if _, err := c.Execute(ctx, contract.Statement{SQL: "small", Mode: "snapshot_ro"}); err != nil {
@@ -85,8 +86,8 @@ func TestShortMemory(t *testing.T) {
 		}
 	})
 	for _, limit := range limits {
-		if limit != shortPartBytes {
-			t.Errorf("parts of %d bytes were asked for; want %d", limit, shortPartBytes)
+		if limit != core.ShortPartBytes {
+			t.Errorf("parts of %d bytes were asked for; want %d", limit, core.ShortPartBytes)
 		}
 	}
 	if st := g.State(); st.Refused < 4 || st.Slowed < 2*sets {
@@ -116,8 +117,8 @@ func TestTypesOfOneStatementHaveAnEnd(t *testing.T) {
 	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		return nil, nil
 	}}
-	b := start(t, Default(), f, func(d *Deps) { d.Requests = budget })
-	wide := "Tuple<" + strings.Repeat("Int8?,", mostTypes/2-10) + "Int8>?"
+	b := start(t, Default(), f, func(d *core.Deps) { d.Requests = budget })
+	wide := "Tuple<" + strings.Repeat("Int8?,", core.MostTypes/2-10) + "Int8>?"
 	var list []string
 	for range 3 {
 		list = append(list, fmt.Sprintf(`{"sql":"SELECT $p","params":{"p":null},"types":{"p":%q}}`, wide))
@@ -148,11 +149,11 @@ func TestTypesOfBatchesAreCounted(t *testing.T) {
 	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		return nil, nil
 	}}
-	wide := "Tuple<" + strings.Repeat("Int8?,", mostTypes/2-10) + "Int8>?"
+	wide := "Tuple<" + strings.Repeat("Int8?,", core.MostTypes/2-10) + "Int8>?"
 	body := fmt.Sprintf(`{"statements":[{"sql":"SELECT $p","params":{"p":null},"types":{"p":%q}}]}`, wide)
 	for most, want := range map[int64]string{4 << 20: "MEMORY_SHORT", 16 << 20: ""} {
 		budget := memguard.OfBytes(most)
-		b := start(t, Default(), f, func(d *Deps) { d.Requests = budget })
+		b := start(t, Default(), f, func(d *core.Deps) { d.Requests = budget })
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/batch", strings.NewReader(body))
 		r.Header.Set("Content-Type", mediaJSON)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -27,12 +28,12 @@ const endTimeout = time.Second
 // lineBytes is how much is gathered before it is handed to the connection.
 const lineBytes = 64 << 10
 
-func (a *httpAPI) stream(x *exchange, in executeRequest, body jsonFormat) error {
+func (a *httpAPI) stream(x *exchange, in core.ExecuteRequest, body jsonFormat) error {
 	f, err := x.format(body, true)
 	if err != nil {
 		return err
 	}
-	ctx, cancel, err := a.core.cfg.API.deadline(x.ctx, x.call.work, in.timeout, x.call.timeout)
+	ctx, cancel, err := a.core.Cfg.API.Deadline(x.ctx, x.call.Work, in.Timeout, x.call.Timeout)
 	if err != nil {
 		return err
 	}
@@ -42,16 +43,16 @@ func (a *httpAPI) stream(x *exchange, in executeRequest, body jsonFormat) error 
 	stop := whenOver(ctx, func() { x.sendBy(time.Now().Add(endTimeout)) })
 	defer stop()
 
-	in.streamed = true
+	in.Streamed = true
 	out := &ndjson{x: x, format: f, set: -1}
-	done, err := a.core.execute(ctx, x.call, in, out)
+	done, err := a.core.Execute(ctx, x.call, in, out)
 	if err == nil {
 		err = out.finish(ctx, done)
 	}
 	if err != nil && x.started {
 		// Too late for a status: the last line says it.
-		fault := faultOf(err, deed{})
-		out.buf = append(appendProblem(append(out.buf, `{"error":`...), fault, x.call.failing()), '}', '\n')
+		fault := core.FaultOf(err, core.Deed{})
+		out.buf = append(appendProblem(append(out.buf, `{"error":`...), fault, x.call.Failing()), '}', '\n')
 		_ = out.flush(ctx)
 	}
 	if x.started {
@@ -60,7 +61,7 @@ func (a *httpAPI) stream(x *exchange, in executeRequest, body jsonFormat) error 
 	return err
 }
 
-func (n *ndjson) begin(ctx context.Context, columns *yql.Columns) error {
+func (n *ndjson) Begin(ctx context.Context, columns *yql.Columns) error {
 	n.set++
 	n.columns = columns
 	n.buf = append(n.buf, '{')
@@ -73,7 +74,7 @@ func (n *ndjson) begin(ctx context.Context, columns *yql.Columns) error {
 	return n.flush(ctx)
 }
 
-func (n *ndjson) rows(ctx context.Context, rows [][]byte) (err error) {
+func (n *ndjson) Rows(ctx context.Context, rows [][]byte) (err error) {
 	for _, row := range rows {
 		start := len(n.buf)
 		if n.buf, err = n.format.appendRow(append(n.buf, `{"row":`...), n.columns, row); err != nil {
@@ -90,21 +91,21 @@ func (n *ndjson) rows(ctx context.Context, rows [][]byte) (err error) {
 	return n.flush(ctx)
 }
 
-func (n *ndjson) cut() {}
+func (n *ndjson) Cut() {}
 
-func (n *ndjson) again() bool { return !n.x.started }
+func (n *ndjson) Again() bool { return !n.x.started }
 
-func (n *ndjson) held() int { return 0 }
+func (n *ndjson) Held() int { return 0 }
 
 // finish sends the last line.
-func (n *ndjson) finish(ctx context.Context, done outcome) error {
+func (n *ndjson) finish(ctx context.Context, done core.Outcome) error {
 	if n.set < 0 {
 		n.buf = append(n.buf, `{"columns":[]}`+"\n"...) // DDL has no rows, but the form stays
 	}
 	n.buf = append(n.buf, `{"end":{"rows":`...)
-	n.buf = strconv.AppendUint(n.buf, done.rows, 10)
-	n.buf = strconv.AppendBool(append(n.buf, `,"truncated":`...), done.truncated)
-	n.buf = append(appendOutcome(n.buf, done, n.x.call.info), "}}\n"...)
+	n.buf = strconv.AppendUint(n.buf, done.Rows, 10)
+	n.buf = strconv.AppendBool(append(n.buf, `,"truncated":`...), done.Truncated)
+	n.buf = append(appendOutcome(n.buf, done, n.x.call.Info), "}}\n"...)
 	return n.write(ctx)
 }
 
@@ -115,14 +116,14 @@ func (n *ndjson) write(ctx context.Context) error {
 		h := n.x.w.Header()
 		h.Set("Content-Type", mediaNDJSON)
 		h.Set("Trailer", "Server-Timing")
-		n.x.call.status = http.StatusOK
+		n.x.call.Status = http.StatusOK
 		n.x.w.WriteHeader(http.StatusOK)
 	}
-	n.x.call.count(len(n.buf))
+	n.x.call.Count(len(n.buf))
 	_, err := n.x.w.Write(n.buf)
 	n.buf = n.buf[:0]
 	if err != nil {
-		return unread(ctx)
+		return core.Unread(ctx)
 	}
 	return nil
 }
@@ -133,7 +134,7 @@ func (n *ndjson) flush(ctx context.Context) error {
 		return err
 	}
 	if err := n.x.control.Flush(); err != nil {
-		return unread(ctx)
+		return core.Unread(ctx)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -55,7 +56,7 @@ func open(t *testing.T, s *Service) *opener {
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetUnencryptedHTTP2(true)
 	server.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
-		return WithConnection(ctx, Connection{Number: connections.Add(1)})
+		return core.WithConnection(ctx, core.Connection{Number: connections.Add(1)})
 	}
 	server.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 100_000}
 	var running sync.WaitGroup
@@ -186,7 +187,7 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const calls = 300
 			budget := memguard.OfBytes(1 << 30)
-			b := start(t, Default(), &fake{}, func(d *Deps) { d.Requests = budget })
+			b := start(t, Default(), &fake{}, func(d *core.Deps) { d.Requests = budget })
 			isCounted(t, nearly, func() (takes, counted int64) {
 				o := open(t, b.s)
 				before := inUse()
@@ -209,7 +210,7 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 func TestOpenCallsAreBounded(t *testing.T) {
 	const most, calls = 16 << 20, 10_000
 	budget := memguard.OfBytes(most)
-	b := start(t, Default(), &fake{}, func(d *Deps) { d.Requests = budget })
+	b := start(t, Default(), &fake{}, func(d *core.Deps) { d.Requests = budget })
 	o := open(t, b.s)
 	o.post(t, calls, func(int) []hpack.HeaderField { return nil })
 	bound := most / 2 / openCall
@@ -226,7 +227,7 @@ func TestOpenCallsAreBounded(t *testing.T) {
 func TestOpenCallsMakeRoom(t *testing.T) {
 	const most, calls = 4 << 20, 300
 	budget := memguard.OfBytes(most)
-	b := start(t, Default(), &fake{}, func(d *Deps) { d.Requests = budget })
+	b := start(t, Default(), &fake{}, func(d *core.Deps) { d.Requests = budget })
 	crowd, other := open(t, b.s), open(t, b.s)
 	none := func(int) []hpack.HeaderField { return nil }
 	crowd.post(t, calls, none)
@@ -259,7 +260,7 @@ func TestOpenCallsTakeNoPlace(t *testing.T) {
 // What ends a transaction is let in although others hold the memory: calls may wait for the session that it gives back.
 func TestEndsOfTransactionsAreLetIn(t *testing.T) {
 	budget := memguard.OfBytes(1 << 20)
-	b := start(t, Default(), &fake{}, func(d *Deps) { d.Requests = budget })
+	b := start(t, Default(), &fake{}, func(d *core.Deps) { d.Requests = budget })
 	for left := 1<<20 - 4<<10; left > 0; left -= 64 << 10 { // none has so much that it would leave the last eighth
 		others := new(memguard.Reservation)
 		others.Begin(budget, nil, 0)
@@ -282,7 +283,7 @@ func TestSilentBodiesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := memguard.OfBytes(64 << 10)
 		s, x := arriving(budget, 1000)
-		x.call.reserved.Take(20 << 10)
+		x.call.Reserved.Take(20 << 10)
 		ended, over := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(over)
@@ -291,7 +292,7 @@ func TestSilentBodiesMakeRoom(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for range 2 { // each of an app of its own
 			_, other := arriving(budget, 0)
-			if why := other.call.reserved.Take(30 << 10); why != "" {
+			if why := other.call.Reserved.Take(30 << 10); why != "" {
 				t.Error(why)
 			}
 		}

@@ -20,7 +20,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -59,7 +61,7 @@ func otherOf(t *testing.T, a, b *bench) door {
 	}
 	transport := &http.Transport{Protocols: &protocols, DisableCompression: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return web.DialContext(ctx) }}
-	b.s.SetOther(&OtherProcess{Instance: a.s.Instance(), GRPC: conn, HTTP: transport})
+	b.s.SetOther(&core.OtherProcess{Instance: a.s.Instance(), GRPC: conn, HTTP: transport})
 	t.Cleanup(func() {
 		_ = conn.Close()
 		transport.CloseIdleConnections()
@@ -157,8 +159,8 @@ func TestHandedOverCallsKeepTheirApp(t *testing.T) {
 		}
 		return all
 	}
-	a := start(t, small(), numbered(t), func(d *Deps) { d.Apps = registry() })
-	b := start(t, small(), numbered(t), func(d *Deps) { d.Apps = registry() })
+	a := start(t, small(), numbered(t), func(d *core.Deps) { d.Apps = registry() })
+	b := start(t, small(), numbered(t), func(d *core.Deps) { d.Apps = registry() })
 	join(t, a, b)
 	const bearer = "Bearer 0123456789abcdef0123456789abcdef"
 	status, _, text := send(t, http.MethodPost, a.base+"/v1/tx/begin", "{}", header("Authorization", bearer))
@@ -202,7 +204,7 @@ func TestHandedOverCallsDoNotCircle(t *testing.T) {
 	}
 	// Each believes that the other one has it.
 	for _, s := range []*Service{a.s, b.s} {
-		p := *s.core.other.get()
+		p := *s.core.Other.Get()
 		p.Instance = third.s.Instance()
 		s.SetOther(&p)
 	}
@@ -293,13 +295,13 @@ func TestOtherProcessThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	deaf := deafProcess{}
-	b.s.SetOther(&OtherProcess{Instance: a.s.Instance(), GRPC: deaf, HTTP: deaf})
+	b.s.SetOther(&core.OtherProcess{Instance: a.s.Instance(), GRPC: deaf, HTTP: deaf})
 	for _, face := range b.faces() {
 		began := time.Now()
 		_, err := face.Execute(t.Context(), contract.Statement{SQL: "A", Timeout: "20ms", Tx: &contract.TxSelector{ID: tx.ID}})
 		refused(t, err, "DEADLINE_EXCEEDED", true, false)
-		if took := time.Since(began); took < otherSlack {
-			t.Errorf("gave up after %v; the other process's own answer may take %v more than the call", took, otherSlack)
+		if took := time.Since(began); took < core.OtherSlack {
+			t.Errorf("gave up after %v; the other process's own answer may take %v more than the call", took, core.OtherSlack)
 		}
 	}
 }

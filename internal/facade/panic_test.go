@@ -23,8 +23,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -137,7 +139,7 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 	if state := b.s.State(); state.OpenCalls != 0 || state.Transactions != 0 {
 		t.Errorf("%+v after all", state)
 	}
-	for _, app := range b.s.core.deps.Apps.State([4]string{"a", "b", "c", "d"}) {
+	for _, app := range b.s.core.Deps.Apps.State([4]string{"a", "b", "c", "d"}) {
 		if app.Open != 0 {
 			t.Errorf("app %s has %d calls open", app.App, app.Open)
 		}
@@ -150,7 +152,7 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // A handler of gRPC outside of the calls of the API has the same protection.
 func TestPanicOfAnotherHandler(t *testing.T) {
-	s, err := New(small(), Deps{Driver: &fake{}, Database: "/local"})
+	s, err := New(small(), core.Deps{Driver: &fake{}, Database: "/local"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +181,7 @@ func (brokenCodec) Unmarshal(mem.BufferSlice, any) error { panic("broken") }
 
 // grpc-go decodes a request before it calls an interceptor.
 func TestPanicWhileARequestIsDecoded(t *testing.T) {
-	s, err := New(small(), Deps{Driver: &fake{}, Database: "/local"})
+	s, err := New(small(), core.Deps{Driver: &fake{}, Database: "/local"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,18 +1,19 @@
 package facade
 
 import (
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // protoRows are the octets of rows that came over gRPC, each with its tag and length.
 type protoRows []byte
 
-func (r protoRows) each(f func(row []byte) error) error {
+func (r protoRows) Each(f func(row []byte) error) error {
 	for number, row := range yql.Fields(r) {
 		switch {
-		case number == 0, number == fieldBulkRows && row == nil:
-			return badRequest("the message cannot be read: it is no BulkUpsertRequest")
-		case number == fieldBulkRows:
+		case number == 0, number == core.FieldBulkRows && row == nil:
+			return core.BadRequest("the message cannot be read: it is no BulkUpsertRequest")
+		case number == core.FieldBulkRows:
 			if err := f(row); err != nil {
 				return err
 			}
@@ -21,8 +22,8 @@ func (r protoRows) each(f func(row []byte) error) error {
 	return nil
 }
 
-func (r protoRows) first([]byte) error { return errSome }
+func (r protoRows) First([]byte) error { return core.ErrSome }
 
-func (r protoRows) read(columns *yql.Rows, row []byte, into *yql.Cells) error {
+func (r protoRows) Read(columns *yql.Rows, row []byte, into *yql.Cells) error {
 	return columns.Named(row, into)
 }

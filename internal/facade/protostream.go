@@ -6,8 +6,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -34,7 +36,7 @@ func newOutbox[M any](ctx context.Context, a *grpcAPI, stream interface{ Send(*M
 		return outbox[M]{direct: direct}
 	}
 	o := outbox[M]{queue: make(chan *M), failed: make(chan error, 1)}
-	a.core.senders.Go(func() {
+	a.core.Senders.Go(func() {
 		defer close(o.failed)
 		defer panics.Go("the sender of a stream")
 		// When the handler returns early, gRPC ends the stream and with it the Send that hangs.
@@ -52,7 +54,7 @@ func newOutbox[M any](ctx context.Context, a *grpcAPI, stream interface{ Send(*M
 func (o *outbox[M]) send(ctx context.Context, m *M) error {
 	if o.direct != nil {
 		if err := o.direct.Send(ctx, any(m).(proto.Message)); err != nil {
-			return unread(ctx)
+			return core.Unread(ctx)
 		}
 		return nil
 	}
@@ -60,9 +62,9 @@ func (o *outbox[M]) send(ctx context.Context, m *M) error {
 	case o.queue <- m:
 		return nil
 	case <-o.failed:
-		return unread(ctx)
+		return core.Unread(ctx)
 	case <-ctx.Done():
-		return unread(ctx)
+		return core.Unread(ctx)
 	}
 }
 
@@ -75,11 +77,11 @@ func (o *outbox[M]) close(ctx context.Context) error {
 	select {
 	case err, ok := <-o.failed:
 		if ok && err != nil {
-			return unread(ctx)
+			return core.Unread(ctx)
 		}
 		return nil
 	case <-ctx.Done():
-		return unread(ctx)
+		return core.Unread(ctx)
 	}
 }
 
@@ -89,8 +91,8 @@ type protoStream struct {
 	set     int
 	columns *yql.Columns
 	sent    bool
-	call    *call     // nil: nobody counts
-	chunks  [2][]byte // rows as octets: of the message that is sent, and of the one that is made
+	call    *core.Call // nil: nobody counts
+	chunks  [2][]byte  // rows as octets: of the message that is sent, and of the one that is made
 }
 
 func (a *grpcAPI) newStream(ctx context.Context, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
@@ -100,13 +102,13 @@ func (a *grpcAPI) newStream(ctx context.Context, stream grpc.ServerStreamingServ
 // send counts a message and hands it to the sender.
 func (p *protoStream) send(ctx context.Context, m *sidecarv1.ExecuteStreamResponse) error {
 	p.sent = true
-	if p.call != nil && p.call.app.Metered() {
-		p.call.count(proto.Size(m))
+	if p.call != nil && p.call.App.Metered() {
+		p.call.Count(proto.Size(m))
 	}
 	return p.outbox.send(ctx, m)
 }
 
-func (p *protoStream) begin(ctx context.Context, columns *yql.Columns) error {
+func (p *protoStream) Begin(ctx context.Context, columns *yql.Columns) error {
 	p.set++
 	p.columns = columns
 	return p.send(ctx, &sidecarv1.ExecuteStreamResponse{Part: &sidecarv1.ExecuteStreamResponse_Columns{
@@ -114,12 +116,12 @@ func (p *protoStream) begin(ctx context.Context, columns *yql.Columns) error {
 	}})
 }
 
-func (p *protoStream) rows(ctx context.Context, rows [][]byte) (err error) {
+func (p *protoStream) Rows(ctx context.Context, rows [][]byte) (err error) {
 	chunk := p.chunks[0][:0]
 	for _, row := range rows {
 		start := len(chunk)
 		if chunk, err = p.columns.AppendRow(chunk, row); err != nil {
-			return badAnswer(err)
+			return core.BadAnswer(err)
 		}
 		if start > 0 && len(chunk) > chunkBytes {
 			last := chunk[start:]
@@ -142,8 +144,8 @@ func (p *protoStream) sendRows(ctx context.Context, chunk []byte) ([]byte, error
 	}})
 }
 
-func (p *protoStream) cut() {}
+func (p *protoStream) Cut() {}
 
-func (p *protoStream) again() bool { return !p.sent }
+func (p *protoStream) Again() bool { return !p.sent }
 
-func (p *protoStream) held() int { return 0 }
+func (p *protoStream) Held() int { return 0 }

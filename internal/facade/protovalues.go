@@ -6,8 +6,10 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -17,11 +19,11 @@ type protoValues struct {
 	depth  int // how deep they may nest
 }
 
-func (a *grpcAPI) values(m map[string]*sidecarv1.Value) values {
-	return protoValues{m, a.core.cfg.API.MaxDepth}
+func (a *grpcAPI) values(m map[string]*sidecarv1.Value) core.Values {
+	return protoValues{m, a.core.Cfg.API.MaxDepth}
 }
 
-func (p protoValues) names() []string {
+func (p protoValues) Names() []string {
 	names := make([]string, 0, len(p.byName))
 	for name := range p.byName {
 		names = append(names, name)
@@ -29,16 +31,16 @@ func (p protoValues) names() []string {
 	return names
 }
 
-func (p protoValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
+func (p protoValues) Typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 	return protoTyped(name, p.byName[name], t, p.depth)
 }
 
-func (p protoValues) addScalar(*upstream.Params, string, string, *Ydb.Type) bool { return false }
+func (p protoValues) AddScalar(*upstream.Params, string, string, *Ydb.Type) bool { return false }
 
 // protoTyped converts a value that came over gRPC, which may be that deep.
 func protoTyped(name string, v *sidecarv1.Value, t *Ydb.Type, depth int) (*Ydb.TypedValue, error) {
 	if deeper(v, depth) {
-		return nil, overLimit("depth of "+name, depth, depth, "api.max_depth")
+		return nil, core.OverLimit("depth of "+name, depth, depth, "api.max_depth")
 	}
 	return yql.Param(v, t)
 }
@@ -94,7 +96,7 @@ type protoSet struct {
 	truncated bool
 }
 
-func (p *protoSink) begin(_ context.Context, columns *yql.Columns) error {
+func (p *protoSink) Begin(_ context.Context, columns *yql.Columns) error {
 	p.columns = columns
 	set := &p.first
 	if len(p.sets) == 0 {
@@ -107,14 +109,14 @@ func (p *protoSink) begin(_ context.Context, columns *yql.Columns) error {
 	return nil
 }
 
-func (p *protoSink) rows(_ context.Context, rows [][]byte) (err error) {
+func (p *protoSink) Rows(_ context.Context, rows [][]byte) (err error) {
 	last := p.sets[len(p.sets)-1]
 	if last.rows == nil {
 		last.rows = make([]byte, 0, roomOf(rows))
 	}
 	for _, row := range rows {
 		if last.rows, err = p.columns.AppendRow(last.rows, row); err != nil {
-			return badAnswer(err)
+			return core.BadAnswer(err)
 		}
 	}
 	return nil
@@ -128,10 +130,10 @@ func roomOf(rows [][]byte) (n int) {
 	return n
 }
 
-func (p *protoSink) cut() { p.sets[len(p.sets)-1].truncated = true }
+func (p *protoSink) Cut() { p.sets[len(p.sets)-1].truncated = true }
 
-// held counts rows twice: gRPC copies them into the answer.
-func (p *protoSink) held() (n int) {
+// Held counts rows twice: gRPC copies them into the answer.
+func (p *protoSink) Held() (n int) {
 	for i, set := range p.sets {
 		n += 2 * cap(set.rows)
 		if i == 0 && len(p.sets) > 1 {
@@ -141,7 +143,7 @@ func (p *protoSink) held() (n int) {
 	return n
 }
 
-func (p *protoSink) again() bool {
+func (p *protoSink) Again() bool {
 	*p = protoSink{}
 	return true
 }

@@ -7,8 +7,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -20,9 +22,9 @@ const mostRead = 64
 
 // readRequest is what was read of a call of Execute.
 type readRequest struct {
-	executeRequest
+	core.ExecuteRequest
 	values readValues
-	tx     txSelector
+	tx     core.TxSelector
 }
 
 // readValues are the parameters of a request that was read.
@@ -61,7 +63,7 @@ func (v *readValues) find(name string) *readValue {
 	return nil
 }
 
-func (v *readValues) names() []string {
+func (v *readValues) Names() []string {
 	names := make([]string, len(v.list))
 	for i := range v.list {
 		names[i] = v.list[i].name
@@ -69,7 +71,7 @@ func (v *readValues) names() []string {
 	return names
 }
 
-func (v *readValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
+func (v *readValues) Typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 	one := v.find(name)
 	value := one.value
 	if value == nil {
@@ -81,7 +83,7 @@ func (v *readValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 	return protoTyped(name, value, t, v.depth)
 }
 
-func (v *readValues) addScalar(p *upstream.Params, name, full string, t *Ydb.Type) bool {
+func (v *readValues) AddScalar(p *upstream.Params, name, full string, t *Ydb.Type) bool {
 	one := v.find(name)
 	return one.value == nil && p.AddScalar(full, one.octets, t)
 }
@@ -117,31 +119,31 @@ func (v *readValues) add(entry []byte) bool {
 func (r *readRequest) read(message []byte) bool {
 	// The fields of ExecuteRequest.
 	const sql, params, types, mode, tx, idempotent, timeout, limits, stats, priority = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-	r.params = &r.values
+	r.Params = &r.values
 	return eachField(message, func(f field) bool {
 		switch f.number {
 		case sql:
-			return f.text(&r.sql)
+			return f.text(&r.SQL)
 		case params:
 			return f.isBytes() && r.values.add(f.bytes)
 		case types:
 			return f.isBytes() && r.addType(f.bytes)
 		case mode:
-			return f.text(&r.mode)
+			return f.text(&r.Mode)
 		case tx:
-			once := r.executeRequest.tx == nil
-			r.executeRequest.tx = &r.tx
+			once := r.ExecuteRequest.Tx == nil
+			r.ExecuteRequest.Tx = &r.tx
 			return once && f.isBytes() && readSelector(&r.tx, f.bytes)
 		case idempotent:
-			return f.flag(&r.idempotent)
+			return f.flag(&r.Idempotent)
 		case timeout:
-			return f.text(&r.timeout)
+			return f.text(&r.Timeout)
 		case limits:
-			return f.isBytes() && readLimits(&r.limits, f.bytes)
+			return f.isBytes() && readLimits(&r.Limits, f.bytes)
 		case stats:
-			return f.text(&r.stats)
+			return f.text(&r.Stats)
 		case priority:
-			return f.text(&r.priority)
+			return f.text(&r.Priority)
 		}
 		return false
 	})
@@ -153,38 +155,38 @@ func (r *readRequest) addType(entry []byte) bool {
 	if !ok || !utf8.Valid(text) {
 		return false
 	}
-	if r.types == nil {
-		r.types = make(map[string]string)
+	if r.Types == nil {
+		r.Types = make(map[string]string)
 	}
-	r.types[string(name)] = string(text)
+	r.Types[string(name)] = string(text)
 	return true
 }
 
 // readSelector reads a TxSelector.
-func readSelector(t *txSelector, message []byte) bool {
+func readSelector(t *core.TxSelector, message []byte) bool {
 	const begin, id, seq, commit = 1, 2, 3, 4
 	return eachField(message, func(f field) bool {
 		switch f.number {
 		case begin:
-			once := !t.begin
-			t.begin = true
-			return once && f.isBytes() && readTexts(f.bytes, &t.mode)
+			once := !t.Begin
+			t.Begin = true
+			return once && f.isBytes() && readTexts(f.bytes, &t.Mode)
 		case id:
-			return f.text(&t.id)
+			return f.text(&t.ID)
 		case seq:
-			return f.whole(&t.seq)
+			return f.whole(&t.Seq)
 		case commit:
-			return f.flag(&t.commit)
+			return f.flag(&t.Commit)
 		}
 		return false
 	})
 }
 
 // readLimits reads a Limits, as if it followed those that were read before.
-func readLimits(l *limits, message []byte) bool {
+func readLimits(l *core.Limits, message []byte) bool {
 	const rows, bytes = 1, 2
 	return eachField(message, func(f field) bool {
-		return f.number == rows && f.whole(&l.rows) || f.number == bytes && f.whole(&l.bytes)
+		return f.number == rows && f.whole(&l.Rows) || f.number == bytes && f.whole(&l.Bytes)
 	})
 }
 

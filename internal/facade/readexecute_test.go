@@ -12,25 +12,27 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // readAs is everything that a request says, but for its values.
-func readAs(in executeRequest) string {
+func readAs(in core.ExecuteRequest) string {
 	tx := "none"
-	if in.tx != nil {
-		tx = fmt.Sprintf("%+v", *in.tx)
+	if in.Tx != nil {
+		tx = fmt.Sprintf("%+v", *in.Tx)
 	}
-	names := in.params.names()
+	names := in.Params.Names()
 	slices.Sort(names)
-	return fmt.Sprintf("%q %q %v %q %v %q tx %s, %t %q %q", in.sql, names, in.types, in.stats, in.limits, in.mode, tx, in.idempotent, in.timeout, in.priority)
+	return fmt.Sprintf("%q %q %v %q %v %q tx %s, %t %q %q", in.SQL, names, in.Types, in.Stats, in.Limits, in.Mode, tx, in.Idempotent, in.Timeout, in.Priority)
 }
 
 // FuzzReadExecute: a request that is read without messages says what its message does, and becomes the same parameters.
 func FuzzReadExecute(f *testing.F) {
-	s, err := New(Default(), Deps{})
+	s, err := New(Default(), core.Deps{})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -70,7 +72,7 @@ func FuzzReadExecute(f *testing.F) {
 		refused := proto.Unmarshal(b, &message)
 		request := slices.Clone(b)
 		var r readRequest
-		r.values.depth = s.core.cfg.API.MaxDepth
+		r.values.depth = s.core.Cfg.API.MaxDepth
 		if !r.read(request) {
 			return
 		}
@@ -79,33 +81,33 @@ func FuzzReadExecute(f *testing.F) {
 			t.Fatalf("%x was read; package proto: %v, with unknown fields: %v", b, refused, yql.Known(message.ProtoReflect()))
 		}
 		want := s.grpc.executeOf(&message)
-		if got, want := readAs(r.executeRequest), readAs(want); got != want {
+		if got, want := readAs(r.ExecuteRequest), readAs(want); got != want {
 			t.Fatalf("%x\n got %s\nwant %s", b, got, want)
 		}
 		if got, want := r.values.count(), valuesOf(&message); got != want {
 			t.Fatalf("%x has %d values; want %d", b, got, want)
 		}
 		for _, learnt := range []*Ydb.Type{nil, {Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT8}}} {
-			same := func(in spec) (*upstream.Params, int, error) {
+			same := func(in core.Spec) (*upstream.Params, int, error) {
 				now := make(map[string]*Ydb.Type)
-				for _, name := range in.params.names() {
+				for _, name := range in.Params.Names() {
 					if learnt != nil {
 						now[yql.ParamName(name)] = learnt
 					}
 				}
-				fresh, err := newCore(s.core.cfg, Deps{Caches: 1 << 20})
+				fresh, err := core.New(s.core.Cfg, core.Deps{Caches: 1 << 20})
 				if err != nil {
 					return nil, 0, err
 				}
-				return fresh.bind(in, true, now)
+				return fresh.Bind(in, true, now)
 			}
-			checkBound(t, b, r.spec, want.spec, same)
+			checkBound(t, b, r.Spec, want.Spec, same)
 		}
 	})
 }
 
 // checkBound compares the parameters of a request that was read without messages with those of its message.
-func checkBound(t *testing.T, request []byte, got, want spec, bind func(spec) (*upstream.Params, int, error)) {
+func checkBound(t *testing.T, request []byte, got, want core.Spec, bind func(core.Spec) (*upstream.Params, int, error)) {
 	t.Helper()
 	params, size, err := bind(got)
 	same, sameSize, bad := bind(want)
@@ -149,14 +151,14 @@ func TestUsualRequestsAreReadWithoutMessages(t *testing.T) {
 func TestAnswersAreEncoded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sets []*protoSet
-		done outcome
+		done core.Outcome
 		info *sidecarv1.Info
 	}{
 		"nothing":      {info: &sidecarv1.Info{}},
 		"an empty set": {sets: []*protoSet{{}}, info: &sidecarv1.Info{NodeId: 1, Attempts: 2, QueueMs: 0.5, AcquireMs: 1.5, HopMs: 2.5, ServerMs: 3.5, TraceId: "t", ConsumedUnits: proto.Uint64(0)}},
-		"rows":         {sets: []*protoSet{{rows: []byte{0x12, 0x00}, truncated: true}}, done: outcome{tx: &sidecarv1.Tx{Id: strings.Repeat("i", 200), ExpiresMs: 5}}, info: &sidecarv1.Info{TraceId: strings.Repeat("t", 200), ConsumedUnits: proto.Uint64(7)}},
+		"rows":         {sets: []*protoSet{{rows: []byte{0x12, 0x00}, truncated: true}}, done: core.Outcome{Tx: &sidecarv1.Tx{Id: strings.Repeat("i", 200), ExpiresMs: 5}}, info: &sidecarv1.Info{TraceId: strings.Repeat("t", 200), ConsumedUnits: proto.Uint64(7)}},
 		"two sets":     {sets: []*protoSet{{rows: []byte{0x12, 0x00}}, {truncated: true}}, info: &sidecarv1.Info{NodeId: 1}},
-		"statistics":   {sets: []*protoSet{{rows: []byte{0x12, 0x00}}}, done: outcome{stats: &sidecarv1.Stats{CpuUs: 1}, tx: &sidecarv1.Tx{}}, info: &sidecarv1.Info{NodeId: 1}},
+		"statistics":   {sets: []*protoSet{{rows: []byte{0x12, 0x00}}}, done: core.Outcome{Stats: &sidecarv1.Stats{CpuUs: 1}, Tx: &sidecarv1.Tx{}}, info: &sidecarv1.Info{NodeId: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			columns := yql.NewColumns([]*Ydb.Column{{Name: "id", Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}}})
@@ -164,7 +166,7 @@ func TestAnswersAreEncoded(t *testing.T) {
 			for _, set := range p.sets {
 				set.columns = columns.Header()
 			}
-			c := &call{info: tc.info}
+			c := &core.Call{Info: tc.info}
 			want, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.response(c, tc.done))
 			if err != nil {
 				t.Fatal(err)

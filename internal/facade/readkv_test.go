@@ -9,13 +9,15 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // FuzzReadKV: a request for a row that is read without a message says what its message does, and its key is the same.
 func FuzzReadKV(f *testing.F) {
-	s, err := New(Default(), Deps{})
+	s, err := New(Default(), core.Deps{})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -99,7 +101,7 @@ func TestAnswersOfRowsAreEncoded(t *testing.T) {
 		}
 		return v
 	}
-	c := &call{info: &sidecarv1.Info{NodeId: 3, TraceId: "t", HopMs: 1}}
+	c := &core.Call{Info: &sidecarv1.Info{NodeId: 3, TraceId: "t", HopMs: 1}}
 	same := func(name string, got []byte, want proto.Message) {
 		t.Helper()
 		b, err := proto.Marshal(want)
@@ -125,9 +127,9 @@ func TestAnswersOfRowsAreEncoded(t *testing.T) {
 	for _, done := range []kvWritten{{}, {created: true, version: "9"}} {
 		same("written", appendPut([]byte("before"), done, c), putResponse(done, c))
 	}
-	same("deleted", appendInfoAlone([]byte("before"), c.info), &sidecarv1.KvDeleteResponse{Info: c.info})
-	same("committed", appendInfoAlone([]byte("before"), c.info), &sidecarv1.CommitResponse{Info: c.info})
-	same("rolled back", appendInfoAlone([]byte("before"), c.info), &sidecarv1.RollbackResponse{Info: c.info})
+	same("deleted", appendInfoAlone([]byte("before"), c.Info), &sidecarv1.KvDeleteResponse{Info: c.Info})
+	same("committed", appendInfoAlone([]byte("before"), c.Info), &sidecarv1.CommitResponse{Info: c.Info})
+	same("rolled back", appendInfoAlone([]byte("before"), c.Info), &sidecarv1.RollbackResponse{Info: c.Info})
 	for m, want := range map[proto.Message]int{&sidecarv1.KvGetRequest{}: 5, &sidecarv1.KvPutRequest{}: 6, &sidecarv1.KvDeleteRequest{}: 5, &sidecarv1.KvId{}: 1, &sidecarv1.KvCondition{}: 2,
 		&sidecarv1.KvGetResponse{}: 5, &sidecarv1.KvPutResponse{}: 3, &sidecarv1.KvDeleteResponse{}: 1, &sidecarv1.BeginRequest{}: 3, &sidecarv1.BeginResponse{}: 2,
 		&sidecarv1.CommitRequest{}: 2, &sidecarv1.CommitResponse{}: 1, &sidecarv1.RollbackRequest{}: 2, &sidecarv1.RollbackResponse{}: 1} {

@@ -16,10 +16,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -113,7 +115,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
 func (a *grpcAPI) receive(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
 	err := panics.Call("the decoding of a request", func() error { return a.receiveNow(ctx, r, decode, into) })
 	if _, ok := errors.AsType[*panics.Error](err); ok {
-		return statusOf(faultOf(err, deed{harmless: true}), "")
+		return statusOf(core.FaultOf(err, core.Deed{Harmless: true}), "")
 	}
 	return err
 }
@@ -127,17 +129,17 @@ func (a *grpcAPI) receiveNow(ctx context.Context, r *received, decode func(any) 
 	}
 	r.size = len(raw)
 	md, _ := metadata.FromIncomingContext(ctx)
-	app, err := a.core.deps.Apps.Of(callerOf(ctx, incoming(md).Get, md.Get(headerToken)))
-	if err != nil || r.size > a.core.cfg.API.MaxBody {
+	app, err := a.core.Deps.Apps.Of(core.CallerOf(ctx, incoming(md).Get, md.Get(core.HeaderToken)))
+	if err != nil || r.size > a.core.Cfg.API.MaxBody {
 		return nil // the call says so
 	}
-	r.reserved.Begin(a.core.deps.Requests, &app.Held, 0)
-	if f, ok := errors.AsType[*fault](tooMuch(r.reserved.Take(len(raw)))); ok { // it may wait for the lane
+	r.reserved.Begin(a.core.Deps.Requests, &app.Held, 0)
+	if f, ok := errors.AsType[*core.Fault](core.TooMuch(r.reserved.Take(len(raw)))); ok { // it may wait for the lane
 		r.refused = f
 		return nil
 	}
-	err = a.core.inLane(ctx, r.size > lane.Large, func() error { return a.decodeOctets(r, raw, into) })
-	if f, ok := errors.AsType[*fault](err); ok {
+	err = a.core.InLane(ctx, r.size > lane.Large, func() error { return a.decodeOctets(r, raw, into) })
+	if f, ok := errors.AsType[*core.Fault](err); ok {
 		r.refused = f
 		return nil
 	}
@@ -154,15 +156,15 @@ func (a *grpcAPI) decodeOctets(r *received, raw []byte, into proto.Message) erro
 	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); !bulk {
 		n, ok := yql.Messages(d, raw, math.MaxInt)
 		if !ok {
-			return overLimit("depth of the request", a.core.cfg.API.MaxDepth, a.core.cfg.API.MaxDepth, "api.max_depth")
+			return core.OverLimit("depth of the request", a.core.Cfg.API.MaxDepth, a.core.Cfg.API.MaxDepth, "api.max_depth")
 		}
-		takes = (decodedTwice-1)*len(raw) + valueCost*n
+		takes = (core.DecodedTwice-1)*len(raw) + core.ValueCost*n
 	}
-	if err := tooMuch(r.reserved.Take(takes)); err != nil {
+	if err := core.TooMuch(r.reserved.Take(takes)); err != nil {
 		return err
 	}
 	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); bulk {
-		raw, r.rows = without(raw, fieldBulkRows)
+		raw, r.rows = without(raw, core.FieldBulkRows)
 	}
 	if err := proto.Unmarshal(raw, into); err != nil {
 		return status.Errorf(codes.Internal, "the request cannot be decoded: %v", err)
@@ -172,12 +174,12 @@ func (a *grpcAPI) decodeOctets(r *received, raw []byte, into proto.Message) erro
 
 // tooMany refuses more parameters, types or statements than a request may have, before any of them is decoded.
 func (a *grpcAPI) tooMany(d protoreflect.MessageDescriptor, message []byte) error {
-	var bounds [3]bound
+	var bounds [3]core.Bound
 	var numbers [3]protowire.Number
 	var counts [3]int
 	for i, name := range [...]protoreflect.Name{"params", "types", "statements"} {
 		if f := d.Fields().ByName(name); f != nil {
-			numbers[i], bounds[i] = f.Number(), a.core.cfg.API.boundOf(string(name))
+			numbers[i], bounds[i] = f.Number(), a.core.Cfg.API.BoundOf(string(name))
 		}
 	}
 	for number, inner := range yql.Fields(message) {
@@ -185,8 +187,8 @@ func (a *grpcAPI) tooMany(d protoreflect.MessageDescriptor, message []byte) erro
 		if inner == nil || i < 0 { // also at the end of what is no message: whoever decodes it says so
 			continue
 		}
-		if counts[i]++; counts[i] > bounds[i].most {
-			return bounds[i].exceeded()
+		if counts[i]++; counts[i] > bounds[i].Most {
+			return bounds[i].Exceeded()
 		}
 		if f := d.Fields().ByNumber(number); !f.IsMap() {
 			if err := a.tooMany(f.Message(), inner); err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
@@ -60,7 +61,7 @@ func refusing(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, small(), newWriter(t).fake, func(d *Deps) { d.Apps = all })
+	b := start(t, small(), newWriter(t).fake, func(d *core.Deps) { d.Apps = all })
 	for range 2 { // uses up the quota for minutes
 		send(t, "POST", b.base+"/v1/tx/begin", `{"timeout":"`+strings.Repeat("0", 1000)+`1s"}`, header("Authorization", "Bearer "+secretOfGreedy))
 	}
@@ -80,7 +81,7 @@ func TestEarlyRefusalsDoNotWaitForTheBody(t *testing.T) {
 			}
 			t.Run(tc.name+"_"+how, func(t *testing.T) {
 				if strings.HasPrefix(tc.name, "draining") {
-					b.s.core.refuseNew()
+					b.s.core.RefuseNew()
 					b.s.rows.engine.Drain()
 				}
 				conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
@@ -159,7 +160,7 @@ func TestEarlyRefusalsOverHTTP2(t *testing.T) {
 	for _, tc := range early {
 		t.Run(tc.name, func(t *testing.T) {
 			if strings.HasPrefix(tc.name, "draining") {
-				b.s.core.refuseNew()
+				b.s.core.RefuseNew()
 				b.s.rows.engine.Drain()
 			}
 			body, more := io.Pipe()

@@ -14,7 +14,9 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/proof/short"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -114,12 +116,12 @@ func TestNoDeadlineIsLaterThanTheStop(t *testing.T) {
 		"ingest": func(x *exchange) {
 			_ = (&ingestLines{api: &s.http, x: x, fed: make(chan struct{})}).opened(t.Context())
 		},
-		"refuse": func(x *exchange) { s.http.refuse(x, faultf(codeDeadline, "test"), "", true) },
+		"refuse": func(x *exchange) { s.http.refuse(x, core.Faultf(core.CodeDeadline, "test"), "", true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &timedReply{ResponseRecorder: httptest.NewRecorder()}
 			x := &exchange{w: d, r: httptest.NewRequestWithContext(t.Context(), "POST", "/v1/query", strings.NewReader("{}")), control: http.NewResponseController(d),
-				ctx: t.Context(), call: new(call), last: time.Now().Add(time.Millisecond)}
+				ctx: t.Context(), call: new(core.Call), last: time.Now().Add(time.Millisecond)}
 			do(x)
 			if len(d.all) == 0 {
 				t.Error("no deadline was set: this proves nothing")

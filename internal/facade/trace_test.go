@@ -12,6 +12,9 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
@@ -25,6 +28,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -131,7 +135,7 @@ type reported struct {
 	took time.Duration
 }
 
-func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error) {
+func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Context, core.Session) error) (upstream.Report, error) {
 	start := time.Now()
 	time.Sleep(r.took)
 	_, err := r.fake.Do(ctx, call, f)
@@ -155,7 +159,7 @@ func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Con
 // TestTheTreeOfARetriedCall also is what the tail keeps: the call was slow.
 func TestTheTreeOfARetriedCall(t *testing.T) {
 	tracer, rec := traced(tracing.Config{Slow: 5 * time.Millisecond}, tracing.Ratio(0))
-	b := start(t, small(), &fake{answer: echo}, func(d *Deps) {
+	b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) {
 		d.Driver, d.Tracer = reported{d.Driver.(*fake), 5 * time.Millisecond}, tracer
 	})
 	status, _, body := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, nil)
@@ -191,7 +195,7 @@ func TestTheTreeOfARetriedCall(t *testing.T) {
 // those of others do not.
 func TestTheTailKeepsFailedCalls(t *testing.T) {
 	tracer, rec := traced(tracing.Config{Errors: true}, tracing.Ratio(0))
-	b := start(t, small(), &fake{answer: echo}, func(d *Deps) { d.Tracer = tracer })
+	b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) { d.Tracer = tracer })
 	for _, c := range []struct {
 		path, body string
 		kept       bool
@@ -217,7 +221,7 @@ func TestTheCallsOfATransactionAreLinkedToIt(t *testing.T) {
 	}{"commit": {"/commit", "finished"}, "rollback": {"/rollback", "abandoned"}} {
 		t.Run(name, func(t *testing.T) {
 			tracer, rec := traced(tracing.Config{}, tracing.Ratio(1))
-			b := start(t, small(), &fake{answer: echo}, func(d *Deps) { d.Tracer = tracer })
+			b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) { d.Tracer = tracer })
 			_, _, body := send(t, "POST", b.base+"/v1/tx/begin", `{}`, nil)
 			id := between(t, body, `"id":"`, `"`)
 			send(t, "POST", b.base+"/v1/query", `{"sql":"S","tx":{"id":"`+id+`"}}`, nil)
@@ -264,7 +268,7 @@ func TestCallsThatAreNotRecordedAllocateNothingForIt(t *testing.T) {
 	tracer, _ := traced(tracing.Default(), tracing.Ratio(0))
 	var allocs [2]float64
 	for i, tracer := range []*tracing.Tracer{nil, tracer} {
-		s, err := New(Default(), Deps{Driver: db, Database: "/local", Tracer: tracer})
+		s, err := New(Default(), core.Deps{Driver: db, Database: "/local", Tracer: tracer})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +291,7 @@ func TestCallsThatAreNotRecordedAllocateNothingForIt(t *testing.T) {
 
 func TestEveryCallIsMeasured(t *testing.T) {
 	all := map[string]*latency.Durations{}
-	b := start(t, small(), &fake{answer: echo}, func(d *Deps) {
+	b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) {
 		d.Histogram = func(name, _, _ string, _ ...float64) *latency.Durations {
 			all[name] = latency.NewDurations(nil)
 			return all[name]
@@ -316,7 +320,7 @@ func TestEveryCallIsMeasured(t *testing.T) {
 func TestAnswersThatWereAskedForAreNoErrors(t *testing.T) {
 	all := map[string]*latency.Durations{}
 	tracer, rec := traced(tracing.Config{}, tracing.Ratio(1))
-	b := start(t, withKV(t, plainEntry), shelf(t), func(d *Deps) {
+	b := start(t, withKV(t, plainEntry), shelf(t), func(d *core.Deps) {
 		d.Tracer = tracer
 		d.Histogram = func(name, _, _ string, _ ...float64) *latency.Durations {
 			all[name] = latency.NewDurations(nil)
@@ -346,9 +350,9 @@ func TestAnswersThatWereAskedForAreNoErrors(t *testing.T) {
 		}
 	}
 	for unknown, want := range map[bool]bool{false: true, true: false} {
-		f := faultf(codeCondition, "").with(func(f *fault) { f.unknown = unknown })
-		if f.asked() != want {
-			t.Errorf("a condition that failed, outcome unknown %t: asked for %t", unknown, f.asked())
+		f := core.Faultf(core.CodeCondition, "").With(func(f *core.Fault) { f.Unknown = unknown })
+		if f.Asked() != want {
+			t.Errorf("a condition that failed, outcome unknown %t: asked for %t", unknown, f.Asked())
 		}
 	}
 }
@@ -356,7 +360,7 @@ func TestAnswersThatWereAskedForAreNoErrors(t *testing.T) {
 // TestSpansOfHTTP: they say what the conventions ask of spans of servers, and no id of a transaction.
 func TestSpansOfHTTP(t *testing.T) {
 	tracer, rec := traced(tracing.Config{}, tracing.Ratio(1))
-	b := start(t, withKV(t, plainEntry), shelf(t), func(d *Deps) { d.Tracer = tracer })
+	b := start(t, withKV(t, plainEntry), shelf(t), func(d *core.Deps) { d.Tracer = tracer })
 	for _, c := range []struct {
 		method, path, url, route string
 		status                   int64

@@ -17,14 +17,15 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 // unsure is a driver whose calls failed once before, with an unknown outcome.
-type unsure struct{ Driver }
+type unsure struct{ core.Driver }
 
-func (u unsure) Do(ctx context.Context, call upstream.Call, do func(context.Context, Session) error) (upstream.Report, error) {
+func (u unsure) Do(ctx context.Context, call upstream.Call, do func(context.Context, core.Session) error) (upstream.Report, error) {
 	r, err := u.Driver.Do(ctx, call, do)
 	r.Unsure = call.Idempotent
 	return r, err
@@ -36,7 +37,7 @@ func TestAnEarlierAttemptMayHaveBeenKept(t *testing.T) {
 	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		return nil, failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
 	}}
-	b := start(t, small(), f, func(d *Deps) { d.Driver = unsure{d.Driver} })
+	b := start(t, small(), f, func(d *core.Deps) { d.Driver = unsure{d.Driver} })
 	b.each(t, func(t *testing.T, c contract.Client) {
 		for _, idempotent := range []bool{false, true} {
 			_, err := c.Execute(t.Context(), contract.Statement{SQL: "S", Idempotent: idempotent})
@@ -55,7 +56,7 @@ func TestRowsWithoutAForm(t *testing.T) {
 		}}}, nil
 	}}
 	var log lockedText
-	b := start(t, small(), f, func(d *Deps) { d.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	b := start(t, small(), f, func(d *core.Deps) { d.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	b.each(t, func(t *testing.T, c contract.Client) {
 		_, err := c.Execute(t.Context(), contract.Statement{SQL: "S"})
 		refused(t, err, "INTERNAL", false, true)
@@ -157,7 +158,7 @@ func TestAHalfSentBodyHoldsUpNoStop(t *testing.T) {
 	}
 	_, _ = replies.ReadString('\n') // the empty line after 100
 	line, err := replies.ReadString('\n')
-	if !contains(line, "503") && time.Since(began) < cutLimit/2 { // a call that is later than that does not send its answer
+	if !contains(line, "503") && time.Since(began) < core.CutLimit/2 { // a call that is later than that does not send its answer
 		t.Errorf("%q, %v; want 503 DRAINING", line, err)
 	}
 }
@@ -165,7 +166,7 @@ func TestAHalfSentBodyHoldsUpNoStop(t *testing.T) {
 // TestTheDeadlineOfTheBodyEndsWithIt: the deadline of the body is not that of the call.
 func TestTheDeadlineOfTheBodyEndsWithIt(t *testing.T) {
 	cfg := small()
-	s, err := New(cfg, Deps{Driver: &fake{answer: echo}, Database: "/local"})
+	s, err := New(cfg, core.Deps{Driver: &fake{answer: echo}, Database: "/local"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +259,7 @@ func TestAnswersOfTransactionsAreNotLate(t *testing.T) {
 			return time.Since(since)
 		}
 		for _, sql := range []string{"HANGS", "FAILS", "ROLLBACK"} {
-			const most = 50*time.Millisecond + 2*failedTimeout
+			const most = 50*time.Millisecond + 2*core.FailedTimeout
 			took := answered(sql)
 			for tries := 1; took > most && tries < 10; tries++ {
 				took = min(took, answered(sql)) // the machine may have paused

@@ -9,13 +9,14 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/http1"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
 // HTTPTurn is a Turn of a request of HTTP.
 type HTTPTurn struct {
-	Turn
+	core.Turn
 	api    *httpAPI
 	x      exchange
 	raw    []byte // the body, in the turn in which the call begins
@@ -24,7 +25,7 @@ type HTTPTurn struct {
 
 // replying is the job of a request of HTTP.
 type replying interface {
-	job
+	core.Job
 	// over tells the job its turn, before anything else.
 	over(t *HTTPTurn)
 	// rest makes the first call, or waits for its answer, and answers the request.
@@ -64,7 +65,7 @@ func turnOf(r *http.Request) (*HTTPTurn, *route) {
 				HTTPTurn
 				querying
 			})
-			t.job = &t.querying
+			t.Job = &t.querying
 			t.over(&t.HTTPTurn)
 			return &t.HTTPTurn, routeOf["Execute"]
 		}
@@ -78,7 +79,7 @@ func turnOf(r *http.Request) (*HTTPTurn, *route) {
 			case end == "commit":
 				return turnFor("Commit", &endingHTTP{})
 			case end == "rollback":
-				return turnFor("Rollback", &endingHTTP{txEnding: txEnding{back: true}})
+				return turnFor("Rollback", &endingHTTP{Ending: core.Ending{Back: true}})
 			}
 			return nil, nil
 		}
@@ -89,13 +90,13 @@ func turnOf(r *http.Request) (*HTTPTurn, *route) {
 	}
 	switch r.Method {
 	case http.MethodGet:
-		return turnFor(callKVGet, new(kvGettingHTTP))
+		return turnFor(core.CallKVGet, new(kvGettingHTTP))
 	case http.MethodPut:
-		return turnFor(callKVPut, new(kvPuttingHTTP))
+		return turnFor(core.CallKVPut, new(kvPuttingHTTP))
 	case http.MethodDelete:
-		return turnFor(callKVDelete, new(kvDeletingHTTP))
+		return turnFor(core.CallKVDelete, new(kvDeletingHTTP))
 	case http.MethodPost:
-		return turnFor(callKVBatchGet, new(kvBatchGettingHTTP))
+		return turnFor(core.CallKVBatchGet, new(kvBatchGettingHTTP))
 	}
 	return nil, nil
 }
@@ -103,7 +104,7 @@ func turnOf(r *http.Request) (*HTTPTurn, *route) {
 // turnFor makes a turn of a job, and finds the route of its call.
 func turnFor(call string, j replying) (*HTTPTurn, *route) {
 	t := new(HTTPTurn)
-	t.job = j
+	t.Job = j
 	j.over(t)
 	return t, routeOf[call]
 }
@@ -120,22 +121,22 @@ func setPathValue(r *http.Request, name, value string) bool {
 // Begin begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
 // carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called. The body is not kept.
 func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
-	if a.core.client == nil || a.core.deps.Memory.Tight() || a.core.other.get() != nil || a.guard.Check(r) != nil {
+	if a.core.Client == nil || a.core.Deps.Memory.Tight() || a.core.Other.Get() != nil || a.guard.Check(r) != nil {
 		return nil
 	}
 	t, rt := turnOf(r)
 	if t == nil {
 		return nil
 	}
-	t.s, t.api = a.core, a
+	t.Core, t.api = a.core, a
 	x := &t.x
-	x.r, x.w, x.route, x.call, x.read = r, &t.answer, rt, &t.c, true
+	x.r, x.w, x.route, x.call, x.read = r, &t.answer, rt, &t.Call, true
 	if x.wantsStream() {
 		return nil
 	}
-	heads(&t.c, r, rt)
-	t.raw, t.c.begun = body, ctx
-	t.begin(extract(r.Context(), propagation.HeaderCarrier(r.Header)), via, func() error {
+	heads(&t.Call, r, rt)
+	t.raw, t.Call.Begun = body, ctx
+	t.Begin(core.Extract(r.Context(), propagation.HeaderCarrier(r.Header)), via, func() error {
 		if err := a.admit(x, rt); err != nil {
 			return err
 		}
@@ -147,12 +148,12 @@ func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via 
 
 // early is what comes before the body of the request.
 func (t *HTTPTurn) early() (err error) {
-	t.x.ctx = t.ctx
+	t.x.ctx = t.Ctx
 	if t.x.r.ContentLength == 0 {
 		return nil
 	}
 	if _, err = t.api.early(&t.x); err == nil { // what the headers say of the time is work's, which ends with the call
-		t.ctx = t.x.ctx
+		t.Ctx = t.x.ctx
 	}
 	return err
 }
@@ -160,21 +161,21 @@ func (t *HTTPTurn) early() (err error) {
 // body takes the body, as bodyUpTo does one that is to come.
 func (t *HTTPTurn) body(limit int, setting string) ([]byte, error) {
 	if len(t.raw) > limit {
-		return nil, overLimit("bytes of the body", len(t.raw), limit, setting)
+		return nil, core.OverLimit("bytes of the body", len(t.raw), limit, setting)
 	}
-	if err := t.s.roomFor(len(t.raw)); err != nil {
+	if err := t.Core.RoomFor(len(t.raw)); err != nil {
 		return nil, err
 	}
-	if err := tooMuch(t.c.reserved.Take(len(t.raw))); err != nil {
+	if err := core.TooMuch(t.Call.Reserved.Take(len(t.raw))); err != nil {
 		return nil, err
 	}
-	t.c.count(len(t.raw))
+	t.Call.Count(len(t.raw))
 	return t.raw, nil
 }
 
 // read reads and decodes the body of the request.
 func (t *HTTPTurn) read(into any) error {
-	raw, err := t.body(t.s.cfg.API.MaxBody, "api.max_body")
+	raw, err := t.body(t.Core.Cfg.API.MaxBody, "api.max_body")
 	if err != nil {
 		return err
 	}
@@ -183,7 +184,7 @@ func (t *HTTPTurn) read(into any) error {
 
 // Resume ends the call. pieces are all that goes out, and stay as they are. last: they say that the connection ends after them.
 func (t *HTTPTurn) Resume(last bool) (pieces [][]byte) {
-	t.finishWith(&t.answer, func() error { return t.job.(replying).rest(t) })
+	t.finishWith(&t.answer, func() error { return t.Job.(replying).rest(t) })
 	return t.answer.pieces(last)
 }
 
@@ -192,42 +193,42 @@ func (t *HTTPTurn) Serve(w http.ResponseWriter) {
 	maps.Copy(w.Header(), t.answer.header)
 	t.finishWith(w, func() error {
 		defer whenOver(t.x.ctx, t.x.cutOff)() // before the end of the call, which ends its context
-		return t.job.(replying).rest(t)
+		return t.Job.(replying).rest(t)
 	})
 }
 
 func (t *HTTPTurn) finishWith(w http.ResponseWriter, rest func() error) {
 	x := &t.x
 	x.w, x.control = w, http.NewResponseController(w)
-	fault := t.finish(rest)
+	fault := t.Finish(rest)
 	if fault != nil && !x.started {
 		x.timing()
-		t.api.refuse(x, fault, t.c.traceID, false)
+		t.api.refuse(x, fault, t.Call.TraceID, false)
 	}
 }
 
 // querying is a call of Execute over HTTP.
 type querying struct {
-	executing
+	core.Executing
 	overHTTP
 	rows jsonSink
 }
 
-func (j *querying) begin(t *Turn) (ready bool, err error) {
+func (j *querying) Begin(t *core.Turn) (ready bool, err error) {
 	var body jsonExecute
 	if err := j.web.read(&body); err != nil {
 		return false, err
 	}
-	j.in = body.request()
+	j.In = body.request()
 	if j.rows.format, err = j.web.x.format(body.jsonFormat, false); err != nil {
 		return false, err
 	}
-	j.out = &j.rows
-	return j.executing.begin(t)
+	j.Out = &j.rows
+	return j.Executing.Begin(t)
 }
 
 func (j *querying) rest(t *HTTPTurn) error {
-	done, err := j.run(&t.Turn)
+	done, err := j.Run(&t.Turn)
 	if err != nil {
 		return err
 	}
@@ -236,21 +237,21 @@ func (j *querying) rest(t *HTTPTurn) error {
 
 // beginningHTTP is a call of Begin over HTTP.
 type beginningHTTP struct {
-	beginning
+	core.Beginning
 	overHTTP
 }
 
-func (j *beginningHTTP) begin(t *Turn) (bool, error) {
+func (j *beginningHTTP) Begin(t *core.Turn) (bool, error) {
 	var body jsonBegin
 	if err := j.web.read(&body); err != nil {
 		return false, err
 	}
-	j.in = body.request()
-	return j.beginning.begin(t)
+	j.In = body.request()
+	return j.Beginning.Begin(t)
 }
 
 func (j *beginningHTTP) rest(t *HTTPTurn) error {
-	res, err := j.run(&t.Turn)
+	res, err := j.Run(&t.Turn)
 	if err != nil {
 		return err
 	}
@@ -259,24 +260,24 @@ func (j *beginningHTTP) rest(t *HTTPTurn) error {
 
 // endingHTTP is a call of Commit, or of Rollback, over HTTP.
 type endingHTTP struct {
-	txEnding
+	core.Ending
 	overHTTP
 }
 
-func (j *endingHTTP) begin(t *Turn) (bool, error) {
+func (j *endingHTTP) Begin(t *core.Turn) (bool, error) {
 	var body jsonEndTx
 	if err := j.web.read(&body); err != nil {
 		return false, err
 	}
-	j.id, j.timeout = j.web.x.r.PathValue("id"), body.Timeout
-	return j.txEnding.begin(t)
+	j.ID, j.Timeout = j.web.x.r.PathValue("id"), body.Timeout
+	return j.Ending.Begin(t)
 }
 
 func (j *endingHTTP) rest(t *HTTPTurn) error {
-	if err := j.run(&t.Turn); err != nil {
+	if err := j.Run(&t.Turn); err != nil {
 		return err
 	}
-	return t.x.replyMessage(j.response(&t.Turn))
+	return t.x.replyMessage(j.Response(&t.Turn))
 }
 
 // kvGettingHTTP reads one value over HTTP.
@@ -286,7 +287,7 @@ type kvGettingHTTP struct {
 	cond condition
 }
 
-func (j *kvGettingHTTP) begin(t *Turn) (ready bool, err error) {
+func (j *kvGettingHTTP) Begin(t *core.Turn) (ready bool, err error) {
 	var id kvID
 	if j.t, id, j.cond, err = j.web.api.kvGetOf(&j.web.x); err != nil {
 		return false, err
@@ -309,7 +310,7 @@ type kvBatchGettingHTTP struct {
 	ids []kvID
 }
 
-func (j *kvBatchGettingHTTP) begin(t *Turn) (_ bool, err error) {
+func (j *kvBatchGettingHTTP) Begin(t *core.Turn) (_ bool, err error) {
 	var body jsonKVBatchGet
 	if j.t, j.ids, err = j.web.api.kvBatchGetOf(&j.web.x, &body, j.web.read); err != nil {
 		return false, err
@@ -332,7 +333,7 @@ type kvPuttingHTTP struct {
 	overHTTP
 }
 
-func (j *kvPuttingHTTP) begin(t *Turn) (bool, error) {
+func (j *kvPuttingHTTP) Begin(t *core.Turn) (bool, error) {
 	w, err := j.web.api.kvPutOf(&j.web.x, func(limit int, setting string) ([]byte, error) {
 		return j.web.body(limit, setting)
 	})
@@ -356,7 +357,7 @@ type kvDeletingHTTP struct {
 	overHTTP
 }
 
-func (j *kvDeletingHTTP) begin(t *Turn) (bool, error) {
+func (j *kvDeletingHTTP) Begin(t *core.Turn) (bool, error) {
 	w, err := j.web.api.kvDeleteOf(&j.web.x)
 	if err != nil {
 		return false, err

@@ -413,7 +413,7 @@ func TestConcurrentCallsOfOneTransaction(t *testing.T) {
 func TestDrain(t *testing.T) {
 	eachTx(t, small(), numbered, func(c txCase) {
 		id := c.begin()
-		c.s.core.refuseNew() // as Drain does first: from here on it has begun
+		c.s.core.RefuseNew() // as Drain does first: from here on it has begun
 		drained := make(chan error, 1)
 		go func() { drained <- c.s.Drain(context.Background()) }()
 		for name, err := range map[string]error{
@@ -469,7 +469,7 @@ func TestDrainCutsOffWhatDoesNotEnd(t *testing.T) {
 		t.Errorf("Drain = %v; want one call and one transaction", err)
 	}
 	refused(t, <-got, "OUTCOME_UNKNOWN", false, true)
-	b.s.core.senders.Wait() // for the rollback, if that took longer than Drain waits
+	b.s.core.Senders.Wait() // for the rollback, if that took longer than Drain waits
 	if n := f.count(&f.rollbacks); n != 1 {
 		t.Errorf("%d rollbacks; want 1", n)
 	}

@@ -16,7 +16,7 @@ var unguarded = map[string]string{
 	"cmd/sidecar.serve":                  "it only waits for signals and calls contexts' ends",
 	"internal/admin.Run":                 "the clock of package awake calls nobody",
 	"internal/app.addTo":                 "it has a server of gRPC stop",
-	"internal/facade.handOver":           "it ends a context",
+	"internal/facade/core.HandOver":      "it ends a context",
 	"internal/h2/client.Flush":           "what it calls is a turn of a shard, which catches panics",
 	"internal/h2/client.New":             "a shard works in turns, which catch panics",
 	"internal/h2/client.newCall":         "what it hands over runs in a turn, which catches panics",

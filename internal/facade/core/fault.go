@@ -1,0 +1,409 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/lease"
+	"github.com/ydb-sidecar/sidecar/internal/loopback"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// Fault is an error in the words of the API: what a caller gets over either face.
+type Fault struct {
+	Code    *Code
+	Message string // for the caller; may quote the statement, so it is not logged
+	YDB     string // name of the YDB status; "" if the database did not answer
+	issues  []*Ydb_Issue.IssueMessage
+	Safe    bool // nothing was kept, and the same may be sent again
+	Unknown bool // it may have run
+	passing bool // the same call may do better later; safe is this, once nothing was kept or twice does no harm
+	After   time.Duration
+	Cause   error  // for the log
+	hint    string // "": the code's
+	Relayed error  // the gRPC status of another process, which is handed on as it came
+}
+
+func (f *Fault) Error() string { return f.Code.Name + ": " + f.Message }
+
+func (f *Fault) Unwrap() error { return f.Cause }
+
+// With returns a changed copy: a fault may be stored, and shared.
+func (f *Fault) With(change func(*Fault)) *Fault {
+	out := *f
+	change(&out)
+	return &out
+}
+
+// Faultf makes a fault with the usual meaning of its code.
+func Faultf(c *Code, format string, args ...any) *Fault {
+	passing := c.Safe || c == codeUnknown || c == CodeDeadline || c == codeCancelled
+	return &Fault{Code: c, Message: fmt.Sprintf(format, args...), Safe: c.Safe, passing: passing, After: pause(c)}
+}
+
+// Asked reports whether the fault is an answer that callers ask for: there is no row with
+// this key, or it is another one by now. Nothing failed.
+func (f *Fault) Asked() bool {
+	return !f.Unknown && (f.Code == CodeKeyNotFound || f.Code == CodeCondition)
+}
+
+func BadRequest(format string, args ...any) *Fault { return Faultf(codeBadRequest, format, args...) }
+
+// OverLimit is the error of a bound on one request; it names the setting.
+func OverLimit(what string, got, limit int, setting string) *Fault {
+	if got > limit {
+		return Faultf(CodeLimit, "%s: %d, at most %d are allowed (%s)", what, got, limit, setting)
+	}
+	return Faultf(CodeLimit, "%s: more than %d (%s)", what, limit, setting)
+}
+
+// TooMuch is the fault of a request for which there is no memory; nil: there is some.
+func TooMuch(why string) error {
+	if why == "" {
+		return nil
+	}
+	return Faultf(CodeMemory, "%s", why)
+}
+
+// BadAnswer marks what the database sent and nobody can read. The error quotes
+// values, so the caller hears it and the log does not.
+func BadAnswer(err error) error {
+	if err == nil {
+		return nil
+	}
+	return Faultf(CodeInternal, "%v: %v", errBadAnswer, err).With(func(f *Fault) { f.Cause = errBadAnswer })
+}
+
+var errBadAnswer = errors.New("the database sent a row that does not fit its columns")
+
+// pause is how long a caller should wait before it sends the call again.
+func pause(c *Code) time.Duration {
+	switch c {
+	case codeQueueFull, CodeBusy, codePoolTimeout:
+		return 100 * time.Millisecond
+	case codeNoNode, codeUpstreamLost, CodeMemory:
+		return 500 * time.Millisecond
+	case CodeDraining:
+		return time.Second
+	}
+	return 0
+}
+
+// Unread is the fault of a caller that did not read its rows in time, or at all.
+func Unread(ctx context.Context) *Fault {
+	f := Faultf(codeCancelled, "the caller stopped reading")
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, ErrCut):
+		f = Faultf(codeUnknown, "the sidecar stopped before the caller had read all rows")
+	case errors.Is(cause, context.DeadlineExceeded):
+		f = Faultf(CodeDeadline, "the deadline ended before the caller had read all rows")
+	}
+	f.Unknown, f.Cause = true, context.Cause(ctx)
+	return f
+}
+
+// Deed says what a call did, as far as that changes what its failure means.
+type Deed struct {
+	Harmless bool // it keeps nothing, or may be repeated: reads, and what the caller marked idempotent
+	undone   bool // whatever it did is not kept: it only reads, or a later commit would have kept it
+	Unsure   bool // it, or a part of it, may have been kept before the call that failed
+}
+
+// FaultOf finds the words for whatever went wrong. It is the one error map.
+func FaultOf(err error, d Deed) *Fault {
+	f := faultOfError(err, d)
+	switch {
+	case d.undone && f.Unknown:
+		f = f.With(func(f *Fault) { f.Unknown, f.Safe = false, f.passing })
+	case d.Unsure && !f.Unknown:
+		f = f.With(func(f *Fault) { f.Unknown = true })
+	}
+	return f
+}
+
+func faultOfError(err error, d Deed) *Fault {
+	if f, ok := errors.AsType[*Fault](err); ok {
+		if f.Unknown && d.Harmless && f.passing {
+			f = f.With(func(f *Fault) { f.Safe = true })
+		}
+		return f
+	}
+	if _, ok := errors.AsType[*panics.Error](err); ok {
+		return &Fault{Code: CodeInternal, Message: "the sidecar failed inside the call", Unknown: !d.Harmless, Cause: err}
+	}
+	if e, ok := errors.AsType[*yql.Error](err); ok {
+		return &Fault{Code: codeBadRequest, Message: e.Error(), Cause: err}
+	}
+	if e, ok := errors.AsType[*pool.WaitError](err); ok {
+		return faultOfWait(e)
+	}
+	if e, ok := errors.AsType[*pool.ShedError](err); ok {
+		return faultOfShed(e)
+	}
+	if e, ok := errors.AsType[*apps.Refusal](err); ok {
+		return refusedFault(e)
+	}
+	if e, ok := errors.AsType[*upstream.Error](err); ok {
+		f := faultOfCall(err, e, d)
+		if errors.Is(err, errTxMax) {
+			f.Code, f.Message, f.Safe = codeTxLost, maxedText, !f.Unknown
+		}
+		return f
+	}
+	f := faultOfWord(err)
+	f.Cause = err
+	return f
+}
+
+const maxedText = "the transaction was open for as long as allowed (tx.max)"
+
+// faultOfWord maps the errors that are only words.
+func faultOfWord(err error) *Fault {
+	switch {
+	case errors.Is(err, pool.ErrQueueFull):
+		return Faultf(codeQueueFull, "as many calls wait for a session as allowed (pool.queue)")
+	case errors.Is(err, pool.ErrNoNode):
+		return Faultf(codeNoNode, "no node of the cluster is known to be usable")
+	case errors.Is(err, pool.ErrClosed), errors.Is(err, upstream.ErrClosed), errors.Is(err, lease.ErrDraining), errors.Is(err, ErrCut):
+		return Faultf(CodeDraining, "this sidecar is stopping")
+	case errors.Is(err, lease.ErrLimit):
+		return Faultf(CodeBusy, "as many transactions are open as allowed (tx.limit)")
+	case errors.Is(err, lease.ErrMalformed):
+		return BadRequest("tx.id: this is not the id of a transaction")
+	case errors.Is(err, lease.ErrBusy):
+		return Faultf(codeTxBusy, "another call of this transaction is running")
+	case errors.Is(err, lease.ErrRepeated):
+		return Faultf(codeSeqRepeated, "this statement was run; its outcome was too large to be kept (tx.replay)")
+	case errors.Is(err, lease.ErrOrder):
+		return faultOfOrder(err)
+	case errors.Is(err, errTxMax):
+		return Faultf(codeTxLost, maxedText)
+	case errors.Is(err, apps.ErrNoToken):
+		return Faultf(CodeNoToken, "a token is needed: Authorization: Bearer (apps.token)")
+	case errors.Is(err, apps.ErrTokens):
+		return Faultf(CodeNoToken, "two headers Authorization have tokens that differ: send one (apps.token)")
+	case errors.Is(err, apps.ErrToken):
+		return Faultf(CodeNoToken, "nobody has this token (apps.token, apps.token_file)")
+	case errors.Is(err, apps.ErrNotYours):
+		return Faultf(codeNotYours, "the name of the app belongs to the owner of another token or user (apps.token, apps.users)")
+	case errors.Is(err, apps.ErrName):
+		return BadRequest("X-Sidecar-App: %s", strings.TrimPrefix(err.Error(), "apps: "))
+	case errors.Is(err, loopback.ErrHost), errors.Is(err, loopback.ErrOrigin):
+		return Faultf(codeForbidden, "%v", err)
+	case errors.Is(err, context.DeadlineExceeded):
+		f := Faultf(CodeDeadline, "the deadline ended before the call was sent")
+		f.Safe = true
+		return f
+	case errors.Is(err, context.Canceled):
+		f := Faultf(codeCancelled, "the caller went away before the call was sent")
+		f.Safe = true
+		return f
+	}
+	return Faultf(CodeInternal, "internal error")
+}
+
+// faultOfShed is the answer to a call that was turned away from the line.
+func faultOfShed(e *pool.ShedError) *Fault {
+	round := func(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+	f := Faultf(CodeShedDelay, "it waited %v for a session, as long as pool.queue_age allows", round(e.Waited))
+	switch {
+	case e.Why == pool.ShedDelay && e.Ahead > 0:
+		f.Message = fmt.Sprintf("many calls of the app get no session in time, and it would have had to wait about %v for one, longer than such work takes (pool.max; priority batch may wait)", round(e.Ahead))
+	case e.Why == pool.ShedDelay:
+		f.Message = fmt.Sprintf("it waited %v for a session while too many calls of the app wait (pool.queue_target)", round(e.Waited))
+	case e.Why == pool.ShedDeadline && e.Waited > 0:
+		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf("%v of its time are left after %v in line for a session (pool.max), and such work takes about %v", round(e.Left), round(e.Waited), round(e.Needs))
+	case e.Why == pool.ShedDeadline && e.Ahead > 0:
+		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf("its deadline is in %v, the wait for a session would be about %v (pool.max), and such work takes about %v", round(e.Left), round(e.Ahead), round(e.Needs))
+	case e.Why == pool.ShedDeadline:
+		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf("its deadline is in %v, and such work takes about %v", round(e.Left), round(e.Needs))
+	}
+	f.After, f.Cause = max(e.Retry, time.Millisecond), e
+	return f
+}
+
+func faultOfOrder(err error) *Fault {
+	e, ok := errors.AsType[*lease.OrderError](err)
+	switch {
+	case !ok:
+		return Faultf(codeSeqOrder, "tx.seq is out of order")
+	case e.Seq < e.Next:
+		return Faultf(codeSeqOrder, "tx.seq %d was used by another statement; the next one is %d", e.Seq, e.Next)
+	}
+	return Faultf(codeSeqOrder, "tx.seq %d is too high; the next one is %d", e.Seq, e.Next)
+}
+
+// faultOfWait tells apart why a caller got no session in time: no node, or no room.
+func faultOfWait(e *pool.WaitError) *Fault {
+	f := Faultf(codePoolTimeout, "no session in %v: %d of at most %d in use (pool.max), %d being opened",
+		e.Waited.Round(time.Microsecond), e.Busy, e.Max, e.Opening)
+	switch {
+	case errors.Is(e.Cause, ErrCut):
+		f = Faultf(CodeDraining, "this sidecar is stopping")
+	case errors.Is(e.Cause, context.Canceled):
+		f = Faultf(codeCancelled, "the caller went away while it waited for a session")
+		f.Safe = true
+	case e.Nodes == 0:
+		f = Faultf(codeNoNode, "no node of the cluster could be used for %v", e.Waited.Round(time.Microsecond))
+	case e.Limit > 0 && e.Busy >= e.Limit:
+		f = Faultf(codePoolTimeout, "no session in %v: %d in use, as many as the cluster bears now (pool.adaptive; pool.adaptive_floor is the least, pool.max = %d the most)",
+			e.Waited.Round(time.Microsecond), e.Busy, e.Max)
+	case e.Open != nil && e.Busy < e.Max:
+		f = faultOfOpen(e)
+	}
+	f.Cause = e
+	return f
+}
+
+// faultOfOpen is the answer when the pool had room and sessions could not be opened.
+func faultOfOpen(e *pool.WaitError) *Fault {
+	call, ok := errors.AsType[*upstream.Error](e.Open)
+	if !ok {
+		return Faultf(codeNoNode, "no session could be opened in %v", e.Waited.Round(time.Microsecond))
+	}
+	if call.Denied() || call.Code == codes.Unauthenticated || call.Code == codes.PermissionDenied {
+		return faultOfCall(call, call, Deed{})
+	}
+	return &Fault{
+		Code: codeNoNode, YDB: ydbName(call), issues: call.Issues, Safe: true, After: pause(codeNoNode),
+		Message: fmt.Sprintf("no session could be opened in %v; the last try ended with %s", e.Waited.Round(time.Microsecond), call.StatusName()),
+	}
+}
+
+// faultOfCall maps the failure of a call that went to a node, by its verdict.
+func faultOfCall(err error, e *upstream.Error, d Deed) *Fault {
+	f := &Fault{Message: e.Message(), issues: e.Issues, YDB: ydbName(e), Cause: err, Unknown: e.Verdict.Unknown}
+	f.passing = e.Verdict.Retry != ydbstatus.RetryNever
+	switch {
+	case e.Status == Ydb.StatusIds_UNDETERMINED && f.Unknown:
+		f.Code = codeUnknown
+	case e.Status == Ydb.StatusIds_UNDETERMINED:
+		f.Code = codeUpstreamLost
+	case e.Foreign:
+		f.Code, f.Message = codeNoNode, "the node that took the call serves another database"
+	case e.Status != 0:
+		f.Code = CodeYDB(e.Status)
+	case errors.Is(err, context.DeadlineExceeded):
+		// The verdict is that the sidecar must not repeat it: the caller still may.
+		f.Code, f.Message, f.passing = CodeDeadline, "the deadline ended while the call ran", true
+	case errors.Is(err, context.Canceled):
+		f.Code, f.Message, f.passing = codeCancelled, "the caller went away while the call ran", true
+	case e.NoTicket:
+		f.Code, f.Message = CodeYDB(Ydb.StatusIds_UNAUTHORIZED), "this sidecar cannot get credentials for the database; its log says why"
+	case e.Code == codes.Unauthenticated || e.Code == codes.PermissionDenied:
+		f.Code = CodeYDB(Ydb.StatusIds_UNAUTHORIZED)
+	case e.TooLarge && !f.Unknown:
+		f.Code, f.Message = CodeLimit, "the statement with its parameters, or one part of its answer, exceeds 64,000,000 bytes, the most that one message to or from a node may have"
+	case f.Unknown:
+		f.Code, f.Message = codeUnknown, fmt.Sprintf("the connection broke while the call ran (%s)", e.StatusName())
+	case e.Node == 0 || errors.Is(err, hop.ErrUnknownNode):
+		f.Code, f.Message = codeNoNode, "no node could take the call"
+	case !f.passing:
+		f.Code, f.Message = codeRefused, fmt.Sprintf("node %d answered %s, which another try would not change", e.Node, e.StatusName())
+	default:
+		f.Code, f.Message = codeUpstreamLost, fmt.Sprintf("the call did not get through to node %d (%s)", e.Node, e.StatusName())
+	}
+	if errors.Is(err, upstream.ErrKilled) {
+		f.Message = upstream.ErrKilled.Error()
+	}
+	// What may have run does no harm if running it twice is as good as once.
+	if f.Safe = f.passing && (!f.Unknown || d.Harmless); f.Safe {
+		f.After = max(pause(f.Code), backoff(e.Verdict.Backoff))
+	}
+	return f
+}
+
+func ydbName(e *upstream.Error) string {
+	if e.Status == 0 {
+		return ""
+	}
+	return e.StatusName()
+}
+
+// backoff is a first pause before the same call is sent again.
+func backoff(b ydbstatus.Backoff) time.Duration {
+	switch b {
+	case ydbstatus.BackoffFast:
+		return 10 * time.Millisecond
+	case ydbstatus.BackoffSlow:
+		return time.Second
+	}
+	return 0
+}
+
+// Proto builds what is sent, the same over both faces.
+func (f *Fault) Proto(traceID string) *sidecarv1.Error {
+	left := maxIssues
+	hint := cmp.Or(f.hint, f.Code.Hint)
+	if f.Unknown && f.Code.Safe {
+		hint = codeUnknown.Hint // the usual one says that nothing was kept
+	}
+	return &sidecarv1.Error{
+		Code: f.Code.Name, Message: Clip(f.Message, MaxMessage), Status: uint32(f.Code.HTTP),
+		YdbStatus: f.YDB, Issues: issues(f.issues, 0, &left), SafeToRetry: f.Safe, OutcomeUnknown: f.Unknown,
+		RetryAfterMs: f.After.Milliseconds(), Hint: hint, TraceId: traceID,
+	}
+}
+
+// Bounds of what an error carries.
+const (
+	MaxMessage    = 1 << 10 // bytes of one text
+	maxIssues     = 32      // at all depths together
+	maxIssueDepth = 8
+)
+
+// issues copies the issues of the server, within bounds; left is how many more
+// may be copied.
+func issues(in []*Ydb_Issue.IssueMessage, depth int, left *int) []*sidecarv1.Issue {
+	if depth == maxIssueDepth {
+		return nil
+	}
+	var out []*sidecarv1.Issue
+	for _, m := range in {
+		if *left == 0 {
+			break
+		}
+		*left--
+		out = append(out, &sidecarv1.Issue{
+			Message: Clip(m.GetMessage(), MaxMessage), Code: m.GetIssueCode(), Severity: m.GetSeverity(),
+			Row: m.GetPosition().GetRow(), Column: m.GetPosition().GetColumn(),
+			Issues: issues(m.GetIssues(), depth+1, left),
+		})
+	}
+	return out
+}
+
+// Clip shortens a text to about n bytes, at a whole character.
+func Clip(s string, n int) string {
+	if len(s) <= n {
+		return strings.ToValidUTF8(s, "\uFFFD")
+	}
+	return strings.ToValidUTF8(s[:n], "") + "..."
+}
+
+// CauseOf is what led to a fault; nil of none.
+func CauseOf(f *Fault) error {
+	if f == nil {
+		return nil
+	}
+	return f.Cause
+}
+
+// MaxDetails bounds an error in bytes: gRPC clients accept about 8 KiB of
+// trailers, in which it stands in base64.
+const MaxDetails = 4 << 10

@@ -1,0 +1,29 @@
+package core
+
+// What a request takes once it is decoded, in bytes, besides what came: TestRequestsTakeWhatIsCounted measures it.
+const (
+	DecodedTwice = 2   // copies: by a decoder, and as it goes on to a node; what large parameters take in between is counted once they are bound
+	ValueCost    = 300 // of each value: the message of either face and that of YDB
+)
+
+// Bound is how many entries a part of a request may have.
+type Bound struct {
+	what    string
+	Most    int // 0: any number
+	setting string
+}
+
+// BoundOf is that of a member of a request.
+func (a API) BoundOf(member string) Bound {
+	switch member {
+	case "params":
+		return Bound{"params", a.MaxParams, "api.max_params"}
+	case "types":
+		return Bound{"types", a.MaxParams, "api.max_params"}
+	case "statements":
+		return Bound{"statements", a.MaxStatements, "api.max_statements"}
+	}
+	return Bound{}
+}
+
+func (b Bound) Exceeded() error { return OverLimit(b.what, b.Most, b.Most, b.setting) }

@@ -1,0 +1,10 @@
+package core
+
+// The names of calls of other services than Sidecar: they begin with their service. A call of Sidecar is named as its method.
+const (
+	CallKVGet      = "KeyValue/Get"
+	CallKVPut      = "KeyValue/Put"
+	CallKVDelete   = "KeyValue/Delete"
+	CallKVBatchGet = "KeyValue/BatchGet"
+	CallIngest     = "Ingest/Ingest"
+)
