@@ -152,7 +152,7 @@ func TestListsCountTheirStatements(t *testing.T) {
 	}
 	// Writes without a session count as well, one by one.
 	for path, c := range map[string][2]string{
-		"/v1/bulk":             {mediaJSON, `{"table":"dir/items","rows":[{"id":1,"name":"a"},{"id":2,"name":"b"}]}`},
+		"/v1/bulk":             {core.MediaJSON, `{"table":"dir/items","rows":[{"id":1,"name":"a"},{"id":2,"name":"b"}]}`},
 		"/v1/ingest/dir/items": {mediaNDJSON, `{"id":1,"name":"a"}`},
 	} {
 		for tries := 1; ; tries++ {

@@ -36,7 +36,7 @@ func BenchmarkExecute(b *testing.B) {
 		handler := s.Handler()
 		for b.Loop() {
 			r := httptest.NewRequest("POST", "http://localhost/v1/query", strings.NewReader(`{"sql":"`+sql+`","params":{"id":42}}`))
-			r.Header.Set("Content-Type", mediaJSON)
+			r.Header.Set("Content-Type", core.MediaJSON)
 			w := httptest.NewRecorder()
 			if handler.ServeHTTP(w, r); w.Code != 200 {
 				b.Fatal(w.Body)

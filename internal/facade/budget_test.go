@@ -195,7 +195,7 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 				} else {
 					w := &onWrite{httptest.NewRecorder(), measure}
 					r := httptest.NewRequest("POST", "http://localhost"+call.path, strings.NewReader(call.body))
-					r.Header.Set("Content-Type", mediaJSON)
+					r.Header.Set("Content-Type", core.MediaJSON)
 					b.s.Handler().ServeHTTP(w, r)
 				}
 				return during - before, held

@@ -74,9 +74,9 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 		{"PUT", "/v1/kv/plain?id=1", `x`}, {"POST", "/v1/kv/plain:batchGet", `{"ids":["1"]}`},
 	}
 	for _, c := range calls {
-		media := mediaJSON
+		media := core.MediaJSON
 		if c.method == "PUT" {
-			media = mediaOctets
+			media = core.MediaOctets
 		}
 		h := header("Content-Type", media, "X-Sidecar-App", "greedy", "X-Ydb-Priority", "batch")
 		if status, _, got := send(t, c.method, b.base+c.path, c.body, h); status != 429 {

@@ -22,7 +22,6 @@ import (
 
 // The types of bodies.
 const (
-	mediaJSON    = "application/json"
 	mediaNDJSON  = "application/x-ndjson"
 	mediaProblem = "application/problem+json"
 	mediaYAML    = "application/yaml"
@@ -58,22 +57,22 @@ func (rt *route) pattern() string { return strings.TrimSuffix(rt.Path, batchGetS
 
 // routes is the whole HTTP face. openapi.yaml describes the same; a test compares them.
 var routes = []route{
-	{core.Route{Method: http.MethodPost, Path: "/v1/query"}, "Execute", []string{mediaJSON}, (*httpAPI).query, false},
-	{core.Route{Method: http.MethodPost, Path: "/v1/tx"}, "Transact", []string{mediaJSON}, (*httpAPI).transact, true},
-	{core.Route{Method: http.MethodPost, Path: "/v1/tx/begin"}, "Begin", []string{mediaJSON}, (*httpAPI).begin, true},
-	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/commit"}, "Commit", []string{mediaJSON}, (*httpAPI).commit, false},
-	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/rollback"}, "Rollback", []string{mediaJSON}, (*httpAPI).rollback, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/query"}, "Execute", []string{core.MediaJSON}, (*httpAPI).query, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx"}, "Transact", []string{core.MediaJSON}, (*httpAPI).transact, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx/begin"}, "Begin", []string{core.MediaJSON}, (*httpAPI).begin, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/commit"}, "Commit", []string{core.MediaJSON}, (*httpAPI).commit, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/rollback"}, "Rollback", []string{core.MediaJSON}, (*httpAPI).rollback, false},
 	{core.Route{Method: http.MethodGet, Path: "/v1/tx/{id}"}, "GetTransaction", nil, (*httpAPI).getTransaction, false},
-	{core.Route{Method: http.MethodPost, Path: "/v1/batch"}, "Batch", []string{mediaJSON}, (*httpAPI).batch, true},
-	{core.Route{Method: http.MethodPost, Path: "/v1/bulk"}, "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*httpAPI).bulk, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/batch"}, "Batch", []string{core.MediaJSON}, (*httpAPI).batch, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/bulk"}, "BulkUpsert", []string{core.MediaJSON, mediaNDJSON}, (*httpAPI).bulk, true},
 	{core.Route{Method: http.MethodPost, Path: "/v1/ingest/{table...}"}, core.CallIngest, []string{mediaNDJSON}, (*httpAPI).ingest, true},
-	{core.Route{Method: http.MethodPost, Path: "/v1/explain"}, "Explain", []string{mediaJSON}, (*httpAPI).explain, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/explain"}, "Explain", []string{core.MediaJSON}, (*httpAPI).explain, true},
 	{core.Route{Method: http.MethodGet, Path: "/v1/schema/{path...}"}, "Describe", nil, (*httpAPI).describe, false},
 	{core.Route{Method: http.MethodGet, Path: "/v1/status"}, "Status", nil, (*httpAPI).status, false},
 	{core.Route{Method: http.MethodGet, Path: "/v1/kv/{table}"}, core.CallKVGet, nil, (*httpAPI).kvGet, false},
-	{core.Route{Method: http.MethodPut, Path: "/v1/kv/{table}"}, core.CallKVPut, []string{mediaOctets}, (*httpAPI).kvPut, true},
+	{core.Route{Method: http.MethodPut, Path: "/v1/kv/{table}"}, core.CallKVPut, []string{core.MediaOctets}, (*httpAPI).kvPut, true},
 	{core.Route{Method: http.MethodDelete, Path: "/v1/kv/{table}"}, core.CallKVDelete, nil, (*httpAPI).kvDelete, false},
-	{core.Route{Method: http.MethodPost, Path: "/v1/kv/{table}" + batchGetSuffix}, core.CallKVBatchGet, []string{mediaJSON}, (*httpAPI).kvBatchGet, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/kv/{table}" + batchGetSuffix}, core.CallKVBatchGet, []string{core.MediaJSON}, (*httpAPI).kvBatchGet, true},
 	{core.Route{Method: http.MethodGet, Path: "/openapi.yaml"}, "OpenAPI", nil, (*httpAPI).openAPI, false},
 }
 

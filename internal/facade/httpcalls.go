@@ -20,7 +20,7 @@ func (a *httpAPI) read(x *exchange, into any) error {
 
 // replyMessage sends a message of ours.
 func (x *exchange) replyMessage(m proto.Message) error {
-	return x.reply(mediaJSON, appendMessage(nil, m.ProtoReflect()))
+	return x.reply(core.MediaJSON, appendMessage(nil, m.ProtoReflect()))
 }
 
 func (a *httpAPI) query(x *exchange) error {
@@ -64,7 +64,7 @@ func (x *exchange) replyRows(rows *jsonSink, done core.Outcome) error {
 	p := pieces{last: []byte{'{'}}
 	rows.appendTo(&p)
 	p.last = append(appendOutcome(p.last, done, x.call.Info), '}')
-	return x.reply(mediaJSON, p.all()...)
+	return x.reply(core.MediaJSON, p.all()...)
 }
 
 func (a *httpAPI) transact(x *exchange) error {
@@ -99,7 +99,7 @@ func (a *httpAPI) transact(x *exchange) error {
 		p.last = append(appendOutcome(p.last, done[i], nil), '}')
 	}
 	p.last = append(appendMember(append(p.last, ']'), "info", x.call.Info), '}')
-	return x.reply(mediaJSON, p.all()...)
+	return x.reply(core.MediaJSON, p.all()...)
 }
 
 func (a *httpAPI) batch(x *exchange) error {
@@ -138,7 +138,7 @@ func (a *httpAPI) batch(x *exchange) error {
 		p.last = append(appendMember(p.last, "info", done[i].Info), '}')
 	}
 	p.last = append(p.last, "]}"...)
-	return x.reply(mediaJSON, p.all()...)
+	return x.reply(core.MediaJSON, p.all()...)
 }
 
 func (a *httpAPI) begin(x *exchange) error {

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
-	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -119,25 +117,16 @@ type byteSize uint64
 func (b *byteSize) UnmarshalJSON(raw []byte) (err error) {
 	text := strings.Trim(string(raw), `"`)
 	if len(text) == len(raw) && strings.HasSuffix(text, "B") {
-		err = errSize // a unit without quotes
+		err = core.ErrSize // a unit without quotes
 	} else {
-		*b, err = parseBytes(text)
+		var n uint64
+		n, err = core.ParseBytes(text)
+		*b = byteSize(n)
 	}
 	if err != nil {
 		return fmt.Errorf("limits.bytes: %w", err)
 	}
 	return nil
-}
-
-var errSize = errors.New(`write a number of bytes, or one with a unit such as "8MiB"`)
-
-// parseBytes reads a number of bytes with or without a unit.
-func parseBytes(text string) (byteSize, error) {
-	n, ok := config.ParseSize(text)
-	if !ok || n > math.MaxInt64 {
-		return 0, errSize
-	}
-	return byteSize(n), nil
 }
 
 func (l *jsonLimits) limits() core.Limits {

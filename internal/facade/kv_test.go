@@ -134,7 +134,7 @@ func TestKVOverHTTP(t *testing.T) {
 	}
 	for _, method := range []string{"GET", "HEAD"} {
 		r := do(method, "versions?id=1", "")
-		want := map[string]string{"Etag": tag, "Content-Type": mediaOctets, "Content-Length": "2", "X-Content-Type-Options": "nosniff",
+		want := map[string]string{"Etag": tag, "Content-Type": core.MediaOctets, "Content-Length": "2", "X-Content-Type-Options": "nosniff",
 			"Content-Security-Policy": "sandbox", "Cache-Control": "no-cache"}
 		for name, v := range want {
 			if r.header.Get(name) != v {
@@ -175,10 +175,10 @@ func TestKVOverHTTP(t *testing.T) {
 		{"GET", "versions?id=1", "", []string{"Sec-Fetch-Site", "cross-site"}, 403, "FORBIDDEN"},
 		{"PUT", "read?id=1", "x", nil, 405, "TABLE_READ_ONLY"},
 		{"DELETE", "read?id=1", "", nil, 405, "TABLE_READ_ONLY"},
-		{"POST", "versions?id=1", "{}", []string{"Content-Type", mediaJSON}, 405, "METHOD_NOT_ALLOWED"},
+		{"POST", "versions?id=1", "{}", []string{"Content-Type", core.MediaJSON}, 405, "METHOD_NOT_ALLOWED"},
 		{"PATCH", "versions?id=1", "", nil, 405, "METHOD_NOT_ALLOWED"},
 		{"GET", "versions:batchGet?id=1", "", nil, 403, "TABLE_NOT_OPEN"},
-		{"POST", "versions:batchGet", `{"ids":[1],"id":1}`, []string{"Content-Type", mediaJSON}, 400, "BAD_REQUEST"},
+		{"POST", "versions:batchGet", `{"ids":[1],"id":1}`, []string{"Content-Type", core.MediaJSON}, 400, "BAD_REQUEST"},
 		{"POST", "versions:batchGet", `{"ids":[1]}`, nil, 415, "UNSUPPORTED_MEDIA_TYPE"},
 		{"GET", "versions/more?id=1", "", nil, 404, "NO_SUCH_ROUTE"},
 		{"GET", "nothing?id=1", "", nil, 403, "TABLE_NOT_OPEN"},
@@ -199,7 +199,7 @@ func TestKVOverHTTP(t *testing.T) {
 		t.Errorf("the media of the table: %+v", r)
 	}
 	var batch map[string]any
-	r := do("POST", "read:batchGet", `{"ids":["7"],"timeout":"1s"}`, "Content-Type", mediaJSON)
+	r := do("POST", "read:batchGet", `{"ids":["7"],"timeout":"1s"}`, "Content-Type", core.MediaJSON)
 	d := read(t)
 	if err := json.Unmarshal([]byte(r.body), &batch); err != nil || r.status != 200 {
 		t.Fatalf("batch get: %+v, %v", r, err)
@@ -462,7 +462,7 @@ func FuzzKV(f *testing.F) {
 	var texts []string
 	for _, t := range s.kv.tables {
 		t.checked.Store(math.MaxInt64)
-		texts = append(texts, t.get, t.batchGet, t.look, t.put, t.insert, t.remove)
+		texts = append(texts, t.texts()...)
 	}
 	handler := s.Handler()
 	methods := []string{"GET", "HEAD", "PUT", "DELETE", "POST"}
@@ -484,7 +484,7 @@ func FuzzKV(f *testing.F) {
 			req.Header.Set("If-None-Match", noneMatch)
 		}
 		if req.Method == "POST" {
-			req.Header.Set("Content-Type", mediaJSON)
+			req.Header.Set("Content-Type", core.MediaJSON)
 		}
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, req)

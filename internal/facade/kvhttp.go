@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	mediaOctets = "application/octet-stream"
 	// batchGetSuffix ends the path of a batch get; a pattern of http.ServeMux cannot say so.
 	batchGetSuffix = ":batchGet"
 	// kvMethods are what a table's path takes.
@@ -194,7 +193,7 @@ func (x *exchange) replyItems(t *kvTable, ids []kvID, found []kvFound) (err erro
 		}
 	}
 	b := append(append(items, missing...), ']')
-	return x.reply(mediaJSON, append(appendMember(b, "info", x.call.Info), '}'))
+	return x.reply(core.MediaJSON, append(appendMember(b, "info", x.call.Info), '}'))
 }
 
 // comma separates an item from the one before.
@@ -327,10 +326,10 @@ func takes(t *kvTable, contentType string) error {
 	}
 	media, _, err := mime.ParseMediaType(contentType)
 	own, _, _ := mime.ParseMediaType(t.media())
-	if err == nil && slices.Contains([]string{mediaOctets, own}, media) {
+	if err == nil && slices.Contains([]string{core.MediaOctets, own}, media) {
 		return nil
 	}
-	return core.Faultf(core.CodeMedia, "Content-Type %.100q; %s, %s or none is taken here", contentType, own, mediaOctets)
+	return core.Faultf(core.CodeMedia, "Content-Type %.100q; %s, %s or none is taken here", contentType, own, core.MediaOctets)
 }
 
 // refuseToWrite adds what is allowed to the refusal of a table that may not be written.

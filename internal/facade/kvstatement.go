@@ -74,6 +74,11 @@ func newKVTable(entry KVTable, path string) *kvTable {
 	return t
 }
 
+// texts are those of all statements on the table.
+func (t *kvTable) texts() []string {
+	return []string{t.get, t.batchGet, t.look, t.put, t.insert, t.remove}
+}
+
 func (t *kvTable) versioned() bool { return t.Version.Name != "" }
 
 // key are the parameters of a statement on one row.

@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -119,7 +120,7 @@ func (t *KVTable) word(word string) (err error) {
 		}
 		t.Media = v
 	case "max_value":
-		n, err := parseBytes(v)
+		n, err := core.ParseBytes(v)
 		if err != nil || n < 1 || n > 1<<30 {
 			return errors.New("max_value: want a size between 1 and 1GiB, such as 64KiB")
 		}
@@ -219,9 +220,9 @@ func (t *KVTable) media() string {
 	case Ydb.Type_UTF8:
 		return "text/plain; charset=utf-8"
 	case Ydb.Type_JSON, Ydb.Type_JSON_DOCUMENT:
-		return mediaJSON
+		return core.MediaJSON
 	}
-	return mediaOctets
+	return core.MediaOctets
 }
 
 // fits tells why the table is not as its entry says; nil: it is. A key that is

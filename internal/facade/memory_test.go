@@ -132,7 +132,7 @@ func TestTypesOfOneStatementHaveAnEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequest(http.MethodPost, "http://localhost"+c.path, strings.NewReader(c.body))
-			r.Header.Set("Content-Type", mediaJSON)
+			r.Header.Set("Content-Type", core.MediaJSON)
 			b.s.Handler().ServeHTTP(w, r)
 			if got := w.Body.String(); !strings.Contains(got, c.want) || (c.want == "") != (w.Code == http.StatusOK) {
 				t.Errorf("%d %.300s; want %s", w.Code, got, c.want)
@@ -156,7 +156,7 @@ func TestTypesOfBatchesAreCounted(t *testing.T) {
 		b := start(t, Default(), f, func(d *core.Deps) { d.Requests = budget })
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/batch", strings.NewReader(body))
-		r.Header.Set("Content-Type", mediaJSON)
+		r.Header.Set("Content-Type", core.MediaJSON)
 		b.s.Handler().ServeHTTP(w, r)
 		if got := w.Body.String(); !strings.Contains(got, want) || strings.Contains(got, `"error"`) != (want != "") {
 			t.Errorf("%d bytes: %d %.300s; want %s", most, w.Code, got, want)

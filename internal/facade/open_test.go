@@ -115,7 +115,7 @@ func (o *opener) post(t *testing.T, calls int, headers func(i int) []hpack.Heade
 		block.Reset()
 		for _, f := range append([]hpack.HeaderField{
 			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: "/v1/query"}, {Name: ":authority", Value: "localhost"},
-			{Name: "content-type", Value: mediaJSON},
+			{Name: "content-type", Value: core.MediaJSON},
 		}, headers(i)...) {
 			_ = encoder.WriteField(f)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -202,7 +203,7 @@ func TestRepliesAreAsDescribed(t *testing.T) {
 			if err := json.Unmarshal([]byte(got), &v); err != nil || status != 200 {
 				t.Fatalf("%d %s: %v", status, got, err)
 			}
-			s := d.Paths[c.route][strings.ToLower(c.method)].Responses["200"].Content[mediaJSON].Schema
+			s := d.Paths[c.route][strings.ToLower(c.method)].Responses["200"].Content[core.MediaJSON].Schema
 			for _, fault := range d.faults(s, v, "reply") {
 				t.Errorf("%s\n%s", fault, got)
 			}

@@ -115,7 +115,7 @@ func TestAnswersOfTheOtherProcessComeUnchanged(t *testing.T) {
 			before := through.at.s.State().HandedOver
 			body := `{"sql":"A","tx":{"id":"` + tx.ID + `"}}`
 			status, h, text := send(t, http.MethodPost, through.at.base+"/v1/query", body, nil)
-			if status != 200 || h.Get("Content-Type") != mediaJSON || h.Get("Server-Timing") == "" || !strings.Contains(text, tx.ID) {
+			if status != 200 || h.Get("Content-Type") != core.MediaJSON || h.Get("Server-Timing") == "" || !strings.Contains(text, tx.ID) {
 				t.Errorf("got %d %v %s", status, h, text)
 			}
 			status, h, text = send(t, http.MethodPost, through.at.base+"/v1/query", body, header("Accept", mediaNDJSON))

@@ -240,7 +240,7 @@ func TestPanicInTheMiddleOfAnAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	header("Content-Type", mediaJSON, "Accept", mediaNDJSON)(req)
+	header("Content-Type", core.MediaJSON, "Accept", mediaNDJSON)(req)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
 	if err != nil {

@@ -169,10 +169,10 @@ func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 			}
 		}},
 		{"http_stream_not_read", func(t *testing.T, b *bench) {
-			hold(t, b, post("/v1/query", mediaNDJSON, mediaJSON, `{"sql":"S","timeout":"5m"}`))
+			hold(t, b, post("/v1/query", mediaNDJSON, core.MediaJSON, `{"sql":"S","timeout":"5m"}`))
 		}},
 		{"http_reply_not_read", func(t *testing.T, b *bench) {
-			begun(t, hold(t, b, post("/v1/query", mediaJSON, mediaJSON, `{"sql":"S","timeout":"5m"}`)))
+			begun(t, hold(t, b, post("/v1/query", core.MediaJSON, core.MediaJSON, `{"sql":"S","timeout":"5m"}`)))
 		}},
 		{"kv_value_not_read", func(t *testing.T, b *bench) {
 			begun(t, hold(t, b, "GET /v1/kv/items?id=1 HTTP/1.1\r\nHost: localhost\r\n\r\n"))

@@ -172,7 +172,7 @@ func TestTheDeadlineOfTheBodyEndsWithIt(t *testing.T) {
 	}
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 	r := httptest.NewRequest("POST", "http://localhost/v1/query", strings.NewReader(`{"sql":"S"}`))
-	r.Header.Set("Content-Type", mediaJSON)
+	r.Header.Set("Content-Type", core.MediaJSON)
 	s.Handler().ServeHTTP(w, r)
 	if w.Code != 200 || len(w.set) != 2 || w.set[0].IsZero() || !w.set[1].IsZero() {
 		t.Errorf("%d; read deadlines %v; want one, and then none", w.Code, w.set)
@@ -198,7 +198,7 @@ func TestTheShortestTimeoutCounts(t *testing.T) {
 		left = time.Until(end)
 		return echo(ctx, s, req)
 	}})
-	for _, accept := range []string{mediaJSON, mediaNDJSON} {
+	for _, accept := range []string{core.MediaJSON, mediaNDJSON} {
 		for _, c := range [][2]string{{"", "30s"}, {"30s", ""}, {"30s", "50m"}, {"50m", "30s"}} {
 			status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S","timeout":"`+c[0]+`"}`, header("Request-Timeout", c[1], "Accept", accept))
 			if status != 200 || left > 30*time.Second || left < 20*time.Second {

@@ -1,5 +1,12 @@
 package core
 
+import (
+	"errors"
+	"math"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
+)
+
 // What a request takes once it is decoded, in bytes, besides what came: TestRequestsTakeWhatIsCounted measures it.
 const (
 	DecodedTwice = 2   // copies: by a decoder, and as it goes on to a node; what large parameters take in between is counted once they are bound
@@ -27,3 +34,15 @@ func (a API) BoundOf(member string) Bound {
 }
 
 func (b Bound) Exceeded() error { return OverLimit(b.what, b.Most, b.Most, b.setting) }
+
+// ErrSize is the error of a number of bytes that cannot be read.
+var ErrSize = errors.New(`write a number of bytes, or one with a unit such as "8MiB"`)
+
+// ParseBytes reads a number of bytes with or without a unit.
+func ParseBytes(text string) (uint64, error) {
+	n, ok := config.ParseSize(text)
+	if !ok || n > math.MaxInt64 {
+		return 0, ErrSize
+	}
+	return uint64(n), nil
+}

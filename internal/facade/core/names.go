@@ -8,3 +8,9 @@ const (
 	CallKVBatchGet = "KeyValue/BatchGet"
 	CallIngest     = "Ingest/Ingest"
 )
+
+// The types of values and of bodies.
+const (
+	MediaJSON   = "application/json"
+	MediaOctets = "application/octet-stream"
+)
