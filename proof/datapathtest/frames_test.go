@@ -103,8 +103,35 @@ func TestNodesThatEndStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := s.held(t)
+	resetInTheMiddle(t, d, s, conn)
+	leavesAfterTwoCalls(t, d, conn)
+	d.put(nil)
+	d.reset()
+	eventually(t, 60*time.Second, "the node is back", func() string {
+		if err := echo(t.Context(), conn, future); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	before.goroutines += 8 // probes have a connection of their own
+	before.descriptors++
+	s.backAt(t, before)
+}
 
-	// Every second call is reset in the middle of its answer.
+// answersAgain waits until a call through the sidecar is answered by what stands behind the door now.
+func answersAgain(t *testing.T, conn *grpc.ClientConn) {
+	t.Helper()
+	eventually(t, patience, "the node answers again", func() string {
+		var answer raw
+		if err := conn.Invoke(t.Context(), future, &raw{}, &answer, grpc.ForceCodecV2(codec)); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+// resetInTheMiddle has every second call reset in the middle of its answer.
+func resetInTheMiddle(t *testing.T, d *door, s *sidecar, conn *grpc.ClientConn) {
 	d.put(serve(func(p *peer, number int, id uint32) {
 		_ = p.headers(id, false, head...)
 		_ = p.WriteData(id, false, framed([]byte("part"))[:7])
@@ -116,13 +143,7 @@ func TestNodesThatEndStreams(t *testing.T) {
 		_ = p.headers(id, true, trailers...)
 	}))
 	d.reset()
-	eventually(t, patience, "the node answers again", func() string {
-		var answer raw
-		if err := conn.Invoke(t.Context(), future, &raw{}, &answer, grpc.ForceCodecV2(codec)); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
+	answersAgain(t, conn)
 	got := map[codes.Code]int{}
 	for range 20 {
 		eventually(t, patience, "the node can be used", func() string {
@@ -144,8 +165,10 @@ func TestNodesThatEndStreams(t *testing.T) {
 	if got[codes.OK] < 3 || got[codes.DeadlineExceeded] > 0 || got[codes.Internal]+got[codes.Unavailable] < 3 {
 		t.Errorf("every second call is reset: %v", got)
 	}
+}
 
-	// The node goes away after its second call; it does not know of what came after.
+// leavesAfterTwoCalls has the node go away after its second call; it does not know of what came after.
+func leavesAfterTwoCalls(t *testing.T, d *door, conn *grpc.ClientConn) {
 	d.put(serve(func(p *peer, number int, id uint32) {
 		if number == 3 {
 			_ = p.WriteGoAway(id-2, http2.ErrCodeNo, nil)
@@ -159,13 +182,7 @@ func TestNodesThatEndStreams(t *testing.T) {
 		_ = p.headers(id, true, trailers...)
 	}))
 	d.reset()
-	eventually(t, patience, "the node answers again", func() string {
-		var answer raw
-		if err := conn.Invoke(t.Context(), future, &raw{}, &answer, grpc.ForceCodecV2(codec)); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
+	answersAgain(t, conn)
 	for i := range 12 {
 		at, end := tell(t.Context(), 20*time.Second)
 		var answer raw
@@ -178,17 +195,6 @@ func TestNodesThatEndStreams(t *testing.T) {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
-	d.put(nil)
-	d.reset()
-	eventually(t, 60*time.Second, "the node is back", func() string {
-		if err := echo(t.Context(), conn, future); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
-	before.goroutines += 8 // probes have a connection of their own
-	before.descriptors++
-	s.backAt(t, before)
 }
 
 // rss is the sidecar's resident memory, bytes.
@@ -299,7 +305,22 @@ func TestOddCalls(t *testing.T) {
 		t.Error("a path without a slash is answered")
 	}
 
-	// A compressed call.
+	compressed(t, conn)
+	// Above what a node takes: it says so itself.
+	for range 2 {
+		_, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: conformance.Payload(conformance.MaxMessage + 1)})
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a message above 64 MB: %v", err)
+		}
+	}
+	largeHeaders(t, s)
+	if err := echo(t.Context(), conn, future); err != nil {
+		t.Error(err)
+	}
+}
+
+// compressed makes calls whose requests are compressed.
+func compressed(t *testing.T, conn *grpc.ClientConn) {
 	for id := 1; id <= 3; id++ {
 		stream, err := Ydb_Query_V1.NewQueryServiceClient(conn).ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{SessionId: sessionOn(id),
 			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("SELECT 1; ", 1000)}}}, grpc.UseCompressor(gzip.Name))
@@ -311,16 +332,10 @@ func TestOddCalls(t *testing.T) {
 			t.Errorf("a compressed call: %v, %v", part, err)
 		}
 	}
+}
 
-	// Above what a node takes: it says so itself.
-	for range 2 {
-		_, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: conformance.Payload(conformance.MaxMessage + 1)})
-		if status.Code(err) != codes.ResourceExhausted {
-			t.Errorf("a message above 64 MB: %v", err)
-		}
-	}
-
-	// Headers above the limit end the call and nothing else.
+// largeHeaders sends headers above the limit, which end the call and nothing else.
+func largeHeaders(t *testing.T, s *sidecar) {
 	c, err := net.Dial("tcp", s.GRPC)
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +358,15 @@ func TestOddCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	large := ""
+	large := answersToTwo(t, p)
+	t.Logf("large headers: %s", large)
+	if large == "" || strings.Contains(large, "grpc-status=0") {
+		t.Errorf("large headers: %q", large)
+	}
+}
+
+// answersToTwo reads how the first call ended, until the second one has ended well.
+func answersToTwo(t *testing.T, p *peer) (large string) {
 	for done := false; !done; {
 		f, err := p.ReadFrame()
 		if err != nil {
@@ -373,13 +396,7 @@ func TestOddCalls(t *testing.T) {
 			t.Fatalf("large headers end the connection: %v", f)
 		}
 	}
-	t.Logf("large headers: %s", large)
-	if large == "" || strings.Contains(large, "grpc-status=0") {
-		t.Errorf("large headers: %q", large)
-	}
-	if err := echo(t.Context(), conn, future); err != nil {
-		t.Error(err)
-	}
+	return large
 }
 
 // Whoever looks at the port with a browser's means is told what it is.

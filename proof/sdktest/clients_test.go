@@ -181,46 +181,53 @@ func table(t *testing.T, results map[string]map[place]result) string {
 	}
 	header(append(columns, "remarks")...)
 	for _, c := range clients {
-		first := c.sdk + ": " + c.name
-		if len(results[c.name]) == 0 {
-			text.WriteString(old[first])
-			continue
-		}
-		fmt.Fprintf(&text, "| %s | %s |", first, c.version.read(t))
-		remarks := c.offers
-		if n := rows(); n != 100_000 {
-			remarks = strings.TrimSuffix(fmt.Sprintf("%d rows; %s", n, remarks), "; ")
-		}
-		for _, p := range places() {
-			r := results[c.name][p]
-			switch {
-			case len(r.wrong) == 0:
-				fmt.Fprintf(&text, " passes, %.1f s |", r.took.Seconds())
-			case c.known[p] != "":
-				remarks = strings.TrimPrefix(fmt.Sprintf("%s. Fails %v: %s", remarks, p, c.known[p]), ". ")
-				text.WriteString(" fails, see remarks |")
-			default:
-				text.WriteString(" **fails** |")
-			}
-		}
-		fmt.Fprintf(&text, " %s |\n", remarks)
+		text.WriteString(passes(t, c, results[c.name], old))
 	}
 	text.WriteString(behind)
 	header(short...)
 	for _, c := range clients {
-		if len(results[c.name]) == 0 {
-			text.WriteString(old[c.name])
-			continue
-		}
-		fmt.Fprintf(&text, "| %s |", c.name)
-		for _, p := range places() {
-			if r := results[c.name][p]; !p.killed {
-				fmt.Fprintf(&text, " %d, %d |", r.most, r.hops)
-			}
-		}
-		text.WriteString("\n")
+		text.WriteString(counted(c.name, results[c.name], old))
 	}
 	return text.String()
+}
+
+// counted is the line of a client in the table of sessions and hops.
+func counted(name string, results map[place]result, old map[string]string) string {
+	if len(results) == 0 {
+		return old[name]
+	}
+	line := "| " + name + " |"
+	for _, p := range places() {
+		if r := results[p]; !p.killed {
+			line += fmt.Sprintf(" %d, %d |", r.most, r.hops)
+		}
+	}
+	return line + "\n"
+}
+
+// passes is the line of a client in the matrix.
+func passes(t *testing.T, c client, results map[place]result, old map[string]string) string {
+	first := c.sdk + ": " + c.name
+	if len(results) == 0 {
+		return old[first]
+	}
+	line, remarks := fmt.Sprintf("| %s | %s |", first, c.version.read(t)), c.offers
+	if n := rows(); n != 100_000 {
+		remarks = strings.TrimSuffix(fmt.Sprintf("%d rows; %s", n, remarks), "; ")
+	}
+	for _, p := range places() {
+		r := results[p]
+		switch {
+		case len(r.wrong) == 0:
+			line += fmt.Sprintf(" passes, %.1f s |", r.took.Seconds())
+		case c.known[p] != "":
+			remarks = strings.TrimPrefix(fmt.Sprintf("%s. Fails %v: %s", remarks, p, c.known[p]), ". ")
+			line += " fails, see remarks |"
+		default:
+			line += " **fails** |"
+		}
+	}
+	return line + fmt.Sprintf(" %s |\n", remarks)
 }
 
 const preface = `# SDKs, directly and through the sidecar

@@ -174,10 +174,26 @@ func cell(text string) string {
 	return strings.ReplaceAll(cut(lineEnd.ReplaceAllString(strings.TrimSpace(text), " "), 300), "|", `\|`)
 }
 
+// printer writes a line.
+type printer func(format string, args ...any)
+
 // text is the report.
 func (r *report) text() string {
 	var b strings.Builder
-	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	p := printer(func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) })
+	sdks := newMatrix(r.sdks)
+	r.subject(p)
+	r.result(p, sdks)
+	r.findings(p)
+	r.answers(p)
+	r.runs(p, sdks)
+	p("\n## The database before and after\n")
+	p("%d entries before, %d after; the names of those that were there before are not listed. New: %s.", len(r.before), len(r.after), cmp.Or(strings.Join(r.left, ", "), "none"))
+	return r.hide(b.String())
+}
+
+// subject is what was asked, by what.
+func (r *report) subject(p printer) {
 	p("# ydb-sidecar against a YDB cluster\n")
 	p("Written by `make test-real` (docs/real-ydb.md). It has no token, user or password.\n")
 	p("| | |\n|---|---|")
@@ -190,6 +206,10 @@ func (r *report) text() string {
 	p("| Go, system | %s, %s/%s |", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	p("| SDKs of the tests | %s |", cell(versions()))
 	p("| directory | `%s` |", r.options.directory)
+}
+
+// result is a line for each kind of proof.
+func (r *report) result(p printer, sdks matrix) {
 	p("\n## Result\n")
 	p("| | |\n|---|---|")
 	p("| rules as expected | %d |", r.count(rules.Same))
@@ -201,7 +221,6 @@ func (r *report) text() string {
 	} else {
 		p("| tests | not run |")
 	}
-	sdks := newMatrix(r.sdks)
 	if good, all := sdks.ran(); r.options.sdks {
 		p("| runs of SDKs passed | %d of %d |", good, all)
 	} else {
@@ -216,7 +235,10 @@ func (r *report) text() string {
 	for _, w := range r.wrong {
 		p("| **failed** | %s |", cell(w))
 	}
+}
 
+// findings are the rules that the cluster does not follow.
+func (r *report) findings(p printer) {
 	if r.count(rules.Differs)+r.count(rules.Failed) > 0 {
 		p("\n## Findings\n")
 		p("A finding is a rule of the server's sources that this cluster does not follow, or that could not be asked for. The development cluster or the sidecar may be wrong there. Please send these in any case.\n")
@@ -227,7 +249,10 @@ func (r *report) text() string {
 			}
 		}
 	}
+}
 
+// answers are what the cluster said to each question.
+func (r *report) answers(p printer) {
 	p("\n## Rules\n")
 	p("| rule | wanted | saw | text | | ms |\n|---|---|---|---|---|---|")
 	for _, got := range r.rules {
@@ -246,7 +271,10 @@ func (r *report) text() string {
 			p("| %s | %s | %s |", cell(got.Rule.Says), cell(cmp.Or(got.Seen.Answer, string(got.Verdict))), cell(got.Seen.Text))
 		}
 	}
+}
 
+// runs are the tests, the matrix of SDKs and the restart.
+func (r *report) runs(p printer, sdks matrix) {
 	outputs := func(tests []outcome) {
 		for _, t := range tests {
 			if len(t.output) > 0 {
@@ -272,9 +300,6 @@ func (r *report) text() string {
 		p("\n## Rolling restart\n")
 		p("%s", r.restart.text())
 	}
-	p("\n## The database before and after\n")
-	p("%d entries before, %d after; the names of those that were there before are not listed. New: %s.", len(r.before), len(r.after), cmp.Or(strings.Join(r.left, ", "), "none"))
-	return r.hide(b.String())
 }
 
 // wanted is the answer that follows the rule.
