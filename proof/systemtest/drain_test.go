@@ -54,6 +54,29 @@ func (c *tally) add(err error, refusal func(error) bool) {
 	}
 }
 
+// stops tells a sidecar that holds sessions to stop: it ends well and leaves none.
+func (s *sidecar) stops(t *testing.T, c *ydb) {
+	t.Helper()
+	if sum(c.perNode(t)) == 0 {
+		t.Fatal("no sessions under load: the test proves nothing")
+	}
+	if err := s.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	wait, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	exit, err := s.Wait(wait)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if count := c.perNode(t); sum(count) != 0 {
+		t.Errorf("after the end the nodes hold sessions: %v", count)
+	}
+	if exit != 0 {
+		t.Errorf("exit code %d; want 0\n%s", exit, stand.LastLines(s.Log(), 10))
+	}
+}
+
 func TestStopUnderLoadCutsNoAnswerAndLeavesNoSession(t *testing.T) { stopUnderLoad(t) }
 
 func stopUnderLoad(t *testing.T, settings ...string) {
@@ -107,24 +130,7 @@ func stopUnderLoad(t *testing.T, settings ...string) {
 		}
 		return ""
 	})
-	if sum(c.perNode(t)) == 0 {
-		t.Fatal("no sessions under load: the test proves nothing")
-	}
-	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	wait, cancel := context.WithTimeout(t.Context(), 40*time.Second)
-	defer cancel()
-	exit, err := s.Process.Wait(wait)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if count := c.perNode(t); sum(count) != 0 {
-		t.Errorf("after the end the nodes hold sessions: %v", count)
-	}
-	if exit != 0 {
-		t.Errorf("exit code %d; want 0\n%s", exit, stand.LastLines(s.Process.Log(), 10))
-	}
+	s.stops(t, c)
 	work.Wait() // every caller ends when it finds nobody
 	ran, told := c.sum(t, "statements")-before, int64(0)
 	for i, tally := range tallies {

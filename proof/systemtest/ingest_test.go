@@ -191,30 +191,13 @@ func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
 		if _, err := watcher.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + w.table + " (id Uint64 NOT NULL, a Uint64, b Utf8, PRIMARY KEY (id))"}); err != nil {
 			t.Fatal(err)
 		}
-		face := func() contract.Client {
-			s := now.Load()
-			if n%2 == 0 {
-				return contract.OverHTTP("http://" + s.HTTP)
-			}
-			conn, _ := dialOnce(s.GRPC)
-			return contract.OverGRPC(conn)
-		}
-		running.Go(func() { w.write(ctx, t, face, leave[n]) })
+		running.Go(func() {
+			w.write(ctx, t, func() contract.Client { return now.Load().client(n%2 == 0) }, leave[n])
+		})
 	}
 	more := func(n uint64) {
 		t.Helper()
-		var from []uint64
-		for _, w := range writers {
-			from = append(from, w.acked.Load())
-		}
-		eventually(t, 60*time.Second, "every writer is acknowledged more rows", func() string {
-			for i, w := range writers {
-				if w.acked.Load() < from[i]+n {
-					return fmt.Sprint(from, " and then ", w.acked.Load(), " by writer ", i)
-				}
-			}
-			return ""
-		})
+		acknowledgedMore(t, writers, n)
 	}
 	events := []string{"node", "sidecar", "clients", "node", "sidecar"}
 	r.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
@@ -252,6 +235,37 @@ func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
 	more(300)
 	finish()
 	running.Wait()
+	allAcknowledged(t, writers, watcher)
+}
+
+// client makes a client of the plain API, with a connection of its own.
+func (s *sidecar) client(overHTTP bool) contract.Client {
+	if overHTTP {
+		return contract.OverHTTP("http://" + s.HTTP)
+	}
+	conn, _ := dialOnce(s.GRPC)
+	return contract.OverGRPC(conn)
+}
+
+// acknowledgedMore waits until each writer is acknowledged so many rows more.
+func acknowledgedMore(t *testing.T, writers []*ingestWriter, n uint64) {
+	t.Helper()
+	var from []uint64
+	for _, w := range writers {
+		from = append(from, w.acked.Load())
+	}
+	eventually(t, 60*time.Second, "every writer is acknowledged more rows", func() string {
+		for i, w := range writers {
+			if w.acked.Load() < from[i]+n {
+				return fmt.Sprint(from, " and then ", w.acked.Load(), " by writer ", i)
+			}
+		}
+		return ""
+	})
+}
+
+// allAcknowledged checks that all that was sent is acknowledged and there, although streams were cut.
+func allAcknowledged(t *testing.T, writers []*ingestWriter, watcher *sidecar) {
 	tries := int64(0)
 	for _, w := range writers {
 		if w.acked.Load() != w.sent.Load() {

@@ -92,6 +92,29 @@ func (c *callers) err() error {
 	return nil
 }
 
+// hasNoTimeFor checks that callers with little time are told so while many others wait, and that one leaves that is cancelled.
+func (s *sidecar) hasNoTimeFor(t *testing.T) {
+	for _, short := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
+		begun := time.Now()
+		_, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: short.String()})
+		took := time.Since(begun)
+		// All who wait before it need about ten seconds.
+		if said := code(err); said != "SHED_DEADLINE" && (said != "POOL_TIMEOUT" || took < short) || took > short+5*time.Second {
+			t.Errorf("with %v of patience: %v after %v; want SHED_DEADLINE by then, or POOL_TIMEOUT then", short, err, took)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "30s"})
+		gone <- err
+	}()
+	cancel()
+	if err := <-gone; err == nil {
+		t.Error("a cancelled call succeeded")
+	}
+}
+
 func TestTwoHundredCallersShareTwentySessions(t *testing.T) {
 	const clients, pool, perNode = 200, 20, 10
 	c := startCluster(t, nil)
@@ -133,25 +156,7 @@ func TestTwoHundredCallersShareTwentySessions(t *testing.T) {
 		}
 		return ""
 	})
-	for _, short := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
-		begun := time.Now()
-		_, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: short.String()})
-		took := time.Since(begun)
-		// All who wait before it need about ten seconds.
-		if said := code(err); said != "SHED_DEADLINE" && (said != "POOL_TIMEOUT" || took < short) || took > short+5*time.Second {
-			t.Errorf("with %v of patience: %v after %v; want SHED_DEADLINE by then, or POOL_TIMEOUT then", short, err, took)
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	gone := make(chan error, 1)
-	go func() {
-		_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "30s"})
-		gone <- err
-	}()
-	cancel()
-	if err := <-gone; err == nil {
-		t.Error("a cancelled call succeeded")
-	}
+	s.hasNoTimeFor(t)
 	c.everywhere(t, "clear", nil)
 	if err := busy.err(); err != nil {
 		t.Errorf("a patient caller got %v", err)

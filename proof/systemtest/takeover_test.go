@@ -230,7 +230,7 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 	}
 	busy := func() {
 		t.Helper()
-		var from [16]int64
+		from := make([]int64, len(kinds))
 		for i := range kinds {
 			from[i] = done[i].Load()
 		}
@@ -245,55 +245,7 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 	}
 	busy()
 	for round := range rounds {
-		// Transactions that began before must be able to go on after.
-		begun, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO open (id) VALUES (1ul)",
-			Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}, Seq: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		client := kept(t, &sentAway)
-		web, err := say(ctx, client, query, `{"sql":"UPSERT INTO open (id) VALUES (2ul)","tx":{"begin":{},"seq":1}}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		others.Add(2)
-
-		old := s.replace(t, c, settings...)
-		busy()
-		// Once over the connection that they began on, and once over a new one.
-		for i, over := range []struct {
-			grpc func(func(sidecarv1.SidecarClient) error) error
-			http *http.Client
-		}{
-			{func(f func(sidecarv1.SidecarClient) error) error { return f(s) }, client},
-			{func(f func(sidecarv1.SidecarClient) error) error { return once(s.GRPC, f) }, kept(t, &sentAway)},
-		} {
-			seq, commit := uint64(i+2), i == 1
-			err := over.grpc(func(client sidecarv1.SidecarClient) error {
-				r, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT id FROM open WHERE id = 1ul",
-					Tx: &sidecarv1.TxSelector{Id: begun.Tx.Id, Seq: seq, Commit: commit}})
-				if err == nil && len(r.Rows) != 1 {
-					err = fmt.Errorf("its own row is not there: %v", r)
-				}
-				return err
-			})
-			if err != nil {
-				t.Errorf("round %d: a transaction of the replaced process over gRPC: %v", round, err)
-			}
-			r, err := say(ctx, over.http, query, fmt.Sprintf(`{"sql":"SELECT id FROM open WHERE id = 2ul","tx":{"id":%q,"seq":%d,"commit":%v}}`, web.Tx.ID, seq, commit))
-			if err == nil && len(r.Rows) != 1 {
-				err = fmt.Errorf("its own row is not there: %v", r)
-			}
-			if err != nil {
-				t.Errorf("round %d: a transaction of the replaced process over HTTP: %v", round, err)
-			}
-			others.Add(2)
-		}
-		exited(t, old)
-		busy()
-		if _, err := s.Rollback(ctx, &sidecarv1.RollbackRequest{Id: begun.Tx.Id}); code(err) != "TX_LOST" {
-			t.Errorf("round %d: a transaction of a process that is gone: %v; want TX_LOST", round, err)
-		}
+		others.Add(s.replaceAmidTransactions(ctx, t, round, busy, &sentAway, func() *stand.Process { return s.replace(t, c, settings...) }))
 		if _, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "DELETE FROM open"}); err != nil {
 			t.Error(err)
 		}
@@ -321,6 +273,75 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 		}
 		return ""
 	})
+}
+
+// replaceAmidTransactions begins transactions over both APIs, replaces the process, and goes on with them. It returns how many
+// statements that made.
+func (s *sidecar) replaceAmidTransactions(ctx context.Context, t *testing.T, round int, busy func(), sentAway *atomic.Int64, replace func() *stand.Process) (statements int64) {
+	t.Helper()
+	// Transactions that began before must be able to go on after.
+	begun, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO open (id) VALUES (1ul)",
+		Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}, Seq: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := kept(t, sentAway)
+	web, err := say(ctx, client, "http://"+s.HTTP+"/v1/query", `{"sql":"UPSERT INTO open (id) VALUES (2ul)","tx":{"begin":{},"seq":1}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := replace()
+	busy()
+	// Once over the connection that they began on, and once over a new one.
+	for i, over := range []struct {
+		grpc func(func(sidecarv1.SidecarClient) error) error
+		http *http.Client
+	}{
+		{func(f func(sidecarv1.SidecarClient) error) error { return f(s) }, client},
+		{func(f func(sidecarv1.SidecarClient) error) error { return once(s.GRPC, f) }, kept(t, sentAway)},
+	} {
+		seq, commit := uint64(i+2), i == 1
+		err := over.grpc(func(client sidecarv1.SidecarClient) error {
+			r, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT id FROM open WHERE id = 1ul",
+				Tx: &sidecarv1.TxSelector{Id: begun.Tx.Id, Seq: seq, Commit: commit}})
+			if err == nil && len(r.Rows) != 1 {
+				err = fmt.Errorf("its own row is not there: %v", r)
+			}
+			return err
+		})
+		if err != nil {
+			t.Errorf("round %d: a transaction of the replaced process over gRPC: %v", round, err)
+		}
+		r, err := say(ctx, over.http, "http://"+s.HTTP+"/v1/query", fmt.Sprintf(`{"sql":"SELECT id FROM open WHERE id = 2ul","tx":{"id":%q,"seq":%d,"commit":%v}}`, web.Tx.ID, seq, commit))
+		if err == nil && len(r.Rows) != 1 {
+			err = fmt.Errorf("its own row is not there: %v", r)
+		}
+		if err != nil {
+			t.Errorf("round %d: a transaction of the replaced process over HTTP: %v", round, err)
+		}
+	}
+	exited(t, old)
+	busy()
+	if _, err := s.Rollback(ctx, &sidecarv1.RollbackRequest{Id: begun.Tx.Id}); code(err) != "TX_LOST" {
+		t.Errorf("round %d: a transaction of a process that is gone: %v; want TX_LOST", round, err)
+	}
+	return 2 + 2*2 // the first ones, and a pair over each kind of connection
+}
+
+// goesOn waits for some calls more, and stops: none may have failed.
+func (l *callers) goesOn(t *testing.T) {
+	t.Helper()
+	before := l.total()
+	eventually(t, patience, "calls go on", func() string {
+		if n := l.total() - before; n < 20 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	l.stop()
+	if err := l.err(); err != nil {
+		t.Errorf("a call failed: %v", err)
+	}
 }
 
 // Without -takeover a second sidecar finds the ports taken; one that takes over
@@ -377,17 +398,7 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 		}
 		return ""
 	})
-	before := fresh.total()
-	eventually(t, patience, "calls go on", func() string {
-		if n := fresh.total() - before; n < 20 {
-			return fmt.Sprint(n)
-		}
-		return ""
-	})
-	fresh.stop()
-	if err := fresh.err(); err != nil {
-		t.Errorf("a call failed: %v", err)
-	}
+	fresh.goesOn(t)
 	if done, failed := load.stop(); done == 0 || len(failed) > 0 {
 		t.Errorf("%d of %d calls failed: %v", len(failed), done, failed[:min(1, len(failed))])
 	}

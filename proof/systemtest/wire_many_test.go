@@ -122,15 +122,8 @@ func (o *owner) round(ctx context.Context, end int) error {
 
 var errBooks = errors.New("the books are wrong")
 
-// A thousand sessions of clients over twenty of the cluster: no client sees another's work, none
-// is left out, the cluster never has more than twenty, and all is clean in the end.
-func TestManySessionsOverFew(t *testing.T) {
-	const clients, perConn, rounds, most = 1000, 50, 3, 20
-	c := startCluster(t, nil)
-	s := startSidecar(t, c, nil, "wire.mode=transaction", fmt.Sprint("pool.max=", most), "pool.queue=2000")
-	must(t, openSDK(t, s.sdk()), "CREATE TABLE owned (id Uint64, owner Uint64, n Uint64, PRIMARY KEY (id))")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
+// watchSessions counts the attached sessions of the cluster until the greatest number is asked for.
+func (c *ydb) watchSessions(ctx context.Context, t *testing.T) (most func() int) {
 	watched, watching := make(chan int), make(chan struct{})
 	go func() {
 		// The nodes are asked one after the other: what is there twice was there in between.
@@ -156,6 +149,37 @@ func TestManySessionsOverFew(t *testing.T) {
 			most, before = max(most, both), now
 		}
 	}()
+	return func() int { close(watching); return <-watched }
+}
+
+// rounds makes transactions until so many are done, and counts in again those that the cluster aborted or refused.
+func (o *owner) rounds(ctx context.Context, rounds int, again *atomic.Int64) error {
+	r := rand.New(rand.NewPCG(1, o.id))
+	for done := 0; done < rounds; {
+		err := o.round(ctx, r.IntN(3))
+		busy := statusError{}
+		switch {
+		case err == nil:
+			done++
+		case errors.As(err, &busy) && (busy.status == Ydb.StatusIds_ABORTED || busy.status == Ydb.StatusIds_OVERLOADED):
+			again.Add(1)
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// A thousand sessions of clients over twenty of the cluster: no client sees another's work, none
+// is left out, the cluster never has more than twenty, and all is clean in the end.
+func TestManySessionsOverFew(t *testing.T) {
+	const clients, perConn, rounds, most = 1000, 50, 3, 20
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil, "wire.mode=transaction", fmt.Sprint("pool.max=", most), "pool.queue=2000")
+	must(t, openSDK(t, s.sdk()), "CREATE TABLE owned (id Uint64, owner Uint64, n Uint64, PRIMARY KEY (id))")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	watched := c.watchSessions(ctx, t)
 	var work sync.WaitGroup
 	var owners [clients]owner
 	var again atomic.Int64
@@ -174,25 +198,13 @@ func TestManySessionsOverFew(t *testing.T) {
 			t.Fatal(err)
 		}
 		work.Go(func() {
-			r := rand.New(rand.NewPCG(1, o.id))
-			for done := 0; done < rounds; {
-				err := o.round(ctx, r.IntN(3))
-				busy := statusError{}
-				switch {
-				case err == nil:
-					done++
-				case errors.As(err, &busy) && (busy.status == Ydb.StatusIds_ABORTED || busy.status == Ydb.StatusIds_OVERLOADED):
-					again.Add(1)
-				default:
-					t.Errorf("client %d: %v", o.id, err)
-					return
-				}
+			if err := o.rounds(ctx, rounds, &again); err != nil {
+				t.Errorf("client %d: %v", o.id, err)
 			}
 		})
 	}
 	work.Wait()
-	close(watching)
-	if n := <-watched; n > most {
+	if n := watched(); n > most {
 		t.Errorf("the cluster had %d sessions; at most %d are allowed", n, most)
 	}
 	t.Logf("%d transactions were aborted or refused and run again", again.Load())

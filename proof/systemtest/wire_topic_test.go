@@ -57,7 +57,15 @@ func topicTransactions(t *testing.T, db *ydbsdk.Driver) {
 	if err := db.Topic().Create(ctx, "topic", topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"})); err != nil {
 		t.Fatal(err)
 	}
-	var want []string
+	want := writeInTransactions(ctx, t, db)
+	if n := count(t, db, "written"); int(n) != len(want) {
+		t.Errorf("%d rows; want %d", n, len(want))
+	}
+	readInTransactions(ctx, t, db, want)
+}
+
+// writeInTransactions writes messages beside rows, gives every third transaction up, and returns the messages that are to be there.
+func writeInTransactions(ctx context.Context, t *testing.T, db *ydbsdk.Driver) (want []string) {
 	for i := range 9 {
 		data := fmt.Sprint(i)
 		if i == 4 {
@@ -89,9 +97,11 @@ func topicTransactions(t *testing.T, db *ydbsdk.Driver) {
 			t.Fatalf("transaction %d: %v", i, err)
 		}
 	}
-	if n := count(t, db, "written"); int(n) != len(want) {
-		t.Errorf("%d rows; want %d", n, len(want))
-	}
+	return want
+}
+
+// readInTransactions reads the messages: a transaction that is given up leaves them, the others commit what they read.
+func readInTransactions(ctx context.Context, t *testing.T, db *ydbsdk.Driver, want []string) {
 	reader, err := db.Topic().StartReader("c", topicoptions.ReadTopic("topic"))
 	if err != nil {
 		t.Fatal(err)
