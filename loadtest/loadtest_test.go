@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 
 func TestRunRefusesNonsense(t *testing.T) {
 	for _, args := range [][]string{{}, {"besiege"}, {"attack"}, {"overload", "-rounds", "-1"}, {"overhead", "-rounds", "-1"}, {"overhead", "-nonsense"}, {"pool-size", "-bin", "/nowhere"}} {
-		if err := run(t.Context(), args); err == nil {
+		if err := Run(t.Context(), args); err == nil {
 			t.Errorf("%q: got no error", args)
 		}
 	}

@@ -23,17 +23,31 @@ import (
 	"syscall"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/acquire"
+	"github.com/ydb-sidecar/sidecar/loadtest/affinity"
+	"github.com/ydb-sidecar/sidecar/loadtest/churn"
+	"github.com/ydb-sidecar/sidecar/loadtest/fleet"
+	"github.com/ydb-sidecar/sidecar/loadtest/hostile"
+	"github.com/ydb-sidecar/sidecar/loadtest/ingest"
+	"github.com/ydb-sidecar/sidecar/loadtest/knee"
+	"github.com/ydb-sidecar/sidecar/loadtest/kv"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/loadtest/overhead"
 	"github.com/ydb-sidecar/sidecar/loadtest/overload"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
+	"github.com/ydb-sidecar/sidecar/loadtest/poolsize"
+	"github.com/ydb-sidecar/sidecar/loadtest/read"
+	"github.com/ydb-sidecar/sidecar/loadtest/sdks"
+	"github.com/ydb-sidecar/sidecar/loadtest/shares"
 	"github.com/ydb-sidecar/sidecar/loadtest/sim"
+	"github.com/ydb-sidecar/sidecar/loadtest/soak"
+	"github.com/ydb-sidecar/sidecar/loadtest/stock"
 	"github.com/ydb-sidecar/sidecar/loadtest/xds"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := Run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "loadtest:", err)
 		os.Exit(1)
 	}
@@ -42,21 +56,21 @@ func main() {
 // experiments are those in the common frame, in the order of `all`.
 var experiments = []lab.Experiment{
 	acquire.Experiment(),
-	costs,
-	affinity,
-	readOne, readMany, readTasks,
-	poolSize,
-	fleet(),
-	churn,
-	soak(),
-	ingest,
-	stock,
-	sdks,
-	knee(),
-	shares,
-	keyValue,
-	entity(),
-	hostileHour(),
+	overhead.Experiment,
+	affinity.Experiment,
+	read.One, read.Many, read.Tasks,
+	poolsize.Experiment,
+	fleet.Experiment(),
+	churn.Experiment,
+	soak.Experiment(),
+	ingest.Experiment,
+	stock.Experiment,
+	sdks.Experiment,
+	knee.Experiment(),
+	shares.Experiment,
+	kv.Experiment,
+	kv.Entity(),
+	hostile.Experiment(),
 	peers.Experiment(),
 	overload.Experiment(),
 	sim.Experiment(),
@@ -64,7 +78,7 @@ var experiments = []lab.Experiment{
 	xds.Experiment(),
 }
 
-func run(ctx context.Context, args []string) error {
+func Run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		if args[0] == lab.ChildCommand {
 			return lab.RunChild(ctx, experiments, args[1:])

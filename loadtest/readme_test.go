@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/loadtest/overhead"
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
@@ -99,6 +100,6 @@ func costTable(t *testing.T, r runs) string {
 			us(figure("faces-c1/"+way.variant, lab.P50)), us(figure("faces-c64/"+way.variant, lab.LoadCPU)), cpu)
 	}
 	fmt.Fprintf(&b, "\nOf the sidecar's CPU %.1f %% is the pool's. Medians of %d interleaved rounds on %s cores (%s) that load, sidecar and nodes share, nothing injected: `%s`; docs/benchmarks/overhead has the spread, and other proxies.\n",
-		100*median(figure("pool-share/plain_gRPC", poolPart)), len(figure("faces-500/direct", lab.P50)), r.config["cores"], r.config["cpu"], "make bench-full BENCH=overhead")
+		100*median(figure("pool-share/plain_gRPC", overhead.PoolPart)), len(figure("faces-500/direct", lab.P50)), r.config["cores"], r.config["cpu"], "make bench-full BENCH=overhead")
 	return b.String()
 }

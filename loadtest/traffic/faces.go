@@ -1,0 +1,453 @@
+package traffic
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// Face is one caller of a sidecar, over a connection of its own. Each of the
+// three kinds does the same on the same tables.
+type Face interface {
+	// query runs a statement and returns its rows as texts. Parameters are uint64 and string.
+	Query(ctx context.Context, sql string, params map[string]any) ([][]string, error)
+	// stream runs a statement and hands on the number of rows of each part as it comes.
+	Stream(ctx context.Context, sql string, part func(rows int)) error
+	Close()
+}
+
+// The kinds of faces.
+const (
+	FaceGRPC = "gRPC"
+	FaceHTTP = "HTTP"
+	FaceWire = "wire" // YDB's own protocol
+)
+
+// FaceKinds is all kinds of faces.
+var FaceKinds = []string{FaceGRPC, FaceHTTP, FaceWire}
+
+// DialFace makes a caller of a sidecar. One over wire keeps up to the given
+// number of sessions; with 0 it makes one for every call.
+func DialFace(kind string, s *lab.Sidecar, sessions int) (Face, error) {
+	if kind == FaceHTTP {
+		return &HTTPFace{"http://" + s.HTTP, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute}}}, nil
+	}
+	// Small buffers: there may be thousands of clients in this process.
+	conn, err := grpc.NewClient("passthrough:///"+s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10))
+	if err != nil {
+		return nil, fmt.Errorf("dial the sidecar: %w", err)
+	}
+	if kind == FaceGRPC {
+		return &grpcFace{conn, sidecarv1.NewSidecarClient(conn)}, nil
+	}
+	return &WireFace{conn, Ydb_Query_V1.NewQueryServiceClient(conn), make(chan *WireSession, sessions)}, nil
+}
+
+// Refusal is a call that failed, in words that a report can count.
+type Refusal struct {
+	Code string // stable
+	Fair bool   // a caller may meet it while something is broken: nothing was kept, or it says that nobody knows
+	Open bool   // it may have been kept
+	Text string
+}
+
+// Error returns the code and the text.
+func (r *Refusal) Error() string { return r.Code + ": " + r.Text }
+
+// AsRefusal reads an error of any face.
+func AsRefusal(err error) *Refusal {
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		return r
+	}
+	s := status.Convert(err)
+	for _, detail := range s.Details() {
+		if e, ok := detail.(*sidecarv1.Error); ok {
+			return told(e.Code, e.Message, e.SafeToRetry, e.OutcomeUnknown)
+		}
+	}
+	return &Refusal{Code: "NO_ANSWER", Open: true, Text: err.Error()}
+}
+
+// told is a refusal in the words of the plain API.
+func told(code, text string, safe, unknown bool) *Refusal {
+	return &Refusal{code, safe || unknown || code == "DEADLINE_EXCEEDED", unknown || !safe, text}
+}
+
+type grpcFace struct {
+	conn   *grpc.ClientConn
+	client sidecarv1.SidecarClient
+}
+
+// Close closes the connection.
+func (f *grpcFace) Close() { _ = f.conn.Close() } // nothing is in flight
+
+// PlainParams returns parameters as the plain API has them.
+func PlainParams(params map[string]any) map[string]*sidecarv1.Value {
+	out := make(map[string]*sidecarv1.Value, len(params))
+	for name, v := range params {
+		switch v := v.(type) {
+		case uint64:
+			out[name] = Unsigned(v)
+		case string:
+			out[name] = &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: v}}
+		}
+	}
+	return out
+}
+
+func plainRows(rows []*sidecarv1.Row) [][]string {
+	out := make([][]string, len(rows))
+	for i, row := range rows {
+		for _, v := range row.Values {
+			switch k := v.Kind.(type) {
+			case *sidecarv1.Value_Uint64Value:
+				out[i] = append(out[i], fmt.Sprint(k.Uint64Value))
+			case *sidecarv1.Value_TextValue:
+				out[i] = append(out[i], k.TextValue)
+			default:
+				out[i] = append(out[i], "")
+			}
+		}
+	}
+	return out
+}
+
+// Within is the time that a call of the plain API gets: less than its caller
+// waits, so that the sidecar's own words about a timeout are heard.
+func Within(ctx context.Context) string {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ""
+	}
+	return max(time.Millisecond, time.Until(deadline)*8/10).Round(time.Millisecond).String()
+}
+
+// Query sends a statement and returns the rows of its answer as texts.
+func (f *grpcFace) Query(ctx context.Context, sql string, params map[string]any) ([][]string, error) {
+	answer, err := f.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Params: PlainParams(params), Timeout: Within(ctx)})
+	if err != nil {
+		return nil, err
+	}
+	return plainRows(answer.Rows), nil
+}
+
+// Stream sends a statement and calls part for each part of its answer.
+func (f *grpcFace) Stream(ctx context.Context, sql string, part func(rows int)) error {
+	parts, err := f.client.ExecuteStream(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Timeout: Within(ctx)})
+	if err != nil {
+		return err
+	}
+	for ended := false; ; {
+		one, err := parts.Recv()
+		switch {
+		case errors.Is(err, io.EOF) && !ended:
+			return &Refusal{Code: "CUT", Text: "the stream stopped without its end"}
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		ended = ended || one.GetEnd() != nil
+		if n := len(one.GetRows().GetRows()); n > 0 {
+			part(n)
+		}
+	}
+}
+
+// HTTPFace is the plain API over HTTP.
+type HTTPFace struct {
+	base   string
+	client *http.Client
+}
+
+// Close closes idle connections.
+func (f *HTTPFace) Close() { f.client.CloseIdleConnections() }
+
+// HTTPProblem is an error in the body of an answer, or in the last line of a stream.
+type HTTPProblem struct {
+	Code, Message  string
+	SafeToRetry    bool `json:"safe_to_retry"`
+	OutcomeUnknown bool `json:"outcome_unknown"`
+}
+
+// Refusal returns what the problem says as a refusal.
+func (p HTTPProblem) Refusal() *Refusal {
+	return told(p.Code, p.Message, p.SafeToRetry, p.OutcomeUnknown)
+}
+
+// post sends a statement. The body of the answer is the caller's to close.
+func (f *HTTPFace) post(ctx context.Context, accept, sql string, params map[string]any) (*http.Response, error) {
+	data, err := json.Marshal(map[string]any{"sql": sql, "params": params, "rows": "arrays", "timeout": Within(ctx)})
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.base+"/v1/query", bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	request.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {accept}}
+	response, err := f.client.Do(request)
+	if err != nil || response.StatusCode == http.StatusOK {
+		return response, err
+	}
+	defer response.Body.Close()
+	var p HTTPProblem
+	if err := json.NewDecoder(response.Body).Decode(&p); err != nil {
+		return nil, fmt.Errorf("HTTP %d: %w", response.StatusCode, err)
+	}
+	return nil, p.Refusal()
+}
+
+// Query sends a statement and returns the rows of its answer as texts.
+func (f *HTTPFace) Query(ctx context.Context, sql string, params map[string]any) ([][]string, error) {
+	response, err := f.post(ctx, "application/json", sql, params)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	var answer struct{ Rows [][]any }
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		return nil, err
+	}
+	_, _ = io.Copy(io.Discard, response.Body) // so that the connection can serve again
+	out := make([][]string, len(answer.Rows))
+	for i, row := range answer.Rows {
+		for _, v := range row {
+			out[i] = append(out[i], fmt.Sprint(v))
+		}
+	}
+	return out, nil
+}
+
+// Stream sends a statement and calls part for each part of its answer.
+func (f *HTTPFace) Stream(ctx context.Context, sql string, part func(rows int)) error {
+	response, err := f.post(ctx, "application/x-ndjson", sql, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if bytes.HasPrefix(lines.Bytes(), []byte(`{"row":`)) {
+			part(1)
+			continue
+		}
+		var line struct {
+			End   json.RawMessage
+			Error *HTTPProblem
+		}
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return err
+		}
+		switch {
+		case line.Error != nil:
+			return line.Error.Refusal()
+		case line.End != nil:
+			return nil
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return &Refusal{Code: "CUT", Text: "the lines stopped without an end"}
+}
+
+// WireFace speaks YDB's own protocol, as an SDK does: a session is made, kept
+// attached by a stream, and deleted.
+type WireFace struct {
+	Conn     *grpc.ClientConn
+	Client   Ydb_Query_V1.QueryServiceClient
+	Sessions chan *WireSession // that nobody uses
+}
+
+// WireSession is a session as an SDK has it.
+type WireSession struct {
+	id     string
+	detach context.CancelFunc
+}
+
+// Close ends the sessions and closes the connection.
+func (f *WireFace) Close() {
+	for {
+		select {
+		case s := <-f.Sessions:
+			s.detach() // which ends it
+		default:
+			_ = f.Conn.Close() // nothing is in flight
+			return
+		}
+	}
+}
+
+// transient are the statuses that a client of YDB repeats a call for; whether the call was kept then, open says.
+var transient = map[Ydb.StatusIds_StatusCode]struct{ open bool }{
+	Ydb.StatusIds_ABORTED: {}, Ydb.StatusIds_UNAVAILABLE: {}, Ydb.StatusIds_OVERLOADED: {}, Ydb.StatusIds_BAD_SESSION: {}, Ydb.StatusIds_SESSION_EXPIRED: {}, Ydb.StatusIds_SESSION_BUSY: {},
+	Ydb.StatusIds_UNDETERMINED: {true}, Ydb.StatusIds_TIMEOUT: {true}, Ydb.StatusIds_CANCELLED: {true},
+}
+
+// Answered makes an error of what a call over wire said.
+func Answered(err error, status Ydb.StatusIds_StatusCode, issues any) error {
+	if err != nil {
+		return wireRefusal(err)
+	}
+	if status == Ydb.StatusIds_SUCCESS {
+		return nil
+	}
+	kind, fair := transient[status]
+	return &Refusal{"YDB_" + status.String(), fair, kind.open || !fair, fmt.Sprint(issues)}
+}
+
+// wireRefusal reads an error of transport, which is all that this protocol has for a lost node.
+func wireRefusal(err error) error {
+	code := status.Code(err)
+	return &Refusal{"GRPC_" + strings.ToUpper(code.String()), code == codes.Unavailable || code == codes.DeadlineExceeded || code == codes.ResourceExhausted, true, err.Error()}
+}
+
+// take returns a session that nobody uses, or a new one.
+func (f *WireFace) take(ctx context.Context) (*WireSession, error) {
+	select {
+	case s := <-f.Sessions:
+		return s, nil
+	default:
+	}
+	made, err := f.Client.CreateSession(WithDatabase(ctx), &Ydb_Query.CreateSessionRequest{})
+	if err := Answered(err, made.GetStatus(), made.GetIssues()); err != nil {
+		return nil, err
+	}
+	attach, detach := context.WithCancel(WithDatabase(context.WithoutCancel(ctx)))
+	// The stream outlives the call, but what the call may take also bounds the wait for the first word.
+	stop := context.AfterFunc(ctx, detach)
+	states, err := f.Client.AttachSession(attach, &Ydb_Query.AttachSessionRequest{SessionId: made.SessionId})
+	var state *Ydb_Query.SessionState
+	if err == nil {
+		state, err = states.Recv()
+	}
+	if err := Answered(err, state.GetStatus(), state.GetIssues()); err != nil || !stop() {
+		detach()
+		if ctx.Err() != nil { // the stream was ended for that
+			err = wireRefusal(status.FromContextError(ctx.Err()).Err())
+		}
+		return nil, err
+	}
+	return &WireSession{made.SessionId, detach}, nil
+}
+
+// give takes a session back that served a call with the given end. One that
+// failed is not used again.
+func (f *WireFace) give(ctx context.Context, s *WireSession, end error) error {
+	if end == nil {
+		select {
+		case f.Sessions <- s:
+			return nil
+		default:
+		}
+		deleted, err := f.Client.DeleteSession(WithDatabase(ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id})
+		end = Answered(err, deleted.GetStatus(), deleted.GetIssues())
+	}
+	s.detach() // which ends it
+	return end
+}
+
+// Query sends a statement and returns the rows of its answer as texts.
+func (f *WireFace) Query(ctx context.Context, sql string, params map[string]any) (out [][]string, err error) {
+	err = f.execute(ctx, sql, params, func(set *Ydb.ResultSet) {
+		for _, row := range set.GetRows() {
+			var texts []string
+			for _, v := range row.GetItems() {
+				for v.GetNestedValue() != nil {
+					v = v.GetNestedValue()
+				}
+				switch k := v.GetValue().(type) {
+				case *Ydb.Value_Uint64Value:
+					texts = append(texts, fmt.Sprint(k.Uint64Value))
+				case *Ydb.Value_TextValue:
+					texts = append(texts, k.TextValue)
+				default:
+					texts = append(texts, "")
+				}
+			}
+			out = append(out, texts)
+		}
+	})
+	return out, err
+}
+
+// Stream sends a statement and calls part for each part of its answer.
+func (f *WireFace) Stream(ctx context.Context, sql string, part func(rows int)) error {
+	return f.execute(ctx, sql, nil, func(set *Ydb.ResultSet) {
+		if n := len(set.GetRows()); n > 0 {
+			part(n)
+		}
+	})
+}
+
+func (f *WireFace) execute(ctx context.Context, sql string, params map[string]any, each func(*Ydb.ResultSet)) error {
+	s, err := f.take(ctx)
+	if err != nil {
+		return err
+	}
+	return f.give(ctx, s, f.run(ctx, s, sql, params, each))
+}
+
+func (f *WireFace) run(ctx context.Context, s *WireSession, sql string, params map[string]any, each func(*Ydb.ResultSet)) error {
+	request := &Ydb_Query.ExecuteQueryRequest{SessionId: s.id, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, Parameters: map[string]*Ydb.TypedValue{},
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql}}}
+	for name, v := range params {
+		switch v := v.(type) {
+		case uint64:
+			request.Parameters["$"+name] = &Ydb.TypedValue{Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}, Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: v}}}
+		case string:
+			request.Parameters["$"+name] = &Ydb.TypedValue{Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UTF8}}, Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: v}}}
+		}
+	}
+	// Whatever ends this, the call ends as well.
+	ctx, cancel := context.WithCancel(WithDatabase(ctx))
+	defer cancel()
+	parts, err := f.Client.ExecuteQuery(ctx, request)
+	if err != nil {
+		return wireRefusal(err)
+	}
+	for {
+		part, err := parts.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err := Answered(err, part.GetStatus(), part.GetIssues()); err != nil {
+			return err
+		}
+		each(part.GetResultSet())
+	}
+}
+
+// VerifiedRead reads a row of the table bench and looks at all of it.
+func VerifiedRead(ctx context.Context, f Face) error {
+	id := RandomID()
+	got, err := f.Query(ctx, Read, map[string]any{"id": id})
+	if err != nil {
+		return err
+	}
+	if want := [][]string{{fmt.Sprint(id), strings.Repeat("x", 100)}}; !slices.EqualFunc(got, want, slices.Equal) {
+		return &Refusal{Code: "WRONG", Text: fmt.Sprintf("read %.200v; want %.200v", got, want)}
+	}
+	return nil
+}
