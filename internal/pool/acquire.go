@@ -8,8 +8,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
-// Acquire leases a session to the caller, who must give it to Release or Discard.
-// If none is free it waits in line; a new session is opened meanwhile if the limits
+// Acquire checks out a session to the caller, who must give it to Release or Discard.
+// If none is free it waits in the queue; a new session is opened meanwhile if the limits
 // allow. Without Ask.Left the time that is left is that until ctx's deadline.
 //
 // A session that is free is given even if ctx has ended. Otherwise the error is
@@ -24,7 +24,7 @@ func (p *Pool) Acquire(ctx context.Context, by Ask) (Grant, error) {
 	return p.await(ctx, by)
 }
 
-// Try leases a session if one is free and nobody waits in line; nobody is passed
+// Try checks out a session if one is free and nobody waits in the queue; nobody is passed
 // over whoever asks. Nothing is opened, and work that is hopeless gets nothing: Wait
 // says why.
 func (p *Pool) Try(by Ask) (*Session, bool) {
@@ -36,19 +36,19 @@ func (p *Pool) Try(by Ask) (*Session, bool) {
 	}
 	p.mu.Lock() // a sweep may have had them all
 	defer p.mu.Unlock()
-	if p.line.Len() > 0 || p.closed || p.paused {
+	if p.queue.Len() > 0 || p.closed || p.paused {
 		return nil, false
 	}
 	s := p.pickLocked()
 	if s == nil {
 		return nil, false
 	}
-	s.lease(p.slot())
+	s.checkOut(p.slot())
 	return s, true
 }
 
 // Wait is Acquire for a caller that must not block. It returns a session if one
-// is free. If the session is nil and so is the error, w stands in line, and its
+// is free. If the session is nil and so is the error, w stands in the queue, and its
 // function will be called once, with a grant or with ErrQueueFull, ErrClosed, a
 // *ShedError or a *DeniedError, unless Cancel takes it out. The function runs on the goroutine of whoever
 // gives the session up; it must not block, and had better leave work to another.
@@ -62,7 +62,7 @@ func (p *Pool) Wait(w *Waiter, by Ask) (Grant, error) {
 	return Grant{Session: s}, err
 }
 
-// Cancel takes w out of the line. It reports false if w was not in line: it was
+// Cancel takes w out of the queue. It reports false if w was not in the queue: it was
 // told, or is being told now.
 func (p *Pool) Cancel(w *Waiter) bool {
 	p.mu.Lock()
@@ -70,18 +70,18 @@ func (p *Pool) Cancel(w *Waiter) bool {
 	if !w.Queued() {
 		return false
 	}
-	p.line.Lose(w)
+	p.queue.Lose(w)
 	p.setGateLocked(0)
 	return true
 }
 
-// take leases an idle session without a lock. It may miss one that a sweep has
+// take checks out an idle session without a lock. It may miss one that a sweep has
 // in hand.
 func (p *Pool) take(near Place) *Session {
 	home := p.slot()
 	if n := near.node; n != nil && n.shelf == &p.shelf && n.eligible.Load() && n.meet() {
 		if s := p.again(n); s != nil {
-			s.lease(home)
+			s.checkOut(home)
 			return s
 		}
 	}
@@ -89,8 +89,8 @@ func (p *Pool) take(near Place) *Session {
 	if h.Load() != 0 {
 		if i := h.Swap(0); i != 0 {
 			s, t := p.in(i), p.table.Load()
-			if (s.turn+1)&(t.turns-1) != 0 && fit(s) && s.node.out() <= int(s.node.most.Load()) {
-				s.lease(home)
+			if (s.uses+1)&(t.turns-1) != 0 && fit(s) && s.node.out() <= int(s.node.most.Load()) {
+				s.checkOut(home)
 				return s
 			}
 			p.passOver(s, t)
@@ -102,7 +102,7 @@ func (p *Pool) take(near Place) *Session {
 			return nil
 		}
 		if fit(s) {
-			s.lease(home)
+			s.checkOut(home)
 			return s
 		}
 		p.handOver(s)
@@ -111,7 +111,7 @@ func (p *Pool) take(near Place) *Session {
 
 // again takes a session of a node whose load is no more than its part, for a caller
 // that had one there: calls that come together, after answers that came together, then
-// leave together. Every so many leases it takes none, as with slots.
+// leave together. Every so many uses it takes none, as with slots.
 func (p *Pool) again(n *node) *Session {
 	s, ok := n.pop()
 	if !ok {
@@ -121,7 +121,7 @@ func (p *Pool) again(n *node) *Session {
 	switch {
 	case !s.Valid():
 		p.shelve(s) // which sees to it
-	case (s.turn+1)&(t.turns-1) == 0:
+	case (s.uses+1)&(t.turns-1) == 0:
 		p.passOver(s, t)
 	default:
 		return s
@@ -129,13 +129,13 @@ func (p *Pool) again(n *node) *Session {
 	return nil
 }
 
-// fit reports whether a session may be leased.
+// fit reports whether a session may be checked out.
 func fit(s *Session) bool { return s.Valid() && s.node.eligible.Load() }
 
-func (s *Session) lease(home uint) {
-	s.turn++
-	s.home = uint32(home)
-	s.leased = true
+func (s *Session) checkOut(slot uint) {
+	s.uses++
+	s.slot = uint32(slot)
+	s.inUse = true
 }
 
 // passOver puts a session from a slot on its node's stack, for a choice by load,
@@ -187,7 +187,7 @@ func (p *state) pickLocked() *Session {
 	return nil
 }
 
-// join leases a session or puts w in line: nil and no error.
+// join checks out a session or puts w in the queue: nil and no error.
 func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	w.Begin(by.Class, by.App, by.From, by.Needs, by.Left, p.clock())
 	p.mu.Lock()
@@ -195,14 +195,14 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		p.mu.Unlock()
 		return nil, ErrClosed
 	}
-	// Whoever lays a session down from now on looks into the line afterwards. What
+	// Whoever lays a session down from now on looks into the queue afterwards. What
 	// was laid down before is found here. If others wait already, it is theirs.
-	if by.hopeless() && p.line.RefusesLate() {
+	if by.hopeless() && p.queue.RefusesLate() {
 		err := p.refuseLocked(w, by, ShedDeadline, 0)
 		p.mu.Unlock()
 		return nil, err
 	}
-	if p.line.Len() == 0 && !p.paused {
+	if p.queue.Len() == 0 && !p.paused {
 		p.setGateLocked(1)
 		s, err := p.pickLocked(), error(nil)
 		if s == nil {
@@ -212,7 +212,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 			p.setGateLocked(0)
 			p.mu.Unlock()
 			if s != nil {
-				s.lease(p.slot())
+				s.checkOut(p.slot())
 			}
 			return s, err
 		}
@@ -220,16 +220,16 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		p.mu.Unlock()
 		return nil, err
 	}
-	if why, ahead := p.line.Arrive(w, p.aliveLocked(), by.Needs, by.Left); why != queue.None {
+	if why, ahead := p.queue.Arrive(w, p.aliveLocked(), by.Needs, by.Left); why != queue.None {
 		err := p.refuseLocked(w, by, Shed(why-queue.Late), ahead)
 		p.mu.Unlock()
 		return nil, err
 	}
-	turned := p.line.Push(w, by.Weight)
+	turned := p.queue.Push(w, by.Weight)
 	if turned != nil {
 		p.refused++
 	}
-	if age := p.line.Age(); age > 0 && turned != w {
+	if age := p.queue.Age(); age > 0 && turned != w {
 		p.dueLocked(p.began.Add(w.Since() + age + 1))
 	}
 	p.growLocked()
@@ -266,7 +266,7 @@ func (p *refusals) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration
 	return e
 }
 
-// aliveLocked is how many sessions serve the line.
+// aliveLocked is how many sessions serve the queue.
 func (p *state) aliveLocked() int { return min(p.usableLocked(), p.limit.most) }
 
 // dismiss tells those whom pop or overdue turned away.
@@ -278,12 +278,12 @@ func (p *Pool) dismiss(gone *Waiter) {
 	}
 }
 
-// tell ends the wait of w, which has left the line, with a session or, without
+// tell ends the wait of w, which has left the queue, with a session or, without
 // one, with a refusal.
 func (p *Pool) tell(w *Waiter, s *Session) {
 	w.Handover.session = s
-	if holds := w.TakeHolder(); s != nil {
-		s.holds = holds
+	if holds := w.TakeConn(); s != nil {
+		s.conn = holds
 	}
 	switch {
 	case w.Handover.told == nil:
@@ -295,15 +295,15 @@ func (p *Pool) tell(w *Waiter, s *Session) {
 	}
 }
 
-// grant begins the lease of the session that was handed over to w.
+// grant begins the session of the session that was handed over to w.
 func grant(w *Waiter) Grant {
 	s := w.Handover.session
-	g := Grant{Session: s, Waited: w.Waited(), Created: s.turn == 0}
-	s.lease(uint(s.home))
+	g := Grant{Session: s, Waited: w.Waited(), Created: s.uses == 0}
+	s.checkOut(uint(s.slot))
 	return g
 }
 
-// refusal is why somebody in line was told that he gets none.
+// refusal is why somebody in the queue was told that he gets none.
 func (p *Pool) refusal(w *Waiter) error {
 	c := p.Config()
 	e := ShedError{Class: w.Class(), Waited: w.Waited(), Needs: w.Needs(), Left: w.Left(), Retry: retryAfter(w.Waited())}
@@ -370,12 +370,12 @@ func (p *Pool) Leave(ctx context.Context, w *Waiter) error {
 	}
 	p.timed++
 	err := p.waitErrorLocked(w, ctx.Err())
-	p.line.Lose(w)
+	p.queue.Lose(w)
 	p.setGateLocked(0)
 	return err
 }
 
-// tooLate is for a caller whose context had ended before it could join the line.
+// tooLate is for a caller whose context had ended before it could join the queue.
 func (p *Pool) tooLate(ctx context.Context, by Ask) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

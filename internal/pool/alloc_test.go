@@ -49,7 +49,7 @@ func TestAllocsInTheQueue(t *testing.T) {
 	ctx := context.Background()
 	p := warmPool(t, 10, 3)
 	count := func(name string, f func()) { t.Helper(); allocatesNothing(t, name, f) }
-	defer lease(t, p, 9)()
+	defer checkOut(t, p, 9)()
 	g, err := p.Acquire(ctx, Ask{Class: Normal})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestAllocsOfAcquireInTheQueue(t *testing.T) {
 	p := warmPool(t, 10, 3)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	defer lease(t, p, 9)()
+	defer checkOut(t, p, 9)()
 	g, err := p.Acquire(ctx, Ask{Class: Normal})
 	if err != nil {
 		t.Fatal(err)

@@ -169,7 +169,7 @@ func reportTurns(b *testing.B, turns []int64, waits [][]time.Duration, cpu time.
 	}
 }
 
-// BenchmarkFull: what it takes to be refused by a full line of a thousand, in which 64
+// BenchmarkFull: what it takes to be refused by a full queue of a thousand, in which 64
 // apps wait: by one that has more than its part of it, and by one that takes the place
 // of another.
 func BenchmarkFull(b *testing.B) {
@@ -228,7 +228,7 @@ func BenchmarkManyNodes(b *testing.B) {
 	for _, nodes := range []int{3, 50, 500, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
 			p := warmPool(b, 50, nodes)
-			defer lease(b, p, 40)()
+			defer checkOut(b, p, 40)()
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {

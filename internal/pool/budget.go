@@ -55,7 +55,7 @@ func (b *Budget) Pools() []*Pool {
 type poolOf struct{ *Pool }
 
 // Waits implements budget.Pool.
-func (p poolOf) Waits() bool { return p.gate.Load() == gateLine }
+func (p poolOf) Waits() bool { return p.gate.Load() == gateQueue }
 
 // Rests implements budget.Pool.
 func (p poolOf) Rests() (idle, parked int) { return p.resting(), int(p.limit.parked.Load()) }
@@ -63,9 +63,9 @@ func (p poolOf) Rests() (idle, parked int) { return p.resting(), int(p.limit.par
 // Yield implements budget.Pool.
 func (p poolOf) Yield(to *budget.Member, inUse bool) { p.yield(to, inUse) }
 
-// permitLocked takes a permit for a session that is wanted, by inLine callers or ahead of need.
-func (p *state) permitLocked(now time.Time, inLine int) bool {
-	return p.member.Take(now, p.mayUseLocked(inLine), p.closing > 0 || p.limit.parked.Load() > 0)
+// permitLocked takes a permit for a session that is wanted, by waiting callers or ahead of need.
+func (p *state) permitLocked(now time.Time, waiting int) bool {
+	return p.member.Take(now, p.mayUseLocked(waiting), p.closing > 0 || p.limit.parked.Load() > 0)
 }
 
 // mayUseLocked is for how many of the callers the pool may have another session.
@@ -77,12 +77,12 @@ func (p *state) fedLocked() {
 	if !p.member.Hungry() {
 		return
 	}
-	inLine, ahead := p.wantLocked()
-	if max(inLine, ahead) <= 0 || p.size >= p.cfg.Max {
+	waiting, ahead := p.wantLocked()
+	if max(waiting, ahead) <= 0 || p.size >= p.cfg.Max {
 		p.member.Leave()
 		return
 	}
-	p.member.Want(p.mayUseLocked(inLine))
+	p.member.Want(p.mayUseLocked(waiting))
 }
 
 // resting counts idle sessions without a lock: what changes hands may be missed.
@@ -99,7 +99,7 @@ func (p *state) resting() (sum int) {
 }
 
 // yield lets one session go for another pool: an idle one of the node that has
-// most beyond its share, the longest unused there, or else a leased one, likewise, at its
+// most beyond its share, the longest unused there, or else a session in use, likewise, at its
 // release if that is allowed. There may be none: they found another use meanwhile.
 func (p *Pool) yield(to *budget.Member, leased bool) {
 	p.mu.Lock()
@@ -109,13 +109,13 @@ func (p *Pool) yield(to *budget.Member, leased bool) {
 	}
 	defer p.growLocked() // for its minimum
 	p.unslotLocked(nil)
-	p.shareLocked()
+	p.balanceLocked()
 	p.walked += len(p.order)
 	from := mostBeyond(p.order, func(n *node) bool { return n.idle.len()+len(n.aside) > 0 })
 	shed := false
 	if from != nil {
 		p.siftLocked(from, func(s *Session) bool {
-			if shed || s.shedFor != nil { // that one was let go at its release, which is now
+			if shed || s.yieldFor != nil { // that one was let go at its release, which is now
 				return !s.Valid()
 			}
 			shed = true
@@ -131,7 +131,7 @@ func (p *Pool) yield(to *budget.Member, leased bool) {
 	if from = mostBeyond(p.order, func(n *node) bool { return int(n.live.Load()) > n.going }); from == nil {
 		return
 	}
-	if s := p.retireLeasedLocked(from, &reason); s != nil {
+	if s := p.retireInUseLocked(from, &reason); s != nil {
 		p.promiseLocked(s, to)
 		// It may have been laid down just before.
 		p.siftLocked(from, func(s *Session) bool { return !s.Valid() })
@@ -140,14 +140,14 @@ func (p *Pool) yield(to *budget.Member, leased bool) {
 
 // promiseLocked notes that s goes for the sake of another pool.
 func (p *state) promiseLocked(s *Session, to *budget.Member) {
-	s.shedFor = to
+	s.yieldFor = to
 	p.member.Promise(to)
 }
 
 // mostBeyond returns the node that has most beyond its share of those that have something; nil: none.
 func mostBeyond(nodes []*node, has func(*node) bool) (most *node) {
 	for _, n := range nodes {
-		if has(n) && (most == nil || n.share.surplus > most.share.surplus) {
+		if has(n) && (most == nil || n.balance.surplus > most.balance.surplus) {
 			most = n
 		}
 	}

@@ -48,10 +48,10 @@ func TestBudgetAlone(t *testing.T) {
 func TestBudgetTakesWhatIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startFamily(t, 10, 3, nil)
-		lease(t, y.pools[0], 6)()
-		lease(t, y.pools[1], 4)()
+		checkOut(t, y.pools[0], 6)()
+		checkOut(t, y.pools[1], 4)()
 		began := time.Now()
-		defer lease(t, y.pools[2], 5)()
+		defer checkOut(t, y.pools[2], 5)()
 		// Each in turn: closed, then opened; the last two from those who have no more.
 		if took := time.Since(began); took > 5*2*time.Millisecond+2*(budget.HungerFor+budget.LookEvery) {
 			t.Errorf("5 sessions took %v while 10 were idle elsewhere", took)
@@ -65,7 +65,7 @@ func TestBudgetTakesWhatIsIdle(t *testing.T) {
 	})
 }
 
-// One pool has every session and a line that never ends; the others get their
+// One pool has every session and a queue that never ends; the others get their
 // parts all the same, and then nothing moves any more.
 func TestBudgetIsShared(t *testing.T) {
 	tests := map[string]struct {
@@ -133,7 +133,7 @@ func lentAtFirst(callers, want []int) (n int) {
 	return n
 }
 
-// There are more pools than permits and all lines never end: they take turns.
+// There are more pools than permits and all queues never end: they take turns.
 func TestBudgetTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pools, limit = 7, 3
@@ -174,8 +174,8 @@ func TestBudgetDoesNotWaitForOneSession(t *testing.T) {
 func notForOneSession(t *testing.T, waiting int) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startFamily(t, 4, 2, nil)
-		release := lease(t, y.pools[0], 2)
-		rest := lease(t, y.pools[0], 2)
+		release := checkOut(t, y.pools[0], 2)
+		rest := checkOut(t, y.pools[0], 2)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		var served sync.WaitGroup
@@ -218,8 +218,8 @@ func (y *family) goingAway(i int) int { return y.books().Members[i].Leaving }
 func TestBudgetLastingNeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startFamily(t, 8, 2, nil)
-		release := lease(t, y.pools[0], 7)
-		defer lease(t, y.pools[1], 1)()
+		release := checkOut(t, y.pools[0], 7)
+		defer checkOut(t, y.pools[1], 1)()
 		_, told := y.wait(1)
 		time.Sleep(budget.HungerFor - time.Millisecond)
 		if n := y.goingAway(0); n != 0 {
@@ -244,8 +244,8 @@ func TestBudgetLastingNeed(t *testing.T) {
 func TestBudgetSparesWhoWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startFamily(t, 10, 2, nil)
-		defer lease(t, y.pools[0], 5)()
-		defer lease(t, y.pools[1], 4)()
+		defer checkOut(t, y.pools[0], 5)()
+		defer checkOut(t, y.pools[1], 4)()
 		s := get(t, y.pools[1])
 		hungry := func(d time.Duration) error {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -289,7 +289,7 @@ func TestBudgetAndMinimum(t *testing.T) {
 		if got := y.sizes(); got[0] != 8 {
 			t.Fatalf("sessions by pool %v; want the minimum of the first", got)
 		}
-		release := lease(t, y.pools[1], 6)
+		release := checkOut(t, y.pools[1], 6)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		y.check()
@@ -320,7 +320,7 @@ func TestBudgetAndMinimum(t *testing.T) {
 func TestBudgetWaitsForItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startFamily(t, 6, 2, nil)
-		lease(t, y.pools[0], 5)()
+		checkOut(t, y.pools[0], 5)()
 		for range 10 {
 			y.pools[1].Discard(get(t, y.pools[1]))
 		}
@@ -373,7 +373,7 @@ func TestBudgetAndSpread(t *testing.T) {
 		y := startFamily(t, 12, 2, nil)
 		for _, p := range y.pools {
 			p.SetView(view(1))
-			lease(t, p, 6)()
+			checkOut(t, p, 6)()
 		}
 		for _, p := range y.pools {
 			p.SetView(view(1, 2))
@@ -400,8 +400,8 @@ func TestBudgetTakesNoMoreThanItMayUse(t *testing.T) {
 		full := y.pools[1].Config()
 		full.Max = 5
 		y.pools[1].Reconfigure(full)
-		lease(t, y.pools[0], 38)()
-		defer lease(t, y.pools[1], 2)()
+		checkOut(t, y.pools[0], 38)()
+		defer checkOut(t, y.pools[1], 2)()
 		time.Sleep(2 * budget.KeepFor) // they rest
 		ctx, cancel := context.WithCancel(t.Context())
 		var waiting sync.WaitGroup
@@ -430,7 +430,7 @@ func TestYieldsWhatIsBeyondTheShare(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			y := startFamily(t, 20, 2, func(_ int, c *Config) { c.MoveRate = 0 })
 			from := y.pools[0]
-			back := lease(t, from, 10)
+			back := checkOut(t, from, 10)
 			if !inUse {
 				back()
 			}

@@ -117,7 +117,7 @@ func (y *walkFamily) peace() {
 		y.look("the end", step)
 	}
 	for i, w := range y.ws {
-		for c, line := range w.line {
+		for c, line := range w.waiting {
 			if len(line) > 0 {
 				y.T.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", y.seed, len(line), Class(c), i, len(y.ws), y.books().Max)
 			}
@@ -290,7 +290,7 @@ func TestManyHungryPools(t *testing.T) {
 			stop.Go(func() { _ = p.Run(ctx) })
 			y.add(p)
 			if i < pools {
-				held = append(held, lease(t, p, 1))
+				held = append(held, checkOut(t, p, 1))
 				continue
 			}
 			w := NewWaiter(func(g Grant, err error) {

@@ -18,7 +18,7 @@ func testTable(counts [][2]int) (*table, *arena) {
 	var nodes []*node
 	next := uint16(0)
 	for i, c := range counts {
-		n := &node{id: cluster.NodeID(i + 1), guarded: guarded{place: place{weight: 1}}}
+		n := &node{id: cluster.NodeID(i + 1), guarded: guarded{view: nodeView{weight: 1}}}
 		n.live.Store(int32(c[0]))
 		for range c[1] {
 			n.idle.push(cells, next)
@@ -96,7 +96,7 @@ func TestChooseByCostAndWeight(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tab, _ := testTable([][2]int{{tt.out[0] + 1, 1}, {tt.out[1] + 1, 1}})
 			for i, n := range tab.nodes {
-				n.place.load, n.place.weight = tt.loads[i], tt.weights[i]
+				n.view.load, n.view.weight = tt.loads[i], tt.weights[i]
 			}
 			tab = newTable(tab.nodes, nil)
 			var got [2]bool
@@ -133,7 +133,7 @@ func TestReckon(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var nodes []*node
 			for i, w := range tt.weights {
-				n := &node{guarded: guarded{place: place{weight: w, load: tt.loads[i]}}}
+				n := &node{guarded: guarded{view: nodeView{weight: w, load: tt.loads[i]}}}
 				nodes = append(nodes, n)
 			}
 			nodes[0].live.Store(30)
@@ -151,7 +151,7 @@ func TestReckon(t *testing.T) {
 func TestSlotsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
-		lease(t, p, 30)()
+		checkOut(t, p, 30)()
 		served := make(map[cluster.NodeID]int)
 		const calls = 300 * slotTurns
 		for range calls {
@@ -174,8 +174,8 @@ func TestSlotsSpread(t *testing.T) {
 func TestSlotOfALoadedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
-		lease(t, p, 30)()
-		// All of node 1 leased, all others idle.
+		checkOut(t, p, 30)()
+		// All of node 1 in use, all others idle.
 		var one, others []*Session
 		for {
 			s, ok := p.Try(Ask{Class: Normal})
@@ -189,13 +189,13 @@ func TestSlotOfALoadedNode(t *testing.T) {
 			}
 		}
 		for _, s := range others {
-			s.leased = false
+			s.inUse = false
 			s.node.idle.push(&p.cells, s.index)
 		}
 		// One of node 1 rests in every slot.
 		for i := range p.slots {
 			s := one[i]
-			s.home = uint32(i)
+			s.slot = uint32(i)
 			p.Release(s)
 		}
 		s, ok := p.Try(Ask{Class: Normal})
@@ -220,7 +220,7 @@ func TestNear(t *testing.T) {
 func near(t *testing.T, callers int) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
-		lease(t, p, 30)()
+		checkOut(t, p, 30)()
 		const calls = 300 * slotTurns
 		places := make([]Place, callers)
 		served, same := make(map[cluster.NodeID]int), 0
@@ -257,7 +257,7 @@ func near(t *testing.T, callers int) {
 		nearNoMore(t, p, near, max(8, callers/3+slotMargin+1))
 
 		other := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
-		lease(t, other, 30)()
+		checkOut(t, other, 30)()
 		for range 100 {
 			s, ok := other.Try(Ask{Class: Normal, Near: near})
 			if !ok || s.Place().node.shelf != &other.shelf {

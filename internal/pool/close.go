@@ -7,7 +7,7 @@ import (
 )
 
 // Close ends the pool. Nobody gets a session any more; whoever waits is told
-// ErrClosed. Idle sessions are deleted at once, in parallel, leased ones as they
+// ErrClosed. Idle sessions are deleted at once, in parallel, those in use as they
 // come back; those that have not when ctx ends are deleted under their holders,
 // which is what the error says. When Close returns nothing is left but what a
 // Resource failed to delete within Config.DeleteTimeout. Further calls wait
@@ -18,7 +18,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	if !p.closed {
 		p.closed, p.closedAt = true, time.Now()
 		p.member.Quit()
-		waiting = p.line.Drain()
+		waiting = p.queue.Drain()
 		p.setGateLocked(0)
 		for o := range p.openings {
 			o.cancel()
@@ -50,7 +50,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	return err
 }
 
-// seize deletes the sessions that are leased.
+// seize deletes the sessions that are checked out.
 func (p *Pool) seize() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

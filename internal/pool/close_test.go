@@ -34,7 +34,7 @@ func TestRetire(t *testing.T) {
 		if f.sum() != 3 || held[2].Retired() != "hint" {
 			t.Errorf("%d sessions, retired %q; want 3 and the first reason", f.sum(), held[2].Retired())
 		}
-		// A leased one at its release.
+		// A session in use at its release.
 		leased.Resource().(*remote).retire("hint")
 		synctest.Wait()
 		if f.sum() != 3 || leased.Valid() {
@@ -99,7 +99,7 @@ func TestGivingBackTwicePanics(t *testing.T) {
 	})
 }
 
-// Close tells those in line, deletes the idle in parallel, waits for the leased.
+// Close tells waiting callers, deletes the idle in parallel, waits for the in use.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2)

@@ -33,7 +33,7 @@ type Config struct {
 	Shares        Shares        `yaml:"shares"`         // what each class gets at least while it waits
 }
 
-// Shares are the percentages of the sessions handed to the line that a class
+// Shares are the percentages of the sessions handed to the queue that a class
 // gets at least while it has somebody waiting. The system class needs none, it
 // goes first. What is left goes to the highest class that waits.
 type Shares struct {

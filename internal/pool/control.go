@@ -7,8 +7,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// Pause hands out no session from now on: callers wait in line, under the rules
-// of the line, and those that have a session finish. Without it, again, the line
+// Pause hands out no session from now on: callers wait in the queue, under the rules
+// of the queue, and those that have a session finish. Without it, again, the queue
 // goes on.
 func (p *Pool) Pause(on bool) {
 	p.mu.Lock()
@@ -28,7 +28,7 @@ func (p *Pool) Paused() bool {
 	return p.paused
 }
 
-// Hold is who has leased a session. Immutable once it was noted.
+// Hold is who has checked out a session. Immutable once it was noted.
 type Hold struct {
 	App         string
 	Trace       [16]byte // id of the trace that it belongs to; zero: none
@@ -36,8 +36,8 @@ type Hold struct {
 	Transaction bool // over several calls
 }
 
-// Note says who has the session. Whoever leased it calls it, with nil before the
-// end of the lease.
+// Note says who has the session. Whoever checked it out calls it, with nil before the
+// check-in.
 func (s *Session) Note(h *Hold) { s.hold.Store(h) }
 
 // SessionStats is one session.

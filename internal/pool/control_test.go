@@ -13,7 +13,7 @@ import (
 func TestPauseAndHolders(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T, p *Pool, f *servers){
 		"callers_wait_and_are_served_in_order_once_it_goes_on": func(t *testing.T, p *Pool, f *servers) {
-			back := lease(t, p, 2)
+			back := checkOut(t, p, 2)
 			p.Pause(true)
 			back() // those in use finish
 			if _, ok := p.Try(Ask{Class: Normal}); ok {
@@ -62,7 +62,7 @@ func TestPauseAndHolders(t *testing.T) {
 			p.Pause(false)
 		},
 		"nothing_is_opened_for_those_who_wait": func(t *testing.T, p *Pool, f *servers) {
-			defer lease(t, p, 10)()
+			defer checkOut(t, p, 10)()
 			p.Kill(p.Sessions()[0].Session, "gone") // there is room for one more
 			p.Pause(true)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -124,7 +124,7 @@ func TestPauseAndHolders(t *testing.T) {
 				cfg.Max, cfg.MaxPerNode, cfg.QueueAge = 10, 10, time.Minute
 				f := newServers(1, 2)
 				p := start(t, cfg, f, view(1, 2))
-				lease(t, p, 10)()
+				checkOut(t, p, 10)()
 				test(t, p, f)
 			})
 		})

@@ -63,7 +63,7 @@ func TestDenied(t *testing.T) {
 	})
 }
 
-// Sessions that are left serve the line, whatever becomes of the right to open more.
+// Sessions that are left serve the queue, whatever becomes of the right to open more.
 func TestDeniedWithSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1)
@@ -82,7 +82,7 @@ func TestDeniedWithSessions(t *testing.T) {
 	})
 }
 
-// A denial takes callers that do not block out of the line, too.
+// A denial takes callers that do not block out of the queue, too.
 func TestDeniedWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1)

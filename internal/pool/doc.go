@@ -3,10 +3,10 @@
 // there is to delete there.
 //
 // It owns every session from the call of Opener.Open until Resource.Close has
-// returned, the line of callers who wait for one, and every goroutine that
+// returned, the queue of callers who wait for one, and every goroutine that
 // opens or deletes. What always holds:
 //
-//   - A session is opening, idle, leased or closing, and leased by one caller.
+//   - A session is opening, idle, in use or closing, and in use by one caller.
 //   - Opening, live and closing sessions together never exceed Config.Max, and
 //     no session is opened on a node that has its cap of them already. When a
 //     cap falls, because another node became eligible, the surplus moves there
@@ -18,8 +18,8 @@
 //     whoever wants to wait looks everywhere after saying so.
 //   - Callers that wait are in the queue (package queue), which decides who goes first
 //     and who is turned away. A caller whose context ends leaves it at once.
-//   - Nodes that are not cluster.UseNew get no session opened and none leased,
-//     and have no idle ones: those are closed at once, leased ones when they
+//   - Nodes that are not cluster.UseNew get no session opened and none checked out,
+//     and have no idle ones: those are closed at once, those in use when they
 //     come back. On a node that is ejected for its own load both are parked instead,
 //     for a minute at most. Nobody waits for a place that a parked session has.
 //   - Sessions move to other nodes when idle; one in use is let go at its
@@ -33,7 +33,7 @@
 //     was lowered. The others are set aside: idle to everybody else, and in no place
 //     where Acquire looks, so that it pays nothing for the limit. So are parked ones.
 //   - A session whose last call was given up is used again when its node says that it is at
-//     rest, and not before; until then it counts as leased. A caller in line waits for
+//     rest, and not before; until then it counts as in use. A caller in the queue waits for
 //     it no longer than recoverWithin.
 //   - After Close nothing is left: no session, no goroutine, no waiter, no permit.
 //
@@ -55,7 +55,7 @@
 // a node is left alone for a moment, up to a second; then, as on a node that is
 // back, one try goes first, and each success allows one more at a time.
 //
-// Everything rare is guarded by Pool.mu and done by the methods of state: the line,
+// Everything rare is guarded by Pool.mu and done by the methods of state: the queue,
 // opening, closing, expiry and changes of the view. The places where idle sessions
 // rest are the shelf. A sweep that looks for a session in the middle of a stack
 // takes the stack away and puts it back, all under mu; a caller who finds the

@@ -13,13 +13,13 @@ import (
 var (
 	// ErrClosed means that Close was called.
 	ErrClosed = errors.New("pool: closed")
-	// ErrQueueFull means that the line was full, or became full of callers who go first.
+	// ErrQueueFull means that the queue was full, or became full of callers who go first.
 	ErrQueueFull = errors.New("pool: too many callers wait for a session")
 	// ErrNoNode means that no node is known that may get new sessions.
 	ErrNoNode = errors.New("pool: no eligible node known")
 )
 
-// Shed is why a caller was refused though the line had room for it.
+// Shed is why a caller was refused though the queue had room for it.
 type Shed uint8
 
 // The reasons.
@@ -40,7 +40,7 @@ func (s Shed) String() string {
 type ShedError struct {
 	Why    Shed
 	Class  Class
-	Waited time.Duration // in line; 0: it was refused as it came
+	Waited time.Duration // in the queue; 0: it was refused as it came
 	Ahead  time.Duration // what it would have had to wait, if it was refused as it came; 0: nothing, or unknown
 	Needs  time.Duration // for the work itself; 0: unknown
 	Left   time.Duration // until its deadline; 0: unknown
@@ -75,9 +75,9 @@ func retryAfter(wait time.Duration) time.Duration { return min(max(wait, retryLe
 type WaitError struct {
 	Class   Class
 	Waited  time.Duration
-	Busy    int   // sessions leased to others
+	Busy    int   // sessions in use by others
 	Opening int   // sessions being opened
-	Live    int   // sessions open, leased or idle
+	Live    int   // sessions open, in use or idle
 	Max     int   // the limit of the pool
 	Limit   int   // sessions that SetLimit allows in use, if that is less than Max; else 0
 	Shared  int   // the limit of all pools in the budget, if that is what the caller waited for; else 0

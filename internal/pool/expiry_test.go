@@ -14,7 +14,7 @@ func TestIdleExpiry(t *testing.T) {
 		f := newServers(1, 2, 3)
 		cfg := config(50)
 		p := start(t, cfg, f, view(1, 2, 3))
-		lease(t, p, 50)()
+		checkOut(t, p, 50)()
 		time.Sleep(cfg.Idle - time.Second)
 		if got := f.sum(); got != 50 {
 			t.Errorf("%d sessions before their time; want 50", got)
@@ -33,9 +33,9 @@ func TestIdleExpiryOfTheSurplus(t *testing.T) {
 		f := newServers(1, 2, 3)
 		cfg := config(50)
 		p := start(t, cfg, f, view(1, 2, 3))
-		lease(t, p, 50)()
+		checkOut(t, p, 50)()
 		for began := time.Now(); time.Since(began) < 2*cfg.Idle; time.Sleep(time.Second) {
-			lease(t, p, 1)()
+			checkOut(t, p, 1)()
 		}
 		// One on top of each node, and what is in slots.
 		if got := f.sum(); got == 0 || got > 3+len(p.slots) {
@@ -51,7 +51,7 @@ func TestIdleExpiryOfTheSurplus(t *testing.T) {
 func TestSweepKeepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, config(10), newServers(1), view(1))
-		lease(t, p, 10)()
+		checkOut(t, p, 10)()
 		sweep := func() (order []*Session) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func TestIdleOff(t *testing.T) {
 		cfg := config(5)
 		cfg.Idle, cfg.Age = 0, 0
 		p := start(t, cfg, f, view(1))
-		lease(t, p, 5)()
+		checkOut(t, p, 5)()
 		time.Sleep(1000 * time.Hour)
 		if got := f.sum(); got != 5 {
 			t.Errorf("%d sessions; want 5 for ever", got)
@@ -99,7 +99,7 @@ func TestAgeExpiry(t *testing.T) {
 		time.Sleep(2 * warmWithin)
 		lowest := 20
 		for began := time.Now(); time.Since(began) < 5*cfg.Age/2; time.Sleep(5 * time.Second) {
-			lease(t, p, 2)()
+			checkOut(t, p, 2)()
 			lowest = min(lowest, f.sum())
 		}
 		f.mu.Lock()
@@ -120,7 +120,7 @@ func TestAgeExpiry(t *testing.T) {
 	})
 }
 
-// A session that grows too old during a lease is closed at its release.
+// A session that grows too old while it is in use is closed at its release.
 func TestAgeExpiryOfLeased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1)
@@ -178,7 +178,7 @@ func TestEvictedSessionsOfTheMinimumStayAwayForATime(t *testing.T) {
 		if got := f.sum(); got != 3 || len(f.opened) != opened {
 			t.Errorf("%d sessions, %d opened; want 3, and none opened ahead of need", got, len(f.opened)-opened)
 		}
-		lease(t, p, 5)() // who needs one gets it
+		checkOut(t, p, 5)() // who needs one gets it
 		if got := f.sum(); got < 5 {
 			t.Errorf("%d sessions for 5 callers", got)
 		}

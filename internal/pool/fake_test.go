@@ -314,12 +314,12 @@ func warmPool(tb testing.TB, sessions, nodes int) *Pool {
 	cfg := Default()
 	cfg.Max, cfg.Min, cfg.Queue = sessions, sessions, 10_000
 	p := start(tb, cfg, newServers(ids...), view(ids...))
-	lease(tb, p, sessions)()
+	checkOut(tb, p, sessions)()
 	return p
 }
 
 // lease takes sessions and returns what gives them back.
-func lease(tb testing.TB, p *Pool, n int) func() {
+func checkOut(tb testing.TB, p *Pool, n int) func() {
 	tb.Helper()
 	held := make([]*Session, n)
 	for i := range held {

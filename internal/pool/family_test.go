@@ -103,7 +103,7 @@ func (y *family) check() {
 		if k.Queued && k.Claim || k.Queued != k.InQueue || (k.Queued || k.Claim) != p.member.Hungry() {
 			y.Errorf("pool %d: queued %v, claim %v, in the queue %v, hungry %v", i, k.Queued, k.Claim, k.InQueue, p.member.Hungry())
 		}
-		if inLine, ahead := p.wantLocked(); k.Queued && max(inLine, ahead) <= 0 {
+		if waiting, ahead := p.wantLocked(); k.Queued && max(waiting, ahead) <= 0 {
 			y.Errorf("pool %d is in the queue and wants nothing", i)
 		}
 	}
@@ -198,7 +198,7 @@ func get(t *testing.T, p *Pool) *Session {
 	return g.Session
 }
 
-// wait puts a caller in the line of a pool, and says where what he gets will be.
+// wait puts a caller in the queue of a pool, and says where what he gets will be.
 // What he gets after the test is over he gives back.
 func (y *family) wait(i int) (w *Waiter, told **Session) {
 	y.Helper()

@@ -90,9 +90,9 @@ func TestGroupIdleServesAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				y := startGroup(t, 40, 20, 1, 1)
-				lease(t, y.pools[0], 20)()
+				checkOut(t, y.pools[0], 20)()
 				time.Sleep(budget.KeepFor)
-				defer lease(t, y.pools[0], c.busy)()
+				defer checkOut(t, y.pools[0], c.busy)()
 				var told [18]*Session
 				var waiters [18]*Waiter
 				for i := range told {
@@ -127,7 +127,7 @@ func TestGroupByTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startGroup(t, 40, 20, 1, 1)
 		for _, p := range y.pools {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 		}
 		var wg sync.WaitGroup
 		for turn := range 500 { // 10 s
@@ -149,9 +149,9 @@ func TestGroupTakesFromItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startGroup(t, 40, 4, 1, 1)
 		y.join(12, "", 1)
-		lease(t, y.pools[2], 12)() // idle
-		lease(t, y.pools[0], 4)()
-		defer lease(t, y.pools[1], 3)()
+		checkOut(t, y.pools[2], 12)() // idle
+		checkOut(t, y.pools[0], 4)()
+		defer checkOut(t, y.pools[1], 3)()
 		synctest.Wait()
 		y.check()
 		if got := y.sizes(); got[0] != 1 || got[1] != 3 || got[2] != 12 {
@@ -171,8 +171,8 @@ func TestGroupReconfigure(t *testing.T) {
 					y.load(&wg, 0, 20, 7*time.Millisecond, time.Minute)
 					y.load(&wg, 1, 20, 7*time.Millisecond, time.Minute)
 				} else {
-					lease(t, y.pools[0], 3)()
-					lease(t, y.pools[1], 3)()
+					checkOut(t, y.pools[0], 3)()
+					checkOut(t, y.pools[1], 3)()
 				}
 				sum := func(after time.Duration, want int) {
 					t.Helper()
@@ -204,7 +204,7 @@ func TestGroupSaysWhatIsFull(t *testing.T) {
 		y := startGroup(t, 40, 4, 1, 1)
 		held := get(t, y.pools[1])
 		defer y.pools[1].Release(held)
-		defer lease(t, y.pools[0], 3)()
+		defer checkOut(t, y.pools[0], 3)()
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err := y.pools[1].Acquire(ctx, Ask{Class: Normal})

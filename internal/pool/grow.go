@@ -14,7 +14,7 @@ import (
 )
 
 // opening is one call of Opener.Open. It is detached from the caller whose need
-// began it: the session goes to whoever is first in line when it comes.
+// began it: the session goes to whoever is first in the queue when it comes.
 type opening struct {
 	node    *node
 	from    *node // to lose a session once this one is open; nil: none
@@ -38,18 +38,18 @@ const (
 
 // wantLocked is how many sessions should be opened, limits aside: for those in
 // line, and ahead of need.
-func (p *state) wantLocked() (inLine, ahead int) {
+func (p *state) wantLocked() (waiting, ahead int) {
 	if !p.paused {
-		inLine = p.allowedLocked(p.line.Len() - (len(p.openings) - p.stalled))
+		waiting = p.allowedLocked(p.queue.Len() - (len(p.openings) - p.stalled))
 	}
 	if !p.quiet {
 		ahead = p.cfg.Min - p.evictedLocked() - (p.usableLocked() + len(p.openings) - p.stalled)
 	}
-	return inLine, ahead
+	return waiting, ahead
 }
 
 // growLocked opens the sessions that are wanted as far as the limits and the
-// pace allow. Parked sessions make room for those in line. It is called whenever there
+// pace allow. Parked sessions make room for waiting callers. It is called whenever there
 // may be more need or more room.
 func (p *state) growLocked() {
 	p.setGateLocked(0)
@@ -57,17 +57,17 @@ func (p *state) growLocked() {
 	if p.size >= p.cfg.Max && p.limit.parked.Load() == 0 { // the usual case, kept short
 		return
 	}
-	inLine, ahead := p.wantLocked()
-	if max(inLine, ahead) <= 0 || p.closed {
+	waiting, ahead := p.wantLocked()
+	if max(waiting, ahead) <= 0 || p.closed {
 		return
 	}
 	now := time.Now()
-	for ; max(inLine, ahead) > 0; inLine, ahead = inLine-1, ahead-1 {
+	for ; max(waiting, ahead) > 0; waiting, ahead = waiting-1, ahead-1 {
 		full := p.size >= p.cfg.Max
-		if full && inLine <= 0 {
+		if full && waiting <= 0 {
 			return
 		}
-		if inLine <= 0 && now.Before(p.warmAt) && p.size-p.closing >= warmFirst {
+		if waiting <= 0 && now.Before(p.warmAt) && p.size-p.closing >= warmFirst {
 			p.member.Leave()
 			p.dueLocked(p.warmAt)
 			return
@@ -78,8 +78,8 @@ func (p *state) growLocked() {
 			p.dueLocked(retry)
 			return
 		}
-		if full || !p.permitLocked(now, inLine) {
-			p.unparkLocked(inLine)
+		if full || !p.permitLocked(now, waiting) {
+			p.unparkLocked(waiting)
 			return // woken when there is room, or a permit
 		}
 		p.openLocked(n, nil, now)
@@ -110,7 +110,7 @@ func (p *state) targetLocked(now time.Time) (target *node, retry time.Time) {
 		later(p.pace.until)
 		return nil, retry
 	}
-	if n := p.targets.first(now); n != nil && n.size < n.place.limit && n.stalled == 0 && n.pace.allows(now, n.opening, burst) {
+	if n := p.targets.first(now); n != nil && n.size < n.view.cap && n.stalled == 0 && n.pace.allows(now, n.opening, burst) {
 		p.walked++
 		return n, retry
 	}
@@ -120,12 +120,12 @@ func (p *state) targetLocked(now time.Time) (target *node, retry time.Time) {
 	for i := range nodes {
 		n := nodes[(start+i)%len(nodes)]
 		switch {
-		case n.size >= n.place.limit || n.stalled > 0:
+		case n.size >= n.view.cap || n.stalled > 0:
 		case now.Before(n.pace.until):
 			later(n.pace.until)
 		case !n.pace.allows(now, n.opening, burst):
 			keeps = false // it may have one soon
-			busy = busy || n.place.weight > 0 && works(n)
+			busy = busy || n.view.weight > 0 && works(n)
 		default:
 			p.targets.nodes = append(p.targets.nodes, n)
 			if target == nil || n.before(target) {
@@ -133,7 +133,7 @@ func (p *state) targetLocked(now time.Time) (target *node, retry time.Time) {
 			}
 		}
 	}
-	if target != nil && target.place.weight == 0 && busy {
+	if target != nil && target.view.weight == 0 && busy {
 		target = nil
 	}
 	if target == nil || !keeps {
@@ -173,7 +173,7 @@ func (t *targets) opensOn(n *node) {
 
 // before reports whether n is to get a session rather than m.
 func (n *node) before(m *node) bool {
-	v, w := n.place.weight, m.place.weight
+	v, w := n.view.weight, m.view.weight
 	if v == 0 || w == 0 {
 		return v > w || v == w && n.held() < m.held()
 	}
@@ -188,9 +188,9 @@ func (p *state) openLocked(n, from *node, now time.Time) {
 	p.openings[o] = struct{}{}
 	p.targets.opensOn(n)
 	if from != nil {
-		from.share.pledged++
-	} else if n.share.owed > 0 {
-		n.share.owed--
+		from.balance.pledged++
+	} else if n.balance.owed > 0 {
+		n.balance.owed--
 	}
 	n.opening++
 	n.size++
@@ -266,7 +266,7 @@ func (o *opening) endLocked(p *state) {
 		p.targets.clear()
 	}
 	if o.from != nil {
-		o.from.share.pledged--
+		o.from.balance.pledged--
 	}
 }
 
@@ -317,8 +317,8 @@ type denial struct {
 // deniedFor is how long a missing right is taken to be missing: then a caller's try finds out.
 const deniedFor = time.Second
 
-// deniedLocked takes out everybody in line if err says that a right is missing, which waiting does not
-// change. Sessions that are left still serve the line.
+// deniedLocked takes out everybody in the queue if err says that a right is missing, which waiting does not
+// change. Sessions that are left still serve the queue.
 func (p *state) deniedLocked(err error) (gone *Waiter) {
 	var missing interface {
 		Denied() bool
@@ -334,10 +334,10 @@ func (p *state) deniedLocked(err error) (gone *Waiter) {
 	if p.servesLocked() {
 		return nil
 	}
-	gone = p.line.Clear(queue.Denied, now)
+	gone = p.queue.Clear(queue.Denied, now)
 	p.setGateLocked(0)
 	return gone
 }
 
-// servesLocked reports whether there are sessions that will serve the line.
+// servesLocked reports whether there are sessions that will serve the queue.
 func (p *state) servesLocked() bool { return p.size > len(p.openings)+p.closing }

@@ -66,7 +66,7 @@ func TestGrowsEvenlyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2, 3, 4)
 		p := start(t, config(50), f, view(1, 2, 3, 4))
-		lease(t, p, 0)
+		checkOut(t, p, 0)
 		var wg sync.WaitGroup
 		for range 200 {
 			wg.Go(func() { useFor(t, p, time.Second) })
@@ -111,7 +111,7 @@ func TestWarmsUpAndKeepsTheMinimum(t *testing.T) {
 		}
 		evenly(t, f)
 		// Expiry by disuse spares the minimum, evenly.
-		lease(t, p, 40)()
+		checkOut(t, p, 40)()
 		time.Sleep(cfg.Idle * 12 / 10)
 		synctest.Wait()
 		if f.sum() != 10 {
@@ -172,13 +172,13 @@ func TestOpeningIsDetached(t *testing.T) {
 	})
 }
 
-// The first in line gets what comes first, which may be a session that was opened
+// The first in the queue gets what comes first, which may be a session that was opened
 // because of somebody else.
 func TestOpenedSessionGoesToTheFirstInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1)
 		p := start(t, config(2), f, view(1))
-		release := lease(t, p, 1)
+		release := checkOut(t, p, 1)
 		f.set(1, after(100*time.Millisecond, nil), nil)
 		grants := make(chan Grant, 2)
 		for range 2 {
@@ -279,7 +279,7 @@ func (f *servers) allOpens() (n int) {
 	return n
 }
 
-// A node that swallows everything costs those in line a twentieth of the timeout
+// A node that swallows everything costs waiting callers a twentieth of the timeout
 // at most, and others nothing.
 func TestBlackHoleDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -313,7 +313,7 @@ func TestBulkhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2, 3)
 		p := start(t, config(30), f, view(1, 2, 3))
-		lease(t, p, 30)()
+		checkOut(t, p, 30)()
 		const hold, every = 10 * time.Millisecond, 750 * time.Microsecond // 20 sessions do 2000 a second
 		var mu sync.Mutex
 		served := make(map[cluster.NodeID]int)
@@ -377,7 +377,7 @@ func TestNoNode(t *testing.T) {
 			t.Error("Try gave a session")
 		}
 		p.SetView(view(1))
-		lease(t, p, 1)()
+		checkOut(t, p, 1)()
 	})
 }
 

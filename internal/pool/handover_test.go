@@ -118,7 +118,7 @@ func TestBudgetHandOver(t *testing.T) {
 			y.Look(time.Now())
 			s := y.held[slices.IndexFunc(y.held, func(s *Session) bool { return !s.Valid() })]
 			y.held = slices.DeleteFunc(y.held, func(h *Session) bool { return h == s })
-			endLease(s)
+			checkIn(s)
 			s.node.idle.push(&y.pools[0].cells, s.index)
 			w, _ := y.wait(2)
 			y.Look(time.Now())

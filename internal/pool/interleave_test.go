@@ -13,7 +13,7 @@ import (
 // The tests in this file play, step by step, the races that the lock-free paths
 // must win, by calling their halves in the worst order.
 
-// one is a pool with one leased session of node 1.
+// one is a pool with one session in use of node 1.
 func one(t *testing.T) (*Pool, *servers, *Session) {
 	f := newServers(1, 2)
 	p := start(t, config(1), f, view(1))
@@ -24,7 +24,7 @@ func one(t *testing.T) (*Pool, *servers, *Session) {
 	return p, f, g.Session
 }
 
-// waiting puts a waiter in line that gives back what it gets, and returns whether
+// waiting puts a waiter in the queue that gives back what it gets, and returns whether
 // it was served.
 func waiting(t *testing.T, p *Pool) func() bool {
 	t.Helper()
@@ -45,9 +45,9 @@ func waiting(t *testing.T, p *Pool) func() bool {
 
 func TestInterleavings(t *testing.T) {
 	tests := map[string]func(t *testing.T, p *Pool, f *servers, s *Session){
-		// Release saw nobody in line; then somebody came and found nothing.
+		// Release saw nobody in the queue; then somebody came and found nothing.
 		"waiter_comes_before_the_session_is_down": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			endLease(s)
+			checkIn(s)
 			served := waiting(t, p)
 			p.put(s)
 			if !served() {
@@ -65,7 +65,7 @@ func TestInterleavings(t *testing.T) {
 		},
 		// The same, with the session on its node's stack.
 		"session_on_the_stack_before_the_waiter_says_so": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			endLease(s)
+			checkIn(s)
 			s.node.idle.push(&p.cells, s.index)
 			got, err := p.join(NewWaiter(func(Grant, error) { t.Error("told") }), Ask{Class: Normal})
 			if got != s || err != nil {
@@ -76,7 +76,7 @@ func TestInterleavings(t *testing.T) {
 		// Acquire has a slot's session in hand, to pass it over, while somebody comes
 		// to wait and finds nothing.
 		"waiter_comes_while_a_session_is_passed_over": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			endLease(s)
+			checkIn(s)
 			served := waiting(t, p)
 			p.passOver(s, p.table.Load())
 			if !served() {
@@ -85,7 +85,7 @@ func TestInterleavings(t *testing.T) {
 		},
 		// The session is retired between the look at its state and its laying down.
 		"retired_before_it_is_down": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			endLease(s)
+			checkIn(s)
 			p.retire(s, "hint")
 			p.put(s)
 			synctest.Wait()
@@ -94,7 +94,7 @@ func TestInterleavings(t *testing.T) {
 			}
 		},
 		"retired_while_it_is_passed_over": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			endLease(s)
+			checkIn(s)
 			p.retire(s, "hint")
 			p.passOver(s, p.table.Load())
 			synctest.Wait()
@@ -103,7 +103,7 @@ func TestInterleavings(t *testing.T) {
 			}
 		},
 		"retired_before_it_is_leased": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			endLease(s)
+			checkIn(s)
 			s.node.idle.push(&p.cells, s.index)
 			reason := "hint" // the sweep that follows comes too late
 			s.retired.Store(&reason)
@@ -117,7 +117,7 @@ func TestInterleavings(t *testing.T) {
 			}
 		},
 		"node_goes_before_it_is_down": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			endLease(s)
+			checkIn(s)
 			p.SetView(view(2))
 			p.put(s)
 			synctest.Wait()
@@ -128,7 +128,7 @@ func TestInterleavings(t *testing.T) {
 		// The session was laid into a slot just as its node became ineligible; who
 		// did so has not looked after it yet.
 		"node_becomes_ineligible_when_it_is_down": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			endLease(s)
+			checkIn(s)
 			p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseOpen, 2: cluster.UseNone}))
 			for i := range p.slots {
 				p.slots[i].Store(0)
@@ -140,7 +140,7 @@ func TestInterleavings(t *testing.T) {
 			}
 		},
 		"pool_closes_before_it_is_down": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			endLease(s)
+			checkIn(s)
 			closed := make(chan error)
 			go func() { closed <- p.Close(t.Context()) }()
 			synctest.Wait()
@@ -151,7 +151,7 @@ func TestInterleavings(t *testing.T) {
 		},
 		// Close has lost patience with a session that is just being laid down.
 		"pool_seizes_it_before_it_is_down": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			endLease(s)
+			checkIn(s)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			if err := p.Close(ctx); !errors.Is(err, context.Canceled) {
@@ -196,7 +196,7 @@ func TestSweepHidesNothing(t *testing.T) {
 	cfg := config(3)
 	p := New(cfg, f, nil)
 	p.SetView(view(1))
-	lease(t, p, 3)()
+	checkOut(t, p, 3)()
 	p.mu.Lock()
 	var idle []*Session
 	for s := p.pick(); s != nil; s = p.pick() {

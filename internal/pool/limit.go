@@ -2,11 +2,11 @@ package pool
 
 import "sync/atomic"
 
-// What the gate says: somebody waits in line, or the pool is closed; or else that more
+// What the gate says: somebody waits in the queue, or the pool is closed; or else that more
 // sessions are in use than SetLimit allows, so that each is looked at when it comes back.
 const (
 	gateOpen = iota
-	gateLine
+	gateQueue
 	gateLimit
 )
 
@@ -36,10 +36,10 @@ func (p *Pool) SetLimit(n int) {
 	p.refill()
 }
 
-// Use returns how many sessions were leased at a time since the last call, at most, and
+// Use returns how many sessions were in use at a time since the last call, at most, and
 // whether callers have waited because of the limit meanwhile, or would have to now. The
 // peak is the sum of those of the nodes: it may be too high, where they were not at the
-// same time or sessions rested in slots. It misses leases of a moment while sessions of
+// same time or sessions rested in slots. It misses uses of a moment while sessions of
 // their node are sifted (siftLocked), which keeps the peak from before it and what is out after it.
 func (p *Pool) Use() (peak int, limited bool) {
 	p.mu.Lock()
@@ -54,11 +54,11 @@ func (p *Pool) Use() (peak int, limited bool) {
 	return max(leased, peaks), limited
 }
 
-// Busy reports whether a session is leased or a caller waits. It may miss a session that changes hands meanwhile.
+// Busy reports whether a session is in use or a caller waits. It may miss a session that changes hands meanwhile.
 func (p *Pool) Busy() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.line.Len() > 0 || p.size-len(p.openings)-p.closing > p.idleLocked()
+	return p.queue.Len() > 0 || p.size-len(p.openings)-p.closing > p.idleLocked()
 }
 
 // surplusLocked is how many sessions more than the limit are not aside; negative: so
@@ -67,7 +67,7 @@ func (p *state) surplusLocked() int {
 	return p.usableLocked() - p.limit.held() - p.limit.most
 }
 
-// allowedLocked is how many of the sessions that are wanted for the line may be opened:
+// allowedLocked is how many of the sessions that are wanted for the queue may be opened:
 // those aside come first, unless they are parked.
 func (p *state) allowedLocked(want int) int {
 	held := p.limit.held()
@@ -77,7 +77,7 @@ func (p *state) allowedLocked(want int) int {
 	return min(want-held, p.limit.most-(p.usableLocked()+len(p.openings)-p.stalled))
 }
 
-// feelLocked takes note of whether the line waits because of the limit, and has Run
+// feelLocked takes note of whether the queue waits because of the limit, and has Run
 // bring back sessions if there is room for them.
 func (p *state) feelLocked() {
 	held := p.limit.held()
@@ -85,7 +85,7 @@ func (p *state) feelLocked() {
 		return
 	}
 	surplus := p.surplusLocked()
-	p.limit.felt = p.limit.felt || p.line.Len() > 0 && surplus >= 0
+	p.limit.felt = p.limit.felt || p.queue.Len() > 0 && surplus >= 0
 	if surplus < 0 && held > 0 {
 		p.dueLocked(p.began)
 	}
@@ -146,7 +146,7 @@ func (p *state) backLocked() *Session {
 
 // emptier reports whether n is to get a session back rather than m.
 func (n *node) emptier(m *node) bool {
-	v, w := n.place.weight, m.place.weight
+	v, w := n.view.weight, m.view.weight
 	if v == 0 || w == 0 {
 		return v > w
 	}

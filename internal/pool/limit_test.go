@@ -15,9 +15,9 @@ import (
 func TestSetLimit(t *testing.T) {
 	tests := map[string]func(t *testing.T, p *Pool, f *servers){
 		"bounds_the_sessions_in_use_and_keeps_the_others": func(t *testing.T, p *Pool, f *servers) {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 			p.SetLimit(3)
-			back := lease(t, p, 3)
+			back := checkOut(t, p, 3)
 			if _, ok := p.Try(Ask{Class: Normal}); ok {
 				t.Error("a fourth session was leased")
 			}
@@ -34,7 +34,7 @@ func TestSetLimit(t *testing.T) {
 			back()
 		},
 		"leaves_alone_what_is_in_use_when_it_is_lowered": func(t *testing.T, p *Pool, f *servers) {
-			back := lease(t, p, 10)
+			back := checkOut(t, p, 10)
 			p.SetLimit(4)
 			if n := p.Stats().Leased; n != 10 {
 				t.Errorf("%d in use; want 10 until they come back", n)
@@ -56,9 +56,9 @@ func TestSetLimit(t *testing.T) {
 			}
 		},
 		"serves_the_line_at_once_when_it_is_raised": func(t *testing.T, p *Pool, f *servers) {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 			p.SetLimit(1)
-			defer lease(t, p, 1)()
+			defer checkOut(t, p, 1)()
 			var wg sync.WaitGroup
 			for range 5 {
 				wg.Go(func() { useFor(t, p, time.Second) })
@@ -83,7 +83,7 @@ func TestSetLimit(t *testing.T) {
 			}
 		},
 		"takes_from_those_aside_for_one_that_is_lost": func(t *testing.T, p *Pool, f *servers) {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 			p.SetLimit(1)
 			g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
@@ -101,18 +101,18 @@ func TestSetLimit(t *testing.T) {
 			}
 		},
 		"lets_those_aside_expire": func(t *testing.T, p *Pool, f *servers) {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 			p.SetLimit(2)
 			for range 700 {
 				time.Sleep(time.Second)
-				lease(t, p, 2)()
+				checkOut(t, p, 2)()
 			}
 			if st := p.Stats(); f.sum() != 2 || st.Aside != 0 {
 				t.Errorf("%d sessions, %d aside after 700 s; want 2, 0", f.sum(), st.Aside)
 			}
 		},
 		"closes_those_aside_on_a_node_that_goes": func(t *testing.T, p *Pool, f *servers) {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 			p.SetLimit(2)
 			p.SetView(view(2))
 			synctest.Wait()
@@ -121,7 +121,7 @@ func TestSetLimit(t *testing.T) {
 			}
 		},
 		"spreads_those_that_come_back": func(t *testing.T, p *Pool, f *servers) {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 			p.SetLimit(1)
 			p.SetLimit(6)
 			for _, n := range p.order {
@@ -131,14 +131,14 @@ func TestSetLimit(t *testing.T) {
 			}
 		},
 		"tells_whether_it_is_felt": func(t *testing.T, p *Pool, f *servers) {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 			p.SetLimit(4)
 			p.Use()
-			back := lease(t, p, 3)
+			back := checkOut(t, p, 3)
 			if n, limited := p.Use(); n < 3 || n > 4 || limited {
 				t.Errorf("Use: %d, %t; want 3 or a bit more, false", n, limited)
 			}
-			also := lease(t, p, 1)
+			also := checkOut(t, p, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
 			_, _ = p.Acquire(ctx, Ask{Class: Normal}) // waits in vain
@@ -152,10 +152,10 @@ func TestSetLimit(t *testing.T) {
 			}
 		},
 		"tells_the_peak_between_two_looks": func(t *testing.T, p *Pool, f *servers) {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 			p.Use()
-			lease(t, p, 7)()
-			lease(t, p, 2)()
+			checkOut(t, p, 7)()
+			checkOut(t, p, 2)()
 			for _, n := range p.order {
 				p.reap(n) // takes all that is idle in hand
 			}
@@ -184,8 +184,8 @@ func TestLimitMeetsRelease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer lease(t, p, 1)()
-		endLease(g.Session)
+		defer checkOut(t, p, 1)()
+		checkIn(g.Session)
 		p.SetLimit(1)
 		p.put(g.Session)
 		if st := p.Stats(); st.Aside != 1 {
@@ -208,7 +208,7 @@ func TestLimitAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations; want 0", n)
 	}
 	// Up and down with sessions in use.
-	defer lease(t, p, 3)()
+	defer checkOut(t, p, 3)()
 	if n := testing.AllocsPerRun(1000, func() { p.SetLimit(2); p.SetLimit(4) }); n != 0 {
 		t.Errorf("SetLimit: %v allocations; want 0", n)
 	}

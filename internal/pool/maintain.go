@@ -31,7 +31,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		}
 		p.dismiss(gone)
 		p.refill()
-		if p.gate.Load() == gateLine { // somebody may have missed a session, see word
+		if p.gate.Load() == gateQueue { // somebody may have missed a session, see word
 			p.serve()
 		}
 		timer.Reset(next)
@@ -92,11 +92,11 @@ func (p *Pool) maintain() (next time.Duration, gone *Waiter, ok bool) {
 	} else if p.spread != (spread{}) {
 		p.spread = spread{}
 		for _, n := range p.order {
-			n.share.owed = 0
+			n.balance.owed = 0
 		}
 	}
 	p.parkedLocked(now, earlier)
-	gone, oldest := p.line.Overdue(p.clock())
+	gone, oldest := p.queue.Overdue(p.clock())
 	if oldest > 0 {
 		earlier(p.began.Add(oldest))
 	}
@@ -146,7 +146,7 @@ func (p *state) sweepLocked(now time.Time) time.Time {
 		p.unslotLocked(nil) // what is laid down there from now on, was used
 	}
 	for {
-		for _, n := range p.order[p.placeOf(w.from):] {
+		for _, n := range p.order[p.indexOf(w.from):] {
 			if p.walked-began >= sweepPiece {
 				w.from = n.id
 				return now
@@ -181,8 +181,8 @@ func (p *state) findLocked(n *node, now time.Time) {
 	}
 	n.expired = 0
 	p.siftStackLocked(n, func(s *Session) bool {
-		if s.turn != s.seenTurn {
-			s.seenTurn, s.seenAt = s.turn, now
+		if s.uses != s.seenUses {
+			s.seenUses, s.seenAt = s.uses, now
 		}
 		if s.Valid() && p.cfg.stale(s, now) {
 			if !n.eligible.Load() {
@@ -229,7 +229,7 @@ func (p *state) expireLocked(n *node, now time.Time) {
 func (p *state) quotasLocked(over, left int) {
 	p.walked += 4 * len(p.order)
 	quotas(p.order, p.table.Load().nodes, over, left)
-	p.shareLocked() // the shares are those of what there is again
+	p.balanceLocked() // the shares are those of what there is again
 }
 
 // quotas divides a number of sessions to be closed among the nodes, each of which has some to
@@ -237,12 +237,12 @@ func (p *state) quotasLocked(over, left int) {
 // what a node has beyond its share of them, then one more of each, then any. It leaves the shares that the nodes would have then.
 func quotas(order, eligible []*node, over, left int) {
 	for _, n := range order {
-		n.quota, n.share.fair, n.share.stays = 0, 0, n.place.keeps
+		n.quota, n.balance.fair, n.balance.stays = 0, 0, n.view.keeps
 	}
 	fair(eligible, float64(left))
 	for pass := range 3 {
 		for _, n := range order {
-			most := n.held() - int(math.Ceil(n.share.fair)) + pass
+			most := n.held() - int(math.Ceil(n.balance.fair)) + pass
 			if pass == 2 {
 				most = n.expired
 			}
@@ -256,5 +256,5 @@ func quotas(order, eligible []*node, over, left int) {
 
 // stale reports whether a session that is in the caller's hand was unused for too long.
 func (c *Config) stale(s *Session, now time.Time) bool {
-	return c.Idle > 0 && s.turn == s.seenTurn && now.Sub(s.seenAt) >= c.Idle
+	return c.Idle > 0 && s.uses == s.seenUses && now.Sub(s.seenAt) >= c.Idle
 }

@@ -53,8 +53,8 @@ type walk struct {
 	switched
 	held     []*Session
 	resting  []*Session                      // given to Recover
-	places   []Place                         // homes of sessions that were in use
-	line     [ClassSize * walkApps][]*walker // by class and app
+	homes    []Place                         // homes of sessions that were in use
+	waiting  [ClassSize * walkApps][]*walker // by class and app
 	mu       sync.Mutex
 	step     int
 	last     string
@@ -147,9 +147,9 @@ func atRest(ctx context.Context) (bool, error) {
 // ask is what a caller of a class asks for.
 func (w *walk) ask(c Class) Ask {
 	a := Ask{Class: c, App: uint8(w.r.IntN(walkApps))}
-	a.From = uint64(a.App) + 1 // one for each app: the model of the line knows no turns
-	if len(w.places) > 0 && w.r.IntN(2) == 0 {
-		a.Near = w.places[w.r.IntN(len(w.places))]
+	a.From = uint64(a.App) + 1 // one for each app: the model of the queue knows no turns
+	if len(w.homes) > 0 && w.r.IntN(2) == 0 {
+		a.Near = w.homes[w.r.IntN(len(w.homes))]
 	}
 	if w.r.IntN(3) == 0 {
 		a.Needs = time.Duration(w.r.IntN(20)) * time.Millisecond
@@ -186,7 +186,7 @@ func (w *walk) advance() {
 		w.last = "try"
 		better := !w.together && w.stocked()
 		if s, ok := w.p.Try(w.ask(class)); ok {
-			if better && s.node.place.weight == 0 {
+			if better && s.node.view.weight == 0 {
 				w.Errorf("leased a session of node %d, which has no weight, though others have idle ones", s.Node())
 			}
 			w.hold(s)
@@ -322,9 +322,9 @@ func (w *walk) hold(s *Session) {
 		w.Errorf("session of node %d says %d", r.node, s.Node())
 	}
 	w.held = append(w.held, s)
-	w.places = append(w.places, s.Place())
-	w.places = w.places[max(0, len(w.places)-20):]
-	s.home = uint32(w.r.IntN(len(w.p.slots)))
+	w.homes = append(w.homes, s.Place())
+	w.homes = w.homes[max(0, len(w.homes)-20):]
+	s.slot = uint32(w.r.IntN(len(w.p.slots)))
 }
 
 func (w *walk) drop() *Session {
@@ -367,7 +367,7 @@ func (w *walk) acquire(ctx context.Context, c Class) {
 func (w *walk) wait(c Class) {
 	by := w.ask(c)
 	by.Weight = uint16(by.App)
-	q := &w.line[int(c)*walkApps+int(by.App)]
+	q := &w.waiting[int(c)*walkApps+int(by.App)]
 	x := &walker{left: by.Left > 0}
 	x.w = NewWaiter(func(g Grant, err error) {
 		w.mu.Lock()
@@ -397,9 +397,9 @@ func (w *walk) wait(c Class) {
 func (w *walk) listen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for c := range w.line {
-		w.line[c] = slices.DeleteFunc(w.line[c], func(x *walker) bool { return x.left && x.told == 1 && errors.As(x.err, new(*ShedError)) })
-		q := w.line[c]
+	for c := range w.waiting {
+		w.waiting[c] = slices.DeleteFunc(w.waiting[c], func(x *walker) bool { return x.left && x.told == 1 && errors.As(x.err, new(*ShedError)) })
+		q := w.waiting[c]
 		for len(q) > 0 && q[0].told > 0 && q[0].err == nil {
 			w.hold(q[0].session)
 			q = q[1:]
@@ -415,17 +415,17 @@ func (w *walk) listen() {
 				w.Errorf("waiter %d of %d in class %v was told %v", i, len(q), Class(c/walkApps), x.err)
 			}
 		}
-		for _, x := range w.line[c] {
+		for _, x := range w.waiting[c] {
 			if x.told > 1 {
 				w.Errorf("a waiter was told %d times", x.told)
 			}
 		}
-		w.line[c] = q
+		w.waiting[c] = q
 	}
 }
 
 func (w *walk) cancel() {
-	q := &w.line[w.r.IntN(len(w.line))]
+	q := &w.waiting[w.r.IntN(len(w.waiting))]
 	if len(*q) == 0 {
 		return
 	}

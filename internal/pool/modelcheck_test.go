@@ -48,13 +48,13 @@ func (f *found) put(w *walk, s *Session, where string) {
 
 // checkConnections checks that the sessions count that callers of a connection got in the queue, and have.
 func (w *walk) checkConnections() {
-	counted := make(map[*queue.Holder]int32)
+	counted := make(map[*queue.Conn]int32)
 	for _, s := range w.held {
-		if s.holds != nil {
-			counted[s.holds]++
+		if s.conn != nil {
+			counted[s.conn]++
 		}
 	}
-	for from, holds := range w.p.line.Holders() {
+	for from, holds := range w.p.queue.Conns() {
 		if n := holds.Sessions(); n < counted[holds] { // some are on their way
 			w.Errorf("connection %d has %d sessions, and %d count", from, counted[holds], n)
 		}
@@ -230,9 +230,9 @@ func (w *walk) checkOpenings() {
 		}
 	}
 	for _, n := range p.order {
-		if n.share.pledged != moving[n] || n.share.owed < 0 || len(n.ending.queue)+n.ending.underWay != n.closing {
+		if n.balance.pledged != moving[n] || n.balance.owed < 0 || len(n.ending.queue)+n.ending.underWay != n.closing {
 			w.Errorf("node %d: %d pledged, %d are; %d owed; %d and %d of %d closing", n.id,
-				n.share.pledged, moving[n], n.share.owed, len(n.ending.queue), n.ending.underWay, n.closing)
+				n.balance.pledged, moving[n], n.balance.owed, len(n.ending.queue), n.ending.underWay, n.closing)
 		}
 	}
 }
@@ -240,9 +240,9 @@ func (w *walk) checkOpenings() {
 // checkQueue compares the queues with those of the model. It returns how many callers wait.
 func (w *walk) checkQueue(busy bool) (waiting int) {
 	p := w.p
-	for c, got := range p.line.Waiting() {
+	for c, got := range p.queue.Waiting() {
 		of := 0
-		for _, q := range w.line[c*walkApps:][:walkApps] {
+		for _, q := range w.waiting[c*walkApps:][:walkApps] {
 			of += len(q)
 		}
 		waiting += of
@@ -250,8 +250,8 @@ func (w *walk) checkQueue(busy bool) (waiting int) {
 			w.Errorf("%d wait in class %v; want %d", got, Class(c), of)
 		}
 	}
-	if p.line.Len() != waiting || (p.gate.Load() == gateLine) != (waiting > 0 || w.paused) || waiting > w.cfg.Queue {
-		w.Errorf("queue of %d, gate %d, want %d, at most %d", p.line.Len(), p.gate.Load(), waiting, w.cfg.Queue)
+	if p.queue.Len() != waiting || (p.gate.Load() == gateQueue) != (waiting > 0 || w.paused) || waiting > w.cfg.Queue {
+		w.Errorf("queue of %d, gate %d, want %d, at most %d", p.queue.Len(), p.gate.Load(), waiting, w.cfg.Queue)
 	}
 	if busy != (waiting+len(w.held)+len(w.resting) > 0) {
 		w.Errorf("busy: %t; %d wait, %d in use, %d recovering", busy, waiting, len(w.held), len(w.resting))
@@ -294,9 +294,9 @@ func (w *walk) checkIdle(at *found, waiting int) {
 // or does not answer, or the pool is in the queue of its budget.
 func (w *walk) checkHelp(at *found) {
 	p := w.p
-	if inLine, ahead := p.wantLocked(); max(inLine, ahead) > 0 && p.size < w.cfg.Max && (inLine > 0 || !time.Now().Before(p.warmAt)) {
+	if waiting, ahead := p.wantLocked(); max(waiting, ahead) > 0 && p.size < w.cfg.Max && (waiting > 0 || !time.Now().Before(p.warmAt)) {
 		if n, _ := p.targetLocked(time.Now()); n != nil && !p.member.Hungry() {
-			w.Errorf("%d in the queue and %d ahead are wanted, node %d could open one, nothing happens", inLine, ahead, n.id)
+			w.Errorf("%d in the queue and %d ahead are wanted, node %d could open one, nothing happens", waiting, ahead, n.id)
 		}
 	}
 	// What is kept for the choice of a node chooses as a look at all nodes does.
@@ -309,9 +309,9 @@ func (w *walk) checkHelp(at *found) {
 	}
 	p.targets = kept
 	// No caller waits for the room or the permit of a parked session.
-	if inLine, _ := p.wantLocked(); at.parked > 0 && inLine > p.closing && (p.size >= w.cfg.Max || p.member.Hungry()) {
+	if waiting, _ := p.wantLocked(); at.parked > 0 && waiting > p.closing && (p.size >= w.cfg.Max || p.member.Hungry()) {
 		if n, _ := p.targetLocked(time.Now()); n != nil {
-			w.Errorf("%d in the queue are wanted, node %d could open them, %d are parked, %d closing", inLine, n.id, at.parked, p.closing)
+			w.Errorf("%d in the queue are wanted, node %d could open them, %d are parked, %d closing", waiting, n.id, at.parked, p.closing)
 		}
 	}
 }
@@ -327,9 +327,9 @@ func (w *walk) finish() {
 	go func() { done <- w.p.Close(ctx) }()
 	synctest.Wait()
 	w.listen()
-	for c := range w.line {
-		if len(w.line[c]) > 0 {
-			w.Errorf("%d still wait in class %v", len(w.line[c]), Class(c/walkApps))
+	for c := range w.waiting {
+		if len(w.waiting[c]) > 0 {
+			w.Errorf("%d still wait in class %v", len(w.waiting[c]), Class(c/walkApps))
 		}
 	}
 	if _, err := w.p.Acquire(w.Context(), Ask{Class: Normal}); !errors.Is(err, ErrClosed) {
@@ -362,8 +362,8 @@ func (w *walk) finish() {
 	if st := w.p.Stats(); st.Sessions != 0 || st.Created != st.Closed {
 		w.Errorf("after Close: %+v", st)
 	}
-	for from, holds := range w.p.line.Holders() {
-		if n := holds.Sessions(); n != 0 || holds.Turns() != 0 {
+	for from, holds := range w.p.queue.Conns() {
+		if n := holds.Sessions(); n != 0 || holds.Queues() != 0 {
 			w.Errorf("connection %d holds %d sessions at the end", from, n)
 		}
 	}

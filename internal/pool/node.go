@@ -19,8 +19,8 @@ type node struct {
 type front struct {
 	_        [64]byte
 	idle     stack
-	live     atomic.Int32         // sessions leased, in slots and in idle; not those set aside
-	eligible atomic.Bool          // its sessions are leased, and more may be opened; else idle ones are closed or parked
+	live     atomic.Int32         // sessions in use, in slots and in idle; not those set aside
+	eligible atomic.Bool          // its sessions are checked out, and more may be opened; else idle ones are closed or parked
 	most     atomic.Int32         // the load above which slots with its sessions are passed over, see table.reckon
 	nearly   atomic.Int32         // the same for Ask.Near
 	high     atomic.Int32         // the most load of late that an Ask.Near has met, with its own, in parts of 1<<highDecay
@@ -42,21 +42,21 @@ type guarded struct {
 	expired   int      // of them, those that the sweep that is under way may close
 	quota     int      // of those, so many are to be closed
 	aside     []uint16 // cells of sessions that Pool.SetLimit leaves without use, or that are parked; the longest unused first
-	place     place
+	view      nodeView
 	parkUntil time.Time // its idle sessions are parked until then, see park.go; zero: not at all
-	share     share
+	balance   balance
 	pace      pace
 	ending    ending
 	counts    Counts // the events
 }
 
 // place is a node's part of the whole, as the view has it.
-type place struct {
+type nodeView struct {
 	known  bool          // in the view
 	bad    bool          // by its verdict
 	weight float64       // above 0: relative to the others; 0: only when those have no room
 	part   float64       // of the weight, by which its sessions are chosen; 0: all of it
-	limit  int           // cap of sessions; 0 while not eligible
+	cap    int           // cap of sessions; 0 while not eligible
 	load   *cluster.Load // may be nil
 	keeps  bool          // no session is moved from it or to it: discovery is in doubt about it
 	starts bool          // in its slow start: no session is moved from it
@@ -66,7 +66,7 @@ type place struct {
 }
 
 // chosen is the weight by which the sessions of the node are chosen.
-func (p *place) chosen() float64 {
+func (p *nodeView) chosen() float64 {
 	if p.part > 0 {
 		return p.weight * p.part
 	}
@@ -102,7 +102,7 @@ func (n *node) peaks() {
 func (n *node) held() int { return n.size - n.closing }
 
 // keeping is the sessions that a node has and will have.
-func (n *node) keeping() int { return n.held() - n.going - n.share.pledged + n.share.owed }
+func (n *node) keeping() int { return n.held() - n.going - n.balance.pledged + n.balance.owed }
 
 // link adds a live session.
 func (n *node) link(s *Session) {
@@ -132,7 +132,7 @@ type table struct {
 	weighted []choice
 	spare    []choice // nodes of weight 0: used when no other has an idle session
 	index    [2]index // of weighted and spare
-	turns    uint32   // a slot's session goes through a choice by load every so many leases: a power of two
+	turns    uint32   // a slot's session goes through a choice by load every so many uses: a power of two
 }
 
 // choice is a node to choose.
@@ -147,7 +147,7 @@ const (
 	// slotMargin is by how many sessions a node may exceed its fair share of the
 	// load before slots with its sessions are passed over.
 	slotMargin = 2
-	// slotTurns is the least number of leases between two choices by load.
+	// slotTurns is the least number of uses between two choices by load.
 	slotTurns = 64
 	// costStep is between one cost and the next, see cluster.Load.Cost. A node that costs one step
 	// more than another may be hardly slower, and no longer be so a moment later: that alone is no
@@ -161,18 +161,18 @@ const (
 // newTable makes a table of eligible nodes.
 func newTable(nodes []*node, words []*word) *table {
 	t := &table{nodes: nodes, turns: slotTurns}
-	for int(t.turns) < 2*len(nodes) { // the cost of a reckoning stays below half a node for each lease
+	for int(t.turns) < 2*len(nodes) { // the cost of a reckoning stays below half a node for each checkout
 		t.turns *= 2
 	}
 	heaviest := 0.0
 	for _, n := range nodes {
-		heaviest = max(heaviest, n.place.chosen())
+		heaviest = max(heaviest, n.view.chosen())
 	}
 	for _, n := range nodes {
-		if w := n.place.chosen(); w > 0 {
-			t.weighted = append(t.weighted, choice{n, n.place.load, max(1, int64(w/heaviest*weightMax))})
+		if w := n.view.chosen(); w > 0 {
+			t.weighted = append(t.weighted, choice{n, n.view.load, max(1, int64(w/heaviest*weightMax))})
 		} else {
-			t.spare = append(t.spare, choice{n, n.place.load, weightMax})
+			t.spare = append(t.spare, choice{n, n.view.load, weightMax})
 		}
 	}
 	t.index = [2]index{newIndex(words, t.weighted), newIndex(words, t.spare)}

@@ -20,7 +20,7 @@ func TestDrained(t *testing.T) {
 					f.set(id, random, random)
 				}
 				p := start(t, config(50), f, view(1, 2, 3))
-				lease(t, p, 50)()
+				checkOut(t, p, 50)()
 				stop := load(t, p, callers, 20*time.Millisecond, 5*time.Millisecond)
 				time.Sleep(time.Second)
 				before := f.node(3).opens
@@ -49,7 +49,7 @@ func TestDeletionsAreBounded(t *testing.T) {
 		f.set(1, nil, blackHole)
 		cfg := config(400)
 		p := start(t, cfg, f, view(1, 2))
-		lease(t, p, 400)()
+		checkOut(t, p, 400)()
 		p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNone, 2: cluster.UseNew}))
 		synctest.Wait()
 		if st := p.Stats(); st.Closing != 200 || f.node(1).deleting != endsAtATime {
@@ -88,7 +88,7 @@ func TestDeletionsThatWait(t *testing.T) {
 				f := newServers(1, 2)
 				f.set(1, nil, after(tt.each, nil))
 				p := start(t, config(400), f, view(1, 2))
-				lease(t, p, 400)()
+				checkOut(t, p, 400)()
 				began := time.Now()
 				if tt.close {
 					if err := p.Close(t.Context()); err != nil {
@@ -129,7 +129,7 @@ func TestOutage(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newServers(1, 2, 3)
 				p := start(t, config(50), f, view(1, 2, 3))
-				lease(t, p, 50)()
+				checkOut(t, p, 50)()
 				for id := range f.nodes {
 					f.set(id, tt.open, after(time.Millisecond, nil))
 				}

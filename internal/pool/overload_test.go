@@ -66,7 +66,7 @@ func (l *crowd) seen() (waits []time.Duration, shed [shedSize]int) {
 }
 
 // While far more come than can be served, who is served has waited for no longer than
-// the work takes, however long the deadline and the line allow, and no session is idle.
+// the work takes, however long the deadline and the queue allow, and no session is idle.
 func TestOverloadShortensTheLine(t *testing.T) {
 	const sessions, service, length = 10, 20 * time.Millisecond, 10 * time.Second
 	const capacity = float64(sessions) / 0.02
@@ -89,13 +89,13 @@ func TestOverloadShortensTheLine(t *testing.T) {
 				cfg := config(sessions)
 				cfg.Shed, cfg.Queue = true, tt.queue
 				l := &crowd{t: t, p: start(t, cfg, newServers(1, 2), view(1, 2)), service: service}
-				lease(t, l.p, sessions)()
+				checkOut(t, l.p, sessions)()
 				for app := range tt.apps {
 					by := tt.by
 					by.App = uint8(app)
 					l.calls.Go(func() { l.come(tt.times*capacity/float64(tt.apps), length*3/2, by) })
 				}
-				time.Sleep(length / 2) // longer than any line lasts
+				time.Sleep(length / 2) // longer than any queue lasts
 				l.seen()
 				time.Sleep(length)
 				waits, shed := l.seen()
@@ -168,7 +168,7 @@ func TestPatientCallersAreNotRefused(t *testing.T) {
 				cfg := config(sessions)
 				cfg.Shed = true
 				l := &crowd{t: t, p: start(t, cfg, newServers(1, 2), view(1, 2)), service: service}
-				lease(t, l.p, sessions)()
+				checkOut(t, l.p, sessions)()
 				run(l)
 				l.calls.Wait()
 				waits, shed := l.seen()
@@ -188,7 +188,7 @@ func TestOverloadedAppWaitsForTheCluster(t *testing.T) {
 		cfg, f := config(sessions), newServers(1)
 		cfg.Shed = true
 		l := &crowd{t: t, p: start(t, cfg, f, view(1)), service: 20 * time.Millisecond}
-		lease(t, l.p, sessions)()
+		checkOut(t, l.p, sessions)()
 		hasty := Ask{Class: Normal, Needs: 20 * time.Millisecond, Left: 150 * time.Millisecond}
 		l.come(2000, time.Second, hasty)
 		if _, shed := l.seen(); shed[ShedDelay] == 0 {

@@ -40,8 +40,8 @@ func TestABudgetOutlivesThePanicOfAPool(t *testing.T) {
 		other, hungry := y.pools[0], y.pools[1]
 		broken := New(config(2), &breaking{}, nil).WithinGroup(y.Budget, "", weightOne) // without Run, which would panic as well
 		broken.SetView(view(1))
-		lease(t, broken, 2)()
-		lease(t, other, 1)()
+		checkOut(t, broken, 2)()
+		checkOut(t, other, 1)()
 		synctest.Wait()
 		broken.mu.Lock()
 		order := broken.order

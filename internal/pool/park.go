@@ -12,7 +12,7 @@ const parkMax = time.Minute
 
 // A node that is ejected for refusals or for its latency answers, and is often back after a
 // second. To delete its sessions and to open them again is work that it can bear least. So
-// its idle sessions are parked: set aside (see limit), where nobody leases them, until the
+// its idle sessions are parked: set aside (see limit), where no caller gets them, until the
 // node is eligible again. They are closed if the node is lost, or leaves, or after parkMax,
 // and when their places or permits are needed; they are no part of Config.Min.
 
@@ -29,7 +29,7 @@ func (p *state) parksLocked(n *node, now time.Time) bool {
 	return !p.closed && now.Before(n.parkUntil) && !p.overLocked()
 }
 
-// dropLocked parks or closes a session that is in the caller's hand and must not be leased.
+// dropLocked parks or closes a session that is in the caller's hand and must not be checked out.
 func (p *state) dropLocked(s *Session) {
 	if s.Valid() && p.parksLocked(s.node, time.Now()) {
 		p.asideLocked(s)

@@ -20,7 +20,7 @@ func ejected(change func(*cluster.ViewNode)) cluster.View {
 	return v
 }
 
-// leaseOf leases a session of one node, of those that are idle.
+// leaseOf checks out a session of one node, of those that are idle.
 func leaseOf(t *testing.T, p *Pool, id cluster.NodeID) (s *Session) {
 	t.Helper()
 	var others []*Session
@@ -67,7 +67,7 @@ func TestWhoParks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newServers(1, 2)
 				p := start(t, config(50), f, view(1, 2))
-				lease(t, p, 12)()
+				checkOut(t, p, 12)()
 				s := leaseOf(t, p, 2)
 				p.SetView(ejected(tt.change))
 				synctest.Wait()
@@ -92,7 +92,7 @@ func TestWhoParks(t *testing.T) {
 					}
 				}
 				for s := range p.liveLocked() {
-					if s.leased {
+					if s.inUse {
 						p.Release(s)
 					}
 				}
@@ -131,7 +131,7 @@ func TestParkingEnds(t *testing.T) {
 					tt.change(&cfg)
 				}
 				p := start(t, cfg, f, view(1, 2))
-				lease(t, p, 12)()
+				checkOut(t, p, 12)()
 				began := time.Now()
 				p.SetView(ejected(nil))
 				synctest.Wait()
@@ -167,7 +167,7 @@ func TestParked(t *testing.T) {
 		"are used when the node is back": {nil, func(t *testing.T, p *Pool, f *servers) {
 			p.SetView(view(1, 2))
 			synctest.Wait()
-			lease(t, p, 12)()
+			checkOut(t, p, 12)()
 			if got := f.live(); !slices.Equal(got, []int{6, 6}) || f.sum() != int(p.Stats().Created) {
 				t.Errorf("sessions by node %v, %d opened", got, p.Stats().Created)
 			}
@@ -189,7 +189,7 @@ func TestParked(t *testing.T) {
 		"serve who waits when the node is back": {nil, func(t *testing.T, p *Pool, f *servers) {
 			f.set(1, blackHole, nil)
 			f.set(2, blackHole, nil)
-			defer lease(t, p, 6)()
+			defer checkOut(t, p, 6)()
 			served := make(chan cluster.NodeID, 1)
 			w := NewWaiter(func(g Grant, err error) {
 				served <- g.Node()
@@ -214,20 +214,20 @@ func TestParked(t *testing.T) {
 		"make room for callers, no more than they need": {func(c *Config) { c.Max = 12 }, func(t *testing.T, p *Pool, f *servers) {
 			f.set(2, nil, after(time.Millisecond, nil))
 			began := time.Now()
-			defer lease(t, p, 9)()
+			defer checkOut(t, p, 9)()
 			took := time.Since(began)
 			time.Sleep(time.Second)
 			if got := f.live(); !slices.Equal(got, []int{9, 3}) || f.most > 12 || took > 10*time.Millisecond {
 				t.Errorf("sessions by node %v after %v, at most %d; want 9 and 3", got, took, f.most)
 			}
-			defer lease(t, p, 3)()
+			defer checkOut(t, p, 3)()
 			time.Sleep(time.Second)
 			if got := f.live(); !slices.Equal(got, []int{12, 0}) || f.most > 12 {
 				t.Errorf("sessions by node %v, at most %d; want all on node 1", got, f.most)
 			}
 		}},
 		"stay where their room helps nobody": {func(c *Config) { c.Max, c.MaxPerNode = 12, 6 }, func(t *testing.T, p *Pool, f *servers) {
-			defer lease(t, p, 6)()
+			defer checkOut(t, p, 6)()
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -246,7 +246,7 @@ func TestParked(t *testing.T) {
 			of2 := leaseOf(t, p, 2)
 			p.SetView(ejected(nil))
 			synctest.Wait()
-			of1 := lease(t, p, 6)
+			of1 := checkOut(t, p, 6)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -264,7 +264,7 @@ func TestParked(t *testing.T) {
 		"are not those beyond a smaller max": {nil, func(t *testing.T, p *Pool, f *servers) {
 			p.SetView(view(1, 2))
 			synctest.Wait()
-			back := lease(t, p, 12)
+			back := checkOut(t, p, 12)
 			p.SetView(ejected(nil))
 			c := p.Config()
 			c.Max = 6
@@ -298,14 +298,14 @@ func TestParked(t *testing.T) {
 			if st := p.Stats(); st.Parked != 0 || st.Aside != 8 {
 				t.Errorf("%+v; want 8 beyond the limit", st)
 			}
-			defer lease(t, p, 4)()
+			defer checkOut(t, p, 4)()
 			p.SetView(ejected(nil))
 			synctest.Wait()
 			if st := p.Stats(); st.Parked+st.Aside != 8 || st.Leased != 4 || f.sum() != 12 {
 				t.Errorf("%+v; want 4 in use", st)
 			}
 			p.SetLimit(20)
-			defer lease(t, p, 12)()
+			defer checkOut(t, p, 12)()
 		}},
 		"are named as idle": {nil, func(t *testing.T, p *Pool, f *servers) {
 			for _, s := range p.Sessions() {
@@ -326,7 +326,7 @@ func TestParked(t *testing.T) {
 					tt.change(&cfg)
 				}
 				p := start(t, cfg, f, view(1, 2))
-				lease(t, p, 12)()
+				checkOut(t, p, 12)()
 				p.SetView(ejected(nil))
 				synctest.Wait()
 				if st := p.Stats(); st.Parked != 6 {
@@ -351,18 +351,18 @@ func TestParkedPermits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				y := startFamily(t, 16, 2, nil)
-				lease(t, y.pools[0], 6)()
-				lease(t, y.pools[1], 10)()
+				checkOut(t, y.pools[0], 6)()
+				checkOut(t, y.pools[1], 10)()
 				y.pools[0].SetView(ejected(nil))
 				synctest.Wait()
 				if n := y.pools[0].Stats().Parked; n != 3 {
 					t.Fatalf("%d parked; want 3", n)
 				}
 				for i, n := range tt.leased {
-					defer lease(t, y.pools[i], n)()
+					defer checkOut(t, y.pools[i], n)()
 				}
 				began := time.Now()
-				defer lease(t, y.pools[tt.needs], 2)()
+				defer checkOut(t, y.pools[tt.needs], 2)()
 				if took := time.Since(began); took > 2*(budget.LookEvery+2*time.Millisecond) {
 					t.Errorf("2 sessions took %v while 3 were parked", took)
 				}

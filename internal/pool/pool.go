@@ -36,7 +36,7 @@ type Pool struct {
 // shelf is where sessions rest. It is read by every Acquire and Release, and written to seldom.
 type shelf struct {
 	_     [64]byte
-	gate  atomic.Uint32 // not 0 while somebody waits in line or too many sessions are in use, and once Close was called
+	gate  atomic.Uint32 // not 0 while somebody waits in the queue or too many sessions are in use, and once Close was called
 	table atomic.Pointer[table]
 	slots []slot        // a power of two of them
 	wake  chan struct{} // for Run: something is due earlier than it thought
@@ -65,7 +65,7 @@ func (p *shelf) in(number uint32) *Session { return p.cells.at(uint16(number - 1
 type state struct {
 	*shelf
 	cfg    Config
-	line   queue.Line[handover]
+	queue  queue.Queue[handover]
 	limit  limit
 	log    *slog.Logger
 	worker worker         // the pool
@@ -86,7 +86,7 @@ type sums struct {
 	stalled    int    // of the openings, those that take too long
 	closing    int    // given up, not deleted yet
 	going      int    // live and retired
-	recovering int    // leased, and the last call was given up, see Recover
+	recovering int    // in use, and the last call was given up, see Recover
 	recovered  uint64 // idle again after that
 }
 
@@ -174,7 +174,7 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 		slots *= 2
 	}
 	p.slots = make([]slot, slots)
-	p.line = queue.New[handover](cfg.queue())
+	p.queue = queue.New[handover](cfg.queue())
 	p.limit.most = cfg.Max
 	p.nodes = make(map[cluster.NodeID]*node)
 	p.openings = make(map[*opening]struct{})
@@ -210,13 +210,13 @@ func (p *shelf) liveLocked() iter.Seq[*Session] {
 	}
 }
 
-// setGateLocked follows a change of the line, or precedes a look for sessions by
+// setGateLocked follows a change of the queue, or precedes a look for sessions by
 // one who wants to join it. It writes seldom: everybody reads the gate.
 func (p *state) setGateLocked(joining int) {
 	shut := uint32(gateOpen)
 	switch {
-	case p.closed || p.paused || p.line.Len()+joining > 0:
-		shut = gateLine
+	case p.closed || p.paused || p.queue.Len()+joining > 0:
+		shut = gateQueue
 	case p.limitedLocked() && p.surplusLocked() > 0:
 		shut = gateLimit
 	}
@@ -226,7 +226,7 @@ func (p *state) setGateLocked(joining int) {
 	p.fedLocked()
 }
 
-// usableLocked counts open sessions, leased or idle, without those that are parked.
+// usableLocked counts open sessions, in use or idle, without those that are parked.
 func (p *state) usableLocked() int {
 	return p.size - len(p.openings) - p.closing - int(p.limit.parked.Load())
 }

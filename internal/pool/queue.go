@@ -9,5 +9,5 @@ type QueueStats = queue.Stats
 func (p *Pool) Queues() (all []QueueStats) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.line.Queues(p.clock())
+	return p.queue.Queues(p.clock())
 }

@@ -27,7 +27,7 @@ func TestQuiet(t *testing.T) {
 		if got := f.sum(); got != 0 {
 			t.Errorf("%d sessions; want none: nobody asked", got)
 		}
-		lease(t, p, 1)()
+		checkOut(t, p, 1)()
 		if got := f.live(); got[0] != 0 || got[1] != 1 {
 			t.Errorf("sessions by node %v; want the one that was asked for", got)
 		}

@@ -10,7 +10,7 @@ func (p *Pool) Config() Config {
 // Reconfigure puts another configuration into force, which must be valid.
 // With a lower Max sessions without use are closed at once, and those in
 // use beyond it at their release; a limit that SetLimit has set stays, if it is lower.
-// Who waits in line keeps the place. With another Age an open session expires when one
+// Who waits in the queue keeps the place. With another Age an open session expires when one
 // opened now would, or at its own time if that is sooner; with Age 0 it does not.
 // Adaptive and AdaptiveFloor are not the pool's.
 func (p *Pool) Reconfigure(c Config) {
@@ -24,7 +24,7 @@ func (p *Pool) Reconfigure(c Config) {
 	}
 	p.cfg = c
 	p.inForce.Store(&c)
-	p.line.Configure(c.queue())
+	p.queue.Configure(c.queue())
 	p.viewLocked(p.viewed) // the limits of nodes follow from that of the pool
 	p.lowerLocked()
 	p.trimLocked()

@@ -17,13 +17,13 @@ func TestReconfigure(t *testing.T) {
 	tests := map[string]func(t *testing.T, p *Pool, f *servers){
 		"raises_the_number_of_sessions": func(t *testing.T, p *Pool, f *servers) {
 			with(p, func(c *Config) { c.Max = 25 })
-			lease(t, p, 25)()
+			checkOut(t, p, 25)()
 			if got := f.live(); f.sum() != 25 || got[0] > 13 || got[1] > 13 {
 				t.Errorf("sessions by node: %v; want 25, half on each: the limit of a node follows", got)
 			}
 		},
 		"serves_the_line_at_once_when_raised": func(t *testing.T, p *Pool, f *servers) {
-			defer lease(t, p, 10)()
+			defer checkOut(t, p, 10)()
 			got := make(chan error, 1)
 			go func() {
 				g, err := p.Acquire(t.Context(), Ask{Class: Normal})
@@ -40,16 +40,16 @@ func TestReconfigure(t *testing.T) {
 			}
 		},
 		"closes_idle_sessions_beyond_a_lower_number": func(t *testing.T, p *Pool, f *servers) {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 			with(p, func(c *Config) { c.Max = 4 })
 			synctest.Wait()
 			if st, got := p.Stats(), f.live(); got[0] != 2 || got[1] != 2 || st.Max != 4 || st.Limit != 4 || st.Aside != 0 {
 				t.Errorf("sessions by node: %v, %+v; want 2 on each and none aside", got, st)
 			}
-			lease(t, p, 4)()
+			checkOut(t, p, 4)()
 		},
 		"closes_of_those_without_use_where_most_are": func(t *testing.T, p *Pool, f *servers) {
-			back := lease(t, p, 10)
+			back := checkOut(t, p, 10)
 			with(p, func(c *Config) { c.Max = 9 })
 			back()
 			with(p, func(c *Config) { c.Max = 5 })
@@ -59,7 +59,7 @@ func TestReconfigure(t *testing.T) {
 			}
 		},
 		"closes_leased_sessions_beyond_it_at_their_release": func(t *testing.T, p *Pool, f *servers) {
-			back := lease(t, p, 10)
+			back := checkOut(t, p, 10)
 			with(p, func(c *Config) { c.Max = 4 })
 			synctest.Wait()
 			if f.sum() != 10 {
@@ -90,7 +90,7 @@ func TestReconfigure(t *testing.T) {
 			}
 		},
 		"shortens_the_line": func(t *testing.T, p *Pool, f *servers) {
-			defer lease(t, p, 10)()
+			defer checkOut(t, p, 10)()
 			with(p, func(c *Config) { c.Queue = 1 })
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
@@ -106,7 +106,7 @@ func TestReconfigure(t *testing.T) {
 			<-done
 		},
 		"limits_the_age_of_those_who_wait": func(t *testing.T, p *Pool, f *servers) {
-			defer lease(t, p, 10)()
+			defer checkOut(t, p, 10)()
 			with(p, func(c *Config) { c.QueueAge = time.Second })
 			_, err := p.Acquire(t.Context(), Ask{Class: Normal})
 			if e, ok := errors.AsType[*ShedError](err); !ok || e.Why != ShedAge || e.Limit != time.Second {
@@ -114,7 +114,7 @@ func TestReconfigure(t *testing.T) {
 			}
 		},
 		"expires_idle_sessions_by_the_new_time": func(t *testing.T, p *Pool, f *servers) {
-			lease(t, p, 10)()
+			checkOut(t, p, 10)()
 			with(p, func(c *Config) { c.Idle = time.Second })
 			time.Sleep(5 * time.Second)
 			if f.sum() != 0 {
@@ -162,7 +162,7 @@ func TestRaiseAllPools(t *testing.T) {
 		cfg.Max = high
 		b.Reconfigure(cfg, nil)
 		for _, p := range []*Pool{old, young} {
-			back := lease(t, p, high)
+			back := checkOut(t, p, high)
 			if st := p.Stats(); st.Leased != high || st.Max != high {
 				t.Errorf("%d sessions leased of %d; want %d", st.Leased, st.Max, high)
 			}
@@ -210,7 +210,7 @@ func TestReconfigureAge(t *testing.T) {
 				cfg := config(sessions)
 				cfg.Idle, cfg.Age = 0, tc.old
 				p := start(t, cfg, f, view(1))
-				lease(t, p, sessions)()
+				checkOut(t, p, sessions)()
 				time.Sleep(tc.at)
 				if f.sum() != sessions {
 					t.Fatalf("%d sessions; want %d", f.sum(), sessions)

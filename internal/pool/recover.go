@@ -23,12 +23,12 @@ var recoverAfter = [...]time.Duration{25 * time.Millisecond, 50 * time.Milliseco
 // taken by a session that is then deleted after all.
 const recoverWithin = time.Second
 
-// Recover ends a lease whose last call was given up by its caller, or ran out of time: it left nothing
+// Recover checks a session in whose last call was given up by its caller, or ran out of time: it left nothing
 // behind, but the node may still be at work. The session goes back to the pool when the node says that it
-// is at rest; until then it counts as leased. If that takes too long, or its resource is not Recoverable, it
+// is at rest; until then it counts as in use. If that takes too long, or its resource is not Recoverable, it
 // is deleted, as by Discard. The pool does not wait for a recovery when it closes.
 func (p *Pool) Recover(s *Session) {
-	if !s.leased || s.recovers {
+	if !s.inUse || s.recovers {
 		panic("pool: a session that is not leased is to recover")
 	}
 	r, ok := s.res.(Recoverable)

@@ -102,7 +102,7 @@ func TestRecoverOnAnEjectedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2)
 		p := startPool(t, recovers{f, func(context.Context) (bool, error) { return true, nil }}, f, view(1, 2), config(50), nil)
-		lease(t, p, 12)()
+		checkOut(t, p, 12)()
 		s := leaseOf(t, p, 2)
 		p.SetView(ejected(nil))
 		synctest.Wait()
@@ -115,7 +115,7 @@ func TestRecoverOnAnEjectedNode(t *testing.T) {
 	})
 }
 
-// Recover is for a lease, and ends it.
+// Recover is for a session in use, and ends it.
 func TestRecoverTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1)

@@ -10,12 +10,12 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
-// Release ends a lease. The session goes to the first in line or rests until
+// Release checks a session in. The session goes to the first in the queue or rests until
 // the next Acquire; it is closed if it must not be used again. The caller must
 // be done with it, with nothing open or running on it. Releasing a session that
-// is not leased panics.
+// is not in use panics.
 func (p *Pool) Release(s *Session) {
-	endLease(s)
+	checkIn(s)
 	if p.gate.Load() == 0 {
 		p.put(s)
 		return
@@ -23,10 +23,10 @@ func (p *Pool) Release(s *Session) {
 	p.handOver(s)
 }
 
-// Discard ends a lease, and the session: it is deleted on its node, detached
+// Discard checks a session in, and the session: it is deleted on its node, detached
 // from the caller and bounded by Config.DeleteTimeout.
 func (p *Pool) Discard(s *Session) {
-	endLease(s)
+	checkIn(s)
 	p.mu.Lock()
 	if !s.gone { // else Close took it from its holder
 		p.closeLocked(s)
@@ -35,20 +35,20 @@ func (p *Pool) Discard(s *Session) {
 	p.mu.Unlock()
 }
 
-func endLease(s *Session) {
-	if !s.leased {
+func checkIn(s *Session) {
+	if !s.inUse {
 		panic("pool: a session was given back twice")
 	}
-	s.leased = false
-	if s.holds != nil {
-		s.holds.Gave()
-		s.holds = nil
+	s.inUse = false
+	if s.conn != nil {
+		s.conn.Gave()
+		s.conn = nil
 	}
 }
 
 // put lays a session down: in its slot, or on its node's stack.
 func (p *Pool) put(s *Session) {
-	h := &p.slots[s.home]
+	h := &p.slots[s.slot]
 	if h.Load() != 0 || !h.CompareAndSwap(0, uint32(s.index)+1) {
 		p.shelve(s)
 	} else if p.gate.Load() != 0 || !fit(s) {
@@ -85,7 +85,7 @@ func (p *Pool) handOver(s *Session) {
 	p.dismiss(gone)
 }
 
-// nextUseLocked takes the waiter who gets s out of the line, nil if nobody waits.
+// nextUseLocked takes the waiter who gets s out of the queue, nil if nobody waits.
 // If s must not be used now it is closed instead, or set aside if it is beyond the
 // limit or its node parks, and use is false. gone are to be dismissed.
 func (p *state) nextUseLocked(s *Session) (w, gone *Waiter, use bool) {
@@ -118,14 +118,14 @@ func (p *Pool) give(w *Waiter, s *Session) {
 	p.tell(w, s)
 }
 
-// nextLocked takes the waiter to be served out of the line; nil: none. gone are to
+// nextLocked takes the waiter to be served out of the queue; nil: none. gone are to
 // be dismissed.
 func (p *state) nextLocked() (w, gone *Waiter) {
-	if p.line.Len() == 0 || p.paused {
+	if p.queue.Len() == 0 || p.paused {
 		p.setGateLocked(0)
 		return nil, nil
 	}
-	w, gone = p.line.Pop(p.clock())
+	w, gone = p.queue.Pop(p.clock())
 	p.countLocked(gone)
 	p.setGateLocked(0)
 	return w, gone
@@ -138,7 +138,7 @@ func (p *refusals) countLocked(gone *Waiter) {
 	}
 }
 
-// serve gives idle sessions to those in line.
+// serve gives idle sessions to waiting callers.
 func (p *Pool) serve() {
 	for {
 		p.mu.Lock()
@@ -147,7 +147,7 @@ func (p *Pool) serve() {
 		}
 		p.trimLocked()
 		var s *Session
-		if p.line.Len() > 0 && !p.paused {
+		if p.queue.Len() > 0 && !p.paused {
 			s = p.pickLocked()
 		}
 		if s == nil {
@@ -204,7 +204,7 @@ func (p *Pool) reap(n *node) {
 func (p *state) reapLocked(n *node) {
 	now := time.Now()
 	p.siftLocked(n, func(s *Session) bool {
-		if !s.Valid() && s.turn == s.seenTurn && now.Sub(s.seenAt) >= serverIdle && n.eligible.Load() {
+		if !s.Valid() && s.uses == s.seenUses && now.Sub(s.seenAt) >= serverIdle && n.eligible.Load() {
 			p.evicted = append(p.evicted, eviction{n, now.Add(serverIdle)})
 		}
 		return !s.Valid() || p.closed || !n.eligible.Load() && !p.parksLocked(n, now)
@@ -422,7 +422,7 @@ func (p *Pool) delete(s ended) {
 	s.node.closing--
 	s.node.counts.Closed++
 	p.closing--
-	p.freeLocked(s.node, s.shedFor)
+	p.freeLocked(s.node, s.yieldFor)
 	p.growLocked()
 }
 
@@ -433,11 +433,11 @@ func (p *state) freeLocked(n *node, to *budget.Member) {
 	p.size--
 	p.targets.clear()
 	p.member.Put(to)
-	if n.size == 0 && !n.place.known {
+	if n.size == 0 && !n.view.known {
 		p.past.add(n.counts)
 		p.stock.forget(n)
 		delete(p.nodes, n.id)
-		p.order = slices.Delete(p.order, p.placeOf(n.id), p.placeOf(n.id)+1)
+		p.order = slices.Delete(p.order, p.indexOf(n.id), p.indexOf(n.id)+1)
 	}
 	if p.closed && p.size == 0 {
 		close(p.empty)

@@ -49,7 +49,7 @@ func newLarge(t *testing.T, change func(*Config)) *large {
 			t.Error(err)
 		}
 	})
-	lease(t, l.Pool, manySessions)()
+	checkOut(t, l.Pool, manySessions)()
 	if n := l.Stats().Sessions; n != manySessions {
 		t.Fatalf("%d sessions; want %d", n, manySessions)
 	}
@@ -205,7 +205,7 @@ func TestMovingIsCheap(t *testing.T) {
 				})
 				back := func() {}
 				if tt.inUse {
-					back = lease(t, l.Pool, manySessions)
+					back = checkOut(t, l.Pool, manySessions)
 				}
 				v := view(l.ids...)
 				for i := range v.Nodes {
@@ -234,7 +234,7 @@ func TestTimeoutsAreCheap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers = 1000
 		l := newLarge(t, nil)
-		back := lease(t, l.Pool, manySessions)
+		back := checkOut(t, l.Pool, manySessions)
 		within, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var waiting sync.WaitGroup
@@ -275,7 +275,7 @@ func TestNodesThatGoAreCheap(t *testing.T) {
 func TestFiguresAreCheap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLarge(t, nil)
-		back := lease(t, l.Pool, manySessions/2)
+		back := checkOut(t, l.Pool, manySessions/2)
 		holds, began := 0, 0
 		next := func() {
 			holds++

@@ -26,7 +26,7 @@ type Opener interface {
 	// retire says that the session must not be used again: its stream ended, the
 	// node hinted at its shutdown. It may be called from any goroutine, at any time
 	// from now on, any number of times. An idle session is then closed at once, a
-	// leased one at its release.
+	// in use one at its release.
 	Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (Resource, error)
 }
 
@@ -34,36 +34,36 @@ type Opener interface {
 // belongs to one caller.
 //
 // Wide: each group of fields has another owner, and all of them are in one object, aligned with cache lines.
-// What each lease needs comes first: with many sessions in use it is not in the processor's cache.
+// What each checkout needs comes first: with many sessions in use it is not in the processor's cache.
 type Session struct {
 	// retired is set once, to the reason.
 	retired atomic.Pointer[string]
 	node    *node
 	name    string // of the resource, if it has one
 
-	// Holder is for whoever holds the lease. The pool does not look at it.
+	// Holder is for whoever uses the session. The pool does not look at it.
 	Holder any
 
-	// Owned by whoever has taken the session out of its place, or holds the lease.
-	turn     uint32 // counts leases
-	home     uint32 // the slot to go back to: that of the P that began the lease
-	leased   bool
+	// Owned by whoever has taken the session out of its place, or uses the session.
+	uses     uint32 // counts uses
+	slot     uint32 // the slot to go back to: that of the P that checked it out
+	inUse    bool
 	recovers bool // see Pool.Recover
 
 	index uint16 // of its cell
 	res   Resource
-	holds *queue.Holder // where the lease counts, if it was got in line; nil: nowhere
+	conn  *queue.Conn // where the session counts, if it was got in the queue; nil: nowhere
 
 	// Owned by sweeps, which hold the session as well as Pool.mu.
-	seenTurn uint32
+	seenUses uint32
 	seenAt   time.Time
 
 	// Guarded by Pool.mu.
-	expires time.Time      // by its age; zero: never, which is so while Config.Age is 0
-	gone    bool           // closing, or closed
-	aside   bool           // in node.aside
-	going   bool           // counted in node.going
-	shedFor *budget.Member // the pool for whose sake it goes, see promiseLocked; nil: for nobody's
+	expires  time.Time      // by its age; zero: never, which is so while Config.Age is 0
+	gone     bool           // closing, or closed
+	aside    bool           // in node.aside
+	going    bool           // counted in node.going
+	yieldFor *budget.Member // the pool for whose sake it goes, see promiseLocked; nil: for nobody's
 
 	prev *Session // in node.first
 	next *Session
@@ -86,7 +86,7 @@ func (s *Session) Name() string { return s.name }
 func (s *Session) Resource() Resource { return s.res }
 
 // Valid reports whether the session may be used for new work. A session that
-// turned invalid during a lease should be let go soon; what is open on it may
+// turned invalid while it is in use should be let go soon; what is open on it may
 // finish.
 func (s *Session) Valid() bool { return s.retired.Load() == nil }
 
@@ -98,9 +98,9 @@ func (s *Session) Retired() string {
 	return ""
 }
 
-// Grant is a leased session and how it was come by.
+// Grant is a session in use and how it was come by.
 type Grant struct {
 	*Session
-	Waited  time.Duration // in line; 0 if one was free
+	Waited  time.Duration // in the queue; 0 if one was free
 	Created bool          // it was opened while the caller waited
 }

@@ -41,7 +41,7 @@ func TestHopelessWorkGetsNoSession(t *testing.T) {
 			cfg := config(2)
 			cfg.Shed = on
 			p := start(t, cfg, newServers(1), view(1))
-			lease(t, p, 2)()
+			checkOut(t, p, 2)()
 			by := Ask{Class: Normal, Needs: 100 * time.Millisecond, Left: 50 * time.Millisecond}
 			if s, ok := p.Try(by); ok {
 				t.Error("Try gave a session")
@@ -79,7 +79,7 @@ func TestHopelessWorkGetsNoSession(t *testing.T) {
 	})
 }
 
-// Who joins a line that moves too slowly for its deadline is told at once, by the
+// Who joins a queue that moves too slowly for its deadline is told at once, by the
 // pace at which others were served.
 func TestForetoldWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestForetoldWait(t *testing.T) {
 	})
 }
 
-// A line that waited long for its first sessions, and moves fast since, foretells no
+// A queue that waited long for its first sessions, and moves fast since, foretells no
 // long wait: neither before there is a pace nor when there is one.
 func TestStallForetellsNothing(t *testing.T) {
 	for _, served := range []int{1, queue.PaceLeast, 2 * queue.PaceLeast} {
@@ -168,7 +168,7 @@ func TestStallForetellsNothing(t *testing.T) {
 	}
 }
 
-// Who comes to the head of the line too late for the work is told, and the session
+// Who comes to the head of the queue too late for the work is told, and the session
 // goes to the next.
 func TestTooLateAtTheHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestQueueAge(t *testing.T) {
 		cfg := config(1)
 		cfg.QueueAge = 2 * time.Second
 		p := start(t, cfg, newServers(1), view(1))
-		release := lease(t, p, 1)
+		release := checkOut(t, p, 1)
 		var wg sync.WaitGroup
 		for i := range 20 {
 			wg.Go(func() {
@@ -252,7 +252,7 @@ func TestQueueAge(t *testing.T) {
 			t.Errorf("shed %v, waiting %v", st.Shed, st.Waiting)
 		}
 		release()
-		lease(t, p, 1)() // the gate is open again
+		checkOut(t, p, 1)() // the gate is open again
 	})
 }
 
@@ -265,7 +265,7 @@ func TestQueueTarget(t *testing.T) {
 			cfg := config(sessions)
 			cfg.QueueTarget, cfg.Queue = target, 100_000
 			p := start(t, cfg, newServers(1, 2), view(1, 2))
-			lease(t, p, sessions)()
+			checkOut(t, p, sessions)()
 			var mu sync.Mutex
 			var wg sync.WaitGroup
 			r := rand.New(rand.NewPCG(1, 1))
@@ -327,7 +327,7 @@ func TestAppFlood(t *testing.T) {
 	run := func(all ...app) (waits []time.Duration) { // of the first
 		synctest.Test(t, func(t *testing.T) {
 			p := start(t, config(sessions), newServers(1, 2), view(1, 2))
-			lease(t, p, sessions)()
+			checkOut(t, p, sessions)()
 			ctx, cancel := context.WithTimeout(t.Context(), length)
 			defer cancel()
 			var mu sync.Mutex

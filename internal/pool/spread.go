@@ -12,7 +12,7 @@ const (
 	driftLeast  = 1.5             // sessions, likewise
 	moveEvery   = 20 * time.Millisecond
 	movesToNode = 4           // openings under way on a node that gets sessions from others, at most
-	shedEvery   = time.Second // if a session that was to make room is in use for longer, another one is let go
+	letGoEvery  = time.Second // if a session that was to make room is in use for longer, another one is let go
 )
 
 // spread is what the pool knows of how its sessions lie on the nodes, and does
@@ -21,11 +21,11 @@ type spread struct {
 	moving  bool      // sessions are moved until the spread is as even as can be
 	drifted time.Time // since when it is uneven at every look; zero: it was not at the last one
 	at      time.Time // of the next look or move
-	shedAt  time.Time // a session was last let go to make room
+	letGoAt time.Time // a session was last let go to make room
 }
 
 // share is a node's part in the sessions of the pool.
-type share struct {
+type balance struct {
 	pledged int     // sessions to be let go when others are open elsewhere
 	owed    int     // sessions let go elsewhere to make room that are not being opened here yet
 	keeps   int     // sessions less pledged ones and those let go at their release, and what is owed
@@ -36,18 +36,18 @@ type share struct {
 
 // shareLocked reckons what each node should have: the sessions of the eligible
 // ones, divided by weight within their limits. What is left, nodes of weight 0 get.
-func (p *shelf) shareLocked() {
+func (p *shelf) balanceLocked() {
 	nodes := p.table.Load().nodes
 	p.walked += 4 * len(nodes)
 	for _, n := range nodes {
-		n.share.keeps, n.share.stays = n.keeping(), n.place.keeps
+		n.balance.keeps, n.balance.stays = n.keeping(), n.view.keeps
 	}
 	divide(nodes)
 	// In a slow start a node's weight is small for a moment: what it has, it will need.
 	again := false
 	for _, n := range nodes {
-		if n.place.starts && n.share.surplus > 0 {
-			n.share.stays, again = true, true
+		if n.view.starts && n.balance.surplus > 0 {
+			n.balance.stays, again = true, true
 		}
 	}
 	if again {
@@ -59,32 +59,32 @@ func (p *shelf) shareLocked() {
 func divide(nodes []*node) {
 	sum := 0
 	for _, n := range nodes {
-		if !n.share.stays {
-			sum += n.share.keeps
+		if !n.balance.stays {
+			sum += n.balance.keeps
 		}
 	}
 	fair(nodes, float64(sum))
 	for _, n := range nodes {
-		if n.share.stays {
-			n.share.fair = float64(n.share.keeps)
+		if n.balance.stays {
+			n.balance.fair = float64(n.balance.keeps)
 		}
-		n.share.surplus = float64(n.share.keeps) - n.share.fair
+		n.balance.surplus = float64(n.balance.keeps) - n.balance.fair
 	}
 }
 
 // fair divides a number of sessions.
 func fair(nodes []*node, sum float64) {
 	for _, n := range nodes {
-		n.share.fair = 0
+		n.balance.fair = 0
 	}
 	left := fill(nodes, sum, func(n *node) float64 {
-		if n.share.stays {
+		if n.balance.stays {
 			return 0
 		}
-		return n.place.weight
+		return n.view.weight
 	})
 	fill(nodes, left, func(n *node) float64 {
-		if n.place.weight == 0 && !n.share.stays {
+		if n.view.weight == 0 && !n.balance.stays {
 			return 1
 		}
 		return 0
@@ -97,7 +97,7 @@ func fill(nodes []*node, sum float64, weight func(*node) float64) (left float64)
 	for full := true; full; {
 		weights := 0.0
 		for _, n := range nodes {
-			if n.share.fair == 0 {
+			if n.balance.fair == 0 {
 				weights += weight(n)
 			}
 		}
@@ -107,17 +107,17 @@ func fill(nodes []*node, sum float64, weight func(*node) float64) (left float64)
 		full = false
 		rest := sum
 		for _, n := range nodes {
-			limit := float64(n.place.limit)
-			if w := weight(n); n.share.fair == 0 && w > 0 && sum*w/weights > limit {
-				n.share.fair = limit
+			limit := float64(n.view.cap)
+			if w := weight(n); n.balance.fair == 0 && w > 0 && sum*w/weights > limit {
+				n.balance.fair = limit
 				rest -= limit
 				full = true
 			}
 		}
 		if !full {
 			for _, n := range nodes {
-				if n.share.fair == 0 {
-					n.share.fair = sum * weight(n) / weights
+				if n.balance.fair == 0 {
+					n.balance.fair = sum * weight(n) / weights
 				}
 			}
 			return 0
@@ -130,7 +130,7 @@ func fill(nodes []*node, sum float64, weight func(*node) float64) (left float64)
 // evenLocked looks at the spread and moves sessions if it is uneven. It returns
 // when to call it again.
 func (p *state) evenLocked(now time.Time) time.Duration {
-	p.shareLocked()
+	p.balanceLocked()
 	if !p.spread.moving {
 		far, above := drifts(p.table.Load().nodes)
 		switch {
@@ -157,9 +157,9 @@ func (p *state) evenLocked(now time.Time) time.Duration {
 // node is above its limit, which is no matter of chance.
 func drifts(nodes []*node) (far, above bool) {
 	for _, n := range nodes {
-		off := max(n.share.surplus, -n.share.surplus)
-		far = far || off >= driftLeast && off > driftPart*n.share.fair
-		above = above || n.share.keeps > n.place.limit && !n.share.stays
+		off := max(n.balance.surplus, -n.balance.surplus)
+		far = far || off >= driftLeast && off > driftPart*n.balance.fair
+		above = above || n.balance.keeps > n.view.cap && !n.balance.stays
 	}
 	return far, above
 }
@@ -171,14 +171,14 @@ func drifts(nodes []*node) (far, above bool) {
 func (p *state) moveLocked(now time.Time, most int) bool {
 	from, to, lowest, owed := p.candidatesLocked(now)
 	helps := func(lowest float64) bool {
-		return len(from.nodes) > 0 && from.nodes[0].share.surplus-lowest > 1+1e-6
+		return len(from.nodes) > 0 && from.nodes[0].balance.surplus-lowest > 1+1e-6
 	}
 	if !helps(lowest) {
 		if owed == 0 {
 			return false
 		}
 		for _, n := range to.nodes {
-			for n.share.owed > 0 && most > 0 && n.ready(now, p.cfg.CreateBurst) && p.size < p.cfg.Max && p.member.TakeSpare(now) {
+			for n.balance.owed > 0 && most > 0 && n.ready(now, p.cfg.CreateBurst) && p.size < p.cfg.Max && p.member.TakeSpare(now) {
 				p.openLocked(n, nil, now)
 				most--
 			}
@@ -186,20 +186,20 @@ func (p *state) moveLocked(now time.Time, most int) bool {
 		return true
 	}
 	// If what lacks most can have none now, the others keep theirs.
-	for ; most > 0 && len(to.nodes) > 0 && helps(to.nodes[0].share.surplus); most-- {
+	for ; most > 0 && len(to.nodes) > 0 && helps(to.nodes[0].balance.surplus); most-- {
 		loser, gainer := from.nodes[0], to.nodes[0]
 		switch {
 		case p.size < p.cfg.Max && p.member.TakeSpare(now):
 			p.openLocked(gainer, loser, now)
-		case p.closing+p.going <= p.cfg.Max/100 || now.Sub(p.spread.shedAt) >= shedEvery:
-			p.spread.shedAt = now
-			gainer.share.owed++
-			p.shedLocked(loser)
+		case p.closing+p.going <= p.cfg.Max/100 || now.Sub(p.spread.letGoAt) >= letGoEvery:
+			p.spread.letGoAt = now
+			gainer.balance.owed++
+			p.letGoLocked(loser)
 		default:
 			return true
 		}
-		loser.share.surplus--
-		gainer.share.surplus++
+		loser.balance.surplus--
+		gainer.balance.surplus++
 		heap.Fix(&from, 0)
 		if gainer.ready(now, p.cfg.CreateBurst) {
 			heap.Fix(&to, 0)
@@ -217,21 +217,21 @@ func (p *state) candidatesLocked(now time.Time) (from, to nodeHeap, lowest float
 	p.walked += len(nodes)
 	leaving := p.closing + p.going
 	full := p.size >= p.cfg.Max || !p.member.Spare()
-	from.less = func(n, m *node) bool { return n.share.surplus > m.share.surplus }
-	to.less = func(n, m *node) bool { return n.share.surplus < m.share.surplus }
+	from.less = func(n, m *node) bool { return n.balance.surplus > m.balance.surplus }
+	to.less = func(n, m *node) bool { return n.balance.surplus < m.balance.surplus }
 	lowest = math.Inf(1)
 	for _, n := range nodes {
-		if owed += n.share.owed; full && owed > leaving {
-			n.share.owed -= owed - leaving // waiting callers took the room
+		if owed += n.balance.owed; full && owed > leaving {
+			n.balance.owed -= owed - leaving // waiting callers took the room
 			owed = leaving
 		}
-		if n.share.surplus > 0 {
+		if n.balance.surplus > 0 {
 			from.nodes = append(from.nodes, n)
 		}
-		if n.share.fair == 0 || n.share.stays {
+		if n.balance.fair == 0 || n.balance.stays {
 			continue
 		}
-		lowest = min(lowest, n.share.surplus)
+		lowest = min(lowest, n.balance.surplus)
 		if n.ready(now, p.cfg.CreateBurst) {
 			to.nodes = append(to.nodes, n)
 		}
@@ -243,7 +243,7 @@ func (p *state) candidatesLocked(now time.Time) (from, to nodeHeap, lowest float
 
 // ready reports whether a session may be moved to n now; burst is Config.CreateBurst.
 func (n *node) ready(now time.Time, burst int) bool {
-	return n.size < n.place.limit && n.stalled == 0 && n.pace.failures == 0 &&
+	return n.size < n.view.cap && n.stalled == 0 && n.pace.failures == 0 &&
 		n.pace.allows(now, n.opening, min(movesToNode, burst))
 }
 
@@ -267,14 +267,14 @@ func (h *nodeHeap) Pop() any {
 // movedLocked lets a session of a node go for one that was opened elsewhere,
 // unless the node has lost too many meanwhile.
 func (p *state) movedLocked(from *node) {
-	if from.eligible.Load() && !from.share.stays && float64(from.keeping()) > from.share.fair {
-		p.shedLocked(from)
+	if from.eligible.Load() && !from.balance.stays && float64(from.keeping()) > from.balance.fair {
+		p.letGoLocked(from)
 	}
 }
 
-// shedLocked lets one session of n go: the longest unused one, or if none is idle
-// a leased one at its release.
-func (p *state) shedLocked(n *node) {
+// letGoLocked lets one session of n go: the longest unused one, or if none is idle
+// a session in use at its release.
+func (p *state) letGoLocked(n *node) {
 	n.counts.Moved++
 	shed := false
 	p.siftLocked(n, func(s *Session) bool {
@@ -286,11 +286,11 @@ func (p *state) shedLocked(n *node) {
 		return
 	}
 	reason := "its place is needed on another node"
-	p.retireLeasedLocked(n, &reason)
+	p.retireInUseLocked(n, &reason)
 }
 
 // retireLeasedLocked retires a session of a node that has no idle one; nil: all are retired.
-func (p *state) retireLeasedLocked(n *node, reason *string) *Session {
+func (p *state) retireInUseLocked(n *node, reason *string) *Session {
 	for s := n.first; s != nil; s = s.next {
 		p.walked++
 		if p.retireLocked(s, reason) {

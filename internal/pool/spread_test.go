@@ -80,12 +80,12 @@ func TestFair(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var nodes []*node
 			for _, w := range tt.weights {
-				nodes = append(nodes, &node{guarded: guarded{place: place{weight: w, limit: tt.limits}}})
+				nodes = append(nodes, &node{guarded: guarded{view: nodeView{weight: w, cap: tt.limits}}})
 			}
 			fair(nodes, tt.sum)
 			for i, n := range nodes {
-				if d := n.share.fair - tt.want[i]; d > 1e-6 || d < -1e-6 {
-					t.Errorf("node %d: %v; want %v", i, n.share.fair, tt.want)
+				if d := n.balance.fair - tt.want[i]; d > 1e-6 || d < -1e-6 {
+					t.Errorf("node %d: %v; want %v", i, n.balance.fair, tt.want)
 				}
 			}
 		})
@@ -116,7 +116,7 @@ func TestGrowsByWeight(t *testing.T) {
 				cfg := config(50)
 				cfg.MaxPerNode = tt.maxPerNode
 				p := start(t, cfg, f, weights(tt.weights...))
-				defer lease(t, p, tt.sessions)()
+				defer checkOut(t, p, tt.sessions)()
 				got := f.live()[:len(tt.want)]
 				for i := range got {
 					if d := got[i] - tt.want[i]; d < -1 || d > 1 || tt.weights[i] <= 0 && d != 0 {
@@ -167,14 +167,14 @@ func TestSpareNodes(t *testing.T) {
 	}
 }
 
-// Idle sessions of nodes of weight 0 are leased when no other has any left, also
+// Idle sessions of nodes of weight 0 are checked out when no other has any left, also
 // when they rest in slots.
 func TestSpareNodesAreLeasedLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(40)
 		cfg.MaxPerNode, cfg.MoveRate = 20, 0
 		p := start(t, cfg, newServers(1, 2), weights(1, 0))
-		lease(t, p, 40)()
+		checkOut(t, p, 40)()
 		for range 10 * slotTurns {
 			s, ok := p.Try(Ask{Class: Normal})
 			if !ok || s.Node() != 1 {
@@ -213,7 +213,7 @@ func TestNodeAdded(t *testing.T) {
 					p := start(t, cfg, f, view(1, 2, 3))
 					callers := map[string]int{"idle": 0, "half": maxSessions / 2, "full": 2 * maxSessions}[busy]
 					hold := time.Duration(maxSessions) * time.Millisecond // so that it is not too much work
-					lease(t, p, maxSessions)()
+					checkOut(t, p, maxSessions)()
 					stop := load(t, p, callers, hold, 0)
 					time.Sleep(time.Second)
 					f.forget()
@@ -296,7 +296,7 @@ func TestANodeThatJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2, 3)
 		p := start(t, config(60), f, weights(1, 1))
-		lease(t, p, 60)()
+		checkOut(t, p, 60)()
 		const calls = 42
 		for _, tt := range []struct {
 			share float32
@@ -312,7 +312,7 @@ func TestANodeThatJoins(t *testing.T) {
 			sum := 0
 			const times = 10 // where a session is taken from is by chance, too
 			for range times {
-				release := lease(t, p, calls)
+				release := checkOut(t, p, calls)
 				sum += p.Stats().Nodes[2].Leased
 				release()
 			}
@@ -328,12 +328,12 @@ func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2, 3)
 		p := start(t, config(60), f, weights(1, 1))
-		lease(t, p, 60)()
+		checkOut(t, p, 60)()
 		for step := 1; step <= 10; step++ {
 			w := float32(step) / 10
 			p.SetView(weights(1, 1, w))
 			time.Sleep(3 * time.Second)
-			lease(t, p, 40)()
+			checkOut(t, p, 40)()
 			shares(t, f, 1, 1, float64(w))
 		}
 		if st := p.Stats(); st.Moved > 21 || f.node(3).opens > 21 {
@@ -355,13 +355,13 @@ func TestDrift(t *testing.T) {
 			cfg := config(30)
 			cfg.MoveRate = tt.rate
 			p := start(t, cfg, f, weights(1, 1, tt.weight, 0))
-			lease(t, p, 24)()
+			checkOut(t, p, 24)()
 			f.set(3, after(time.Millisecond, errRefused), nil)
 			for s := f.any(3); s != nil; s = f.any(3) {
 				s.retire("lost")
 				synctest.Wait()
 			}
-			lease(t, p, 24)()
+			checkOut(t, p, 24)()
 			if got := f.live(); got[2] != 0 {
 				t.Fatalf("sessions by node %v; want none on node 3", got)
 			}
@@ -370,7 +370,7 @@ func TestDrift(t *testing.T) {
 				t.Errorf("sessions by node %v; want none moved to node 4, without weight, because node 3 refuses", got)
 			}
 			f.set(3, nil, nil)
-			lease(t, p, 25)() // somebody finds out that it works
+			checkOut(t, p, 25)() // somebody finds out that it works
 			time.Sleep(10 * time.Second)
 			if got := f.live(); (got[2] > 3) != tt.heals || got[0]+got[1]+got[2] < 24 {
 				t.Errorf("move_rate %d: sessions by node %v", tt.rate, got)
@@ -468,7 +468,7 @@ func TestWhatIsMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2)
 		p := start(t, config(30), f, view(1, 2))
-		lease(t, p, 20)()
+		checkOut(t, p, 20)()
 		for range 8 {
 			f.any(2).retire("lost")
 			synctest.Wait()

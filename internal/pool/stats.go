@@ -8,7 +8,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// Stats is the state of the pool at one moment. Idle and leased sessions are
+// Stats is the state of the pool at one moment. Idle and in use sessions are
 // counted while they change hands, so under load they are off by a few; all
 // other figures are exact. With more than 500 nodes, those of nodes, and their sums, are of moments some
 // microseconds apart.
@@ -20,16 +20,16 @@ type Stats struct {
 	Min        int
 	Pause      bool   // see Pool.Pause
 	Aside      int    // idle sessions that the limit leaves without use
-	Parked     int    // idle sessions of nodes that are ejected for their own load: kept, but not leased
-	Recovering int    // sessions whose last call was given up, see Recover; they count as leased
+	Parked     int    // idle sessions of nodes that are ejected for their own load: kept, but not in use
+	Recovering int    // sessions whose last call was given up, see Recover; they count as in use
 	Recovered  uint64 // of those, so many were idle again
 	Counts
 	Paced    int              // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
 	Moving   bool             // sessions are being moved towards an even spread
-	Waiting  [ClassSize]int   // callers in line by Class
-	Oldest   time.Duration    // since who has waited longest joined the line; 0: nobody waits
-	Queued   uint64           // callers that came to the line so far
-	TimedOut uint64           // callers whose context ended in line
+	Waiting  [ClassSize]int   // callers in the queue by Class
+	Oldest   time.Duration    // since who has waited longest joined the queue; 0: nobody waits
+	Queued   uint64           // callers that came to the queue so far
+	TimedOut uint64           // callers whose context ended in the queue
 	Refused  uint64           // callers told ErrQueueFull
 	Shed     [shedSize]uint64 // callers told a *ShedError, by its Why
 	OpenErr  error            // why the last session could not be opened; nil: it could
@@ -59,7 +59,7 @@ type NodeStats struct {
 
 // Counts are sessions by state now, and by event since the start.
 type Counts struct {
-	Sessions int // opening, idle, leased and closing: what the limits count
+	Sessions int // opening, idle, in use and closing: what the limits count
 	Opening  int
 	Idle     int
 	Leased   int
@@ -109,18 +109,18 @@ func (p *Pool) breathLocked() {
 func (p *Pool) stats(piece int) (Stats, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.limit.most, Aside: p.limit.held(), Parked: int(p.limit.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past, Moving: p.spread.moving, Queued: p.line.Joined(), TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
-	if inLine, ahead := p.wantLocked(); !p.closed {
-		st.Paced = max(0, min(max(inLine, ahead), p.cfg.Max-p.size))
+	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.limit.most, Aside: p.limit.held(), Parked: int(p.limit.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past, Moving: p.spread.moving, Queued: p.queue.Joined(), TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
+	if waiting, ahead := p.wantLocked(); !p.closed {
+		st.Paced = max(0, min(max(waiting, ahead), p.cfg.Max-p.size))
 	}
-	st.Waiting = p.line.Waiting()
-	st.Oldest = p.line.Oldest(p.clock())
+	st.Waiting = p.queue.Waiting()
+	st.Oldest = p.queue.Oldest(p.clock())
 	if !p.openOK {
 		st.OpenErr = p.lastOpen
 	}
 	slots := map[*node]int{}
 	p.slotsLocked(func(s *Session) { slots[s.node]++ })
-	p.shareLocked()
+	p.balanceLocked()
 	now, past, large := time.Now(), p.past, len(p.order) > piece
 	for i, seen := 0, 0; i < len(p.order); i, seen = i+1, seen+1 {
 		if large && seen%piece == 0 {
@@ -128,7 +128,7 @@ func (p *Pool) stats(piece int) (Stats, bool) {
 			if p.breathLocked(); p.past != past {
 				return st, false
 			}
-			if i = p.placeOf(next); i == len(p.order) {
+			if i = p.indexOf(next); i == len(p.order) {
 				break
 			}
 		}
@@ -140,7 +140,7 @@ func (p *Pool) stats(piece int) (Stats, bool) {
 		ns.Idle = min(slots[n]+n.idle.len()+len(n.aside), live)
 		ns.Leased = live - ns.Idle
 		if ns.Eligible {
-			ns.Cap, ns.Weight, ns.Fair, ns.Surplus = n.place.limit, n.place.weight, n.share.fair, n.share.surplus
+			ns.Cap, ns.Weight, ns.Fair, ns.Surplus = n.view.cap, n.view.weight, n.balance.fair, n.balance.surplus
 			if !now.Before(n.pace.until) {
 				ns.Window = min(n.pace.window, p.cfg.CreateBurst)
 				if n.pace.window == 0 {

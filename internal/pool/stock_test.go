@@ -50,7 +50,7 @@ func TestFewSessionsOnManyNodes(t *testing.T) {
 		}
 		f := newServers(ids...)
 		p := start(t, config(sessions), f, view(ids[:manyNodes]...))
-		lease(t, p, sessions)()
+		checkOut(t, p, sessions)()
 		for round := range 10 { // nodes come and go
 			if stocked, idle := checkStock(t, p), p.Stats().Idle; stocked == 0 || idle != sessions {
 				t.Fatalf("round %d: %d idle sessions, %d nodes have some on their stacks", round, idle, stocked)
@@ -67,14 +67,14 @@ func TestFewSessionsOnManyNodes(t *testing.T) {
 			if set > sessions {
 				t.Errorf("round %d: %d nodes are looked at; want at most %d", round, set, sessions)
 			}
-			back := lease(t, p, sessions)
+			back := checkOut(t, p, sessions)
 			if c := x.stocked(0, nil); c != nil {
 				t.Errorf("round %d: node %d has an idle session; want none", round, c.id)
 			}
 			back()
 			p.SetView(view(ids[100*round : manyNodes+100*round]...))
 			time.Sleep(time.Second)
-			lease(t, p, sessions)()
+			checkOut(t, p, sessions)()
 		}
 	})
 }
@@ -88,7 +88,7 @@ func TestBitIsLate(t *testing.T) {
 		}
 		cfg := config(1)
 		p := start(t, cfg, newServers(ids...), view(ids...))
-		lease(t, p, 1)()
+		checkOut(t, p, 1)()
 		synctest.Wait()
 		p.mu.Lock()
 		p.unslotLocked(nil)

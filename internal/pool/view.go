@@ -10,11 +10,11 @@ import (
 )
 
 // SetView tells the pool the nodes and what may be sent to them. Sessions are
-// leased and opened on nodes that are cluster.UseNew only, in proportion to their
+// in use and opened on nodes that are cluster.UseNew only, in proportion to their
 // weights; if none has one, in equal parts. On other nodes and on those that left
-// the view, idle sessions are closed at once and leased ones at their release, or parked
+// the view, idle sessions are closed at once and those in use at their release, or parked
 // if the node is ejected for its own load. What is being opened there is given up.
-// Missing nodes without a weight keep their sessions, which are leased when no other node
+// Missing nodes without a weight keep their sessions, which are checked out when no other node
 // has an idle one.
 func (p *Pool) SetView(v cluster.View) {
 	p.mu.Lock()
@@ -26,12 +26,12 @@ func (p *state) viewLocked(v cluster.View) {
 	p.viewed = v
 	p.targets = targets{}
 	for _, n := range p.order {
-		n.place.known = false
+		n.view.known = false
 	}
-	others := p.placesLocked(v) // nodes that are new here, or gone
+	others := p.applyAllLocked(v) // nodes that are new here, or gone
 	for id, n := range p.nodes {
-		if !n.place.known {
-			p.placeLocked(n, place{}, cluster.UseNone)
+		if !n.view.known {
+			p.applyLocked(n, nodeView{}, cluster.UseNone)
 			if n.size == 0 {
 				p.past.add(n.counts)
 				p.stock.forget(n)
@@ -64,7 +64,7 @@ func (p *state) viewLocked(v cluster.View) {
 }
 
 // placesLocked gives the nodes of a view their places. It reports whether some are new.
-func (p *state) placesLocked(v cluster.View) (others bool) {
+func (p *state) applyAllLocked(v cluster.View) (others bool) {
 	eligible, sum, weight := 0, 0.0, weightOf
 	for _, vn := range v.Nodes {
 		if vn.Use == cluster.UseNew {
@@ -82,15 +82,15 @@ func (p *state) placesLocked(v cluster.View) (others bool) {
 			n.shelf = p.shelf
 			p.nodes[vn.ID], others = n, true
 		}
-		to := place{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load, parks: soft(vn)}
+		to := nodeView{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load, parks: soft(vn)}
 		if vn.Use == cluster.UseNew {
 			to.weight = weight(vn)
-			to.limit = p.cfg.nodeCap(eligible, to.weight/sum)
+			to.cap = p.cfg.nodeCap(eligible, to.weight/sum)
 			to.keeps = vn.Missing && to.weight == 0
 			to.starts = vn.Verdict.Share > 0
 			to.part = partOf(vn)
 		}
-		p.placeLocked(n, to, vn.Use)
+		p.applyLocked(n, to, vn.Use)
 	}
 	return others
 }
@@ -114,7 +114,7 @@ func partOf(n cluster.ViewNode) float64 {
 }
 
 // placeLocked gives a node its place in a new view.
-func (p *state) placeLocked(n *node, to place, use cluster.Use) {
+func (p *state) applyLocked(n *node, to nodeView, use cluster.Use) {
 	was, is := n.eligible.Load(), use == cluster.UseNew
 	switch {
 	case is && !was:
@@ -124,17 +124,17 @@ func (p *state) placeLocked(n *node, to place, use cluster.Use) {
 			p.spread.moving = true
 		}
 		to.givesUp = stalledOpenings
-	case is && n.place.bad && !to.bad:
+	case is && n.view.bad && !to.bad:
 		n.pace.until = p.began // it can be reached again: what failed before says nothing
 		p.pace.until = p.began
 		to.givesUp = stalledOpenings
-	case is && to.weight != n.place.weight:
+	case is && to.weight != n.view.weight:
 		p.spread.drifted = p.began.Add(-driftEvery) // new weights are known to last
 	case !is:
 		// What came of it would be closed at once, and until then it takes room.
 		to.givesUp = allOpenings
 	}
-	n.place = to
+	n.view = to
 	n.eligible.Store(is)
 	switch {
 	case is && !was:
@@ -149,12 +149,12 @@ func (p *state) placeLocked(n *node, to place, use cluster.Use) {
 		n.parkUntil = time.Now().Add(parkMax)
 	}
 	if !is {
-		n.share.owed = 0
-		n.share.surplus = math.Inf(1) // what it has goes first
+		n.balance.owed = 0
+		n.balance.surplus = math.Inf(1) // what it has goes first
 	}
 }
 
-// What place.givesUp says besides 0, no openings.
+// What nodeView.givesUp says besides 0, no openings.
 const (
 	stalledOpenings = iota + 1
 	allOpenings
@@ -163,7 +163,7 @@ const (
 // giveUpLocked ends openings for which the view has no use. They say nothing of their nodes any more.
 func (p *growth) giveUpLocked() {
 	for o := range p.openings {
-		if up := o.node.place.givesUp; up == allOpenings || up == stalledOpenings && o.stalled {
+		if up := o.node.view.givesUp; up == allOpenings || up == stalledOpenings && o.stalled {
 			o.givenUp = true
 			o.cancel()
 		}
@@ -171,7 +171,7 @@ func (p *growth) giveUpLocked() {
 }
 
 // placeOf returns where in order a node is, or would be.
-func (p *roster) placeOf(id cluster.NodeID) int {
+func (p *roster) indexOf(id cluster.NodeID) int {
 	i, _ := slices.BinarySearchFunc(p.order, id, func(n *node, id cluster.NodeID) int { return cmp.Compare(n.id, id) })
 	return i
 }

@@ -12,19 +12,19 @@ import (
 )
 
 // Missing nodes that are a reserve keep their sessions: none is moved away, however long
-// that lasts, and they are leased when the other nodes have none that is idle.
+// that lasts, and they are checked out when the other nodes have none that is idle.
 func TestMissingNodesKeepTheirSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2, 3, 4)
 		p := start(t, config(40), f, weights(1, 1, 1, 1))
-		lease(t, p, 40)()
+		checkOut(t, p, 40)()
 		before := f.live()
 		v := weights(0, 0, 1, 1)
 		v.Nodes[0].Missing, v.Nodes[1].Missing = true, true
 		p.SetView(v)
 		for range 20 {
 			time.Sleep(time.Second)
-			lease(t, p, 5)()
+			checkOut(t, p, 5)()
 		}
 		if got := f.live(); !slices.Equal(got, before) || p.Stats().Moved != 0 {
 			t.Errorf("sessions by node %v, were %v; %d moved", got, before, p.Stats().Moved)
@@ -59,7 +59,7 @@ func TestViews(t *testing.T) {
 		name   string
 		change func(*cluster.ViewNode) // of node 2; nil: it leaves the view
 		idle   int                     // sessions of node 2 afterwards, of 5 idle ones
-		leased int                     // and when one that was leased came back
+		leased int                     // and when one that was checked out came back
 	}{
 		{"new", use(cluster.UseNew, false), 5, 6},
 		{"open", use(cluster.UseOpen, false), 0, 0},
@@ -72,7 +72,7 @@ func TestViews(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newServers(1, 2)
 				p := start(t, config(50), f, view(1, 2))
-				lease(t, p, 12)()
+				checkOut(t, p, 12)()
 				of2 := oneOfNode2(t, p)
 				v := view(1, 2)
 				if tt.change == nil {
@@ -128,16 +128,16 @@ func oneOfNode2(t *testing.T, p *Pool) *Session {
 	}
 }
 
-// A node that comes back serves those in line.
+// A node that comes back serves waiting callers.
 func TestReturningNodeServesTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2)
 		cfg := config(2)
 		p := start(t, cfg, f, view(1, 2))
-		lease(t, p, 2)()
+		checkOut(t, p, 2)()
 		f.set(1, nil, nil)
 		p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNew, 2: cluster.UseOpen}))
-		release := lease(t, p, 1)
+		release := checkOut(t, p, 1)
 		defer release()
 		f.set(1, blackHole, nil) // no room can be had
 		f.set(2, nil, blackHole)
@@ -162,7 +162,7 @@ func TestIneligibleSessionsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2)
 		p := start(t, config(10), f, view(1, 2))
-		lease(t, p, 10)()
+		checkOut(t, p, 10)()
 		p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNew, 2: cluster.UseOpen}))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -199,9 +199,9 @@ func TestReturningNodeGetsItsShare(t *testing.T) {
 				f := newServers(1, 2, 3)
 				cfg := config(30)
 				p := start(t, cfg, f, view(1, 2, 3))
-				lease(t, p, tt.sessions)()
+				checkOut(t, p, tt.sessions)()
 				p.SetView(view(1, 2))
-				lease(t, p, tt.sessions)()
+				checkOut(t, p, tt.sessions)()
 				synctest.Wait()
 				if got := f.live(); got[2] != 0 || got[0]+got[1] != tt.sessions {
 					t.Fatalf("sessions by node %v; want none on node 3", got)
@@ -253,7 +253,7 @@ func TestFallingCap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2)
 		p := start(t, config(20), f, view(1))
-		release := lease(t, p, 20)
+		release := checkOut(t, p, 20)
 		p.SetView(view(1, 2))
 		time.Sleep(5 * time.Second)
 		release()

@@ -15,12 +15,12 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
-// A caller whose context ends leaves the line at once, and the error says that the
+// A caller whose context ends leaves the queue at once, and the error says that the
 // pool was busy, not that a server was down.
 func TestWaitError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, config(2), newServers(1), view(1))
-		release := lease(t, p, 2)
+		release := checkOut(t, p, 2)
 		defer release()
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := make(chan error)
@@ -72,7 +72,7 @@ func TestWaitErrorForgets(t *testing.T) {
 		}
 		f.set(1, nil, nil)
 		time.Sleep(time.Second)
-		release := lease(t, p, 1)
+		release := checkOut(t, p, 1)
 		if err := try(); err == nil || strings.Contains(err.Error(), "refused") {
 			t.Errorf("error %v; want no word of the failure", err)
 		}
@@ -85,7 +85,7 @@ func TestQueueIsBounded(t *testing.T) {
 		cfg := config(1)
 		cfg.Queue = 10
 		p := start(t, cfg, newServers(1), view(1))
-		release := lease(t, p, 1)
+		release := checkOut(t, p, 1)
 		refused := make(map[Class]int)
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -186,7 +186,7 @@ func TestFlood(t *testing.T) {
 	run := func(t *testing.T, counts [ClassSize]int) (waits [ClassSize][]time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			p := start(t, config(sessions), newServers(1, 2), view(1, 2))
-			lease(t, p, sessions)()
+			checkOut(t, p, sessions)()
 			ctx, cancel := context.WithTimeout(t.Context(), length)
 			defer cancel()
 			var mu sync.Mutex
@@ -279,7 +279,7 @@ func TestRefusalsTakeNoLock(t *testing.T) {
 func TestLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, config(1), newServers(1), view(1))
-		release := lease(t, p, 1)
+		release := checkOut(t, p, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		told := make(chan *Session, 1)

@@ -85,7 +85,7 @@ func TestWarmUpHasPauses(t *testing.T) {
 		if n := f.sum(); n != warmFirst {
 			t.Errorf("%d sessions at once; want %d", n, warmFirst)
 		}
-		release := lease(t, p, 20)
+		release := checkOut(t, p, 20)
 		if n := f.sum(); n != 20 {
 			t.Errorf("%d sessions; want 20 for those who need them, at once", n)
 		}

@@ -7,27 +7,27 @@ import (
 // ranks are the queues of one class.
 type ranks[T any] struct {
 	n       int
-	weights int        // of the apps in order
-	now     uint64     // virtual time: when who was served last began
-	came    uint32     // apps that joined order so far
-	queue   []queue[T] // by app; grows to the highest that ever waited
-	order   []uint8    // the apps that wait, a heap: who goes next is first
+	weights int           // of the apps in order
+	now     uint64        // virtual time: when who was served last began
+	came    uint32        // apps that joined order so far
+	queues  []appQueue[T] // by app; grows to the highest that ever waited
+	order   []uint8       // the apps that wait, a heap: who goes next is first
 }
 
 // of returns the queue of an app.
-func (r *ranks[T]) of(app uint8) *queue[T] {
-	if int(app) >= len(r.queue) {
-		r.queue = append(r.queue, make([]queue[T], int(app)+1-len(r.queue))...)
-		r.order = slices.Grow(r.order, len(r.queue)-len(r.order))
+func (r *ranks[T]) of(app uint8) *appQueue[T] {
+	if int(app) >= len(r.queues) {
+		r.queues = append(r.queues, make([]appQueue[T], int(app)+1-len(r.queues))...)
+		r.order = slices.Grow(r.order, len(r.queues)-len(r.order))
 	}
-	return &r.queue[app]
+	return &r.queues[app]
 }
 
 // longest is the queue with most waiters for its weight. Somebody must wait.
-func (r *ranks[T]) longest() *queue[T] {
-	most := &r.queue[r.order[0]]
+func (r *ranks[T]) longest() *appQueue[T] {
+	most := &r.queues[r.order[0]]
 	for _, app := range r.order[1:] {
-		if q := &r.queue[app]; q.n*int(most.weight) > most.n*int(q.weight) {
+		if q := &r.queues[app]; q.n*int(most.weight) > most.n*int(q.weight) {
 			most = q
 		}
 	}
@@ -35,7 +35,7 @@ func (r *ranks[T]) longest() *queue[T] {
 }
 
 // charge lets the first of a queue begin, and finds the next in order.
-func (r *ranks[T]) charge(q *queue[T], w *Waiter[T]) {
+func (r *ranks[T]) charge(q *appQueue[T], w *Waiter[T]) {
 	cost := uint64(costUnknown)
 	if w.needs > 0 {
 		cost = uint64(min(max(w.needs, costLeast), costMost))
@@ -54,8 +54,8 @@ func (r *ranks[T]) charge(q *queue[T], w *Waiter[T]) {
 // rewind sets virtual time back to 0, so that it never wraps around: only differences
 // count. What lies in the past is forgotten, as in push.
 func (r *ranks[T]) rewind() {
-	for i := range r.queue {
-		q := &r.queue[i]
+	for i := range r.queues {
+		q := &r.queues[i]
 		q.start -= min(q.start, r.now)
 		q.finish -= min(q.finish, r.now)
 	}
@@ -64,7 +64,7 @@ func (r *ranks[T]) rewind() {
 
 // join puts an app into order.
 func (r *ranks[T]) join(app uint8) {
-	q := &r.queue[app]
+	q := &r.queues[app]
 	r.came++
 	q.came, q.at = r.came, len(r.order)
 	r.weights += int(q.weight)
@@ -74,7 +74,7 @@ func (r *ranks[T]) join(app uint8) {
 
 // leave takes an app out of it.
 func (r *ranks[T]) leave(app uint8) {
-	q := &r.queue[app]
+	q := &r.queues[app]
 	r.weights -= int(q.weight)
 	at, last := q.at, len(r.order)-1
 	if at != last {
@@ -89,13 +89,13 @@ func (r *ranks[T]) leave(app uint8) {
 
 // before reports whether the app at place i goes before the one at j.
 func (r *ranks[T]) before(i, j int) bool {
-	a, b := &r.queue[r.order[i]], &r.queue[r.order[j]]
+	a, b := &r.queues[r.order[i]], &r.queues[r.order[j]]
 	return a.start < b.start || a.start == b.start && int32(a.came-b.came) < 0
 }
 
 func (r *ranks[T]) swap(i, j int) {
 	r.order[i], r.order[j] = r.order[j], r.order[i]
-	r.queue[r.order[i]].at, r.queue[r.order[j]].at = i, j
+	r.queues[r.order[i]].at, r.queues[r.order[j]].at = i, j
 }
 
 func (r *ranks[T]) up(i int) {

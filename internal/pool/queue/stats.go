@@ -11,11 +11,11 @@ type Stats struct {
 }
 
 // Queues lists the queues that have waiters, by class and app.
-func (l *Line[T]) Queues(now time.Duration) (all []Stats) {
+func (l *Queue[T]) Queues(now time.Duration) (all []Stats) {
 	for _, c := range order {
 		r := &l.class[c]
 		for _, app := range r.order {
-			q := &r.queue[app]
+			q := &r.queues[app]
 			all = append(all, Stats{Class: c, App: app, Waiting: q.n, Oldest: now - q.oldest().since})
 		}
 	}
@@ -23,7 +23,7 @@ func (l *Line[T]) Queues(now time.Duration) (all []Stats) {
 }
 
 // Waiting returns how many wait in each class.
-func (l *Line[T]) Waiting() (all [ClassSize]int) {
+func (l *Queue[T]) Waiting() (all [ClassSize]int) {
 	for c := range l.class {
 		all[c] = l.class[c].n
 	}
@@ -31,11 +31,11 @@ func (l *Line[T]) Waiting() (all [ClassSize]int) {
 }
 
 // Oldest is how long who joined first has waited; 0: nobody waits.
-func (l *Line[T]) Oldest(now time.Duration) (longest time.Duration) {
+func (l *Queue[T]) Oldest(now time.Duration) (longest time.Duration) {
 	for c := range l.class {
 		r := &l.class[c]
 		for _, app := range r.order {
-			longest = max(longest, now-r.queue[app].oldest().since)
+			longest = max(longest, now-r.queues[app].oldest().since)
 		}
 	}
 	return longest

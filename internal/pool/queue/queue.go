@@ -4,13 +4,13 @@ import (
 	"time"
 )
 
-// Waiter is a place in the line for a caller that does not block. It may be used
+// Waiter is a place in the queue for a caller that does not block. It may be used
 // again once it was told or cancelled, not before.
 //
 // With three words of Handover it is a cache line and two words.
 type Waiter[T any] struct {
 	Handover T             // the pool's; the queue does not look at it
-	since    time.Duration // on the pool's clock; once it has left the line to be told: how long it waited
+	since    time.Duration // on the pool's clock; once it has left the queue to be told: how long it waited
 	deadline time.Duration // on the pool's clock, 0: none; once it was refused: how long it had left
 
 	// Guarded by Pool.mu.
@@ -22,7 +22,7 @@ type Waiter[T any] struct {
 	why        Reason
 	from       uint64 // Ask.From
 
-	holds *Holder // once it was served: where its session counts, see line.holds; nil: nowhere
+	conn *Conn // once it was served: where its session counts, see Queue.connections; nil: nowhere
 }
 
 // Begin makes w ready to join the queue.
@@ -66,9 +66,9 @@ func (w *Waiter[T]) TakeNext() *Waiter[T] {
 func (w *Waiter[T]) Next() *Waiter[T] { return w.next }
 
 // TakeHolder returns where the session of w counts, once; nil: nowhere.
-func (w *Waiter[T]) TakeHolder() *Holder {
-	h := w.holds
-	w.holds = nil
+func (w *Waiter[T]) TakeConn() *Conn {
+	h := w.conn
+	w.conn = nil
 	return h
 }
 
@@ -102,24 +102,24 @@ const (
 // Which connection of the app: they take turns, each with up to perTurn callers, since a connection may stand for many. One that
 // holds its part of the sessions, and perTurn at least, passes its turn on while others wait: calls that take long would keep
 // those of others waiting for rounds.
-type Line[T any] struct {
+type Queue[T any] struct {
 	n      int
 	joined uint64 // callers that have joined it so far
-	limit  int
+	size   int
 	rules  rules
 	shares [ClassSize]int
 	class  [ClassSize]ranks[T]
 	earned [ClassSize]int // in hundredths of a session
 	rhythm rhythm         // of all queues
 	inTurn int            // perTurn
-	serves int            // sessions that serve the line, as who joined last was told
+	serves int            // sessions that serve the queue, as who joined last was told
 
-	holds map[uint64]*Holder // sessions that callers of a connection got in line, and have; by connection
-	kept  int                // the size of holds at which those that are 0 are removed
-	spare *turn[T]           // some that are free, linked by next; at most as many as were ever in use at a time
+	connections map[uint64]*Conn // sessions that callers of a connection got in the queue, and have; by connection
+	kept        int              // the size of holds at which those that are 0 are removed
+	spare       *connQueue[T]    // some that are free, linked by next; at most as many as were ever in use at a time
 }
 
-// rules say who is turned away from the head of the line.
+// rules say who is turned away from the head of the queue.
 type rules struct {
 	deadline bool          // see Config.Deadline
 	age      time.Duration // see Config.Age
@@ -210,49 +210,49 @@ const (
 	// hundreds of callers beside as many of HTTP/1.1 with one each: it gets several times the part of one of these.
 	perTurn = 8
 
-	passes      = 8    // turns that are looked at for one who does not hold its part
-	mostHolders = 1024 // connections that are kept before those without sessions are forgotten
+	passes    = 8    // turns that are looked at for one who does not hold its part
+	mostConns = 1024 // connections that are kept before those without sessions are forgotten
 
 	clockMax = 1 << 62 // virtual time, see rewind; far more than the cost of a call below the end of 64 bits
 )
 
 // New returns an empty Line.
-func New[T any](c Config) Line[T] {
-	l := Line[T]{inTurn: perTurn, kept: mostHolders}
+func New[T any](c Config) Queue[T] {
+	l := Queue[T]{inTurn: perTurn, kept: mostConns}
 	l.Configure(c)
 	return l
 }
 
 // Len returns how many wait.
-func (l *Line[T]) Len() int { return l.n }
+func (l *Queue[T]) Len() int { return l.n }
 
 // Joined returns how many callers have joined the queue so far.
-func (l *Line[T]) Joined() uint64 { return l.joined }
+func (l *Queue[T]) Joined() uint64 { return l.joined }
 
 // Holders returns where sessions count, by connection.
-func (l *Line[T]) Holders() map[uint64]*Holder { return l.holds }
+func (l *Queue[T]) Conns() map[uint64]*Conn { return l.connections }
 
 // Configure puts another configuration into force. Waiters keep their places.
-func (l *Line[T]) Configure(c Config) {
-	l.limit, l.shares = c.Limit, c.Shares
+func (l *Queue[T]) Configure(c Config) {
+	l.size, l.shares = c.Limit, c.Shares
 	l.rules = rules{deadline: c.Deadline, age: c.Age, target: c.Target}
 }
 
 // RefusesLate reports whether work that cannot be done in time is refused.
-func (l *Line[T]) RefusesLate() bool { return l.rules.deadline }
+func (l *Queue[T]) RefusesLate() bool { return l.rules.deadline }
 
 // Age is the longest wait; 0: there is no limit.
-func (l *Line[T]) Age() time.Duration { return l.rules.age }
+func (l *Queue[T]) Age() time.Duration { return l.rules.age }
 
 // ahead is how long a caller of a connection that joins the queue now has to wait, going by those who were
 // served while others waited; 0: nobody knows.
-func (l *Line[T]) ahead(q *queue[T], from uint64) time.Duration {
+func (l *Queue[T]) ahead(q *appQueue[T], from uint64) time.Duration {
 	return q.rhythm.wait(l.before(q, from))
 }
 
 // Arrive counts w, a caller that comes to wait, while there are so many sessions. It returns why the caller
 // is to be refused at once, and for how long it would have to wait; notRefused: push may follow.
-func (l *Line[T]) Arrive(w *Waiter[T], sessions int, needs, left time.Duration) (why Reason, ahead time.Duration) {
+func (l *Queue[T]) Arrive(w *Waiter[T], sessions int, needs, left time.Duration) (why Reason, ahead time.Duration) {
 	q := l.class[w.class].of(w.app)
 	vain, ahead := l.came(q, w, sessions)
 	if left > 0 && l.rules.deadline {
@@ -279,7 +279,7 @@ func (l *Line[T]) Arrive(w *Waiter[T], sessions int, needs, left time.Duration) 
 // than the sessions that serve it: the wait in it is at most one round, in which every
 // session changes hands once. As long as all who wait are served in the end, they may; and
 // while there is no session, because they wait for the cluster.
-func (l *Line[T]) came(q *queue[T], w *Waiter[T], sessions int) (vain bool, ahead time.Duration) {
+func (l *Queue[T]) came(q *appQueue[T], w *Waiter[T], sessions int) (vain bool, ahead time.Duration) {
 	l.serves = sessions
 	round := l.rhythm.wait(sessions)
 	q.losses.look(w.since, max(Standing/2, round))
@@ -288,21 +288,21 @@ func (l *Line[T]) came(q *queue[T], w *Waiter[T], sessions int) (vain bool, ahea
 	return l.rules.deadline && q.losses.last && w.class != Batch && round > 0 && ahead > round, ahead
 }
 
-// Push appends w to the queue of its app. If the line is full, it takes the place
-// of another, which is returned and has left the line, or push returns w.
+// Push appends w to the queue of its app. If the queue is full, it takes the place
+// of another, which is returned and has left the queue, or push returns w.
 //
 // A caller may take the place of the youngest of a lower class, and of any class
-// while its own has fewer places than its share of the line; but never of a class
+// while its own has fewer places than its share of the queue; but never of a class
 // that has no more than its share. In its own class an app may take the place of
 // the youngest of the one that has most for its weight, if it has less. So may, in its
 // app, a connection: that of the one that has most. The youngest of an app is that of its connection with most waiters.
-func (l *Line[T]) Push(w *Waiter[T], weight uint16) (turned *Waiter[T]) {
+func (l *Queue[T]) Push(w *Waiter[T], weight uint16) (turned *Waiter[T]) {
 	r := &l.class[w.class]
 	q := r.of(w.app)
 	if q.n == 0 {
 		q.weight = max(1, uint32(weight))
 	}
-	if l.n >= l.limit {
+	if l.n >= l.size {
 		turned = l.yielding(int(w.class), w.app, w.from)
 		if turned == nil {
 			w.why = Full
@@ -346,18 +346,18 @@ func (l *Line[T]) Push(w *Waiter[T], weight uint16) (turned *Waiter[T]) {
 	return turned
 }
 
-func (l *Line[T]) places(class int) int { return l.limit * l.shares[class] / 100 }
+func (l *Queue[T]) room(class int) int { return l.size * l.shares[class] / 100 }
 
-func (l *Line[T]) yielding(to int, app uint8, from uint64) *Waiter[T] {
-	short := l.class[to].n < l.places(to)
+func (l *Queue[T]) yielding(to int, app uint8, from uint64) *Waiter[T] {
+	short := l.class[to].n < l.room(to)
 	for i := ClassSize - 1; i >= 0; i-- {
 		c := int(order[i])
-		if c != to && (i > rank[to] || short) && l.class[c].n > l.places(c) {
+		if c != to && (i > rank[to] || short) && l.class[c].n > l.room(c) {
 			return l.class[c].longest().longest().last
 		}
 	}
 	r := &l.class[to]
-	q := &r.queue[app]
+	q := &r.queues[app]
 	weights := r.weights
 	if q.n == 0 {
 		weights += int(q.weight)
@@ -367,11 +367,11 @@ func (l *Line[T]) yielding(to int, app uint8, from uint64) *Waiter[T] {
 			return most.longest().last
 		}
 	}
-	n, turns := q.waiting(from), q.turns
+	n, turns := q.waiting(from), q.conns
 	if n == 0 {
 		turns++
 	}
-	if n*turns >= q.n || q.n == q.turns { // so has the connection, or each has one
+	if n*turns >= q.n || q.n == q.conns { // so has the connection, or each has one
 		return nil
 	}
 	if most := q.longest(); max(n+1, l.inTurn) < most.n {
@@ -386,16 +386,16 @@ const forAll = time.Duration(-1)
 // Pop takes out the waiter to be served at a time on the pool's clock; nil: none.
 // Those on the way whom a session would not help any more leave too: gone has them,
 // linked by next.
-func (l *Line[T]) Pop(now time.Duration) (w, gone *Waiter[T]) {
+func (l *Queue[T]) Pop(now time.Duration) (w, gone *Waiter[T]) {
 	for earn := true; l.n > 0; earn = false {
 		class := l.choose(earn)
 		r := &l.class[class]
-		q := &r.queue[r.order[0]]
+		q := &r.queues[r.order[0]]
 		l.pass(q)
 		w = q.first()
 		if now != forAll {
 			if why := l.judge(q, w, now); why != None {
-				l.turn(w, why, now)
+				l.reject(w, why, now)
 				w.next, gone = gone, w
 				continue
 			}
@@ -405,14 +405,14 @@ func (l *Line[T]) Pop(now time.Duration) (w, gone *Waiter[T]) {
 		}
 		l.earned[class] = max(0, l.earned[class]-100)
 		r.charge(q, w)
-		t := q.turn
+		t := q.current
 		if t.served+1 < l.inTurn {
 			t.served++
 		} else {
-			t.served, q.turn = 0, t.next
+			t.served, q.current = 0, t.next
 		}
-		if w.holds = t.holds; w.holds != nil && now != forAll { // else there is no session
-			w.holds.sessions.Add(1)
+		if w.conn = t.conn; w.conn != nil && now != forAll { // else there is no session
+			w.conn.sessions.Add(1)
 		}
 		l.remove(w)
 		if now != forAll {
@@ -424,7 +424,7 @@ func (l *Line[T]) Pop(now time.Duration) (w, gone *Waiter[T]) {
 }
 
 // Drain takes out everybody, in the order in which they would be served.
-func (l *Line[T]) Drain() (all []*Waiter[T]) {
+func (l *Queue[T]) Drain() (all []*Waiter[T]) {
 	for w, _ := l.Pop(forAll); w != nil; w, _ = l.Pop(forAll) {
 		all = append(all, w)
 	}
@@ -432,7 +432,7 @@ func (l *Line[T]) Drain() (all []*Waiter[T]) {
 }
 
 // choose returns the class to be served, which somebody must wait in.
-func (l *Line[T]) choose(earn bool) int {
+func (l *Queue[T]) choose(earn bool) int {
 	next := -1
 	for _, class := range order {
 		c := int(class)
@@ -453,7 +453,7 @@ func (l *Line[T]) choose(earn bool) int {
 }
 
 // judge says why the first of a queue is not to be served.
-func (l *Line[T]) judge(q *queue[T], w *Waiter[T], now time.Duration) Reason {
+func (l *Queue[T]) judge(q *appQueue[T], w *Waiter[T], now time.Duration) Reason {
 	u := &l.rules
 	waited := now - w.since
 	switch {
@@ -468,8 +468,8 @@ func (l *Line[T]) judge(q *queue[T], w *Waiter[T], now time.Duration) Reason {
 }
 
 // turn takes a waiter out who gets no session.
-func (l *Line[T]) turn(w *Waiter[T], why Reason, now time.Duration) {
-	q := &l.class[w.class].queue[w.app]
+func (l *Queue[T]) reject(w *Waiter[T], why Reason, now time.Duration) {
+	q := &l.class[w.class].queues[w.app]
 	q.moved = now
 	l.remove(w)
 	if why != Late && why != Denied { // perhaps since long: those of a burst come to the head by and by
@@ -484,19 +484,19 @@ func (l *Line[T]) turn(w *Waiter[T], why Reason, now time.Duration) {
 
 // Overdue takes out those who have waited for longer than the rules allow, also if
 // nobody is served. next is when to look again; 0: not before somebody comes.
-func (l *Line[T]) Overdue(now time.Duration) (gone *Waiter[T], next time.Duration) {
+func (l *Queue[T]) Overdue(now time.Duration) (gone *Waiter[T], next time.Duration) {
 	if l.rules.age <= 0 {
 		return nil, 0
 	}
 	for c := range l.class {
 		r := &l.class[c]
 		for i := 0; i < len(r.order); {
-			q := &r.queue[r.order[i]]
-			for t, left := q.turn, q.turns; left > 0; left-- { // within a turn the first is the oldest
+			q := &r.queues[r.order[i]]
+			for t, left := q.current, q.conns; left > 0; left-- { // within a turn the first is the oldest
 				after, n := t.next, t.n // a turn without waiters is used again
 				for ; n > 0 && now > t.first.since+l.rules.age; n-- {
 					w := t.first
-					l.turn(w, Old, now)
+					l.reject(w, Old, now)
 					w.next, gone = gone, w
 				}
 				if n > 0 {
@@ -517,11 +517,11 @@ func (l *Line[T]) Overdue(now time.Duration) (gone *Waiter[T], next time.Duratio
 }
 
 // Clear takes out everybody.
-func (l *Line[T]) Clear(why Reason, now time.Duration) (gone *Waiter[T]) {
+func (l *Queue[T]) Clear(why Reason, now time.Duration) (gone *Waiter[T]) {
 	for c := range l.class {
 		for r := &l.class[c]; r.n > 0; {
-			w := r.queue[r.order[0]].first()
-			l.turn(w, why, now)
+			w := r.queues[r.order[0]].first()
+			l.reject(w, why, now)
 			w.next, gone = gone, w
 		}
 	}
@@ -529,15 +529,15 @@ func (l *Line[T]) Clear(why Reason, now time.Duration) (gone *Waiter[T]) {
 }
 
 // Lose takes out a waiter who gets no session.
-func (l *Line[T]) Lose(w *Waiter[T]) {
-	l.class[w.class].queue[w.app].losses.lost++
+func (l *Queue[T]) Lose(w *Waiter[T]) {
+	l.class[w.class].queues[w.app].losses.lost++
 	l.remove(w)
 }
 
-// remove takes out a waiter that is in the line.
-func (l *Line[T]) remove(w *Waiter[T]) {
+// remove takes out a waiter that is in the queue.
+func (l *Queue[T]) remove(w *Waiter[T]) {
 	r := &l.class[w.class]
-	q := &r.queue[w.app]
+	q := &r.queues[w.app]
 	t := q.find(w.from)
 	switch {
 	case t.first != w:
@@ -553,7 +553,7 @@ func (l *Line[T]) remove(w *Waiter[T]) {
 		t.first = w.next
 	default:
 		l.drop(q, t)
-		if q.turn == nil {
+		if q.current == nil {
 			r.leave(w.app)
 		}
 	}

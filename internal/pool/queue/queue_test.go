@@ -9,11 +9,11 @@ import (
 )
 
 type (
-	line   = Line[struct{}]
+	line   = Queue[struct{}]
 	waiter = Waiter[struct{}]
 )
 
-func testLine(limit int) *line {
+func testQueue(limit int) *line {
 	shares := [ClassSize]int{Interactive: 20, Normal: 10, Batch: 5}
 	l := New[struct{}](Config{Limit: limit, Shares: shares, Deadline: true, Age: time.Minute})
 	return &l
@@ -39,7 +39,7 @@ func TestLineShares(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := testLine(1000)
+			l := testQueue(1000)
 			for _, c := range tt.classes {
 				for range 100 {
 					l.Push(&waiter{class: c}, 1)
@@ -63,7 +63,7 @@ func TestLineShares(t *testing.T) {
 
 // A class earns while it waits, not while it is away.
 func TestLineDoesNotSaveUp(t *testing.T) {
-	l := testLine(100)
+	l := testQueue(100)
 	batch := &waiter{class: Batch}
 	for range 10 {
 		l.Push(&waiter{class: Interactive}, 1)
@@ -85,14 +85,14 @@ func TestLineDoesNotSaveUp(t *testing.T) {
 	t.Errorf("batch was not among 20 served")
 }
 
-// Who must go when the line is full.
+// Who must go when the queue is full.
 func TestLineFull(t *testing.T) {
 	fill := func(counts [ClassSize]int) (*line, map[Class]*waiter) {
 		n := 0
 		for _, k := range counts {
 			n += k
 		}
-		l, last := testLine(n), make(map[Class]*waiter)
+		l, last := testQueue(n), make(map[Class]*waiter)
 		for c, k := range counts {
 			for range k {
 				w := &waiter{class: Class(c)}
@@ -145,8 +145,8 @@ func TestLineFull(t *testing.T) {
 
 // Random pushes, pops and removals against plain slices, one for each app of each
 // class, and against the rule of who goes next in a class, looked for one by one.
-func TestLineOrder(t *testing.T) {
-	m := &orderModel{T: t, r: rand.New(rand.NewPCG(1, 2)), l: testLine(30)}
+func TestQueueOrder(t *testing.T) {
+	m := &orderModel{T: t, r: rand.New(rand.NewPCG(1, 2)), l: testQueue(30)}
 	for range 200_000 {
 		switch m.r.IntN(5) {
 		case 0, 1:
@@ -160,7 +160,7 @@ func TestLineOrder(t *testing.T) {
 	}
 }
 
-// orderModel has who waits in a line, by class and app, in the order in which they came.
+// orderModel has who waits in a queue, by class and app, in the order in which they came.
 type orderModel struct {
 	*testing.T
 	r       *rand.Rand
@@ -198,7 +198,7 @@ func (m *orderModel) serve() {
 		least[c] = 1 << 63
 		for app, q := range m.waiting[c] {
 			if len(q) > 0 {
-				least[c] = min(least[c], m.l.class[c].queue[app].start)
+				least[c] = min(least[c], m.l.class[c].queues[app].start)
 			}
 		}
 	}
@@ -230,8 +230,8 @@ func (m *orderModel) remove() {
 }
 
 func (m *orderModel) check() {
-	if size := m.size(); m.l.n != size || m.l.n > m.l.limit {
-		m.Fatalf("%d in the queue; want %d, at most %d", m.l.n, size, m.l.limit)
+	if size := m.size(); m.l.n != size || m.l.n > m.l.size {
+		m.Fatalf("%d in the queue; want %d, at most %d", m.l.n, size, m.l.size)
 	}
 	for c := range m.l.class {
 		weights, waiting := 0, 0
@@ -269,7 +269,7 @@ func TestLineAppShares(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := testLine(1000)
+			l := testQueue(1000)
 			for i, a := range tt.apps {
 				for range a.waiting {
 					l.Push(&waiter{class: Normal, app: uint8(i), needs: a.needs}, a.weight)
@@ -292,7 +292,7 @@ func TestLineAppShares(t *testing.T) {
 
 // An app that was away goes next when it comes, before a flood, and saves nothing up.
 func TestLineAppsDoNotSaveUp(t *testing.T) {
-	l := testLine(1000)
+	l := testQueue(1000)
 	for range 500 {
 		l.Push(&waiter{class: Normal, app: 1}, 1)
 	}
@@ -324,18 +324,18 @@ func TestLineAppsDoNotSaveUp(t *testing.T) {
 
 // Who is served next does not depend on how much virtual time has passed: with one
 // class or all, apps of different weight and cost come and go, and the order is that of a
-// new line.
+// new queue.
 func TestLineClock(t *testing.T) {
 	const apps = 5
-	// aged is a line that has served all its apps for long.
+	// aged is a queue that has served all its apps for long.
 	aged := func(clock uint64) *line {
-		l := testLine(1000)
+		l := testQueue(1000)
 		for c := range l.class {
 			r := &l.class[c]
 			r.of(apps - 1)
 			r.now = clock
-			for i := range r.queue {
-				r.queue[i].finish = clock
+			for i := range r.queues {
+				r.queues[i].finish = clock
 			}
 		}
 		return l
@@ -386,9 +386,9 @@ func TestLineClock(t *testing.T) {
 	}
 }
 
-// In a full line an app with less for its weight takes the place of one with more.
+// In a full queue an app with less for its weight takes the place of one with more.
 func TestLineFullOfApps(t *testing.T) {
-	l := testLine(100)
+	l := testQueue(100)
 	for range 100 {
 		l.Push(&waiter{class: Normal, app: 1}, 1)
 	}
@@ -419,7 +419,7 @@ func TestLineFullOfApps(t *testing.T) {
 
 // In the queue of an app connections take turns, so many callers each, however many wait of one of them.
 func TestConnectionsTakeTurns(t *testing.T) {
-	l := testLine(100)
+	l := testQueue(100)
 	l.inTurn = 1
 	for _, from := range []uint64{1, 1, 1, 1, 2, 1, 2, 3} {
 		l.Push(&waiter{class: Normal, from: from}, 1)
@@ -457,7 +457,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 
 // A connection that holds its part of the sessions passes its turn on to those that do not.
 func TestConnectionsWithTheirPartPass(t *testing.T) {
-	l := testLine(100)
+	l := testQueue(100)
 	l.inTurn, l.serves = 2, 12
 	now := time.Duration(0)
 	serve := func() *waiter {
@@ -488,14 +488,14 @@ func TestConnectionsWithTheirPartPass(t *testing.T) {
 	}
 	for _, w := range held {
 		if w.from == 1 {
-			w.holds.sessions.Add(-1) // they are given back
+			w.conn.sessions.Add(-1) // they are given back
 		}
 	}
 	if w := serve(); w.from != 1 {
 		t.Errorf("connection %d was served; want 1, which holds none any more", w.from)
 	}
 	for from, want := range map[uint64]int32{1: 1, 2: 6, 3: 3} {
-		if n := l.holds[from].sessions.Load(); n != want {
+		if n := l.connections[from].sessions.Load(); n != want {
 			t.Errorf("%d sessions of connection %d; want %d", n, from, want)
 		}
 	}
@@ -506,23 +506,23 @@ func TestConnectionsWithTheirPartPass(t *testing.T) {
 
 // Who holds nothing is forgotten, so that as many are kept as there may be sessions.
 func TestHoldersAreForgotten(t *testing.T) {
-	l := testLine(10)
-	l.holder(1).sessions.Add(1)
+	l := testQueue(10)
+	l.connOf(1).sessions.Add(1)
 	l.Push(&waiter{class: Normal, from: 2}, 1) // it waits, and is not forgotten
 	for from := range uint64(100_000) {
-		l.holder(from + 2)
+		l.connOf(from + 2)
 	}
-	if n := len(l.holds); n > mostHolders || l.holder(1).sessions.Load() != 1 || l.holds[2] == nil {
-		t.Errorf("%d are kept, and %d sessions of the one that has one; the one that waits: %v", n, l.holder(1).sessions.Load(), l.holds[2])
+	if n := len(l.connections); n > mostConns || l.connOf(1).sessions.Load() != 1 || l.connections[2] == nil {
+		t.Errorf("%d are kept, and %d sessions of the one that has one; the one that waits: %v", n, l.connOf(1).sessions.Load(), l.connections[2])
 	}
-	if l.holder(0) != nil {
+	if l.connOf(0) != nil {
 		t.Error("those that say nothing are counted as one")
 	}
 }
 
-// One connection cannot keep others of its app out of a full line: each may have its part.
+// One connection cannot keep others of its app out of a full queue: each may have its part.
 func TestOneConnectionDoesNotFillTheLine(t *testing.T) {
-	l := testLine(10)
+	l := testQueue(10)
 	l.inTurn = 1
 	push := func(from uint64) (turned uint64) {
 		if w := l.Push(&waiter{class: Normal, from: from}, 1); w != nil {
@@ -549,7 +549,7 @@ func TestOneConnectionDoesNotFillTheLine(t *testing.T) {
 // no connection is served twice while another one waits that came before.
 func TestTurnsOfConnectionsByChance(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	l := testLine(50)
+	l := testQueue(50)
 	l.inTurn = 1
 	var all []*waiter        // that wait, in the order in which they came
 	last := map[uint64]int{} // when a connection was served last
@@ -589,7 +589,7 @@ func TestTurnsOfConnectionsByChance(t *testing.T) {
 	for l.n > 0 {
 		served(l)
 	}
-	if q.turn != nil || q.turns != 0 || len(q.others) != 0 {
-		t.Errorf("%d turns are left, %d by connection", q.turns, len(q.others))
+	if q.current != nil || q.conns != 0 || len(q.others) != 0 {
+		t.Errorf("%d turns are left, %d by connection", q.conns, len(q.others))
 	}
 }

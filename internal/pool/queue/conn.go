@@ -1,0 +1,201 @@
+package queue
+
+import (
+	"maps"
+	"sync/atomic"
+	"time"
+)
+
+// queue is the waiters of one app.
+type appQueue[T any] struct {
+	current *connQueue[T]            // whose it is; the others follow in a ring; nil: nobody waits
+	conns   int                      // in the ring
+	others  map[uint64]*connQueue[T] // all of the ring by connection, once there are two; then kept
+	n       int
+	round   int    // that are served while each turn comes once, at most
+	at      int    // its place in order
+	weight  uint32 // since it began to wait
+	came    uint32 // breaks ties
+	start   uint64 // virtual time of its first waiter
+	finish  uint64 // virtual time of the last one that was served
+
+	busy   time.Duration // since when somebody waits, but for short gaps in an overload
+	moved  time.Duration // when the first one last went: served, or turned away
+	rhythm rhythm        // since nobody waited
+	losses losses
+}
+
+// turn is the waiters of one connection in a queue, first come, first served.
+type connQueue[T any] struct {
+	from        uint64
+	first, last *Waiter[T]
+	n           int
+	served      int           // since its turn came
+	conn        *Conn         // see Queue.connections; nil: nobody counts
+	prev, next  *connQueue[T] // in the ring of its queue
+}
+
+// Holder counts the sessions that callers of a connection got in the queue, and have.
+type Conn struct {
+	sessions atomic.Int32
+	queues   int // of the connection in queues; guarded by Pool.mu
+}
+
+// Gave ends the session of a session that counts here.
+func (h *Conn) Gave() { h.sessions.Add(-1) }
+
+// Sessions returns how many sessions the connection has.
+func (h *Conn) Sessions() int32 { return h.sessions.Load() }
+
+// Turns returns in how many queues the connection waits.
+func (h *Conn) Queues() int { return h.queues }
+
+// has reports whether the connection holds so many sessions, or more.
+func (t *connQueue[T]) has(part int) bool {
+	return t.conn != nil && int(t.conn.sessions.Load()) >= part
+}
+
+// first is who is served next. Somebody must wait.
+func (q *appQueue[T]) first() *Waiter[T] { return q.current.first }
+
+// find returns the turn of a connection; nil: it has none.
+func (q *appQueue[T]) find(from uint64) *connQueue[T] {
+	if q.current == nil || q.current.from == from {
+		return q.current
+	}
+	return q.others[from]
+}
+
+// Waiting is how many callers of a connection wait.
+func (q *appQueue[T]) waiting(from uint64) int {
+	if t := q.find(from); t != nil {
+		return t.n
+	}
+	return 0
+}
+
+// before is how many are served, at most, before the next caller of a connection that comes now, if that does not hold its part
+// of the sessions.
+func (l *Queue[T]) before(q *appQueue[T], from uint64) int {
+	return min(q.n, (q.waiting(from)/l.inTurn+1)*l.round(q))
+}
+
+// round is how many are served while each turn comes once, at most. Of many connections it is not looked at which pass their turns on.
+func (l *Queue[T]) round(q *appQueue[T]) int {
+	if q.conns > passes {
+		return q.round
+	}
+	n, part := 0, l.part(q)
+	for t, left := q.current, q.conns; left > 0; t, left = t.next, left-1 {
+		if !t.has(part) {
+			n += min(t.n, l.inTurn)
+		}
+	}
+	return n
+}
+
+// part is the sessions of the whole pool divided by the connections that wait in a queue, and perTurn at least.
+func (l *Queue[T]) part(q *appQueue[T]) int { return max(l.inTurn, l.serves/max(1, q.conns)) }
+
+// pass goes on to the next connection that does not hold its part, among the few whose turns are next. If all of
+// these do, the last of them is served.
+func (l *Queue[T]) pass(q *appQueue[T]) {
+	part := l.part(q)
+	for left := min(q.conns, passes); left > 1 && q.current.has(part); left-- {
+		q.current.served, q.current = 0, q.current.next
+	}
+}
+
+// holder is where sessions count that callers of a connection get; nil: nowhere.
+func (l *Queue[T]) connOf(from uint64) *Conn {
+	if from == 0 {
+		return nil
+	}
+	h := l.connections[from]
+	if h == nil {
+		if len(l.connections) >= l.kept {
+			maps.DeleteFunc(l.connections, func(_ uint64, h *Conn) bool { return h.queues == 0 && h.sessions.Load() == 0 })
+			l.kept = max(mostConns, 2*len(l.connections))
+		}
+		if l.connections == nil {
+			l.connections = map[uint64]*Conn{}
+		}
+		h = new(Conn)
+		l.connections[from] = h
+	}
+	return h
+}
+
+// oldest is who joined first. Somebody must wait.
+func (q *appQueue[T]) oldest() *Waiter[T] {
+	first := q.current.first
+	for t := q.current.next; t != q.current; t = t.next {
+		if t.first.since < first.since {
+			first = t.first
+		}
+	}
+	return first
+}
+
+// longest is the turn with most waiters. Somebody must wait.
+func (q *appQueue[T]) longest() *connQueue[T] {
+	most := q.current
+	for t := q.current.next; t != q.current; t = t.next {
+		if t.n > most.n {
+			most = t
+		}
+	}
+	return most
+}
+
+// take returns the turn of a connection, which is the last one in the ring if it is a new one.
+func (l *Queue[T]) take(q *appQueue[T], from uint64) *connQueue[T] {
+	if t := q.find(from); t != nil {
+		return t
+	}
+	t := l.spare
+	if t == nil {
+		t = new(connQueue[T])
+	} else {
+		l.spare = t.next
+	}
+	*t = connQueue[T]{from: from, conn: l.connOf(from)}
+	if t.conn != nil {
+		t.conn.queues++
+	}
+	q.conns++
+	if q.current == nil {
+		t.prev, t.next, q.current = t, t, t
+		return t
+	}
+	if q.conns == 2 {
+		if q.others == nil {
+			q.others = map[uint64]*connQueue[T]{}
+		}
+		q.others[q.current.from] = q.current
+	}
+	q.others[from] = t
+	t.prev, t.next = q.current.prev, q.current
+	t.prev.next, t.next.prev = t, t
+	return t
+}
+
+// drop takes a turn out of the ring in which nobody waits.
+func (l *Queue[T]) drop(q *appQueue[T], t *connQueue[T]) {
+	q.conns--
+	if t.conn != nil {
+		t.conn.queues--
+	}
+	delete(q.others, t.from)
+	if q.current == t {
+		q.current = t.next
+	}
+	t.prev.next, t.next.prev = t.next, t.prev
+	switch q.conns {
+	case 0:
+		q.current = nil
+	case 1:
+		delete(q.others, q.current.from)
+	}
+	t.prev, t.next, l.spare = nil, l.spare, t
+}
