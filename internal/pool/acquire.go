@@ -8,7 +8,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
-// Acquire checks out a session to the caller, who must give it to Release or Discard.
+// Acquire checks out a session for the caller, which must give it to Release or Discard.
 // If none is free it waits in the queue; a new session is opened meanwhile if the limits
 // allow. Without Ask.Left the time that is left is that until ctx's deadline.
 //
@@ -24,8 +24,8 @@ func (p *Pool) Acquire(ctx context.Context, by Ask) (Grant, error) {
 	return p.await(ctx, by)
 }
 
-// Try checks out a session if one is free and nobody waits in the queue; nobody is passed
-// over whoever asks. Nothing is opened, and work that is hopeless gets nothing: Wait
+// Try checks out a session if one is free and no caller waits in the queue: none is passed
+// over. Nothing is opened, and work that is hopeless gets nothing: Wait
 // says why.
 func (p *Pool) Try(by Ask) (*Session, bool) {
 	if p.gate.Load() != 0 || by.hopeless() {
@@ -48,10 +48,10 @@ func (p *Pool) Try(by Ask) (*Session, bool) {
 }
 
 // Wait is Acquire for a caller that must not block. It returns a session if one
-// is free. If the session is nil and so is the error, w stands in the queue, and its
+// is free. If the session is nil and so is the error, w is in the queue, and its
 // function will be called once, with a grant or with ErrQueueFull, ErrClosed, a
-// *ShedError or a *DeniedError, unless Cancel takes it out. The function runs on the goroutine of whoever
-// gives the session up; it must not block, and had better leave work to another.
+// *ShedError or a *DeniedError, unless Cancel takes it out. The function runs on the goroutine of the caller that
+// gives the session up; it must not block, and should leave work to another goroutine.
 func (p *Pool) Wait(w *Waiter, by Ask) (Grant, error) {
 	if p.gate.Load() == 0 && !by.hopeless() {
 		if s := p.take(by.Near); s != nil {
@@ -111,7 +111,7 @@ func (p *Pool) take(near Place) *Session {
 
 // again takes a session of a node whose load is no more than its part, for a caller
 // that had one there: calls that come together, after answers that came together, then
-// leave together. Every so many uses it takes none, as with slots.
+// leave together. Once in table.turns uses it takes none, as with slots.
 func (p *Pool) again(n *node) *Session {
 	s, ok := n.pop()
 	if !ok {
@@ -195,7 +195,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		p.mu.Unlock()
 		return nil, ErrClosed
 	}
-	// Whoever lays a session down from now on looks into the queue afterwards. What
+	// Callers that lay a session down from now on look into the queue afterwards. What
 	// was laid down before is found here. If others wait already, it is theirs.
 	if by.hopeless() && p.queue.RefusesLate() {
 		err := p.refuseLocked(w, by, ShedDeadline, 0)
@@ -269,7 +269,7 @@ func (p *refusals) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration
 // aliveLocked is how many sessions serve the queue.
 func (p *state) aliveLocked() int { return min(p.usableLocked(), p.limit.most) }
 
-// dismiss tells those whom pop or overdue turned away.
+// dismiss tells the callers that the queue rejected.
 func (p *Pool) dismiss(gone *Waiter) {
 	for gone != nil {
 		w := gone
@@ -282,8 +282,8 @@ func (p *Pool) dismiss(gone *Waiter) {
 // one, with a refusal.
 func (p *Pool) tell(w *Waiter, s *Session) {
 	w.Handover.session = s
-	if holds := w.TakeConn(); s != nil {
-		s.conn = holds
+	if conn := w.TakeConn(); s != nil {
+		s.conn = conn
 	}
 	switch {
 	case w.Handover.told == nil:
@@ -303,7 +303,7 @@ func grant(w *Waiter) Grant {
 	return g
 }
 
-// refusal is why somebody in the queue was told that he gets none.
+// refusal returns why a caller in the queue gets no session.
 func (p *Pool) refusal(w *Waiter) error {
 	c := p.Config()
 	e := ShedError{Class: w.Class(), Waited: w.Waited(), Needs: w.Needs(), Left: w.Left(), Retry: retryAfter(w.Waited())}

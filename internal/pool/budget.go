@@ -98,10 +98,10 @@ func (p *state) resting() (sum int) {
 	return sum
 }
 
-// yield lets one session go for another pool: an idle one of the node that has
-// most beyond its share, the longest unused there, or else a session in use, likewise, at its
-// release if that is allowed. There may be none: they found another use meanwhile.
-func (p *Pool) yield(to *budget.Member, leased bool) {
+// yield lets one session go for another pool: the longest unused session of the node that has most
+// beyond its fair part. If none is idle and inUse allows, it is a session in use of such a node, at its
+// release. There may be none: they found another use meanwhile.
+func (p *Pool) yield(to *budget.Member, inUse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -112,18 +112,18 @@ func (p *Pool) yield(to *budget.Member, leased bool) {
 	p.balanceLocked()
 	p.walked += len(p.order)
 	from := mostBeyond(p.order, func(n *node) bool { return n.idle.len()+len(n.aside) > 0 })
-	shed := false
+	gone := false
 	if from != nil {
 		p.siftLocked(from, func(s *Session) bool {
-			if shed || s.yieldFor != nil { // that one was let go at its release, which is now
+			if gone || s.yieldFor != nil { // the session was let go at its release, which is now
 				return !s.Valid()
 			}
-			shed = true
+			gone = true
 			p.promiseLocked(s, to)
 			return true
 		})
 	}
-	if shed || !leased {
+	if gone || !inUse {
 		return
 	}
 	reason := "its place is needed by another pool"
@@ -144,7 +144,7 @@ func (p *state) promiseLocked(s *Session, to *budget.Member) {
 	p.member.Promise(to)
 }
 
-// mostBeyond returns the node that has most beyond its share of those that have something; nil: none.
+// mostBeyond returns the node that has most beyond its fair part, of those that have something; nil: none.
 func mostBeyond(nodes []*node, has func(*node) bool) (most *node) {
 	for _, n := range nodes {
 		if has(n) && (most == nil || n.balance.surplus > most.balance.surplus) {

@@ -103,18 +103,18 @@ func TestBudgetIsShared(t *testing.T) {
 					}
 				}
 				settled := y.Stats().Yielded
-				if settled > uint64(tt.shed+lentAtFirst(tt.callers, tt.want)) {
+				if settled > uint64(tt.shed+movedAtFirst(tt.callers, tt.want)) {
 					t.Errorf("%d sessions moved; want at most %d", settled, tt.shed)
 				}
 				wg.Wait()
-				// Nothing moves any more; but what rests for a moment may be lent.
-				lent := 0
+				// Nothing moves any more; but sessions that are idle for a moment may move.
+				moved := 0
 				for i, n := range tt.callers {
 					if n <= tt.want[i] && tt.limit < 30 {
-						lent += 10 * 27
+						moved += 10 * 27
 					}
 				}
-				if st := y.Stats(); st.Yielded > settled+uint64(lent) {
+				if st := y.Stats(); st.Yielded > settled+uint64(moved) {
 					t.Errorf("%d more sessions moved though nothing changed", st.Yielded-settled)
 				}
 			})
@@ -122,9 +122,9 @@ func TestBudgetIsShared(t *testing.T) {
 	}
 }
 
-// lentAtFirst is how many sessions may move, in two seconds, to those who lack some
-// from pools whose sessions rest for a moment.
-func lentAtFirst(callers, want []int) (n int) {
+// movedAtFirst is how many sessions may move, in two seconds, to pools that lack some
+// from pools whose sessions are idle for a moment.
+func movedAtFirst(callers, want []int) (n int) {
 	for i := range callers {
 		if callers[i] <= want[i] {
 			n += 20
@@ -307,7 +307,7 @@ func TestBudgetAndMinimum(t *testing.T) {
 			t.Errorf("%+v; want nobody hungry for a minimum that is not kept", st)
 		}
 		y.pools[0].Quiet(false)
-		time.Sleep(10 * time.Minute) // those that rest expire
+		time.Sleep(10 * time.Minute) // idle sessions expire
 		synctest.Wait()
 		y.check()
 		if got := y.sizes(); got[0] != 8 || got[1] != 0 {
@@ -338,7 +338,7 @@ func TestBudgetWaitsForItsOwn(t *testing.T) {
 	})
 }
 
-// Who waits for the minimum alone comes after those with callers.
+// A pool that only lacks its minimum comes after those with callers.
 func TestBudgetServesCallersFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startFamily(t, 2, 3, func(i int, cfg *Config) { cfg.Min, cfg.MoveRate = 1-min(i, 1), 0 })

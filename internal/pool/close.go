@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Close ends the pool. Nobody gets a session any more; whoever waits is told
-// ErrClosed. Idle sessions are deleted at once, in parallel, those in use as they
-// come back; those that have not when ctx ends are deleted under their holders,
+// Close ends the pool. No caller gets a session any more; waiting callers are told
+// ErrClosed. Idle sessions are deleted at once, in parallel, sessions in use as they
+// come back; those that have not when ctx ends are deleted while their callers use them,
 // which is what the error says. When Close returns nothing is left but what a
 // Resource failed to delete within Config.DeleteTimeout. Further calls wait
 // for the same end.
@@ -56,7 +56,7 @@ func (p *Pool) seize() (n int) {
 	defer p.mu.Unlock()
 	for s := range p.liveLocked() {
 		if !s.gone {
-			p.endLocked(s) // its cell stays taken: the holder may be reading it
+			p.endLocked(s) // its cell stays taken: the caller may be reading it
 			n++
 		}
 	}

@@ -49,7 +49,7 @@ func TestRetire(t *testing.T) {
 	})
 }
 
-// A deletion that hangs holds up nobody, and its room only for so long.
+// A deletion that hangs holds up nothing else, and its room only for a time.
 func TestDiscard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1)
@@ -99,7 +99,7 @@ func TestGivingBackTwicePanics(t *testing.T) {
 	})
 }
 
-// Close tells waiting callers, deletes the idle in parallel, waits for the in use.
+// Close tells waiting callers, deletes the idle in parallel, waits for those in use.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1, 2)

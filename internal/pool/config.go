@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// maxSessions bounds Config.Max: a session's place in a stack is a 16-bit number.
+// maxSessions bounds Config.Max: the number of a session in a stack has 16 bits.
 const maxSessions = 60_000
 
 // Config bounds a pool.
@@ -102,8 +102,8 @@ func (c Config) expiry(now time.Time) time.Time {
 	return now.Add(c.Age - rand.N(c.Age/5))
 }
 
-// nodeCap is the most sessions a node may have that is one of so many eligible nodes
-// and has this part of their weight, up to 1.
+// nodeCap is the most sessions that a node may have: one of a number of eligible nodes,
+// with a part of their weight, up to 1.
 func (c Config) nodeCap(eligible int, part float64) int {
 	switch {
 	case c.MaxPerNode > 0:

@@ -7,9 +7,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// Pause hands out no session from now on: callers wait in the queue, under the rules
-// of the queue, and those that have a session finish. Without it, again, the queue
-// goes on.
+// Pause hands out no session from now on: callers wait in the queue, under its rules,
+// and those that have a session finish. Pause(false) ends that.
 func (p *Pool) Pause(on bool) {
 	p.mu.Lock()
 	p.paused = on
@@ -28,7 +27,7 @@ func (p *Pool) Paused() bool {
 	return p.paused
 }
 
-// Hold is who has checked out a session. Immutable once it was noted.
+// Hold says which caller has a session. Immutable once it was noted.
 type Hold struct {
 	App         string
 	Trace       [16]byte // id of the trace that it belongs to; zero: none
@@ -36,7 +35,7 @@ type Hold struct {
 	Transaction bool // over several calls
 }
 
-// Note says who has the session. Whoever checked it out calls it, with nil before the
+// Note says which caller has the session. That caller calls it, with nil before the
 // check-in.
 func (s *Session) Note(h *Hold) { s.hold.Store(h) }
 
@@ -71,7 +70,7 @@ func (p *Pool) Sessions() []SessionStats {
 	}
 	p.mu.Lock()
 	all := make([]SessionStats, 0, p.size)
-	for i := range idle { // those that were opened since are left out
+	for i := range idle { // sessions that were opened since are left out
 		if i > 0 && i%statsPiece == 0 {
 			p.breathLocked()
 		}

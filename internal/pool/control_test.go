@@ -15,7 +15,7 @@ func TestPauseAndHolders(t *testing.T) {
 		"callers_wait_and_are_served_in_order_once_it_goes_on": func(t *testing.T, p *Pool, f *servers) {
 			back := checkOut(t, p, 2)
 			p.Pause(true)
-			back() // those in use finish
+			back() // callers with sessions finish
 			if _, ok := p.Try(Ask{Class: Normal}); ok {
 				t.Error("Try got a session of a paused pool")
 			}

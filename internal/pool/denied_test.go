@@ -16,7 +16,7 @@ func (lacking) Error() string   { return "no right" }
 func (lacking) Denied() bool    { return true }
 func (lacking) Message() string { return "ask for it" }
 
-// Who waits for a session that may not be opened is told so at once, and not at the end of its
+// A caller that waits for a session that may not be opened is told so at once, and not at the end of its
 // time; within a second of it nobody has the node asked again, and then the right may be there.
 func TestDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

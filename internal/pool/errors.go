@@ -13,7 +13,7 @@ import (
 var (
 	// ErrClosed means that Close was called.
 	ErrClosed = errors.New("pool: closed")
-	// ErrQueueFull means that the queue was full, or became full of callers who go first.
+	// ErrQueueFull means that the queue was full, or became full of callers that go first.
 	ErrQueueFull = errors.New("pool: too many callers wait for a session")
 	// ErrNoNode means that no node is known that may get new sessions.
 	ErrNoNode = errors.New("pool: no eligible node known")
@@ -36,7 +36,7 @@ func (s Shed) String() string {
 	return [shedSize]string{"deadline", "age", "delay"}[min(int(s), shedSize-1)]
 }
 
-// ShedError says why a caller was turned away before its context ended.
+// ShedError says why a caller was rejected before its context ended.
 type ShedError struct {
 	Why    Shed
 	Class  Class

@@ -178,7 +178,7 @@ func TestEvictedSessionsOfTheMinimumStayAwayForATime(t *testing.T) {
 		if got := f.sum(); got != 3 || len(f.opened) != opened {
 			t.Errorf("%d sessions, %d opened; want 3, and none opened ahead of need", got, len(f.opened)-opened)
 		}
-		checkOut(t, p, 5)() // who needs one gets it
+		checkOut(t, p, 5)() // callers that need one get it
 		if got := f.sum(); got < 5 {
 			t.Errorf("%d sessions for 5 callers", got)
 		}

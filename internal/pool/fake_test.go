@@ -180,7 +180,7 @@ func (f *servers) node(id cluster.NodeID) server {
 	return *f.nodes[id]
 }
 
-// forget starts the record of openings anew.
+// forget starts a new record of openings.
 func (f *servers) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -318,7 +318,7 @@ func warmPool(tb testing.TB, sessions, nodes int) *Pool {
 	return p
 }
 
-// lease takes sessions and returns what gives them back.
+// checkOut takes sessions and returns what gives them back.
 func checkOut(tb testing.TB, p *Pool, n int) func() {
 	tb.Helper()
 	held := make([]*Session, n)

@@ -198,8 +198,8 @@ func get(t *testing.T, p *Pool) *Session {
 	return g.Session
 }
 
-// wait puts a caller in the queue of a pool, and says where what he gets will be.
-// What he gets after the test is over he gives back.
+// wait puts a caller in the queue of a pool, and says where its session will be.
+// A session that comes after the test is over is given back.
 func (y *family) wait(i int) (w *Waiter, told **Session) {
 	y.Helper()
 	return y.waitFor(i, nil)

@@ -198,7 +198,7 @@ func TestGroupReconfigure(t *testing.T) {
 	}
 }
 
-// Who waits for a session of a full group hears which limit that is.
+// A caller that waits for a session of a full group hears which limit that is.
 func TestGroupSaysWhatIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startGroup(t, 40, 4, 1, 1)

@@ -14,7 +14,7 @@ import (
 )
 
 // opening is one call of Opener.Open. It is detached from the caller whose need
-// began it: the session goes to whoever is first in the queue when it comes.
+// began it: the session goes to the caller that is first in the queue when it comes.
 type opening struct {
 	node    *node
 	from    *node // to lose a session once this one is open; nil: none
@@ -36,8 +36,8 @@ const (
 	warmPause  = 50 * time.Millisecond // is the mean pause between them already
 )
 
-// wantLocked is how many sessions should be opened, limits aside: for those in
-// line, and ahead of need.
+// wantLocked is how many sessions should be opened, limits aside: for waiting
+// callers, and ahead of need.
 func (p *state) wantLocked() (waiting, ahead int) {
 	if !p.paused {
 		waiting = p.allowedLocked(p.queue.Len() - (len(p.openings) - p.stalled))
@@ -317,7 +317,7 @@ type denial struct {
 // deniedFor is how long a missing right is taken to be missing: then a caller's try finds out.
 const deniedFor = time.Second
 
-// deniedLocked takes out everybody in the queue if err says that a right is missing, which waiting does not
+// deniedLocked takes every caller out of the queue if err says that a right is missing, which waiting does not
 // change. Sessions that are left still serve the queue.
 func (p *state) deniedLocked(err error) (gone *Waiter) {
 	var missing interface {

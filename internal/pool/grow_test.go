@@ -19,7 +19,7 @@ var errRefused = errors.New("refused")
 
 func config(maxSessions int) Config {
 	c := Default()
-	c.Shed = false // who waits does so to the end of its context; see shed_test.go
+	c.Shed = false // callers wait to the end of their contexts; see shed_test.go
 	c.Max = maxSessions
 	return c
 }

@@ -2,7 +2,7 @@ package pool
 
 import "sync/atomic"
 
-// What the gate says: somebody waits in the queue, or the pool is closed; or else that more
+// What the gate says: a caller waits in the queue, or the pool is closed; or else that more
 // sessions are in use than SetLimit allows, so that each is looked at when it comes back.
 const (
 	gateOpen = iota
@@ -17,8 +17,8 @@ const (
 type limit struct {
 	most   int          // sessions that are not aside, at most; Config.Max: no limit
 	aside  atomic.Int32 // sessions, parked ones included; changed under Pool.mu
-	parked atomic.Int32 // of them; changed under Pool.mu
-	felt   bool         // somebody waited because of it, since Use
+	parked atomic.Int32 // sessions aside that are parked; changed under Pool.mu
+	felt   bool         // a caller waited because of it, since Use
 }
 
 // held is how many sessions are aside because of the limit.
@@ -39,19 +39,19 @@ func (p *Pool) SetLimit(n int) {
 // Use returns how many sessions were in use at a time since the last call, at most, and
 // whether callers have waited because of the limit meanwhile, or would have to now. The
 // peak is the sum of those of the nodes: it may be too high, where they were not at the
-// same time or sessions rested in slots. It misses uses of a moment while sessions of
+// same time or sessions were in slots. It misses uses of a moment while sessions of
 // their node are sifted (siftLocked), which keeps the peak from before it and what is out after it.
 func (p *Pool) Use() (peak int, limited bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	leased, peaks := -p.idleLocked(), 0
+	inUse, peaks := -p.idleLocked(), 0
 	for _, n := range p.order {
-		leased += int(n.live.Load()) + len(n.aside)
+		inUse += int(n.live.Load()) + len(n.aside)
 		peaks += int(n.peak.Swap(int32(n.out())))
 	}
-	limited = p.limit.felt || leased >= p.limit.most
+	limited = p.limit.felt || inUse >= p.limit.most
 	p.limit.felt = false
-	return max(leased, peaks), limited
+	return max(inUse, peaks), limited
 }
 
 // Busy reports whether a session is in use or a caller waits. It may miss a session that changes hands meanwhile.

@@ -31,7 +31,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		}
 		p.dismiss(gone)
 		p.refill()
-		if p.gate.Load() == gateQueue { // somebody may have missed a session, see word
+		if p.gate.Load() == gateQueue { // a caller may have missed a session, see word
 			p.serve()
 		}
 		timer.Reset(next)
@@ -125,14 +125,14 @@ func (c *Config) sweepEvery() time.Duration {
 	return every
 }
 
-// sweep is a walk over all nodes for sessions that expire, in pieces: nobody waits for Pool.mu
-// until all of it is done. First it visits every node to find them, then those nodes again
+// sweep is a walk over all nodes for sessions that expire, in pieces: no caller waits for Pool.mu
+// until all of it is done. First it looks at every node to find them, then again at the nodes
 // that are to lose some.
 type sweep struct {
 	at      time.Time // of the next piece
 	begun   bool
 	closing bool           // it found all
-	from    cluster.NodeID // the next node to be visited, or the one after it if it is gone
+	from    cluster.NodeID // the next node to be looked at, or the one after it if it is gone
 }
 
 // sweepPiece is how much a piece of a sweep looks at before it leaves the rest to the next.
@@ -167,8 +167,8 @@ func (p *state) sweepLocked(now time.Time) time.Time {
 }
 
 // findLocked retires the sessions of a node that are too old, and looks for those unused for too
-// long. It takes them out of their places to look at them: an Acquire leaves no time stamp, only a
-// count of turns, which tells one sweep what happened since the sweep before.
+// long. It takes them from slots and stacks to look at them: an Acquire leaves no time stamp, only a
+// count of uses, which tells one sweep what happened since the sweep before.
 func (p *state) findLocked(n *node, now time.Time) {
 	if p.cfg.Age > 0 {
 		reason := "age"
@@ -229,12 +229,12 @@ func (p *state) expireLocked(n *node, now time.Time) {
 func (p *state) quotasLocked(over, left int) {
 	p.walked += 4 * len(p.order)
 	quotas(p.order, p.table.Load().nodes, over, left)
-	p.balanceLocked() // the shares are those of what there is again
+	p.balanceLocked() // the balance is that of what there is again
 }
 
 // quotas divides a number of sessions to be closed among the nodes, each of which has some to
 // choose from (node.expired), so that the spread of those that are left is as even as can be: first
-// what a node has beyond its share of them, then one more of each, then any. It leaves the shares that the nodes would have then.
+// what a node has beyond its share of them, then one more of each, then any. It leaves the balance that the nodes would have then.
 func quotas(order, eligible []*node, over, left int) {
 	for _, n := range order {
 		n.quota, n.balance.fair, n.balance.stays = 0, 0, n.view.keeps

@@ -391,9 +391,9 @@ func (w *walk) wait(c Class) {
 	}
 }
 
-// listen takes note of who was told since the last step. Of those who got a
+// listen notes which callers were told since the last step. Of those that got a
 // session in one step, the order in time is not looked at: they must be the first
-// of their app in the class. Who was refused must be the last.
+// of their app in the class. Callers that were refused must be the last.
 func (w *walk) listen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -176,7 +176,7 @@ func (w *walk) checkNodes(at *found) {
 	}
 }
 
-// checkNode is checkNodes for one node with so many live sessions.
+// checkNode is checkNodes for one node, on which live sessions were found.
 func (w *walk) checkNode(n *node, live int) {
 	if got := int(n.live.Load()); got != live {
 		w.Errorf("node %d counts %d live sessions, has %d", n.id, got, live)

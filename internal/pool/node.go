@@ -22,7 +22,7 @@ type front struct {
 	live     atomic.Int32         // sessions in use, in slots and in idle; not those set aside
 	eligible atomic.Bool          // its sessions are checked out, and more may be opened; else idle ones are closed or parked
 	most     atomic.Int32         // the load above which slots with its sessions are passed over, see table.reckon
-	nearly   atomic.Int32         // the same for Ask.Near
+	nearly   atomic.Int32         // the load above which an Ask.Near gets no session here
 	high     atomic.Int32         // the most load of late that an Ask.Near has met, with its own, in parts of 1<<highDecay
 	peak     atomic.Int32         // the most sessions out since Pool.Use
 	shelf    *shelf               // constant
@@ -35,12 +35,12 @@ type front struct {
 type guarded struct {
 	size      int      // sessions being opened, live and closing: what counts against the cap
 	opening   int      // calls of Opener.Open under way
-	stalled   int      // those of them that take too long
+	stalled   int      // openings under way that take too long
 	closing   int      // sessions given up whose Resource.Close has not returned
 	first     *Session // its live sessions, linked by next
-	going     int      // of them, those that are retired
-	expired   int      // of them, those that the sweep that is under way may close
-	quota     int      // of those, so many are to be closed
+	going     int      // live sessions that are retired
+	expired   int      // live sessions that the sweep under way may close
+	quota     int      // how many of the expired ones are to be closed
 	aside     []uint16 // cells of sessions that Pool.SetLimit leaves without use, or that are parked; the longest unused first
 	view      nodeView
 	parkUntil time.Time // its idle sessions are parked until then, see park.go; zero: not at all
@@ -50,10 +50,10 @@ type guarded struct {
 	counts    Counts // the events
 }
 
-// place is a node's part of the whole, as the view has it.
+// nodeView is what the last view says of a node.
 type nodeView struct {
 	known  bool          // in the view
-	bad    bool          // by its verdict
+	bad    bool          // ejected or unreachable
 	weight float64       // above 0: relative to the others; 0: only when those have no room
 	part   float64       // of the weight, by which its sessions are chosen; 0: all of it
 	cap    int           // cap of sessions; 0 while not eligible
@@ -73,8 +73,8 @@ func (p *nodeView) chosen() float64 {
 	return p.weight
 }
 
-// out is the sessions of a node that are not on its stack: its load, give or take
-// those that rest in slots.
+// out is the sessions of a node that are not on its stack: its load, and the idle ones
+// in slots.
 func (n *node) out() int { return int(n.live.Load()) - n.idle.len() }
 
 // pop takes the session of the node that was used last, and notes how many are out.
@@ -113,7 +113,7 @@ func (n *node) link(s *Session) {
 	n.first = s
 }
 
-// unlink removes it.
+// unlink takes s out of the live sessions.
 func (n *node) unlink(s *Session) {
 	if s.prev != nil {
 		s.prev.next = s.next
@@ -132,7 +132,7 @@ type table struct {
 	weighted []choice
 	spare    []choice // nodes of weight 0: used when no other has an idle session
 	index    [2]index // of weighted and spare
-	turns    uint32   // a slot's session goes through a choice by load every so many uses: a power of two
+	turns    uint32   // once in this many uses a slot's session goes through a choice by load: a power of two
 }
 
 // choice is a node to choose.
@@ -228,7 +228,7 @@ func (n *node) settle() float64 {
 	return float64(high) / (1 << highDecay)
 }
 
-// meet reports whether who wants to stay near the node may.
+// meet reports whether a caller that wants to stay near the node may.
 func (n *node) meet() bool {
 	out := int32(n.out())
 	if high := (out + 1) << highDecay; high > n.high.Load() {
@@ -321,8 +321,8 @@ func (c *pace) allows(now time.Time, underWay, burst int) bool {
 	return !now.Before(c.until) && underWay < burst
 }
 
-// fail takes note of the failure of a try begun at the given time, by one of so
-// many who take turns. It reports false if that says nothing new.
+// fail notes the failure of a try that began at the given time. turns is how many nodes share the
+// pause in turns. It reports false if that says nothing new.
 func (c *pace) fail(begun, now time.Time, turns int) bool {
 	if c.failures > 0 && begun.Before(c.since) {
 		return false

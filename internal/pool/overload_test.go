@@ -20,9 +20,9 @@ type crowd struct {
 	calls   sync.WaitGroup
 
 	mu      sync.Mutex
-	waits   []time.Duration // of those who were served
+	waits   []time.Duration // waits of callers that were served
 	shed    [shedSize]int
-	patient int // who had no deadline and were refused all the same
+	patient int // callers that had no deadline and were refused all the same
 }
 
 // one asks for a session and uses it.
@@ -113,7 +113,7 @@ func TestOverloadShortensTheLine(t *testing.T) {
 	}
 }
 
-// Who wants to wait may as long as all are served: in a burst, however large, also when
+// Callers may wait as long as all are served: in a burst, however large, also when
 // it comes with others who cannot wait, and as one of many workers that never pause.
 func TestPatientCallersAreNotRefused(t *testing.T) {
 	const sessions, service = 10, 20 * time.Millisecond

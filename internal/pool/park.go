@@ -14,7 +14,7 @@ const parkMax = time.Minute
 // second. To delete its sessions and to open them again is work that it can bear least. So
 // its idle sessions are parked: set aside (see limit), where no caller gets them, until the
 // node is eligible again. They are closed if the node is lost, or leaves, or after parkMax,
-// and when their places or permits are needed; they are no part of Config.Min.
+// and when their room or permits are needed; they are no part of Config.Min.
 
 // soft reports whether a node gets nothing new only because of its own load, or because it is
 // listed as unhealthy: it can be reached, stays in the cluster, and nobody banned it.

@@ -114,7 +114,7 @@ func TestParkingEnds(t *testing.T) {
 		"the node leaves":          {do: func(p *Pool) { p.SetView(ejected(func(n *cluster.ViewNode) { n.Verdict.Leaving = true })) }},
 		"the node leaves the view": {do: func(p *Pool) { p.SetView(view(1)) }},
 		"a minute": {do: func(p *Pool) {
-			for range 3 { // further views do not begin it anew
+			for range 3 { // further views do not begin it again
 				time.Sleep(10 * time.Second)
 				p.SetView(ejected(func(n *cluster.ViewNode) { n.Verdict.Health = cluster.Probing }))
 			}

@@ -36,7 +36,7 @@ type Pool struct {
 // shelf is where sessions rest. It is read by every Acquire and Release, and written to seldom.
 type shelf struct {
 	_     [64]byte
-	gate  atomic.Uint32 // not 0 while somebody waits in the queue or too many sessions are in use, and once Close was called
+	gate  atomic.Uint32 // not 0 while a caller waits in the queue or too many sessions are in use, and once Close was called
 	table atomic.Pointer[table]
 	slots []slot        // a power of two of them
 	wake  chan struct{} // for Run: something is due earlier than it thought
@@ -45,7 +45,7 @@ type shelf struct {
 
 	// Guarded by Pool.mu.
 	made    int      // cells that were ever in use: the first ones
-	free    []uint16 // those of them that are not
+	free    []uint16 // cells that were in use and are not
 	scratch []uint16 // of a look at a stack
 	walked  int      // nodes, slots, sessions and openings that were looked at under Pool.mu; tests count them
 }
@@ -94,7 +94,7 @@ type sums struct {
 type roster struct {
 	viewed cluster.View             // the last one
 	nodes  map[cluster.NodeID]*node // in the view, or with sessions left
-	order  []*node                  // the same, in order of ID
+	order  []*node                  // all nodes, in order of ID
 	past   Counts                   // events on nodes that are forgotten
 	stock  stock
 }
@@ -142,7 +142,7 @@ type refusals struct {
 // counted is what a look at all sessions has found.
 type counted struct {
 	idle      int           // sessions, at the last count
-	idleUntil time.Duration // that count is good enough, see idleLatelyLocked
+	idleUntil time.Duration // when the count is too old, see idleLatelyLocked
 	breathes  func()        // of tests: Pool.mu is let go of in the midst of a look
 }
 
@@ -235,7 +235,7 @@ func (p *state) usableLocked() int {
 func (p *state) clock() time.Duration { return time.Since(p.began) }
 
 // slot returns the number of the slot of the P that runs the caller. If the
-// goroutine moves to another P afterwards it shares a slot with somebody, no more.
+// goroutine moves to another P afterwards it shares a slot with others, no more.
 func (p *shelf) slot() uint {
 	i := procPin()
 	procUnpin()

@@ -22,7 +22,7 @@ func TestQuiet(t *testing.T) {
 		if got := f.live(); got[0] != 20 || got[1] != 0 {
 			t.Errorf("sessions by node %v while it is quiet; want them where they were", got)
 		}
-		p.SetView(view(2)) // that one must be left all the same
+		p.SetView(view(2)) // node 1 must be left all the same
 		time.Sleep(time.Minute)
 		if got := f.sum(); got != 0 {
 			t.Errorf("%d sessions; want none: nobody asked", got)

@@ -10,7 +10,7 @@ func (p *Pool) Config() Config {
 // Reconfigure puts another configuration into force, which must be valid.
 // With a lower Max sessions without use are closed at once, and those in
 // use beyond it at their release; a limit that SetLimit has set stays, if it is lower.
-// Who waits in the queue keeps the place. With another Age an open session expires when one
+// Waiting callers keep their places in the queue. With another Age an open session expires when one
 // opened now would, or at its own time if that is sooner; with Age 0 it does not.
 // Adaptive and AdaptiveFloor are not the pool's.
 func (p *Pool) Reconfigure(c Config) {

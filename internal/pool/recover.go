@@ -10,22 +10,22 @@ import (
 // Recoverable is a Resource that can tell whether the node is done with a call that was given up.
 type Recoverable interface {
 	Resource
-	// AtRest asks the node whether the session is at rest. An error means that it will not be, or
-	// that nobody knows. It must return soon after ctx ends.
+	// AtRest asks the node whether the session is idle. An error means that it will not be, or
+	// that the answer is unknown. It must return soon after ctx ends.
 	AtRest(ctx context.Context) (bool, error)
 }
 
-// recoverAfter is how long the pool waits before each question whether a session is at rest. A node
+// recoverAfter is how long the pool waits before each question whether a session is idle. A node
 // rolls back what was given up, usually within some milliseconds.
 var recoverAfter = [...]time.Duration{25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond}
 
-// recoverWithin bounds a recovery, pauses and answers together: for so long a place in the pool may be
-// taken by a session that is then deleted after all.
+// recoverWithin bounds a recovery, pauses and answers together: a session that is deleted in the end takes
+// room in the pool until then.
 const recoverWithin = time.Second
 
 // Recover checks a session in whose last call was given up by its caller, or ran out of time: it left nothing
 // behind, but the node may still be at work. The session goes back to the pool when the node says that it
-// is at rest; until then it counts as in use. If that takes too long, or its resource is not Recoverable, it
+// is idle; until then it counts as in use. If that takes too long, or its resource is not Recoverable, it
 // is deleted, as by Discard. The pool does not wait for a recovery when it closes.
 func (p *Pool) Recover(s *Session) {
 	if !s.inUse || s.recovers {
@@ -62,7 +62,7 @@ func (p *Pool) recover(s *Session, r Recoverable) {
 	}
 }
 
-// untilAtRest waits until the session is at rest; false: it is not to be used again.
+// untilAtRest waits until the node says that the session is idle; false: it is not to be used again.
 func (p *Pool) untilAtRest(s *Session, r Recoverable) (rests bool) {
 	ctx, cancel := context.WithTimeout(p.life, recoverWithin)
 	defer cancel()

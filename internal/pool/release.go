@@ -10,7 +10,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
 )
 
-// Release checks a session in. The session goes to the first in the queue or rests until
+// Release checks a session in. It goes to the first caller in the queue, or is idle until
 // the next Acquire; it is closed if it must not be used again. The caller must
 // be done with it, with nothing open or running on it. Releasing a session that
 // is not in use panics.
@@ -28,7 +28,7 @@ func (p *Pool) Release(s *Session) {
 func (p *Pool) Discard(s *Session) {
 	checkIn(s)
 	p.mu.Lock()
-	if !s.gone { // else Close took it from its holder
+	if !s.gone { // else Close took it from its caller
 		p.closeLocked(s)
 		p.growLocked()
 	}
@@ -85,12 +85,12 @@ func (p *Pool) handOver(s *Session) {
 	p.dismiss(gone)
 }
 
-// nextUseLocked takes the waiter who gets s out of the queue, nil if nobody waits.
+// nextUseLocked takes the waiter that gets s out of the queue, nil if none waits.
 // If s must not be used now it is closed instead, or set aside if it is beyond the
 // limit or its node parks, and use is false. gone are to be dismissed.
 func (p *state) nextUseLocked(s *Session) (w, gone *Waiter, use bool) {
 	switch {
-	case s.gone: // Close took it from its holder
+	case s.gone: // Close took it from its caller
 		return nil, nil, false
 	case p.closed || !fit(s):
 		p.dropLocked(s)
@@ -131,7 +131,7 @@ func (p *state) nextLocked() (w, gone *Waiter) {
 	return w, gone
 }
 
-// countLocked counts those whom pop or overdue turned away.
+// countLocked counts the callers that the queue rejected.
 func (p *refusals) countLocked(gone *Waiter) {
 	for ; gone != nil; gone = gone.Next() {
 		p.shed[gone.Why()-queue.Late]++
@@ -277,7 +277,7 @@ func (p *state) siftStackLocked(n *node, end func(*Session) bool) {
 	p.walked += len(idle)
 	for _, i := range slices.Backward(idle) {
 		switch s := p.cells.at(i).session; {
-		case s.gone: // Close took it from its holder, who laid it down all the same
+		case s.gone: // Close took it from its caller, which laid it down all the same
 		case end(s):
 			p.closeLocked(s)
 		case !n.eligible.Load():
@@ -290,7 +290,7 @@ func (p *state) siftStackLocked(n *node, end func(*Session) bool) {
 	if len(idle) > 0 && n.idle.len() == 0 {
 		n.emptied()
 	}
-	n.peak.Store(max(peak, int32(n.out()))) // those in hand looked as if they were out
+	n.peak.Store(max(peak, int32(n.out()))) // sessions in hand looked as if they were out
 }
 
 func (p *state) siftAllLocked(end func(*Session) bool) {
@@ -309,7 +309,7 @@ func (p *state) closeLocked(s *Session) {
 
 const (
 	endsAtATime   = 16 // calls of Resource.Close under way on one node
-	endsAtTheLast = 64 // the same, once the pool is closed
+	endsAtTheLast = 64 // calls of Resource.Close under way on one node, once the pool is closed
 )
 
 // ending is the sessions of one node that were given up and wait for their
@@ -330,7 +330,7 @@ type ended struct {
 const endsWithin = 10
 
 // endByLocked returns when the time for a deletion ends that begins now. Sessions that have waited have
-// as much of it as others while their node answers. If it does not, their places are needed: then it
+// as much of it as others while their node answers. If it does not, their room is needed: then it
 // counts from when they were given up, or from the end of the pool.
 func (p *state) endByLocked(e ended, now time.Time) time.Time {
 	within := p.cfg.DeleteTimeout

@@ -112,7 +112,7 @@ func TestExpiryIsCheap(t *testing.T) {
 	}
 }
 
-// A pool that starts does not look at all nodes for each session, and a view of the same nodes does not sort them anew.
+// A pool that starts does not look at all nodes for each session, and a view of the same nodes does not sort them again.
 func TestOpeningIsCheap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLarge(t, func(c *Config) { c.CreateBurst = Default().CreateBurst })
@@ -249,7 +249,7 @@ func TestTimeoutsAreCheap(t *testing.T) {
 		}
 		synctest.Wait()
 		l.look(waiting.Wait)
-		for range callers { // those who come too late
+		for range callers { // callers that come too late
 			l.look(func() { _, _ = l.Acquire(within, Ask{Class: Normal}) })
 		}
 		if l.sum > 10*manyNodes {

@@ -26,7 +26,7 @@ type Opener interface {
 	// retire says that the session must not be used again: its stream ended, the
 	// node hinted at its shutdown. It may be called from any goroutine, at any time
 	// from now on, any number of times. An idle session is then closed at once, a
-	// in use one at its release.
+	// session in use is closed at its release.
 	Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (Resource, error)
 }
 
@@ -41,18 +41,18 @@ type Session struct {
 	node    *node
 	name    string // of the resource, if it has one
 
-	// Holder is for whoever uses the session. The pool does not look at it.
+	// Holder is for the caller that uses the session. The pool does not look at it.
 	Holder any
 
-	// Owned by whoever has taken the session out of its place, or uses the session.
-	uses     uint32 // counts uses
+	// Owned by the caller that uses the session, or has taken it from a slot or a stack.
+	uses     uint32 // how often it was checked out
 	slot     uint32 // the slot to go back to: that of the P that checked it out
 	inUse    bool
 	recovers bool // see Pool.Recover
 
 	index uint16 // of its cell
 	res   Resource
-	conn  *queue.Conn // where the session counts, if it was got in the queue; nil: nowhere
+	conn  *queue.Conn // connection for which it counts, if a caller waited for it; nil: none
 
 	// Owned by sweeps, which hold the session as well as Pool.mu.
 	seenUses uint32
@@ -63,7 +63,7 @@ type Session struct {
 	gone     bool           // closing, or closed
 	aside    bool           // in node.aside
 	going    bool           // counted in node.going
-	yieldFor *budget.Member // the pool for whose sake it goes, see promiseLocked; nil: for nobody's
+	yieldFor *budget.Member // the pool for whose sake it goes, see promiseLocked; nil: none
 
 	prev *Session // in node.first
 	next *Session
@@ -98,7 +98,7 @@ func (s *Session) Retired() string {
 	return ""
 }
 
-// Grant is a session in use and how it was come by.
+// Grant is a session that was checked out, and how it came.
 type Grant struct {
 	*Session
 	Waited  time.Duration // in the queue; 0 if one was free

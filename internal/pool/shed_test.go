@@ -79,7 +79,7 @@ func TestHopelessWorkGetsNoSession(t *testing.T) {
 	})
 }
 
-// Who joins a queue that moves too slowly for its deadline is told at once, by the
+// A caller that joins a queue that moves too slowly for its deadline is told at once, by the
 // pace at which others were served.
 func TestForetoldWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestStallForetellsNothing(t *testing.T) {
 	}
 }
 
-// Who comes to the head of the queue too late for the work is told, and the session
+// A caller that comes to the head of the queue too late for the work is told, and the session
 // goes to the next.
 func TestTooLateAtTheHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

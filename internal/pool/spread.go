@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	driftEvery  = 2 * time.Second // between looks at the spread; what is uneven for so long is evened out
-	driftPart   = 0.2             // of its share: what a node may have too many or too few
-	driftLeast  = 1.5             // sessions, likewise
+	driftEvery  = 2 * time.Second // between looks at the spread; what is uneven for longer is evened out
+	driftPart   = 0.2             // part of its fair sessions that a node may have too many or too few
+	driftLeast  = 1.5             // sessions that a node may have too many or too few
 	moveEvery   = 20 * time.Millisecond
 	movesToNode = 4           // openings under way on a node that gets sessions from others, at most
 	letGoEvery  = time.Second // if a session that was to make room is in use for longer, another one is let go
@@ -24,7 +24,7 @@ type spread struct {
 	letGoAt time.Time // a session was last let go to make room
 }
 
-// share is a node's part in the sessions of the pool.
+// balance is what a node has of the sessions of the pool, and what it should have.
 type balance struct {
 	pledged int     // sessions to be let go when others are open elsewhere
 	owed    int     // sessions let go elsewhere to make room that are not being opened here yet
@@ -34,7 +34,7 @@ type balance struct {
 	surplus float64 // keeps beyond fair; negative: it lacks some; infinite: not eligible
 }
 
-// shareLocked reckons what each node should have: the sessions of the eligible
+// balanceLocked reckons what each node should have: the sessions of the eligible
 // ones, divided by weight within their limits. What is left, nodes of weight 0 get.
 func (p *shelf) balanceLocked() {
 	nodes := p.table.Load().nodes
@@ -55,7 +55,7 @@ func (p *shelf) balanceLocked() {
 	}
 }
 
-// divide reckons the shares of nodes from what they keep.
+// divide reckons what nodes should have, from what they keep.
 func divide(nodes []*node) {
 	sum := 0
 	for _, n := range nodes {
@@ -91,7 +91,7 @@ func fair(nodes []*node, sum float64) {
 	})
 }
 
-// fill gives nodes that have nothing yet their share of a sum, by weight and
+// fill gives nodes that have nothing yet their part of a sum, by weight and
 // within their limits, and returns what is left.
 func fill(nodes []*node, sum float64, weight func(*node) float64) (left float64) {
 	for full := true; full; {
@@ -153,7 +153,7 @@ func (p *state) evenLocked(now time.Time) time.Duration {
 	return every
 }
 
-// drifts reports whether some node has far from its share, and whether some
+// drifts reports whether some node is far from what it should have, and whether some
 // node is above its limit, which is no matter of chance.
 func drifts(nodes []*node) (far, above bool) {
 	for _, n := range nodes {
@@ -276,20 +276,20 @@ func (p *state) movedLocked(from *node) {
 // a session in use at its release.
 func (p *state) letGoLocked(n *node) {
 	n.counts.Moved++
-	shed := false
+	gone := false
 	p.siftLocked(n, func(s *Session) bool {
-		end := !shed || !s.Valid()
-		shed = true
+		end := !gone || !s.Valid()
+		gone = true
 		return end
 	})
-	if shed {
+	if gone {
 		return
 	}
 	reason := "its place is needed on another node"
 	p.retireInUseLocked(n, &reason)
 }
 
-// retireLeasedLocked retires a session of a node that has no idle one; nil: all are retired.
+// retireInUseLocked retires a session of a node that has no idle one; nil: all are retired.
 func (p *state) retireInUseLocked(n *node, reason *string) *Session {
 	for s := n.first; s != nil; s = s.next {
 		p.walked++

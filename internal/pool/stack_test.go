@@ -53,7 +53,7 @@ func TestStackHeadIsNeverTheSame(t *testing.T) {
 	}
 }
 
-// The tag begins anew after 2^32 steps; the count and the top of the stack are none of its.
+// The tag begins again after 2^32 steps; the count and the top of the stack are none of its.
 func TestStackTagWraps(t *testing.T) {
 	for _, last := range []uint16{1, maxSessions - 1} {
 		var cells arena

@@ -8,7 +8,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// Stats is the state of the pool at one moment. Idle and in use sessions are
+// Stats is the state of the pool at one moment. Sessions that are idle or in use are
 // counted while they change hands, so under load they are off by a few; all
 // other figures are exact. With more than 500 nodes, those of nodes, and their sums, are of moments some
 // microseconds apart.
@@ -20,14 +20,14 @@ type Stats struct {
 	Min        int
 	Pause      bool   // see Pool.Pause
 	Aside      int    // idle sessions that the limit leaves without use
-	Parked     int    // idle sessions of nodes that are ejected for their own load: kept, but not in use
+	Parked     int    // idle sessions of nodes that are ejected for their own load: kept, but not checked out
 	Recovering int    // sessions whose last call was given up, see Recover; they count as in use
-	Recovered  uint64 // of those, so many were idle again
+	Recovered  uint64 // sessions that recovered: they were idle again
 	Counts
 	Paced    int              // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
 	Moving   bool             // sessions are being moved towards an even spread
 	Waiting  [ClassSize]int   // callers in the queue by Class
-	Oldest   time.Duration    // since who has waited longest joined the queue; 0: nobody waits
+	Oldest   time.Duration    // wait of the caller that has waited longest; 0: none waits
 	Queued   uint64           // callers that came to the queue so far
 	TimedOut uint64           // callers whose context ended in the queue
 	Refused  uint64           // callers told ErrQueueFull
@@ -105,7 +105,7 @@ func (p *Pool) breathLocked() {
 	p.mu.Lock()
 }
 
-// stats looks at so many nodes at a time. False: in between some went with what they had counted.
+// stats looks at piece nodes at a time. False: in between some went with what they had counted.
 func (p *Pool) stats(piece int) (Stats, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,11 +20,11 @@ type word struct {
 }
 
 // stock numbers the nodes of a pool that has many. Guarded by Pool.mu. A number belongs to a node
-// while the pool knows it; nobody clears the bit of a node but who has one of its sessions.
+// while the pool knows it. Only a goroutine that has a session of a node clears its bit.
 type stock struct {
 	words []*word
 	made  int   // numbers that were ever in use
-	free  []int // those of them that are not
+	free  []int // numbers that were in use and are not
 }
 
 // number gives a node its bit.
@@ -90,7 +90,7 @@ func (n *node) restock(w *word) {
 	}
 }
 
-// index finds those of many nodes that have idle sessions. Immutable, but for the bits.
+// index finds those of many nodes that have idle sessions. Immutable, except the bits.
 type index struct {
 	words []*word
 	at    []*choice // by number; nil: not among the choices

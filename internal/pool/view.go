@@ -10,7 +10,7 @@ import (
 )
 
 // SetView tells the pool the nodes and what may be sent to them. Sessions are
-// in use and opened on nodes that are cluster.UseNew only, in proportion to their
+// checked out and opened on nodes that are cluster.UseNew only, in proportion to their
 // weights; if none has one, in equal parts. On other nodes and on those that left
 // the view, idle sessions are closed at once and those in use at their release, or parked
 // if the node is ejected for its own load. What is being opened there is given up.
@@ -63,7 +63,7 @@ func (p *state) viewLocked(v cluster.View) {
 	p.growLocked()
 }
 
-// placesLocked gives the nodes of a view their places. It reports whether some are new.
+// applyAllLocked notes what a view says of its nodes. It reports whether some are new.
 func (p *state) applyAllLocked(v cluster.View) (others bool) {
 	eligible, sum, weight := 0, 0.0, weightOf
 	for _, vn := range v.Nodes {
@@ -113,7 +113,7 @@ func partOf(n cluster.ViewNode) float64 {
 	return 1
 }
 
-// placeLocked gives a node its place in a new view.
+// applyLocked notes what a new view says of a node.
 func (p *state) applyLocked(n *node, to nodeView, use cluster.Use) {
 	was, is := n.eligible.Load(), use == cluster.UseNew
 	switch {
@@ -170,7 +170,7 @@ func (p *growth) giveUpLocked() {
 	}
 }
 
-// placeOf returns where in order a node is, or would be.
+// indexOf returns where in order a node is, or would be.
 func (p *roster) indexOf(id cluster.NodeID) int {
 	i, _ := slices.BinarySearchFunc(p.order, id, func(n *node, id cluster.NodeID) int { return cmp.Compare(n.id, id) })
 	return i

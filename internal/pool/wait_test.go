@@ -45,7 +45,7 @@ func TestWaitError(t *testing.T) {
 		if e, ok := errors.AsType[*WaitError](err); !ok || e.Class != Interactive || e.Busy != 2 || e.Live != 2 || e.Nodes != 1 || e.Open != nil {
 			t.Errorf("error %+v", e)
 		}
-		// Who comes with a dead context does not join.
+		// A caller with a dead context does not join.
 		if _, err := p.Acquire(ctx, Ask{Class: Batch}); !errors.Is(err, context.Canceled) {
 			t.Errorf("Acquire: %v", err)
 		}

@@ -11,7 +11,7 @@ type Ask struct {
 	Class  Class
 	App    uint8         // a number for whoever asks; each has a queue of its own in the class
 	From   uint64        // a number for the connection that asks; in the queue connections take turns; 0: all that say nothing are one
-	Weight uint16        // of that queue next to the others in the class; 0 counts as 1
+	Weight uint16        // of the app's queue next to the others in the class; 0 counts as 1
 	Needs  time.Duration // the work needs the session for about so long; 0: nobody knows
 	Left   time.Duration // until nobody wants its outcome any more; 0: unknown
 	Near   Place         // from where a session is preferred, for a caller that has had one there
@@ -23,7 +23,7 @@ type Place struct{ node *node }
 // hopeless reports whether the work cannot be done in time even if it begins now.
 func (a Ask) hopeless() bool { return a.Left > 0 && a.Left < a.Needs }
 
-// Waiter is a place in the queue for a caller that does not block. It may be used
+// Waiter stands in the queue for a caller that does not block. It may be used
 // again once it was told or cancelled, not before.
 type Waiter = queue.Waiter[handover]
 

@@ -6,59 +6,59 @@ import (
 	"time"
 )
 
-// queue is the waiters of one app.
+// appQueue is the waiters of one app.
 type appQueue[T any] struct {
-	current *connQueue[T]            // whose it is; the others follow in a ring; nil: nobody waits
+	current *connQueue[T]            // connection whose turn it is; the others follow in a ring; nil: no caller waits
 	conns   int                      // in the ring
 	others  map[uint64]*connQueue[T] // all of the ring by connection, once there are two; then kept
 	n       int
-	round   int    // that are served while each turn comes once, at most
-	at      int    // its place in order
+	round   int    // callers that are served while each turn comes once, at most
+	at      int    // its index in order
 	weight  uint32 // since it began to wait
 	came    uint32 // breaks ties
 	start   uint64 // virtual time of its first waiter
 	finish  uint64 // virtual time of the last one that was served
 
-	busy   time.Duration // since when somebody waits, but for short gaps in an overload
+	busy   time.Duration // since when callers wait, except short gaps in an overload
 	moved  time.Duration // when the first one last went: served, or turned away
 	rhythm rhythm        // since nobody waited
 	losses losses
 }
 
-// turn is the waiters of one connection in a queue, first come, first served.
+// connQueue is the waiters of one connection in the queue of an app, first come, first served.
 type connQueue[T any] struct {
 	from        uint64
 	first, last *Waiter[T]
 	n           int
 	served      int           // since its turn came
-	conn        *Conn         // see Queue.connections; nil: nobody counts
+	conn        *Conn         // see Queue.connections; nil: not counted
 	prev, next  *connQueue[T] // in the ring of its queue
 }
 
-// Holder counts the sessions that callers of a connection got in the queue, and have.
+// Conn counts the sessions that callers of a connection got in the queue, and have.
 type Conn struct {
 	sessions atomic.Int32
 	queues   int // of the connection in queues; guarded by Pool.mu
 }
 
-// Gave ends the session of a session that counts here.
+// Gave notes that a session that counts here is checked in.
 func (h *Conn) Gave() { h.sessions.Add(-1) }
 
 // Sessions returns how many sessions the connection has.
 func (h *Conn) Sessions() int32 { return h.sessions.Load() }
 
-// Turns returns in how many queues the connection waits.
+// Queues returns in how many queues the connection waits.
 func (h *Conn) Queues() int { return h.queues }
 
-// has reports whether the connection holds so many sessions, or more.
+// has reports whether the connection has at least part sessions.
 func (t *connQueue[T]) has(part int) bool {
 	return t.conn != nil && int(t.conn.sessions.Load()) >= part
 }
 
-// first is who is served next. Somebody must wait.
+// first is the waiter that is served next. A caller must wait.
 func (q *appQueue[T]) first() *Waiter[T] { return q.current.first }
 
-// find returns the turn of a connection; nil: it has none.
+// find returns the queue of a connection; nil: it has none.
 func (q *appQueue[T]) find(from uint64) *connQueue[T] {
 	if q.current == nil || q.current.from == from {
 		return q.current
@@ -106,7 +106,7 @@ func (l *Queue[T]) pass(q *appQueue[T]) {
 	}
 }
 
-// holder is where sessions count that callers of a connection get; nil: nowhere.
+// connOf is where sessions count that callers of a connection get; nil: nowhere.
 func (l *Queue[T]) connOf(from uint64) *Conn {
 	if from == 0 {
 		return nil
@@ -126,7 +126,7 @@ func (l *Queue[T]) connOf(from uint64) *Conn {
 	return h
 }
 
-// oldest is who joined first. Somebody must wait.
+// oldest is the waiter that joined first. A caller must wait.
 func (q *appQueue[T]) oldest() *Waiter[T] {
 	first := q.current.first
 	for t := q.current.next; t != q.current; t = t.next {
@@ -137,7 +137,7 @@ func (q *appQueue[T]) oldest() *Waiter[T] {
 	return first
 }
 
-// longest is the turn with most waiters. Somebody must wait.
+// longest is the queue of the connection with most waiters. A caller must wait.
 func (q *appQueue[T]) longest() *connQueue[T] {
 	most := q.current
 	for t := q.current.next; t != q.current; t = t.next {
@@ -148,7 +148,7 @@ func (q *appQueue[T]) longest() *connQueue[T] {
 	return most
 }
 
-// take returns the turn of a connection, which is the last one in the ring if it is a new one.
+// take returns the queue of a connection. A new one is the last in the ring.
 func (l *Queue[T]) take(q *appQueue[T], from uint64) *connQueue[T] {
 	if t := q.find(from); t != nil {
 		return t
@@ -180,7 +180,7 @@ func (l *Queue[T]) take(q *appQueue[T], from uint64) *connQueue[T] {
 	return t
 }
 
-// drop takes a turn out of the ring in which nobody waits.
+// drop takes the queue of a connection out of the ring: no caller waits in it.
 func (l *Queue[T]) drop(q *appQueue[T], t *connQueue[T]) {
 	q.conns--
 	if t.conn != nil {

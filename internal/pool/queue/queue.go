@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Waiter is a place in the queue for a caller that does not block. It may be used
+// Waiter stands in the queue for a caller that does not block. It may be used
 // again once it was told or cancelled, not before.
 //
 // With three words of Handover it is a cache line and two words.
@@ -22,7 +22,7 @@ type Waiter[T any] struct {
 	why        Reason
 	from       uint64 // Ask.From
 
-	conn *Conn // once it was served: where its session counts, see Queue.connections; nil: nowhere
+	conn *Conn // once it was served: connection for which its session counts, see Queue.connections; nil: none
 }
 
 // Begin makes w ready to join the queue.
@@ -65,7 +65,7 @@ func (w *Waiter[T]) TakeNext() *Waiter[T] {
 // Next returns the waiter that follows w in the list of those that Pop, Overdue or Clear took out; nil: none.
 func (w *Waiter[T]) Next() *Waiter[T] { return w.next }
 
-// TakeHolder returns where the session of w counts, once; nil: nowhere.
+// TakeConn returns where the session of w counts, once; nil: nowhere.
 func (w *Waiter[T]) TakeConn() *Conn {
 	h := w.conn
 	w.conn = nil
@@ -84,7 +84,7 @@ const (
 	Denied               // a right is missing
 )
 
-// Line is the bounded queue of all callers that wait: in each class a queue for each app. It does no
+// Queue is the bounded queue of all callers that wait: in each class a queue for each app. It does no
 // locking.
 //
 // Which class a session goes to: each class that waits earns its share, in percent,
@@ -112,27 +112,27 @@ type Queue[T any] struct {
 	earned [ClassSize]int // in hundredths of a session
 	rhythm rhythm         // of all queues
 	inTurn int            // perTurn
-	serves int            // sessions that serve the queue, as who joined last was told
+	serves int            // sessions that serve the queue, as of the last call of came
 
 	connections map[uint64]*Conn // sessions that callers of a connection got in the queue, and have; by connection
-	kept        int              // the size of holds at which those that are 0 are removed
+	kept        int              // the size of connections at which those without sessions are removed
 	spare       *connQueue[T]    // some that are free, linked by next; at most as many as were ever in use at a time
 }
 
-// rules say who is turned away from the head of the queue.
+// rules say which callers are rejected at the head of the queue.
 type rules struct {
 	deadline bool          // see Config.Deadline
 	age      time.Duration // see Config.Age
 	target   time.Duration // see Config.Target
 }
 
-// Config is how many may wait, and who is turned away.
+// Config is how many may wait, and which callers are rejected.
 type Config struct {
 	Limit    int            // callers that wait at a time, all classes
 	Shares   [ClassSize]int // percent of the sessions that a class gets at least while it waits
 	Deadline bool           // work that cannot be done in time is refused, and callers that would wait for long in an overload
 	Age      time.Duration  // nobody waits for longer; 0: no such limit
-	Target   time.Duration  // those that waited for longer are refused while the queue stands; 0: off
+	Target   time.Duration  // callers that waited for longer are refused while the queue stands; 0: off
 }
 
 // rhythm is how often somebody is served while others wait.
@@ -151,7 +151,7 @@ func (r *rhythm) served(now time.Duration) {
 	r.last = now
 }
 
-// wait is how long it takes until so many are served; 0: nobody knows.
+// wait is how long it takes until n are served; 0: unknown.
 func (r *rhythm) wait(n int) time.Duration {
 	if r.seen < PaceLeast {
 		return 0
@@ -159,8 +159,8 @@ func (r *rhythm) wait(n int) time.Duration {
 	return time.Duration(n) * r.pace
 }
 
-// losses are how many of those who came to wait in a queue got no session: they were
-// turned away, for whatever reason, or gave up. They last once many were lost in
+// losses are how many of the callers that came to wait in a queue got no session: they were
+// rejected, for whatever reason, or gave up. They last once many were lost in
 // intervals enough, and until nobody was in as many. What happens within one interval,
 // or two that meet, is a burst.
 type losses struct {
@@ -171,7 +171,7 @@ type losses struct {
 }
 
 const (
-	LostShare = 8 // one in so many is lost
+	LostShare = 8 // one in eight is lost
 	enough    = 4 // intervals
 )
 
@@ -195,10 +195,10 @@ const (
 	// does not go away by itself: the interval of CoDel (RFC 8289).
 	Standing = 100 * time.Millisecond
 
-	// The pace of a queue is that of so many: one stall, of a node or of this machine,
+	// The pace of a queue is that of the last paceOf: one stall, of a node or of this machine,
 	// must not foretell a wait of seconds to everybody who comes next.
 	paceOf = 32
-	// and so many are the least that tell one. What the first ones wait for is often
+	// PaceLeast is how many tell a pace at least. What the first ones wait for is often
 	// sessions that are opened, not others who are done.
 	PaceLeast = 8
 
@@ -210,13 +210,13 @@ const (
 	// hundreds of callers beside as many of HTTP/1.1 with one each: it gets several times the part of one of these.
 	perTurn = 8
 
-	passes    = 8    // turns that are looked at for one who does not hold its part
+	passes    = 8    // connections that are looked at for one that does not hold its part
 	mostConns = 1024 // connections that are kept before those without sessions are forgotten
 
 	clockMax = 1 << 62 // virtual time, see rewind; far more than the cost of a call below the end of 64 bits
 )
 
-// New returns an empty Line.
+// New returns an empty Queue.
 func New[T any](c Config) Queue[T] {
 	l := Queue[T]{inTurn: perTurn, kept: mostConns}
 	l.Configure(c)
@@ -229,7 +229,7 @@ func (l *Queue[T]) Len() int { return l.n }
 // Joined returns how many callers have joined the queue so far.
 func (l *Queue[T]) Joined() uint64 { return l.joined }
 
-// Holders returns where sessions count, by connection.
+// Conns returns where sessions count, by connection.
 func (l *Queue[T]) Conns() map[uint64]*Conn { return l.connections }
 
 // Configure puts another configuration into force. Waiters keep their places.
@@ -244,14 +244,14 @@ func (l *Queue[T]) RefusesLate() bool { return l.rules.deadline }
 // Age is the longest wait; 0: there is no limit.
 func (l *Queue[T]) Age() time.Duration { return l.rules.age }
 
-// ahead is how long a caller of a connection that joins the queue now has to wait, going by those who were
-// served while others waited; 0: nobody knows.
+// ahead estimates the wait of a caller of a connection that joins the queue now, from the pace at which the queue was served
+// while it was not empty. 0: no estimate.
 func (l *Queue[T]) ahead(q *appQueue[T], from uint64) time.Duration {
 	return q.rhythm.wait(l.before(q, from))
 }
 
-// Arrive counts w, a caller that comes to wait, while there are so many sessions. It returns why the caller
-// is to be refused at once, and for how long it would have to wait; notRefused: push may follow.
+// Arrive counts w, a caller that comes to wait, while a number of sessions serve the queue. It returns why the caller
+// is to be refused at once, and for how long it would have to wait; None: Push may follow.
 func (l *Queue[T]) Arrive(w *Waiter[T], sessions int, needs, left time.Duration) (why Reason, ahead time.Duration) {
 	q := l.class[w.class].of(w.app)
 	vain, ahead := l.came(q, w, sessions)
@@ -271,14 +271,12 @@ func (l *Queue[T]) Arrive(w *Waiter[T], sessions int, needs, left time.Duration)
 	return None, 0
 }
 
-// came counts one more who comes to wait, while there are so many sessions. It reports
-// whether he had better not, and how long he would have to.
+// came counts w, a caller that is about to join q, and estimates its wait (ahead). sessions is how many sessions serve the queue.
+// vain reports that the caller is to be rejected.
 //
-// While many are turned away for long, it gains nobody anything to wait for longer than
-// the work takes: the same number is served, each only later. So a queue is no longer then
-// than the sessions that serve it: the wait in it is at most one round, in which every
-// session changes hands once. As long as all who wait are served in the end, they may; and
-// while there is no session, because they wait for the cluster.
+// While many of a queue's callers have been lost for some time, waiting longer serves no more of them, only later. Then a
+// wait is at most one round, in which every session changes hands once. While all waiting callers are served in the
+// end, and while there is no session at all, they may wait. Class batch always may.
 func (l *Queue[T]) came(q *appQueue[T], w *Waiter[T], sessions int) (vain bool, ahead time.Duration) {
 	l.serves = sessions
 	round := l.rhythm.wait(sessions)
@@ -318,8 +316,8 @@ func (l *Queue[T]) Push(w *Waiter[T], weight uint16) (turned *Waiter[T]) {
 		if !q.losses.last {
 			q.rhythm.seen = 0
 		}
-		// What empties a queue that has stood for long is that all were turned away: if the
-		// next come at once, nothing is over.
+		// A queue that was busy for long is empty only because its callers were rejected. If the next one
+		// comes within rules.target, the queue has been busy all the time.
 		if q.moved-q.busy <= Standing || w.since-q.moved > l.rules.target {
 			q.busy = w.since
 		}
@@ -467,12 +465,12 @@ func (l *Queue[T]) judge(q *appQueue[T], w *Waiter[T], now time.Duration) Reason
 	return None
 }
 
-// turn takes a waiter out who gets no session.
+// reject takes out a waiter that gets no session.
 func (l *Queue[T]) reject(w *Waiter[T], why Reason, now time.Duration) {
 	q := &l.class[w.class].queues[w.app]
 	q.moved = now
 	l.remove(w)
-	if why != Late && why != Denied { // perhaps since long: those of a burst come to the head by and by
+	if why != Late && why != Denied { // in a burst its deadline may have passed long before it comes to the head: no new loss
 		q.losses.lost++
 	}
 	w.why = why
@@ -492,8 +490,8 @@ func (l *Queue[T]) Overdue(now time.Duration) (gone *Waiter[T], next time.Durati
 		r := &l.class[c]
 		for i := 0; i < len(r.order); {
 			q := &r.queues[r.order[i]]
-			for t, left := q.current, q.conns; left > 0; left-- { // within a turn the first is the oldest
-				after, n := t.next, t.n // a turn without waiters is used again
+			for t, left := q.current, q.conns; left > 0; left-- { // of a connection the first is the oldest
+				after, n := t.next, t.n // a connQueue without waiters is used again
 				for ; n > 0 && now > t.first.since+l.rules.age; n-- {
 					w := t.first
 					l.reject(w, Old, now)

@@ -52,7 +52,7 @@ func TestLineShares(t *testing.T) {
 				l.Push(w, 1)
 			}
 			for c := range got {
-				// Exact but for what is owed at the end.
+				// Exact except what is owed at the end.
 				if d := got[c] - tt.want[c]; d < -1 || d > 3 {
 					t.Errorf("served %v; want %v", got, tt.want)
 				}
@@ -85,7 +85,7 @@ func TestLineDoesNotSaveUp(t *testing.T) {
 	t.Errorf("batch was not among 20 served")
 }
 
-// Who must go when the queue is full.
+// One caller must go when the queue is full.
 func TestLineFull(t *testing.T) {
 	fill := func(counts [ClassSize]int) (*line, map[Class]*waiter) {
 		n := 0
@@ -144,7 +144,7 @@ func TestLineFull(t *testing.T) {
 }
 
 // Random pushes, pops and removals against plain slices, one for each app of each
-// class, and against the rule of who goes next in a class, looked for one by one.
+// class, and against the rule which app goes next in a class, looked for one by one.
 func TestQueueOrder(t *testing.T) {
 	m := &orderModel{T: t, r: rand.New(rand.NewPCG(1, 2)), l: testQueue(30)}
 	for range 200_000 {
@@ -322,7 +322,7 @@ func TestLineAppsDoNotSaveUp(t *testing.T) {
 	}
 }
 
-// Who is served next does not depend on how much virtual time has passed: with one
+// The order does not depend on how much virtual time has passed: with one
 // class or all, apps of different weight and cost come and go, and the order is that of a
 // new queue.
 func TestLineClock(t *testing.T) {
@@ -397,7 +397,7 @@ func TestLineFullOfApps(t *testing.T) {
 	}
 	for i := range 50 {
 		turned := l.Push(&waiter{class: Normal, app: 2}, 1)
-		if i == 49 { // both have half now, give or take one
+		if i == 49 { // both have about half now
 			break
 		}
 		if turned == nil || turned.app != 1 || turned.queued {
@@ -504,7 +504,7 @@ func TestConnectionsWithTheirPartPass(t *testing.T) {
 	}
 }
 
-// Who holds nothing is forgotten, so that as many are kept as there may be sessions.
+// Connections that hold nothing are forgotten, so that as many are kept as there may be sessions.
 func TestHoldersAreForgotten(t *testing.T) {
 	l := testQueue(10)
 	l.connOf(1).sessions.Add(1)
@@ -513,7 +513,8 @@ func TestHoldersAreForgotten(t *testing.T) {
 		l.connOf(from + 2)
 	}
 	if n := len(l.connections); n > mostConns || l.connOf(1).sessions.Load() != 1 || l.connections[2] == nil {
-		t.Errorf("%d are kept, and %d sessions of the one that has one; the one that waits: %v", n, l.connOf(1).sessions.Load(), l.connections[2])
+		t.Errorf("%d are kept, and %d sessions of the one that has one; the one that waits: %v",
+			n, l.connOf(1).sessions.Load(), l.connections[2])
 	}
 	if l.connOf(0) != nil {
 		t.Error("those that say nothing are counted as one")
@@ -551,7 +552,7 @@ func TestTurnsOfConnectionsByChance(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	l := testQueue(50)
 	l.inTurn = 1
-	var all []*waiter        // that wait, in the order in which they came
+	var all []*waiter        // waiting callers, in the order in which they came
 	last := map[uint64]int{} // when a connection was served last
 	began := map[uint64]int{}
 	for step := 1; step < 20_000; step++ {

@@ -8,10 +8,10 @@ import (
 type ranks[T any] struct {
 	n       int
 	weights int           // of the apps in order
-	now     uint64        // virtual time: when who was served last began
+	now     uint64        // virtual time: when the one that was served last began
 	came    uint32        // apps that joined order so far
 	queues  []appQueue[T] // by app; grows to the highest that ever waited
-	order   []uint8       // the apps that wait, a heap: who goes next is first
+	order   []uint8       // the apps that wait, a heap: the next one is first
 }
 
 // of returns the queue of an app.
@@ -23,7 +23,7 @@ func (r *ranks[T]) of(app uint8) *appQueue[T] {
 	return &r.queues[app]
 }
 
-// longest is the queue with most waiters for its weight. Somebody must wait.
+// longest is the queue with most waiters for its weight. A caller must wait.
 func (r *ranks[T]) longest() *appQueue[T] {
 	most := &r.queues[r.order[0]]
 	for _, app := range r.order[1:] {
@@ -72,7 +72,7 @@ func (r *ranks[T]) join(app uint8) {
 	r.up(q.at)
 }
 
-// leave takes an app out of it.
+// leave takes an app out of order.
 func (r *ranks[T]) leave(app uint8) {
 	q := &r.queues[app]
 	r.weights -= int(q.weight)
@@ -87,7 +87,7 @@ func (r *ranks[T]) leave(app uint8) {
 	}
 }
 
-// before reports whether the app at place i goes before the one at j.
+// before reports whether the app at index i of order goes before the one at j.
 func (r *ranks[T]) before(i, j int) bool {
 	a, b := &r.queues[r.order[i]], &r.queues[r.order[j]]
 	return a.start < b.start || a.start == b.start && int32(a.came-b.came) < 0

@@ -30,7 +30,7 @@ func (l *Queue[T]) Waiting() (all [ClassSize]int) {
 	return all
 }
 
-// Oldest is how long who joined first has waited; 0: nobody waits.
+// Oldest is how long the caller that joined first has waited; 0: none waits.
 func (l *Queue[T]) Oldest(now time.Duration) (longest time.Duration) {
 	for c := range l.class {
 		r := &l.class[c]
