@@ -11,7 +11,7 @@
 // it is as it is.
 //
 // What always holds: the limit is between Config.Floor and Config.Max; it grows only
-// while callers wait for it, so that who is idle hoards nothing; of two sidecars that
+// while callers wait for it, so that an idle sidecar hoards nothing; of two sidecars that
 // meet the same answers the one with the higher limit gives up more and gains less in
 // proportion, so that they become equal; one step never takes more than half of the
 // limit away.

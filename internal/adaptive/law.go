@@ -15,7 +15,7 @@ type Config struct {
 	Period time.Duration // between marks, the same for all sidecars of a cluster
 }
 
-// Default returns the settings for a pool of so many sessions.
+// Default returns the settings for a pool with these limits of sessions.
 func Default(floor, most int) Config {
 	return Config{Floor: floor, Max: most, Window: 500 * time.Millisecond, Period: 10 * time.Second}
 }
@@ -35,7 +35,7 @@ func (c Config) Validate() error {
 // The law's figures. docs/adaptive.md shows what they come to.
 const (
 	gain      = 0.9  // growth in a window, in sessions
-	unproven  = 0.1  // the same while the base is not known
+	unproven  = 0.1  // growth in a window, in sessions, while the base is not known
 	brake     = 0.15 // decrease in a window, of the limit, times the excess of latency
 	tolerance = 1.1  // latency may be so many times the base before it counts
 	startPart = 5    // a law begins with this part of the maximum
@@ -47,14 +47,14 @@ const (
 	enough  = 32 // calls that make a window, unless it is
 	longest = 10 // times Config.Window
 
-	quietDepth  = 0.7   // of the calls in flight without queues: what is held at a mark
-	quietBlind  = 0.5   // the same, of the limit, while the base is not known
-	quietLength = 10    // a mark lasts so small a part of a period, or
-	quietCalls  = 3     // so many times the latency, if that is longer, but
-	quietMost   = 3     // so small a part of a period at most
-	quietLead   = 0.25  // of it passes before calls count: queues take time to empty
+	quietDepth  = 0.7   // part of the calls in flight without queues that is kept at a mark
+	quietBlind  = 0.5   // part of the limit that is kept at a mark while the base is unknown
+	quietLength = 10    // a mark lasts 1/quietLength of a period,
+	quietCalls  = 3     // or quietCalls times the latency if that is longer,
+	quietMost   = 3     // but at most 1/quietMost of a period
+	quietLead   = 0.25  // part of a mark that passes before calls count: queues take time to empty
 	baseMemory  = 0.93  // what the marks before weigh, each
-	baseBriefly = 0.5   // the same if the mark differs from them by more than chance explains: it shows
+	baseBriefly = 0.5   // what they weigh if the mark differs from them by more than chance explains: it shows
 	baseBelow   = -0.07 // less, in units of the logarithm (5 %): they had not seen the cluster without queues, or
 	baseAbove   = 0.26  // more (20 %): statements are others now
 )
@@ -110,7 +110,7 @@ type measured struct {
 // learned is what past windows and marks have shown.
 type learned struct {
 	latency float64 // mean of the last window with calls, as a logarithm; 0: unknown
-	base    float64 // the same, of the marks; 0: unknown
+	base    float64 // mean latency of the marks, as a logarithm; 0: unknown
 	weight  float64 // calls that base rests on
 	used    float64 // peak of the windows, falling slowly
 	rising  bool    // latency has not been seen to rise since the start, or since the limit was far above what was used
@@ -122,7 +122,7 @@ type marks struct {
 	hush   time.Duration // how long it lasts
 	depth  float64       // what is held of the limit meanwhile
 	heard  Sample        // what began quietly since
-	folded bool          // that is in base
+	folded bool          // heard is in base
 	hushed bool          // the mark is not over
 }
 

@@ -10,7 +10,7 @@ import (
 
 // Sample is what came of some calls.
 type Sample struct {
-	Calls   uint64 // that did their work
+	Calls   uint64 // calls that did their work
 	Logs    int64  // the sum of their latencies' logarithms, see logOf
 	Refused uint64 // for load that is not one table's, a quota's or a resource pool's
 

@@ -23,8 +23,8 @@ type Node struct {
 	Zone       string  // data centre ("location" in YDB's discovery); "" if unknown; see In
 	TLSName    string  // name to verify in the node's certificate; "" means the host of Address
 	LoadFactor float32 // of discovery; 0 if unknown, as YDB's servers always say
-	Leaving    bool    // who lists the node drains it: nothing new there, what is open may finish
-	Unwell     bool    // who lists the node says that it is unhealthy: nothing new there while enough others are left
+	Leaving    bool    // drained by the one that lists the node: nothing new there, what is open may finish
+	Unwell     bool    // unhealthy, says the one that lists the node: nothing new there while enough others are left
 	Pile       Pile    // of a cluster in bridge mode
 	Missing    bool    // the newest answer lacks the node and is in doubt: it keeps what it has, and gets new work after the others
 	Shared     bool    // several nodes share Address: ID stands for them all, and sessions made there name any of them
@@ -146,7 +146,7 @@ func (h Health) String() string {
 // Verdict is what internal/pessimize says of one node.
 type Verdict struct {
 	Health      Health
-	Leaving     bool      // the node announced its shutdown, left discovery, or is drained by an operator or by who lists it
+	Leaving     bool      // the node announced its shutdown, left discovery, or is drained by an operator or by the one that lists it
 	Unreachable bool      // the last sign was a transport error: hard, unlike refusals or latency
 	Banned      bool      // by an operator: nothing new as long as any other node is left
 	Share       float32   // what the node gets of its fair share of new load in a slow start: above 0, below 1; 0 means all of it

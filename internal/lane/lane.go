@@ -48,7 +48,7 @@ const (
 	smallAfter = 100 * time.Millisecond
 )
 
-// New returns a lane with so many places, 1 at least.
+// New returns a lane with that number of places, 1 at least.
 func New(places int) *Lane {
 	places = max(1, places)
 	return &Lane{places: places, free: make([]slot, places)}

@@ -163,7 +163,7 @@ type lease[V, O any] struct {
 	touched time.Time     // when the last step ended; for an ended lease, when that was
 	why     Reason        // Open until it ends
 	busy    chan struct{} // non-nil while a Turn is open; closed when it ends
-	running Step          // of that Turn
+	running Step          // step of the open Turn
 	last    Step          // the last step that was run
 	seq     uint64        // its number, also when the caller gave none
 	outcome O
@@ -349,7 +349,7 @@ func (t *Table[V, O]) Run(ctx context.Context) error {
 	}
 }
 
-// EndUnused makes every lease end that is not used for so long from now on, if
+// EndUnused makes every lease end that is not used for that time from now on, if
 // Config.Idle does not end it before.
 func (t *Table[V, O]) EndUnused(after time.Duration) {
 	t.mu.Lock()

@@ -23,7 +23,7 @@ const looks = 250
 
 // Budget bounds what requests take in memory while they come, are decoded and are under way, in bytes. Past it, those that
 // have been coming for long are ended, the largest first; where there are none, the newest of the connection from which most are coming;
-// where none has more than the connection of who asks, who asks is refused. A group, which is an app, has half of it at most, and
+// where none has more than the connection that asks, the asking request is refused. A group, which is an app, has half of it at most, and
 // the last eighth of both is for requests that hold up to 64 KiB.
 // It is safe for concurrent use; a nil one has no end.
 type Budget struct {
@@ -35,7 +35,7 @@ type Budget struct {
 	mu     sync.Mutex           // guards what follows
 	coming list.List            // of *Reservation, the one first that has taken no more for the longest time
 	from   map[uint64]*incoming // the connections of these, by number; without those of no number
-	by     mostFirst            // the same connections
+	by     mostFirst            // the connections in from
 }
 
 // incoming is what is coming on one connection. Guarded by Budget.mu.
@@ -80,7 +80,7 @@ func NewBudget(c Config) *Budget {
 	return OfBytes(limit / 100 * int64(c.Requests))
 }
 
-// OfBytes returns a budget of so many bytes.
+// OfBytes returns a budget of n bytes.
 func OfBytes(n int64) *Budget { return &Budget{most: n} }
 
 // Limit is the memory limit that the runtime has, in bytes.
@@ -240,8 +240,8 @@ func (b *Budget) take(s *Reservation, n int64) bound {
 	return taken
 }
 
-// mostFor is how full the budget may get by a reservation that then holds so many bytes. The last eighth is for small ones, so that large ones
-// alone cannot have them refused.
+// mostFor is how full the budget may get by a reservation that then holds that many bytes. The last eighth is for small ones, so that
+// large ones alone cannot have them refused.
 func (b *Budget) mostFor(held int64) int64 {
 	if held > smallRequest {
 		return b.most - b.most/8
@@ -265,7 +265,8 @@ func add(sum *atomic.Int64, n, most int64) bool {
 	}
 }
 
-// makeRoomLocked ends a request that is coming, for another that wants to hold so much. For a large one, small ones go last: they may have room that it has not.
+// makeRoomLocked ends a request that is coming, for another that wants to hold that much. For a large one, small ones go last: they may have
+// room that it has not.
 // False: there is none that has to go.
 func (b *Budget) makeRoomLocked(asks *Reservation, bound bound, wants int64) bool {
 	var s *Reservation

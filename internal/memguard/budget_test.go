@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// begun returns a reservation of a group that holds so many bytes, of a request that is coming or whole.
+// begun returns a reservation of a group that holds n bytes, of a request that is coming or whole.
 func begun(t *testing.T, b *Budget, group *Group, n int, end func()) *Reservation {
 	t.Helper()
 	s := new(Reservation)
@@ -240,7 +240,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Who has little is not refused because others of its app, or of all, have much.
+// A small request is not refused because others of its app, or of all, have much.
 func TestTheLastEighthIsForSmallRequests(t *testing.T) {
 	const most = 64 * smallRequest
 	b, one, other := OfBytes(most), new(Group), new(Group)

@@ -10,7 +10,7 @@
 // runtime needs beside the heap. What was allocated since may be garbage: with it counted
 // the guard would close whenever the collector is lazy, as it may be below the limit.
 //
-// A process at rest hardly collects, and keeps what a burst took: the guard gives it back to the system.
+// An idle process hardly collects, and keeps what a burst took: the guard gives it back to the system.
 package memguard
 
 import (
@@ -53,11 +53,11 @@ func (c Config) Validate() error {
 const (
 	lookEvery    = 200 * time.Millisecond // between looks
 	collectEvery = 2 * time.Second        // between collections that the guard asks for
-	slowFor      = 100 * time.Millisecond // that a stream waits for memory before each part, at most
+	slowFor      = 100 * time.Millisecond // how long a stream waits for memory before each part, at most
 	logEvery     = 30 * time.Second       // between lines of the log
 	easePart     = 1.5                    // headrooms that must be free before the guard opens again
 
-	restsAfter = 10 * time.Second // without a collection the process is at rest
+	restsAfter = 10 * time.Second // without a collection after which the process counts as idle
 	keeps      = 6 << 20          // bytes more than the least it ever held that it keeps then for what comes next, or an eighth of those if that is more
 
 	// Giving back is tried again after againAfter, and takes no more than a part in againTimes of the time: what was in use the last
@@ -72,8 +72,8 @@ type Guard struct {
 	limit   uint64 // bytes
 	log     *slog.Logger
 	usage   func() Usage // replaced in tests
-	collect func()       // the same
-	yield   func()       // the same: gives memory back to the system
+	collect func()       // collects garbage; replaced in tests
+	yield   func()       // gives memory back to the system; replaced in tests
 
 	shown
 
@@ -140,7 +140,7 @@ func (g *Guard) Large() int {
 	return g.config.Large
 }
 
-// Refuse returns why new work of so many bytes is refused, or "".
+// Refuse returns why new work of that many bytes is refused, or "".
 func (g *Guard) Refuse(bytes int) string {
 	if !g.Tight() || bytes <= g.config.Large {
 		return ""
@@ -282,7 +282,7 @@ func newGauge() *gauge {
 func (g *gauge) read() Usage {
 	metrics.Read(g[:])
 	v := func(i int) uint64 { return g[i].Value.Uint64() }
-	// All that is mapped but for the heap's free parts, with what lives in place of what
+	// All that is mapped except the heap's free parts, with what lives in place of what
 	// was allocated.
 	beside := v(1) - min(v(1), v(2)+v(3)+v(4))
 	return Usage{Used: v(0) + beside, Held: v(1) - min(v(1), v(2)), Collections: v(5)}

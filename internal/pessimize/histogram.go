@@ -40,7 +40,7 @@ type summary struct {
 	total  int
 	span   time.Duration // over which they came
 	median time.Duration
-	// The true median lies between these, but for about one time in a thousand
+	// The true median lies between these, except about once in a thousand times
 	// at each end: see ranks. Zero and "for ever" with too few samples.
 	lower, upper time.Duration
 	busy         float64 // calls under way at a time, on average

@@ -13,11 +13,11 @@ import (
 // How slowness is told from chance.
 const (
 	beat       = 250 * time.Millisecond // between two looks at the latencies
-	slowFor    = time.Second            // calls must stay slow so long: a short stall is no fault
-	thinFor    = 10 * time.Second       // the same where a single session can have made all the calls
+	slowFor    = time.Second            // how long calls must stay slow: a short stall is no fault
+	thinFor    = 10 * time.Second       // how long they must stay slow where a single session can have made all the calls
 	thin       = 1.5                    // calls under way at a time, on average, up to which one session can have made them
 	fewNodes   = 3                      // nodes up to which it takes the larger margin
-	fewFactor  = 10                     // that margin, at least
+	fewFactor  = 10                     // the larger margin, at least
 	minVoice   = 5                      // latencies below which a node says nothing about what is normal
 	maxDoubted = 32                     // nodes compared at each beat, slowest first
 	references = 3                      // other nodes probed to see what is normal
@@ -35,7 +35,7 @@ type voice struct {
 type norm struct {
 	nodes  int           // others with something to say
 	median time.Duration // of their medians; the greater of two in the middle
-	upper  time.Duration // the same of their upper bounds
+	upper  time.Duration // median of their upper bounds
 	factor float64       // how many times the median is too slow
 	limit  time.Duration // too slow; 0: there are too few others to tell
 }

@@ -60,7 +60,7 @@ type traffic struct {
 	rate  float64 // calls a second
 	kind  cluster.CallKind
 	takes func(r *rand.Rand, at time.Duration) time.Duration // by the time since the begin
-	gives time.Duration                                      // callers wait so long; 0: for ever
+	gives time.Duration                                      // how long callers wait; 0: without end
 	waits bool                                               // the server waits inside
 }
 

@@ -112,7 +112,7 @@ func (j *Judge) Config() Config {
 }
 
 // Reconfigure puts another configuration into force, which must be valid. What has
-// been counted and decided stays; the next look judges it anew.
+// been counted and decided stays; the next look judges it again.
 func (j *Judge) Reconfigure(c Config) {
 	j.mu.Lock()
 	j.config = c

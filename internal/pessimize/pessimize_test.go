@@ -24,7 +24,7 @@ type prober struct {
 	mu    sync.Mutex
 	err   map[cluster.NodeID]error
 	hang  bool          // answer nothing until the probe's context ends
-	still time.Duration // that this process stands still at that moment
+	still time.Duration // how long this process stands still at that moment
 	takes map[cluster.NodeID]time.Duration
 	asked map[cluster.NodeID]int
 }
@@ -59,7 +59,7 @@ func newProber() *prober {
 	return &prober{err: map[cluster.NodeID]error{}, takes: map[cluster.NodeID]time.Duration{}, asked: map[cluster.NodeID]int{}}
 }
 
-// take has the probes of a node take so long; 0 is no time.
+// take has the probes of a node take d.
 func (p *prober) take(id cluster.NodeID, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,7 +224,7 @@ func TestASilentConnectionEjectsAtOnce(t *testing.T) {
 		if v := w.verdicts()[1]; v.Health != cluster.Ejected || !v.Unreachable || v.Reason != "SILENT on probe; a connection with calls outstanding is dead" {
 			t.Errorf("verdict %+v", v)
 		}
-		// Another while it is being probed: it is unreachable again, and starts anew.
+		// Another while it is being probed: it is unreachable again, and starts again.
 		w.prober.fail(1, ErrRefused)
 		w.awaitHealth(1, cluster.Probing, 2*time.Second)
 		time.Sleep(2 * time.Second)
@@ -375,7 +375,7 @@ func TestReturnNeedsProbes(t *testing.T) {
 		if took := w.awaitHealth(1, cluster.Healthy, 2*time.Second); took > 1600*time.Millisecond {
 			t.Errorf("came back after %v", took)
 		}
-		// It starts anew: one bad sign does not eject.
+		// It starts again: one bad sign does not eject.
 		w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
 		w.is(1, cluster.Suspect)
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// many is a topology of so many nodes.
+// many is a topology of n nodes.
 func many(n int) cluster.Topology {
 	ids := make([]cluster.NodeID, n)
 	for i := range ids {

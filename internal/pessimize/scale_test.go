@@ -87,7 +87,7 @@ func TestMiddleBut(t *testing.T) {
 	}
 }
 
-// steady is a judge of so many nodes whose statements all took so long, looked at once.
+// steady is a judge of count nodes on which all statements took the same time, after one look.
 func steady(t testing.TB, count int, took time.Duration) *Judge {
 	j := New(Default(), newProber(), slog.New(slog.DiscardHandler))
 	j.SetTopology(many(count))

@@ -34,7 +34,7 @@ type Why struct {
 	Banned      bool      `json:"banned"`  // by an operator
 	BanUntil    time.Time `json:"ban_until,omitzero"`
 	BanReason   string    `json:"ban_reason,omitempty"`
-	Share       float32   `json:"share"` // of its fair share of new load; 1 but for a slow start
+	Share       float32   `json:"share"` // part of its fair share of new load; 1 except in a slow start
 
 	TransportRow Row            `json:"transport_row"` // transport errors in a row
 	RefusalRow   Row            `json:"refusal_row"`   // refusals in a row
@@ -314,7 +314,7 @@ type Stats struct {
 	Panic        bool                      // more than half of the nodes are ejected
 	Panics       uint64                    // how often that began
 	Spared       uint64                    // nodes that were too slow but stayed: so many were ejected already
-	Probes       uint64                    // that ended
+	Probes       uint64                    // probes that ended
 	ProbesFailed uint64                    // refused or not answered
 	ProbesSlow   uint64                    // answered too late to be good
 	Events       uint64                    // number of the newest event

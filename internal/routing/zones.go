@@ -35,9 +35,9 @@ func (c Config) preferred(local, nearest string) []string {
 // side is the nodes that come first, or the others.
 type side struct {
 	listed   float64 // nodes in discovery
-	coming   float64 // of them, what joined nodes do not carry yet: nodes that were there before do
+	coming   float64 // part of listed that joined nodes do not carry yet: nodes that were there before do
 	settled  bool    // there are such nodes
-	capacity float64 // those with UseNew, by their share
+	capacity float64 // nodes with UseNew, by their share
 }
 
 // health is the part of all load that the side can carry, 0 to 1.
