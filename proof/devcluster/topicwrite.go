@@ -202,10 +202,13 @@ func (w *writeStream) write(r *Ydb_Topic.StreamWriteMessage_WriteRequest) (*Ydb_
 	}}, nil
 }
 
+type writeAck = Ydb_Topic.StreamWriteMessage_WriteResponse_WriteAck
+
 // written says what became of each message; in a transaction that is known when it ends.
-func written(messages []*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData, acks []engine.Ack, inTx bool) (list []*Ydb_Topic.StreamWriteMessage_WriteResponse_WriteAck) {
+func written(messages []*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData, acks []engine.Ack, inTx bool) []*writeAck {
+	var list []*writeAck
 	for i, m := range messages {
-		ack := &Ydb_Topic.StreamWriteMessage_WriteResponse_WriteAck{SeqNo: m.GetSeqNo()}
+		ack := &writeAck{SeqNo: m.GetSeqNo()}
 		switch {
 		case inTx:
 			ack.MessageWriteStatus = &Ydb_Topic.StreamWriteMessage_WriteResponse_WriteAck_WrittenInTx_{
