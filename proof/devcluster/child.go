@@ -38,10 +38,15 @@ type child struct {
 	state   State
 	process *process // nil while none runs
 	paused  bool     // the process was stopped and holds no lock of the database
-	load    float32  // factor in discovery; of this life
-	known   string   // address that discovery tells in place of its own; "" none
 	leaving *time.Timer
 	retired bool
+	shown
+}
+
+// shown is what discovery tells of a child in place of what is so.
+type shown struct {
+	load  float32 // factor; of this life
+	known string  // address; "" its own
 }
 
 // process is one life of a child.

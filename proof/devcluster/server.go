@@ -76,8 +76,13 @@ type server struct {
 	farewell error                   // how calls end that heed ending; set before it is closed
 	ending   chan struct{}           // closed when the node stops or dies
 
-	clients, inner *grpc.Server // for clients and for the other nodes
-	private        *listener    // of inner
+	doors
+}
+
+// doors are where a node listens: for clients and for the other nodes.
+type doors struct {
+	clients, inner *grpc.Server
+	private        *listener // of inner
 
 	mu      sync.Mutex     // guards public
 	public  *listener      // of clients; another one after a refusal was cleared
@@ -92,7 +97,7 @@ func newServer(sh *shared, id uint32, location string, public, private net.Liste
 		plans:    engine.NewPlanCache(planCache),
 		peers:    newPeers(sh.config),
 		ending:   make(chan struct{}),
-		private:  newListener(private),
+		doors:    doors{private: newListener(private)},
 	}
 	s.life, s.letGo = context.WithCancelCause(context.Background())
 	options := []grpc.ServerOption{

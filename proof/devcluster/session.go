@@ -78,19 +78,29 @@ type session struct {
 	mu       sync.Mutex // guards the fields below
 	used     time.Time  // end of the last call
 	attached bool
-	busy     bool
-	cleaning *time.Timer // ends the rest of a call that was answered; nil: there is none
 	ended    bool
-	cancel   context.CancelCauseFunc // of the call inside; nil if none
 	open     map[string]*engine.Tx
-	hint     hint
-	mode     DrainMode      // how the client hears of hint
-	soft     bool           // past the soft limit: the next statement ends it
-	idle     *time.Timer    // ends a session that nobody uses; nil for an implicit one
-	last     [2]*time.Timer // of a session that was asked to go: its soft and its hard limit
+	idle     *time.Timer // ends a session that nobody uses; nil for an implicit one
+	visit
+	notice
 
-	hinted chan struct{} // closed when hint is set
-	done   chan struct{} // closed when the session ended
+	done chan struct{} // closed when the session ended
+}
+
+// visit is the call inside a session.
+type visit struct {
+	busy     bool
+	cancel   context.CancelCauseFunc // of the call; nil if none is inside
+	cleaning *time.Timer             // ends the rest of a call that was answered; nil: there is none
+}
+
+// notice is what a session knows of the wish that its client closes it.
+type notice struct {
+	hint   hint
+	mode   DrainMode      // how the client hears of hint
+	soft   bool           // past the soft limit: the next statement ends it
+	last   [2]*time.Timer // its soft and its hard limit
+	hinted chan struct{}  // closed when hint is set
 }
 
 // errBadSession is the answer to calls of a session that is not there.
@@ -372,7 +382,7 @@ func (t *sessions) create(query bool, client metadata.MD) (*session, error) {
 	s := &session{
 		id: newSessionID(t.node), query: query, table: t, client: client, created: now, used: now,
 		open:   make(map[string]*engine.Tx),
-		hinted: make(chan struct{}), done: make(chan struct{}),
+		notice: notice{hinted: make(chan struct{})}, done: make(chan struct{}),
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -394,7 +404,7 @@ func (t *sessions) create(query bool, client metadata.MD) (*session, error) {
 // ends with the call.
 func (t *sessions) worker() (*session, error) {
 	now := time.Now()
-	s := &session{table: t, created: now, used: now, hinted: make(chan struct{}), done: make(chan struct{})}
+	s := &session{table: t, created: now, used: now, notice: notice{hinted: make(chan struct{})}, done: make(chan struct{})}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.shut != nil {
