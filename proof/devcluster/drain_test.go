@@ -37,6 +37,23 @@ func TestDrainAfterANotice(t *testing.T) {
 	}
 }
 
+// wantNoNewSessions asks for sessions of a node that drains.
+func wantNoNewSessions(t *testing.T, c *client) {
+	t.Helper()
+	_, err := c.query.CreateSession(testContext(t), &Ydb_Query.CreateSessionRequest{})
+	if s := status.Convert(err); s.Code() != codes.ResourceExhausted || s.Message() != textShutdown {
+		t.Errorf("new session: %v", err)
+	}
+	_, err = c.table.CreateSession(testContext(t), &Ydb_Table.CreateSessionRequest{})
+	if s := status.Convert(err); s.Code() != codes.ResourceExhausted || s.Message() != textShutdown {
+		t.Errorf("new session of the table service: %v", err)
+	}
+	e := c.execute(&Ydb_Query.ExecuteQueryRequest{Query: text("SELECT 1")})
+	if e.err != nil || e.status != Ydb.StatusIds_OVERLOADED || e.parts[0].GetIssues()[0].GetMessage() != textShutdown {
+		t.Errorf("without a session: %+v", e)
+	}
+}
+
 // What clients see of a drain, in the order of a session's life: the stream, refusals of new
 // sessions, open transactions, the soft limit, the hard one.
 func TestDrain(t *testing.T) {
@@ -63,18 +80,7 @@ func TestDrain(t *testing.T) {
 					a.ended()
 				}
 			}
-			_, err := c.query.CreateSession(testContext(t), &Ydb_Query.CreateSessionRequest{})
-			if s := status.Convert(err); s.Code() != codes.ResourceExhausted || s.Message() != textShutdown {
-				t.Errorf("new session: %v", err)
-			}
-			_, err = c.table.CreateSession(testContext(t), &Ydb_Table.CreateSessionRequest{})
-			if s := status.Convert(err); s.Code() != codes.ResourceExhausted || s.Message() != textShutdown {
-				t.Errorf("new session of the table service: %v", err)
-			}
-			e := c.execute(&Ydb_Query.ExecuteQueryRequest{Query: text("SELECT 1")})
-			if e.err != nil || e.status != Ydb.StatusIds_OVERLOADED || e.parts[0].GetIssues()[0].GetMessage() != textShutdown {
-				t.Errorf("without a session: %+v", e)
-			}
+			wantNoNewSessions(t, c)
 			if s := c.attach(unattached).next(); s.GetStatus() != Ydb.StatusIds_NOT_FOUND {
 				t.Errorf("attach of a session that closes: %v", s)
 			}

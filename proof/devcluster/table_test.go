@@ -303,7 +303,11 @@ func TestReads(t *testing.T) {
 	if total != 1000 || parts < 7 {
 		t.Errorf("%d rows in %d parts", total, parts)
 	}
+}
 
+func TestScanQueries(t *testing.T) {
+	c := dial(t, startCluster(t, nil).Node(1).Address())
+	newTableOf(t, c, 1100)
 	for mode, want := range map[Ydb_Table.ExecuteScanQueryRequest_Mode]int{
 		Ydb_Table.ExecuteScanQueryRequest_MODE_EXEC: 1100, Ydb_Table.ExecuteScanQueryRequest_MODE_EXPLAIN: 0,
 	} {

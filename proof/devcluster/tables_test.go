@@ -41,7 +41,20 @@ func TestTableSessions(t *testing.T) {
 	if state := c.attach(id).next(); state.GetStatus() != Ydb.StatusIds_BAD_REQUEST {
 		t.Errorf("attach: %v", state)
 	}
-	// The hint comes in the trailer of every call in the session from now on, which KeepAlive is not.
+	gone, err := c.table.DeleteSession(testContext(t), &Ydb_Table.DeleteSessionRequest{SessionId: id})
+	if err != nil || gone.GetOperation().GetStatus() != Ydb.StatusIds_SUCCESS {
+		t.Errorf("DeleteSession: %v, %v", gone, err)
+	}
+	alive, err = c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id})
+	if err != nil || alive.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
+		t.Errorf("KeepAlive of a deleted session: %v, %v", alive, err)
+	}
+}
+
+// A hint comes in the trailer of every call in the session from then on, which KeepAlive is not.
+func TestHintsOfTableSessions(t *testing.T) {
+	cluster := startCluster(t, nil)
+	id := dial(t, cluster.Node(1).Address()).tableSession()
 	if err := cluster.Node(1).Kick(id, Drain{Mode: DrainStreams, Limits: Default().kick()}); err != nil {
 		t.Fatal(err)
 	}
@@ -61,14 +74,6 @@ func TestTableSessions(t *testing.T) {
 		if got := trailer.Get(headerHints); len(got) != 1 || got[0] != "session-close" {
 			t.Errorf("trailer through node %d: %v", node, trailer)
 		}
-	}
-	gone, err := c.table.DeleteSession(testContext(t), &Ydb_Table.DeleteSessionRequest{SessionId: id})
-	if err != nil || gone.GetOperation().GetStatus() != Ydb.StatusIds_SUCCESS {
-		t.Errorf("DeleteSession: %v, %v", gone, err)
-	}
-	alive, err = c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id})
-	if err != nil || alive.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
-		t.Errorf("KeepAlive of a deleted session: %v, %v", alive, err)
 	}
 }
 

@@ -79,6 +79,20 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
+// endsWhole ends the supervisor, and fails if a node outlives it.
+func (p *program) endsWhole(t *testing.T) {
+	t.Helper()
+	nodes := p.nodes()
+	if err := p.terminate(); err != nil {
+		t.Errorf("exit: %v", err)
+	}
+	for _, n := range nodes {
+		if n.PID != 0 && alive(n.PID) {
+			t.Errorf("node %d outlives the supervisor", n.ID)
+		}
+	}
+}
+
 // launch starts the program and waits for its ready line.
 func launch(t testing.TB, args ...string) *program {
 	t.Helper()
@@ -287,6 +301,16 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("beyond the limit: %v, %v", r, err)
 	}
 
+	processesComeAndGo(t, p, id)
+	p.endsWhole(t)
+}
+
+// processesComeAndGo kills nodes and starts them again; id is a session of node 2.
+func processesComeAndGo(t *testing.T, p *program, id string) {
+	t.Helper()
+	nodes := p.nodes()
+	address := func(id int) string { return p.ready.Nodes[id-1].Address }
+
 	// SIGKILL, by the control API and from outside: both leave discovery everywhere.
 	p.post("/nodes/2/kill", "")
 	if alive(nodes[1].PID) {
@@ -319,16 +343,6 @@ func TestProcesses(t *testing.T) {
 	p.post("/nodes/3/stop", "")
 	if got := listed(t, address(1)); got != "1 2" {
 		t.Errorf("after stop node 1 lists %s", got)
-	}
-
-	nodes = p.nodes()
-	if err := p.terminate(); err != nil {
-		t.Errorf("exit: %v", err)
-	}
-	for _, n := range nodes {
-		if n.PID != 0 && alive(n.PID) {
-			t.Errorf("node %d outlives the supervisor", n.ID)
-		}
 	}
 }
 
@@ -390,15 +404,7 @@ func TestPausedNode(t *testing.T) {
 	p.post("/nodes/2/pause", "")
 	p.post("/nodes/2/stop", "") // ends in good order all the same
 	p.post("/nodes/3/pause", "")
-	nodes := p.nodes()
-	if err := p.terminate(); err != nil {
-		t.Errorf("exit: %v", err)
-	}
-	for _, n := range nodes {
-		if n.PID != 0 && alive(n.PID) {
-			t.Errorf("node %d outlives the supervisor", n.ID)
-		}
-	}
+	p.endsWhole(t)
 }
 
 // A stopped process does not see that its standard input ended.

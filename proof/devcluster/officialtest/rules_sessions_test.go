@@ -172,18 +172,9 @@ func TestFatalStatusesEndTheSession(t *testing.T) {
 	}
 }
 
-// The trailer of calls in a session that was asked to close says so, also those of the query service that begin and end
-// transactions. KeepAlive and ExecuteQuery say nothing.
-func TestTrailerOfClosingSessions(t *testing.T) {
-	cluster := startCluster(t, func(c *devcluster.Config) { c.Nodes = 1 })
-	var mu sync.Mutex // guards hints
-	hints := map[string]bool{}
-	note := func(method string, md metadata.MD) {
-		mu.Lock()
-		defer mu.Unlock()
-		hints[strings.TrimPrefix(method, "/Ydb.")] = slices.Contains(md.Get("x-ydb-server-hints"), "session-close")
-	}
-	db := open(t, cluster.Endpoint(), ydb.With(config.WithGrpcOptions(
+// withTrailers tells note the trailer of each call.
+func withTrailers(note func(method string, md metadata.MD)) ydb.Option {
+	return ydb.With(config.WithGrpcOptions(
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 			var md metadata.MD
 			err := invoke(ctx, method, request, response, cc, append(options, grpc.Trailer(&md))...)
@@ -194,7 +185,20 @@ func TestTrailerOfClosingSessions(t *testing.T) {
 			s, err := stream(ctx, d, cc, method, options...)
 			return &endedStream{s, func(md metadata.MD) { note(method, md) }}, err
 		}),
-	)))
+	))
+}
+
+// The trailer of calls in a session that was asked to close says so, also those of the query service that begin and end
+// transactions. KeepAlive and ExecuteQuery say nothing.
+func TestTrailerOfClosingSessions(t *testing.T) {
+	cluster := startCluster(t, func(c *devcluster.Config) { c.Nodes = 1 })
+	var mu sync.Mutex // guards hints
+	hints := map[string]bool{}
+	db := open(t, cluster.Endpoint(), withTrailers(func(method string, md metadata.MD) {
+		mu.Lock()
+		defer mu.Unlock()
+		hints[strings.TrimPrefix(method, "/Ydb.")] = slices.Contains(md.Get("x-ydb-server-hints"), "session-close")
+	}))
 	ctx := testContext(t)
 	kick := func(id string) {
 		if err := cluster.Node(1).Kick(id, devcluster.Drain{Mode: devcluster.DrainSilent, Limits: devcluster.Limits{Soft: time.Hour, Hard: time.Hour}}); err != nil {
@@ -333,21 +337,27 @@ func TestRule16SessionIDsNameANode(t *testing.T) {
 	}
 }
 
+// createLarge creates a table of rows of 256 KiB: many are more than connections take in ahead of a reader.
+func createLarge(t *testing.T, db *ydb.Driver, rows int) {
+	t.Helper()
+	execute(t, db, "CREATE TABLE large (id Uint64, v Bytes, PRIMARY KEY (id))")
+	large := make([]types.Value, rows)
+	for i := range large {
+		large[i] = types.StructValue(types.StructFieldValue("id", types.Uint64Value(uint64(i))), types.StructFieldValue("v", types.BytesValue(make([]byte, 256<<10))))
+	}
+	if err := db.Table().BulkUpsert(testContext(t), "/local/large", table.BulkUpsertDataRows(types.ListValue(large...))); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The session's id in calls that describe, change, copy, rename or read a table is not looked at: the calls run beside
 // a statement of the session, and after its end.
 func TestCallsThatIgnoreTheSession(t *testing.T) {
 	cluster := startCluster(t, nil)
 	db := open(t, cluster.Endpoint())
 	ctx := testContext(t)
-	execute(t, db, "CREATE TABLE large (id Uint64, v Bytes, PRIMARY KEY (id))")
-	const rows, size = 48, 256 << 10 // more than connections take in ahead of a reader
-	large := make([]types.Value, rows)
-	for i := range large {
-		large[i] = types.StructValue(types.StructFieldValue("id", types.Uint64Value(uint64(i))), types.StructFieldValue("v", types.BytesValue(make([]byte, size))))
-	}
-	if err := db.Table().BulkUpsert(ctx, "/local/large", table.BulkUpsertDataRows(types.ListValue(large...))); err != nil {
-		t.Fatal(err)
-	}
+	const rows = 48
+	createLarge(t, db, rows)
 	var needs error
 	err := db.Table().Do(ctx, func(ctx context.Context, s table.Session) error {
 		stream, err := s.StreamReadTable(ctx, "/local/large")

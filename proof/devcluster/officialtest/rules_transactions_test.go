@@ -144,6 +144,34 @@ func TestRefusedRequestsLeaveTheTransactionOpen(t *testing.T) {
 	}
 }
 
+// readInTransactions reads messages until the wanted number is there, and returns how many came.
+func readInTransactions(t *testing.T, db *ydb.Driver, wanted int) (read int) {
+	t.Helper()
+	ctx := testContext(t)
+	reader, err := db.Topic().StartReader("c", topicoptions.ReadTopic("topic"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for read < wanted {
+		more := 0
+		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
+			batch, err := reader.PopMessagesBatchTx(ctx, tx)
+			if more = 0; err == nil { // the client may repeat it
+				more = len(batch.Messages)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		read += more
+	}
+	if err := reader.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	return read
+}
+
 // Rule 17: session ids travel inside Topic messages as well. Whatever node takes the stream, messages
 // and offsets join the transaction, which lives on the node of its session.
 func TestRule17TransactionsWithTopics(t *testing.T) {
@@ -180,28 +208,7 @@ func TestRule17TransactionsWithTopics(t *testing.T) {
 	if got := one[uint64](t, db, "SELECT COUNT(*) FROM t"); got != 6 {
 		t.Errorf("%d rows", got)
 	}
-	reader, err := db.Topic().StartReader("c", topicoptions.ReadTopic("topic"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := 0
-	for read < 6 {
-		more := 0
-		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
-			batch, err := reader.PopMessagesBatchTx(ctx, tx)
-			if more = 0; err == nil { // the client may repeat it
-				more = len(batch.Messages)
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		read += more
-	}
-	if err := reader.Close(ctx); err != nil {
-		t.Error(err)
-	}
+	read := readInTransactions(t, db, 6)
 	d, err := db.Topic().DescribeTopicConsumer(ctx, "topic", "c", topicoptions.IncludeConsumerStats())
 	if err != nil || read != 6 || d.Partitions[0].PartitionConsumerStats.CommittedOffset != 6 {
 		t.Errorf("%d messages, %+v, %v", read, d, err)

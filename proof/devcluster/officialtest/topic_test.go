@@ -96,6 +96,36 @@ func TestTopics(t *testing.T) {
 	wantStatus(t, "a dropped topic", err, Ydb.StatusIds_SCHEME_ERROR)
 }
 
+// readAll sends what a reader reads to found, until stop is called, which waits for the reader's end.
+func readAll(ctx context.Context, t *testing.T, db *ydb.Driver, found chan<- string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	r, err := db.Topic().StartReader("c", topicoptions.ReadTopic("topic"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			m, err := r.ReadMessage(ctx)
+			if err != nil {
+				continue
+			}
+			data, _ := io.ReadAll(m)
+			found <- string(data)
+			_ = r.Commit(context.WithoutCancel(ctx), m) // fails where the partition went to another reader
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+		if err := r.Close(context.WithoutCancel(ctx)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Two readers of one consumer share the partitions, also while they come and go: nothing is
 // left out, and what is read twice is what was not committed before its partition moved.
 func TestReadersShareATopic(t *testing.T) {
@@ -108,34 +138,7 @@ func TestReadersShareATopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := make(chan string, partitions*each)
-	reader := func(ctx context.Context) func() {
-		ctx, cancel := context.WithCancel(ctx)
-		r, err := db.Topic().StartReader("c", topicoptions.ReadTopic("topic"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for ctx.Err() == nil {
-				m, err := r.ReadMessage(ctx)
-				if err != nil {
-					continue
-				}
-				data, _ := io.ReadAll(m)
-				found <- string(data)
-				_ = r.Commit(context.WithoutCancel(ctx), m) // fails where the partition went to another reader
-			}
-		}()
-		return func() {
-			cancel()
-			<-done
-			if err := r.Close(context.WithoutCancel(ctx)); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	first := reader(ctx)
+	first := readAll(ctx, t, db, found)
 	var want, got []string
 	for i := range each {
 		for p := range partitions {
@@ -144,7 +147,7 @@ func TestReadersShareATopic(t *testing.T) {
 			write(t, db, "topic", []string{data}, topicoptions.WithWriterPartitionID(int64(p)))
 		}
 		if i == each/2 {
-			defer reader(ctx)()
+			defer readAll(ctx, t, db, found)()
 		}
 	}
 	seen := map[string]bool{}
