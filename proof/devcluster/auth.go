@@ -89,8 +89,8 @@ func (t *tickets) check(ticket string) (string, error) {
 }
 
 // authenticate checks the ticket of a client's call, and its database if it has a ticket or
-// needs one. An empty one counts as none. The call ends before any service sees it, whatever
-// its method, if the cluster does not have the database, or if tickets are enforced and its is not valid.
+// needs one. An empty ticket counts as none. Whatever its method, the call ends before any service
+// sees it if the cluster does not have the database, or if tickets are enforced and its ticket is not valid.
 func (c *call) authenticate() error {
 	if c.from || c.method.name == loginMethod {
 		return nil

@@ -12,7 +12,7 @@ import (
 )
 
 // frame is one gRPC message as it came, for calls that are passed on undecoded.
-// Its holder frees it.
+// The code that has a frame frees it.
 type frame struct{ data mem.BufferSlice }
 
 func (f *frame) free() {

@@ -22,7 +22,7 @@ func listEndpoints(c *call, r *Ydb_Discovery.ListEndpointsRequest) (proto.Messag
 	result := &Ydb_Discovery.ListEndpointsResult{SelfLocation: c.location, PileStates: c.pileStates()}
 	members := slices.DeleteFunc(slices.Clone(c.topology.members()), func(m member) bool { return !m.Listed })
 	if c.config.Endpoints == EndpointsMerged && len(members) > 0 {
-		// The server shuffles them. In turn, the id changes with every answer.
+		// The server shuffles the entries. Here they take turns, so that the id changes with every answer.
 		first := int(c.listings.Add(1) % uint64(len(members)))
 		members = slices.Concat(members[first:], members[:first])
 	}

@@ -92,7 +92,7 @@ func (p *peers) close() {
 // What a node waits at most for the answer of another one: see call.unanswered.
 const (
 	statementTimer = 5 * time.Minute // of calls on a session, unless the client's operation_timeout is shorter
-	pingTimer      = 5 * time.Second // of those that make a session or ask whether it is there
+	pingTimer      = 5 * time.Second // of calls that make a session or ask whether it is there
 )
 
 // forward sends the call to the node that owns its session and passes the

@@ -66,7 +66,8 @@ func TestHopDelay(t *testing.T) {
 	}
 }
 
-// What the network takes, by who calls whom: the distance of clients counts once, also of a call that goes on to another node.
+// What the network takes between clients and nodes, and between nodes. The distance of
+// clients counts once, also of a call that goes on to another node.
 func TestDistances(t *testing.T) {
 	const far = time.Hour // what is not to wait would not come back
 	cluster := startCluster(t, func(c *Config) { c.Locations = []string{"a", "a", "b"}; c.HopDelay = far })

@@ -205,13 +205,13 @@ type call struct {
 	from    bool        // another node sent it on
 	user    string      // "" if anonymous
 	script  script      // faults that concern its answers
-	inside  *session    // that it runs in, or would have run in; nil: none
+	inside  *session    // session that the call runs in, or would have run in; nil: none
 	request proto.Message
 
 	anonymous error // why the call has no user; nil: it has one, or another node looked
 
 	warnings []*Ydb_Issue.IssueMessage // for the operation that answers
-	cost     *Ydb.CostInfo             // the same; nil: nothing
+	cost     *Ydb.CostInfo             // for the operation that answers; nil: it tells no cost
 }
 
 // serve handles every RPC: it counts, checks the ticket, plays the faults, sends

@@ -81,14 +81,14 @@ type session struct {
 	ended    bool
 	open     map[string]*engine.Tx
 	idle     *time.Timer // ends a session that nobody uses; nil for an implicit one
-	visit
+	callInside
 	notice
 
 	done chan struct{} // closed when the session ended
 }
 
-// visit is the call inside a session.
-type visit struct {
+// callInside is the call inside a session.
+type callInside struct {
 	busy     bool
 	cancel   context.CancelCauseFunc // of the call; nil if none is inside
 	cleaning *time.Timer             // ends the rest of a call that was answered; nil: there is none
@@ -363,7 +363,7 @@ type sessions struct {
 
 	mu       sync.RWMutex // guards the fields below
 	byID     map[string]*session
-	implicit map[*session]struct{} // those that the node made for calls without one
+	implicit map[*session]struct{} // sessions that the node made for calls without one
 	limit    int
 	shut     *refusal      // answer to new sessions; nil while they are welcome
 	evicted  *session      // the newest that was asked to go for the limit; nil: none

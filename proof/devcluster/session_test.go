@@ -52,7 +52,7 @@ func TestASessionCleansUpAfterATimeout(t *testing.T) {
 	}
 }
 
-// What tells whether a session is at rest: not KeepAlive, while a stream is attached.
+// KeepAlive does not tell whether a session is idle while a stream is attached to it.
 func TestAnAttachedSessionIsNeverReady(t *testing.T) {
 	a := dial(t, startCluster(t, nil).Node(1).Address()).open()
 	r, err := a.c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: a.id})

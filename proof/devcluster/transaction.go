@@ -108,8 +108,8 @@ func tableControl(c *Ydb_Table.TransactionControl) (txControl, error) {
 	return out, nil
 }
 
-// errNoMode is what a session says to a transaction without a mode, which the table service lets
-// through to it.
+// errNoMode is the answer of a session to a transaction without a mode. The table service
+// lets such a transaction through.
 func errNoMode() error { return fail(Ydb.StatusIds_INTERNAL_ERROR, "tx_mode not set") }
 
 // tableMode is queryMode for the table service's message, read in the session.

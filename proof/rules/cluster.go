@@ -46,13 +46,13 @@ type Target struct {
 type Cluster struct {
 	target Target
 	first  *node   // the target's own address
-	nodes  []*node // those of discovery
+	nodes  []*node // at the addresses that discovery lists
 	listed *Ydb_Discovery.ListEndpointsResult
 }
 
 // node is a connection to one address.
 type node struct {
-	id        uint32 // that discovery gives; of first 0
+	id        uint32 // as discovery lists it; 0 of first
 	address   string
 	conn      *grpc.ClientConn
 	query     Ydb_Query_V1.QueryServiceClient

@@ -66,7 +66,7 @@ func Open(path string) (*DB, error) {
 func (db *DB) Close() error { return db.store.Close() }
 
 // Hold keeps this process from writing until release is called, which must be once.
-// Close waits for that.
+// Close waits until it was called.
 func (db *DB) Hold(ctx context.Context) (release func(), err error) { return db.store.Hold(ctx) }
 
 // Begin opens a transaction. Its snapshot is taken when it first touches a table.

@@ -49,7 +49,7 @@ func TestCompilesOnceForCallsAtATime(t *testing.T) {
 }
 
 // A thousand calls with other values compile once; other types, another text or another
-// cache compile anew.
+// cache compile again.
 func TestCompilesOncePerTextAndTypes(t *testing.T) {
 	db := sampleDB(t, "")
 	cache := NewPlanCache(10)

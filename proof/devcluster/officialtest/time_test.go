@@ -93,7 +93,7 @@ func TestIdleTableSessions(t *testing.T) {
 	}, ydb.WithSessionPoolIdleThreshold(0))
 }
 
-// Rule 19 again: the client reads the expiry of its ticket and logs in anew.
+// Rule 19 again: the client reads the expiry of its ticket and logs in again.
 func TestRule19TicketsExpire(t *testing.T) {
 	users := func(c *devcluster.Config) { c.Users, c.TicketLife = map[string]string{"root": "1234"}, time.Hour }
 	inBubble(t, users, func(t *testing.T, _ *devcluster.Cluster, db *ydb.Driver) {

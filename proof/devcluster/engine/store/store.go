@@ -32,8 +32,8 @@ const (
 	infiniteTo = "\xff"           // greater than every key: keys begin with 0 or 1
 )
 
-// ErrSnapshotLost says that the process was silent for so long (stopped, starved) that
-// rows of its snapshots may be gone.
+// ErrSnapshotLost says that rows of the process's snapshots may be gone: it was silent (stopped,
+// starved) for longer than others keep them.
 var ErrSnapshotLost = errors.New("store: the snapshot is too old")
 
 // ErrUndetermined says that a commit failed in a way that leaves open whether it happened.

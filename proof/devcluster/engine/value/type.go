@@ -175,7 +175,7 @@ func (t *Type) Equal(o *Type) bool { return t == o || t.text == o.text }
 func (t *Type) Primitive() bool { return t.Kind < lastPrimitive }
 
 // TooLarge reports whether the type nests deeper than MaxDepth or takes more than MaxText
-// bytes to write. Who builds types step by step must ask before the next step.
+// bytes to write. Code that builds types step by step must ask before the next step.
 func (t *Type) TooLarge() bool { return t.depth > MaxDepth || len(t.text) > MaxText }
 
 // OptionalOf returns Optional<t>.
