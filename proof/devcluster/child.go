@@ -192,7 +192,7 @@ func awaitReady(ctx context.Context, stdout io.ReadCloser) (Ready, error) {
 	return ready, nil
 }
 
-// wait notices the end of a process, also one that nobody here asked for.
+// wait notices the end of a process, also one that the supervisor did not ask for.
 func (c *child) wait(p *process) {
 	err := p.cmd.Wait()
 	_ = p.stdin.Close() // Wait closed it
@@ -249,7 +249,7 @@ func (c *child) stop(ctx context.Context) {
 		c.state = Stopped
 	}
 	c.mu.Unlock()
-	c.supervisor.publish(ctx) // the others first: nobody is sent there any more
+	c.supervisor.publish(ctx) // before it ends, so that discovery sends no client there
 	c.end(Stopped)
 }
 
@@ -277,7 +277,7 @@ func (c *child) start(ctx context.Context) error {
 		if _, answered := errors.AsType[*RequestError](err); answered {
 			return err
 		}
-		select { // somebody else may have killed it just now
+		select { // another process may have killed it just now
 		case <-p.exited:
 		case <-ctx.Done():
 			return err

@@ -59,7 +59,7 @@ func Start(config Config) (*Cluster, error) {
 	if len(config.Piles) > 0 {
 		c.piles.Store(&config.Piles)
 	}
-	c.publishLocked() // nobody else has c yet
+	c.publishLocked() // no other goroutine has c yet
 	if err := c.start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("devcluster: %w", err), c.Close())
 	}
@@ -244,7 +244,7 @@ func (c *Cluster) Close() error {
 		err = c.control.close(context.Background())
 	}
 	c.watches.stop()
-	c.held.letGo() // whoever held it is gone
+	c.held.letGo() // the processes that held it are gone
 	var ending sync.WaitGroup
 	for _, n := range nodes {
 		ending.Go(n.retire)

@@ -154,7 +154,7 @@ func (c Config) listen(address string) (net.Listener, error) {
 }
 
 // listenLow listens on a port below those that the kernel gives away: a node that is down
-// comes back at its address, which nobody takes meanwhile. It returns nil if it found none.
+// comes back at its address, which no other program gets meanwhile. It returns nil if it found none.
 func listenLow(host string) net.Listener {
 	const first, last = 10000, 30000
 	for range 20 {

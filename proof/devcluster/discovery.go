@@ -63,7 +63,7 @@ func splitAddress(address string) (string, uint32, error) {
 }
 
 // whoAmI names the user of the call's ticket. The server fails it for a ticket that
-// names nobody, also where it accepts such tickets.
+// names no user, also where it accepts such tickets.
 func whoAmI(c *call, _ *Ydb_Discovery.WhoAmIRequest) (proto.Message, error) {
 	if c.anonymous != nil {
 		return nil, fail(Ydb.StatusIds_GENERIC_ERROR, "%v", c.anonymous)

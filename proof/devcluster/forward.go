@@ -144,7 +144,7 @@ func (c *call) unanswered(owner uint32, request proto.Message, err error) error 
 	switch request.(type) {
 	case *Ydb_Query.AttachSessionRequest: // the stream ends with the connection of the nodes
 		return c.hopFailed(owner, err, false)
-	case *Ydb_Query.DeleteSessionRequest, *Ydb_Table.DeleteSessionRequest: // nobody waits for the owner
+	case *Ydb_Query.DeleteSessionRequest, *Ydb_Table.DeleteSessionRequest: // the client does not wait for the owner
 		return c.hopFailed(owner, err, false)
 	case *Ydb_Query.CreateSessionRequest, *Ydb_Table.CreateSessionRequest, *Ydb_Table.KeepAliveRequest:
 		timer = pingTimer

@@ -54,7 +54,8 @@ type Fault struct {
 	Node  uint32    `json:"node,omitempty"`  // 0: all nodes
 	Share float64   `json:"share"`           // of the calls, 0 to 1
 
-	// Of Quota: the wait before the refusal; of HotShard and ShardBusy: how long BulkUpsert waits before it tries again; of Late: when the rows are written.
+	// Quota: the wait before the refusal. HotShard and ShardBusy: the wait of BulkUpsert
+	// before it tries again. Late: the time until the rows are written.
 	Delay  duration `json:"delay,omitzero"`
 	Status string   `json:"status,omitempty"` // of Late: the answer, named as in Errors; "": UNAVAILABLE
 }
@@ -380,7 +381,7 @@ func (c *call) writeLate(f Fault, write func(context.Context) error) error {
 			return
 		}
 		if time.Now().Before(until) {
-			_ = write(context.WithoutCancel(c.ctx)) // nobody hears of it
+			_ = write(context.WithoutCancel(c.ctx)) // the call has ended: its outcome is not reported
 		}
 	})
 	return answer

@@ -78,7 +78,7 @@ func createQuerySession(c *call, _ *Ydb_Query.CreateSessionRequest) (*Ydb_Query.
 }
 
 // createSession makes a session. One whose client has gone meanwhile, or has no time left, is
-// deleted: nobody will hear of it.
+// deleted: no client will use it.
 func (c *call) createSession(query bool) (*session, error) {
 	if err := c.noSession(); err != nil {
 		return nil, err

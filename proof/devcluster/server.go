@@ -232,7 +232,7 @@ func (s *server) serve(_ any, stream grpc.ServerStream) error {
 	if cut, ok := errors.AsType[*transportError](context.Cause(c.ctx)); ok && err != nil { // the node went away
 		err = cut
 	}
-	if ended := stream.Context().Err(); err != nil && ended != nil { // nobody listens
+	if ended := stream.Context().Err(); err != nil && ended != nil { // the client is gone
 		err = &transportError{status.FromContextError(ended).Err()}
 	}
 	if _, ok := errors.AsType[*transportError](err); ok || err == nil {
@@ -319,7 +319,7 @@ func errUnsupported(m *method) error {
 	return fail(Ydb.StatusIds_UNSUPPORTED, "%s is not supported", m.name)
 }
 
-// transportError ends a call without an answer: there is nobody to tell, or the
+// transportError ends a call without an answer: the client is gone, or the
 // transport is to fail.
 type transportError struct{ error }
 
@@ -362,8 +362,8 @@ func (c *call) owner(request proto.Message) (uint32, error) {
 	return owner, nil
 }
 
-// sessionOf is the id of the session that a request belongs to, or "". Some requests have one that nobody
-// looks at: any node serves them, whatever the session does, and whether it is there or not.
+// sessionOf is the id of the session that a request belongs to, or "". Some requests have one that no node
+// looks at: each node serves them, whatever the session does, and whether it is there or not.
 func sessionOf(request proto.Message) string {
 	switch r := request.(type) {
 	case *Ydb_Table.DescribeTableRequest, *Ydb_Table.CreateTableRequest, *Ydb_Table.AlterTableRequest, *Ydb_Table.DropTableRequest,

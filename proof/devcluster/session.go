@@ -80,7 +80,7 @@ type session struct {
 	attached bool
 	ended    bool
 	open     map[string]*engine.Tx
-	idle     *time.Timer // ends a session that nobody uses; nil for an implicit one
+	idle     *time.Timer // ends a session that is not used; nil for an implicit one
 	callInside
 	notice
 

@@ -41,7 +41,7 @@ func (g *group) wakeLocked() {
 	}
 }
 
-// deal says who should have the partition: the sessions that want it in turn. nil if nobody does.
+// dealLocked returns the session that should have the partition: those that want it, in turn. nil: none wants it.
 func (g *group) dealLocked(partition int64) *reader {
 	var want []*reader
 	for _, r := range g.members {
@@ -200,7 +200,7 @@ func streamRead(c *call, request proto.Message) error {
 	return s.run(id)
 }
 
-// key names who shares the topic's partitions with this session: without a consumer nobody.
+// key names the sessions that share the topic's partitions with this one. Without a consumer there are none.
 func (s *readStream) key(r *reader, id string) groupKey {
 	if s.consumer == "" {
 		return groupKey{r.topic.Path, "\x00" + id}

@@ -45,7 +45,7 @@ func (c *call) trace() func(Ydb.StatusIds_StatusCode, error) {
 	}
 	ctx := w3c.Extract(c.ctx, headerCarrier(c.header))
 	if c.method.short == "ListEndpoints" && !trace.SpanContextFromContext(ctx).IsValid() {
-		return func(Ydb.StatusIds_StatusCode, error) {} // every client asks every few seconds; nobody wants to read that
+		return func(Ydb.StatusIds_StatusCode, error) {} // each client asks every few seconds, of which a span tells nothing
 	}
 	ctx, span := c.tracer.Start(ctx, c.method.short, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
 		attribute.String("db.system.name", "ydb"),

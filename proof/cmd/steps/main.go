@@ -1,5 +1,6 @@
-// Command steps runs the tests of packages that count steps (package proof/stepcount): it puts a counter into every basic block of their
-// sources, in copies that an overlay of the go command shows in their place, and runs go test with the build tag steps.
+// Command steps runs the tests of packages that count steps (package proof/stepcount). It puts a counter into every
+// basic block of their sources, in copies that an overlay of the go command shows in their place. Then it runs go test
+// with the build tag steps.
 //
 //	go run ./proof/cmd/steps ./internal/yql ./internal/h2
 package main

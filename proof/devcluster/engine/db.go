@@ -27,7 +27,7 @@ type DB struct {
 // bell tells those who wait that something happened.
 type bell struct {
 	mu sync.Mutex    // guards c
-	c  chan struct{} // closed by the next tell; nil if nobody waits
+	c  chan struct{} // closed by the next tell; nil: there is no waiter
 }
 
 func (b *bell) wait() <-chan struct{} {

@@ -118,7 +118,7 @@ func (db *DB) Describe(ctx context.Context, p string) (Entry, error) {
 }
 
 // CountRows returns how many rows the table at the absolute path has; it stops at a
-// million, beyond which nobody needs to be exact.
+// million.
 func (db *DB) CountRows(ctx context.Context, path string) (uint64, error) {
 	t, err := db.tableAt(ctx, path)
 	if err != nil {

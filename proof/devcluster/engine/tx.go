@@ -368,7 +368,7 @@ func (tx *Tx) check(w *store.Writer) error {
 	}
 	since := tx.snapshot.Version
 	if since+1 == w.Version() {
-		return nil // nobody wrote anything
+		return nil // nothing was written since the snapshot
 	}
 	if tx.mode == SnapshotRW {
 		for id, tw := range tx.writes {
