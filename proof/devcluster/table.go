@@ -302,12 +302,12 @@ func executeSchemeQuery(c *call, r *Ydb_Table.ExecuteSchemeQueryRequest) (proto.
 
 func bulkUpsert(c *call, r *Ydb_Table.BulkUpsertRequest) (proto.Message, error) {
 	c.counters.statements.Add(1)
+	if r.GetArrowBatchSettings() != nil {
+		return nil, fail(Ydb.StatusIds_UNSUPPORTED, "a bulk upsert in Arrow format is not supported")
+	}
 	write := func(ctx context.Context, between engine.Between) error {
-		switch format := r.GetDataFormat().(type) {
-		case *Ydb_Table.BulkUpsertRequest_CsvSettings:
-			return c.db.BulkUpsertCSV(ctx, r.GetTable(), format.CsvSettings, r.GetData(), between)
-		case *Ydb_Table.BulkUpsertRequest_ArrowBatchSettings:
-			return c.db.BulkUpsertArrow(ctx, r.GetTable(), format.ArrowBatchSettings.GetSchema(), r.GetData(), between)
+		if r.GetCsvSettings() != nil {
+			return c.db.BulkUpsertCSV(ctx, r.GetTable(), r.GetCsvSettings(), r.GetData(), between)
 		}
 		return c.db.BulkUpsert(ctx, r.GetTable(), r.GetRows(), between)
 	}

@@ -63,7 +63,7 @@ func unitsOfRows(set *Ydb.ResultSet) uint64 {
 	return max(1, uint64(len(set.GetRows())), times(bytes, unitRead))
 }
 
-// unitsOfBulk is what a bulk upsert costs: half a unit for each 1 KiB of each row, of CSV and Arrow for
+// unitsOfBulk is what a bulk upsert costs: half a unit for each 1 KiB of each row, of CSV for
 // each 1 KiB of all.
 func unitsOfBulk(r *Ydb_Table.BulkUpsertRequest) uint64 {
 	parts := times(uint64(len(r.GetData())), unitWrite)
