@@ -142,6 +142,47 @@ func TestMisspeltTokensAreHidden(t *testing.T) {
 	}
 }
 
+// tokenCall is a call of a method with tokens of the sidecar.
+type tokenCall struct {
+	*house
+	conn    *grpc.ClientConn
+	mode    string
+	method  *protocol.Method
+	id      string // of a session; "": none
+	request []byte
+	secret  string
+}
+
+// isRejected checks that the call comes to no node with a wrong token.
+func (x *tokenCall) isRejected(t *testing.T, values []string, want string) {
+	answer, err := callAny(t, x.conn, x.method.Path, values, x.request)
+	if text := string(answer) + fmt.Sprint(err); !strings.Contains(text, want) {
+		t.Errorf("%s, session %q, %q: %q, %v", x.method.Path, x.id, values, answer, err)
+	}
+	if heads := x.encodings.take(); len(heads) > 0 {
+		t.Errorf("%s, session %q: a call with %q came to a node: %v", x.method.Path, x.id, values, heads)
+	}
+}
+
+// isHidden checks that the call is served with the right token, and that no node sees it.
+func (x *tokenCall) isHidden(t *testing.T, right []string) {
+	answer, err := callAny(t, x.conn, x.method.Path, right, x.request)
+	if text := string(answer) + fmt.Sprint(err); strings.Contains(text, "token") {
+		t.Errorf("%s, session %q: the right token: %q, %v", x.method.Path, x.id, answer, err)
+	}
+	heads := x.encodings.take()
+	if x.mode == ModePassthrough && len(heads) == 0 && x.method != listEndpointsMethod {
+		t.Errorf("%s, session %q: the call came to no node: %q, %v", x.method.Path, x.id, answer, err)
+	}
+	for _, head := range heads {
+		for name, values := range head {
+			if name == "authorization" || strings.Contains(strings.Join(values, " "), x.secret) {
+				t.Errorf("%s, session %q: a node got %s: %q", x.method.Path, x.id, name, values)
+			}
+		}
+	}
+}
+
 // Every method in every mode takes an app's token, wherever in the headers it stands, rejects one that no app has, and
 // two that differ, and shows none to the nodes.
 func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
@@ -169,14 +210,7 @@ func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := newHouseOf(t, all, func(c *Config, _ *pool.Config) { c.Mode = mode })
-			addr, nodes := h.addr, []*encodings{&h.encodings}
-			seen := func() (heads []metadata.MD) {
-				for _, n := range nodes {
-					heads = append(heads, n.take()...)
-				}
-				return heads
-			}
-			conn := dial(t, addr)
+			conn := dial(t, h.addr)
 			for i, m := range protocol.All() {
 				ids := []string{""}
 				if m.Session != nil {
@@ -198,31 +232,11 @@ func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
 							request = h2.AppendField(nil, number, request)
 						}
 					}
+					x := tokenCall{house: h, conn: conn, mode: mode, method: m, id: id, request: request, secret: secret}
 					for _, wrong := range wrongs {
-						answer, err := callAny(t, conn, m.Path, wrong.values, request)
-						if text := string(answer) + fmt.Sprint(err); !strings.Contains(text, wrong.want) {
-							t.Errorf("%s, session %q, %q: %q, %v", m.Path, id, wrong.values, answer, err)
-						}
-						if heads := seen(); len(heads) > 0 {
-							t.Errorf("%s, session %q: a call with %q came to a node: %v", m.Path, id, wrong.values, heads)
-						}
+						x.isRejected(t, wrong.values, wrong.want)
 					}
-					right := rights[(i+j)%len(rights)]
-					answer, err := callAny(t, conn, m.Path, right, request)
-					if text := string(answer) + fmt.Sprint(err); strings.Contains(text, "token") {
-						t.Errorf("%s, session %q: the right token: %q, %v", m.Path, id, answer, err)
-					}
-					heads := seen()
-					if mode == ModePassthrough && len(heads) == 0 && m != listEndpointsMethod {
-						t.Errorf("%s, session %q: the call came to no node: %q, %v", m.Path, id, answer, err)
-					}
-					for _, head := range heads {
-						for name, values := range head {
-							if name == "authorization" || strings.Contains(strings.Join(values, " "), secret) {
-								t.Errorf("%s, session %q: a node got %s: %q", m.Path, id, name, values)
-							}
-						}
-					}
+					x.isHidden(t, rights[(i+j)%len(rights)])
 				}
 				if len(ids) > 2 { // a virtual session may keep one of the few server sessions
 					if _, err := callAny(t, conn, protocol.QueryService+"DeleteSession", right, h2.AppendField(nil, 1, []byte(ids[2]))); err != nil {
@@ -362,6 +376,15 @@ func TestConsumedUnitsOfApps(t *testing.T) {
 	}
 }
 
+// namedPools are the apps that have pools; "": the pool without a name.
+func (h *house) namedPools() (list []string) {
+	for _, p := range h.server.State().Virtual.Pools {
+		list = append(list, p.App)
+	}
+	slices.Sort(list)
+	return list
+}
+
 // An app that came when as many as may be had sessions of their own gets some when another one's are gone,
 // on the connection that it has.
 func TestNamesThatComeFree(t *testing.T) {
@@ -379,19 +402,12 @@ func TestNamesThatComeFree(t *testing.T) {
 			t.Fatalf("%s: %v, %v", app, st, err)
 		}
 	}
-	named := func() (list []string) {
-		for _, p := range h.server.State().Virtual.Pools {
-			list = append(list, p.App)
-		}
-		slices.Sort(list)
-		return list
-	}
 	first, second := h.guest("first"), h.guest("second")
 	call(first, "one")
 	for range 3 {
 		call(second, "two")
 	}
-	if got := named(); !slices.Equal(got, []string{"", "one"}) {
+	if got := h.namedPools(); !slices.Equal(got, []string{"", "one"}) {
 		t.Errorf("pools of the apps %q; want one, and one without a name", got)
 	}
 	if n := h.server.State().Virtual.Unnamed; n != 1 {
@@ -403,23 +419,23 @@ func TestNamesThatComeFree(t *testing.T) {
 	h.eventually("the pool of the first app is swept away", func() string { // the end of its call may have to come
 		now = now.Add(time.Hour)
 		h.server.identities.Sweep(now)
-		if slices.Contains(named(), "one") {
+		if slices.Contains(h.namedPools(), "one") {
 			return "it is there"
 		}
 		return ""
 	})
 	call(second, "two")
-	if got := named(); !slices.Equal(got, []string{"", "two"}) {
+	if got := h.namedPools(); !slices.Equal(got, []string{"", "two"}) {
 		t.Errorf("pools of the apps %q; want two, and the one without a name", got)
 	}
 	call(first, "one")
-	if got := named(); !slices.Equal(got, []string{"", "two"}) {
+	if got := h.namedPools(); !slices.Equal(got, []string{"", "two"}) {
 		t.Errorf("pools of the apps %q; want two, and the one without a name", got)
 	}
 	unnamed := h.server.State().Virtual.Unnamed
 	most.Store(2)
 	call(first, "one")
-	if got := named(); !slices.Equal(got, []string{"", "one", "two"}) {
+	if got := h.namedPools(); !slices.Equal(got, []string{"", "one", "two"}) {
 		t.Errorf("pools of the apps %q; want one and two, too, where more are allowed", got)
 	}
 	if n := h.server.State().Virtual.Unnamed; n != unnamed || n > 2 {

@@ -58,6 +58,15 @@ func (d *detoured) nothingLeft() {
 	})
 }
 
+// lostOwner is a call whose owner dies, and what its client is told.
+type lostOwner struct {
+	name  string
+	call  func(*detoured) (Ydb.StatusIds_StatusCode, string, error)
+	stuck bool
+	want  Ydb.StatusIds_StatusCode
+	text  string
+}
+
 // The owner dies after the call has reached it: the node that forwards it never answers.
 func TestACallAroundALostOwnerEnds(t *testing.T) {
 	text := func(issues []*Ydb_Issue.IssueMessage) string {
@@ -77,13 +86,7 @@ func TestACallAroundALostOwnerEnds(t *testing.T) {
 			return part.GetStatus(), text(part.GetIssues()), err
 		}
 	}
-	for _, c := range []struct {
-		name  string
-		call  func(*detoured) (Ydb.StatusIds_StatusCode, string, error)
-		stuck bool
-		want  Ydb.StatusIds_StatusCode
-		text  string
-	}{
+	for _, c := range []lostOwner{
 		{"statement", statement("hang", false), false, Ydb.StatusIds_UNAVAILABLE, "nothing of it was kept"},
 		{"statement_too_long_to_be_looked_at_first", statement("hang "+strings.Repeat("x", 1<<20), false), false, 0, "left the cluster"},
 		{"statement_that_commits", statement("hang", true), false, Ydb.StatusIds_UNDETERMINED, "may have been executed"},
@@ -98,55 +101,60 @@ func TestACallAroundALostOwnerEnds(t *testing.T) {
 	} {
 		for _, listed := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/listed_%t", c.name, listed), func(t *testing.T) {
-				t.Parallel()
-				limit := time.Hour
-				if listed {
-					limit = time.Second
-				}
-				d := newDetoured(t, limit)
-				d.mu.Lock()
-				d.stuck = c.stuck
-				d.mu.Unlock()
-				type end struct {
-					status Ydb.StatusIds_StatusCode
-					text   string
-					err    error
-				}
-				done := make(chan end, 1)
-				go func() {
-					st, text, err := c.call(d)
-					done <- end{st, text, err}
-				}()
-				var got end
-				select {
-				case <-d.hung:
-					if !listed {
-						var left []cluster.Node
-						for _, n := range d.router.View().Nodes {
-							if n.ID != d.owner {
-								left = append(left, n.Node)
-							}
-						}
-						d.router.SetTopology(cluster.NewTopology(left, ""))
-					}
-					got = <-done
-				case got = <-done: // late, on a loaded machine
-				}
-				if got.err != nil || c.want != 0 && got.status != c.want || !strings.Contains(got.text, c.text) {
-					t.Errorf("it ended with %v, %q, %v; want %v, %q", got.status, got.text, got.err, c.want, c.text)
-				}
-				d.nothingLeft()
-				judge := d.server.deps.Judge.(brokenJudge).outcomes
-				judge.mu.Lock()
-				all := slices.Clone(judge.all)
-				judge.mu.Unlock()
-				if slices.ContainsFunc(all, func(o cluster.Outcome) bool { return o.Blame == cluster.BlameTransport }) {
-					t.Errorf("reported %v; want nobody blamed", all)
-				}
-				d.s.must(success, "select", nil)
+				c.ends(t, listed)
 			})
 		}
 	}
+}
+
+// ends checks the end of the call. listed: the owner stays listed.
+func (c lostOwner) ends(t *testing.T, listed bool) {
+	t.Parallel()
+	limit := time.Hour
+	if listed {
+		limit = time.Second
+	}
+	d := newDetoured(t, limit)
+	d.mu.Lock()
+	d.stuck = c.stuck
+	d.mu.Unlock()
+	type end struct {
+		status Ydb.StatusIds_StatusCode
+		text   string
+		err    error
+	}
+	done := make(chan end, 1)
+	go func() {
+		st, text, err := c.call(d)
+		done <- end{st, text, err}
+	}()
+	var got end
+	select {
+	case <-d.hung:
+		if !listed {
+			var left []cluster.Node
+			for _, n := range d.router.View().Nodes {
+				if n.ID != d.owner {
+					left = append(left, n.Node)
+				}
+			}
+			d.router.SetTopology(cluster.NewTopology(left, ""))
+		}
+		got = <-done
+	case got = <-done: // late, on a loaded machine
+	}
+	if got.err != nil || c.want != 0 && got.status != c.want || !strings.Contains(got.text, c.text) {
+		t.Errorf("it ended with %v, %q, %v; want %v, %q", got.status, got.text, got.err, c.want, c.text)
+	}
+	d.nothingLeft()
+	judge := d.server.deps.Judge.(brokenJudge).outcomes
+	judge.mu.Lock()
+	all := slices.Clone(judge.all)
+	judge.mu.Unlock()
+	if slices.ContainsFunc(all, func(o cluster.Outcome) bool { return o.Blame == cluster.BlameTransport }) {
+		t.Errorf("reported %v; want nobody blamed", all)
+	}
+	d.s.must(success, "select", nil)
 }
 
 // A call around its owner that gets its answer is like any other, however slowly the answer comes.

@@ -214,6 +214,20 @@ func (n *queryNode) run(ctx context.Context, s *server, text string) (Ydb.Status
 	return Ydb.StatusIds_SUCCESS, nil
 }
 
+// endLate sends the last part of an answer, of which the first had the transaction.
+func (n *queryNode) endLate(s *server, tx, ends string, out Ydb_Query_V1.QueryService_ExecuteQueryServer) error {
+	<-n.proceed
+	if strings.HasPrefix(ends, "ABORTED") {
+		n.finish(s, tx)
+	}
+	last := new(Ydb_Query.ExecuteQueryResponsePart)
+	if name, none := strings.CutSuffix(ends, " and none"); none {
+		ends, last.TxMeta = name, new(Ydb_Query.TransactionMeta)
+	}
+	last.Status = Ydb.StatusIds_StatusCode(Ydb.StatusIds_StatusCode_value[ends])
+	return out.Send(last)
+}
+
 func (n *queryNode) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, out Ydb_Query_V1.QueryService_ExecuteQueryServer) error {
 	control := r.GetTxControl()
 	s, client, st := n.enter(out.Context(), r.GetSessionId(), control.GetTxId())
@@ -252,16 +266,7 @@ func (n *queryNode) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, out Ydb_Query
 		return err
 	}
 	if early {
-		<-n.proceed
-		if strings.HasPrefix(ends, "ABORTED") {
-			n.finish(s, tx)
-		}
-		last := new(Ydb_Query.ExecuteQueryResponsePart)
-		if name, none := strings.CutSuffix(ends, " and none"); none {
-			ends, last.TxMeta = name, new(Ydb_Query.TransactionMeta)
-		}
-		last.Status = Ydb.StatusIds_StatusCode(Ydb.StatusIds_StatusCode_value[ends])
-		return out.Send(last)
+		return n.endLate(s, tx, ends, out)
 	}
 	if r.GetQueryContent().GetText() == "half" {
 		return status.Error(codes.Internal, "broken")

@@ -127,7 +127,24 @@ func BenchmarkLendInShards(b *testing.B) {
 	})
 }
 
+// openSessions has a pool open sessions for all processors.
+func openSessions(b testing.TB, p *pool.Pool) {
+	var grants []pool.Grant
+	for range 2 * runtime.GOMAXPROCS(0) {
+		g, err := p.Acquire(b.Context(), pool.Ask{Class: pool.Normal})
+		if err != nil {
+			b.Fatal(err)
+		}
+		grants = append(grants, g)
+	}
+	for _, g := range grants {
+		p.Release(g.Session)
+	}
+}
+
 // lending returns what makes shards, each of which runs statements of one client on one session.
+//
+// Long: all that it sets up is used by the step that is measured.
 func lending(b testing.TB) (shard func(int) (once func())) {
 	back := &backend{sessions: map[string]*server{}}
 	p := pool.New(pool.Default(), back, nil)
@@ -144,17 +161,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var grants []pool.Grant
-	for range 2 * runtime.GOMAXPROCS(0) {
-		g, err := p.Acquire(b.Context(), pool.Ask{Class: pool.Normal})
-		if err != nil {
-			b.Fatal(err)
-		}
-		grants = append(grants, g)
-	}
-	for _, g := range grants {
-		p.Release(g.Session)
-	}
+	openSessions(b, p)
 	b.Cleanup(func() {
 		if st := vs.State(ts); st.InDoubt > 0 || st.Bound > 0 || st.Borrowed == 0 {
 			b.Errorf("%+v", st)

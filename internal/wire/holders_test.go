@@ -150,17 +150,20 @@ func (o *holder) read() {
 	}
 }
 
+// heldMemory is what some clients have held.
+type heldMemory struct {
+	path     string
+	headers  []string
+	holders  int
+	size     int
+	trickles bool
+	status   string // 8: nothing of the message has gone to a node
+}
+
 // What is held of the messages of some clients is charged to them: answers of others, over YDB's protocol and the plain API, come
 // as ever, and those who hold most are ended.
 func TestMemoryIsChargedToItsHolders(t *testing.T) {
-	for name, c := range map[string]struct {
-		path     string
-		headers  []string
-		holders  int
-		size     int
-		trickles bool
-		status   string // 8: nothing of the message has gone to a node
-	}{
+	for name, c := range map[string]heldMemory{
 		"two compressed":                       {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, false, "8"},
 		"two that trickle":                     {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, true, "8"},
 		"many compressed":                      {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 32, 400 << 10, false, "8"},
@@ -173,77 +176,88 @@ func TestMemoryIsChargedToItsHolders(t *testing.T) {
 		"very many":                            {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "deflate"}, 100, 200 << 10, true, "8"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHouseWith(t, 1, nil, func(_ *Config, p *pool.Config) { p.Max = 8 }, func(c *h2.Config) {
-				c.Buffered, c.Message, c.Window, c.MaxWindow = 4<<20, 3<<20, 128<<10, 128<<10
-			})
-			g := h.guest("a")
-			s := g.session()
-			s.must(success, "select", beginTx) // messages of topic streams are held
-			message := make([]byte, 5+c.size)
-			if c.headers != nil {
-				message[0] = 1
-			}
-			copy(message[1:], []byte{0, 0x2f, 0xff, 0xff}) // it is longer
-			over := make(chan struct{})
-			var holders sync.WaitGroup
-			var ended atomic.Int64
-			full := make(chan struct{}) // each has sent its bytes, or been ended
-			hold := func() {
-				holders.Go(func() {
-					o := h.holds(c.path, c.headers, message, c.trickles)
-					select {
-					case <-o.sent:
-					case <-o.ended:
-					}
-					full <- struct{}{}
-					select {
-					case <-o.ended:
-					case <-over:
-					}
-					o.close()
-					if o.status != "" { // on a slow machine also because its time is up
-						ended.Add(1)
-					}
-					if strings.Contains(o.text, "held the most") != (o.status == c.status) && !strings.Contains(o.text, "stopped before its end") {
-						t.Errorf("a holder is told %s, %s", o.status, o.text)
-					}
-				})
-			}
-			for range c.holders {
-				hold()
-			}
-			for range c.holders {
-				<-full
-			}
-			for n := range 2 {
-				for _, size := range []int{5000, 1 << 20, 3 << 19} {
-					ctx, cancel := context.WithTimeout(h.ctx, longestWait-5*time.Second) // nothing is held for longer
-					st, _, err := g.run(ctx, "", fmt.Sprint("large ", size), nil)
-					if cancel(); st != success || err != nil {
-						t.Errorf("answer %d, of %d bytes: %v, %v", n, 2*size, st, err)
-					}
-				}
-				got := new(healthv1.HealthCheckRequest)
-				ctx, cancel := context.WithTimeout(h.ctx, longestWait-5*time.Second)
-				err := g.conn.Invoke(ctx, checkPath, &healthv1.HealthCheckRequest{}, got)
-				if cancel(); err != nil || len(got.Service) != largePlain {
-					t.Errorf("answer %d of the plain API: %d bytes, %v", n, len(got.Service), err)
-				}
-				if t.Failed() {
-					break
-				}
-			}
-			hold() // if no answer had to wait, there was room for all; now there is not
-			<-full
-			h.eventually("a holder is ended", func() string {
-				if ended.Load() == 0 {
-					return "none was"
-				}
-				return ""
-			})
-			close(over)
-			holders.Wait()
-			h.eventually("nothing waits", func() string { return strings.Repeat("x", min(h.buffered(), 10)) })
+			c.isCharged(t)
 		})
 	}
+}
+
+// answersOthers checks that answers of another client come.
+func (h *house) answersOthers(g *guest) {
+	t := h.T
+	for n := range 2 {
+		for _, size := range []int{5000, 1 << 20, 3 << 19} {
+			ctx, cancel := context.WithTimeout(h.ctx, longestWait-5*time.Second) // nothing is held for longer
+			st, _, err := g.run(ctx, "", fmt.Sprint("large ", size), nil)
+			if cancel(); st != success || err != nil {
+				t.Errorf("answer %d, of %d bytes: %v, %v", n, 2*size, st, err)
+			}
+		}
+		got := new(healthv1.HealthCheckRequest)
+		ctx, cancel := context.WithTimeout(h.ctx, longestWait-5*time.Second)
+		err := g.conn.Invoke(ctx, checkPath, &healthv1.HealthCheckRequest{}, got)
+		if cancel(); err != nil || len(got.Service) != largePlain {
+			t.Errorf("answer %d of the plain API: %d bytes, %v", n, len(got.Service), err)
+		}
+		if t.Failed() {
+			break
+		}
+	}
+}
+
+// isCharged checks that the memory is charged to those clients.
+func (c heldMemory) isCharged(t *testing.T) {
+	h := newHouseWith(t, 1, nil, func(_ *Config, p *pool.Config) { p.Max = 8 }, func(c *h2.Config) {
+		c.Buffered, c.Message, c.Window, c.MaxWindow = 4<<20, 3<<20, 128<<10, 128<<10
+	})
+	g := h.guest("a")
+	s := g.session()
+	s.must(success, "select", beginTx) // messages of topic streams are held
+	message := make([]byte, 5+c.size)
+	if c.headers != nil {
+		message[0] = 1
+	}
+	copy(message[1:], []byte{0, 0x2f, 0xff, 0xff}) // it is longer
+	over := make(chan struct{})
+	var holders sync.WaitGroup
+	var ended atomic.Int64
+	full := make(chan struct{}) // each has sent its bytes, or been ended
+	hold := func() {
+		holders.Go(func() {
+			o := h.holds(c.path, c.headers, message, c.trickles)
+			select {
+			case <-o.sent:
+			case <-o.ended:
+			}
+			full <- struct{}{}
+			select {
+			case <-o.ended:
+			case <-over:
+			}
+			o.close()
+			if o.status != "" { // on a slow machine also because its time is up
+				ended.Add(1)
+			}
+			if strings.Contains(o.text, "held the most") != (o.status == c.status) && !strings.Contains(o.text, "stopped before its end") {
+				t.Errorf("a holder is told %s, %s", o.status, o.text)
+			}
+		})
+	}
+	for range c.holders {
+		hold()
+	}
+	for range c.holders {
+		<-full
+	}
+	h.answersOthers(g)
+	hold() // if no answer had to wait, there was room for all; now there is not
+	<-full
+	h.eventually("a holder is ended", func() string {
+		if ended.Load() == 0 {
+			return "none was"
+		}
+		return ""
+	})
+	close(over)
+	holders.Wait()
+	h.eventually("nothing waits", func() string { return strings.Repeat("x", min(h.buffered(), 10)) })
 }

@@ -280,65 +280,69 @@ func TestCallsAreToldThatAllSessionsAreKept(t *testing.T) {
 		"one app": func(c *Config) { c.Apps = []string{"keeps=session"} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newHouse(t, func(c *Config, p *pool.Config) { mode(c); p.Max = 2 })
-			keeps := h.guest("a")
-			keeps.ctx = metadata.AppendToOutgoingContext(h.ctx, "x-ydb-application-name", "keeps")
-			one, two := keeps.session(), keeps.session()
-			one.must(success, "select", nil)
-			two.must(success, "select", nil)
-			late := h.guest("b").session()
-			for call, session := range map[string]string{"of a session": late.id, "of none": ""} {
-				left := time.Second
-				h.eventually("it is told in time", func() string {
-					ctx, cancel := context.WithTimeout(h.ctx, left)
-					defer cancel()
-					left *= 2
-					out, err := late.query.ExecuteQuery(late.with(ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: session})
-					if err != nil {
-						return err.Error()
-					}
-					part, err := out.Recv()
-					if err != nil {
-						return err.Error()
-					}
-					if text := part.GetIssues()[0].GetMessage(); part.GetStatus() != Ydb.StatusIds_OVERLOADED || !strings.Contains(text, "raise pool.max") || !strings.Contains(text, "mode=session") {
-						t.Errorf("a call %s is told %v; want OVERLOADED with what to do", call, part)
-					}
-					return ""
-				})
-			}
-			if n := h.server.Starved(); n < 2 || h.server.State().Virtual.Starved != n {
-				t.Errorf("%d calls counted; want at least 2", n)
-			}
-			h.eventually("nobody waits", func() string {
-				if n := h.inLine(); n > 0 {
-					return fmt.Sprint(n)
-				}
-				return ""
-			})
-			told := make(chan error, 1)
-			go func() {
-				st, _, err := late.run(h.ctx, late.id, "select", nil)
-				for err == nil && st == Ydb.StatusIds_OVERLOADED { // as an SDK does it
-					st, _, err = late.run(h.ctx, late.id, "select", nil)
-				}
-				if err == nil && st != success {
-					err = errors.New(st.String())
-				}
-				told <- err
-			}()
-			h.eventually("the call waits", func() string {
-				if h.inLine() == 0 {
-					return "it does not"
-				}
-				return ""
-			})
-			one.drop()
-			if err := <-told; err != nil {
-				t.Errorf("after a client closed its session: %v", err)
-			}
+			allSessionsAreKept(t, mode)
 		})
+	}
+}
+
+func allSessionsAreKept(t *testing.T, mode func(*Config)) {
+	t.Parallel()
+	h := newHouse(t, func(c *Config, p *pool.Config) { mode(c); p.Max = 2 })
+	keeps := h.guest("a")
+	keeps.ctx = metadata.AppendToOutgoingContext(h.ctx, "x-ydb-application-name", "keeps")
+	one, two := keeps.session(), keeps.session()
+	one.must(success, "select", nil)
+	two.must(success, "select", nil)
+	late := h.guest("b").session()
+	for call, session := range map[string]string{"of a session": late.id, "of none": ""} {
+		left := time.Second
+		h.eventually("it is told in time", func() string {
+			ctx, cancel := context.WithTimeout(h.ctx, left)
+			defer cancel()
+			left *= 2
+			out, err := late.query.ExecuteQuery(late.with(ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: session})
+			if err != nil {
+				return err.Error()
+			}
+			part, err := out.Recv()
+			if err != nil {
+				return err.Error()
+			}
+			if text := part.GetIssues()[0].GetMessage(); part.GetStatus() != Ydb.StatusIds_OVERLOADED || !strings.Contains(text, "raise pool.max") || !strings.Contains(text, "mode=session") {
+				t.Errorf("a call %s is told %v; want OVERLOADED with what to do", call, part)
+			}
+			return ""
+		})
+	}
+	if n := h.server.Starved(); n < 2 || h.server.State().Virtual.Starved != n {
+		t.Errorf("%d calls counted; want at least 2", n)
+	}
+	h.eventually("nobody waits", func() string {
+		if n := h.inLine(); n > 0 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	told := make(chan error, 1)
+	go func() {
+		st, _, err := late.run(h.ctx, late.id, "select", nil)
+		for err == nil && st == Ydb.StatusIds_OVERLOADED { // as an SDK does it
+			st, _, err = late.run(h.ctx, late.id, "select", nil)
+		}
+		if err == nil && st != success {
+			err = errors.New(st.String())
+		}
+		told <- err
+	}()
+	h.eventually("the call waits", func() string {
+		if h.inLine() == 0 {
+			return "it does not"
+		}
+		return ""
+	})
+	one.drop()
+	if err := <-told; err != nil {
+		t.Errorf("after a client closed its session: %v", err)
 	}
 }
 

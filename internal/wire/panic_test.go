@@ -168,6 +168,46 @@ func TestAPanicInDoneHandsNothingOn(t *testing.T) {
 	}
 }
 
+// waitInVain has calls wait in the pool's queue until their time is up, once something panics.
+func (h *house) waitInVain(ctx context.Context, a *session) {
+	hung, end := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for range 4 {
+		s := a.guest.session()
+		wg.Go(func() { _, _, _ = s.run(hung, s.id, "hang", nil) })
+	}
+	for range 4 {
+		<-h.hung
+	}
+	left := 100 * time.Millisecond
+	h.eventually("the panic", func() string {
+		if h.broken.place.Load() == nil {
+			return ""
+		}
+		soon, cancel := context.WithTimeout(ctx, left) // which may be up before the call is in line
+		defer cancel()
+		_, _, _ = a.run(soon, a.id, "select", nil)
+		left += 100 * time.Millisecond
+		return "not yet"
+	})
+	end()
+	wg.Wait()
+}
+
+// drains checks that the server ends when its clients are gone.
+func (h *house) drains(ctx context.Context, clients ...*guest) {
+	for _, g := range clients {
+		g.conn.Close()
+	}
+	drained := make(chan struct{})
+	go func() { h.server.GracefulStop(); close(drained) }()
+	select {
+	case <-drained:
+	case <-ctx.Done():
+		h.Error("the drain does not end")
+	}
+}
+
 // A panic in what the frames call out to loses no more than the call: others of the same shard and
 // stripe are served, every server session comes back, and a drain ends.
 func TestAPanicOutsideLeavesNothingLocked(t *testing.T) {
@@ -201,28 +241,7 @@ func TestAPanicOutsideLeavesNothingLocked(t *testing.T) {
 					_ = panics.Call("a sweep", func() error { h.server.identities.Sweep(time.Now()); return nil })
 				}
 			case "late":
-				hung, end := context.WithCancel(ctx)
-				var wg sync.WaitGroup
-				for range 4 {
-					s := a.guest.session()
-					wg.Go(func() { _, _, _ = s.run(hung, s.id, "hang", nil) })
-				}
-				for range 4 {
-					<-h.hung
-				}
-				left := 100 * time.Millisecond
-				h.eventually("the panic", func() string {
-					if h.broken.place.Load() == nil {
-						return ""
-					}
-					soon, cancel := context.WithTimeout(ctx, left) // which may be up before the call is in line
-					defer cancel()
-					_, _, _ = a.run(soon, a.id, "select", nil)
-					left += 100 * time.Millisecond
-					return "not yet"
-				})
-				end()
-				wg.Wait()
+				h.waitInVain(ctx, a)
 			default:
 				_, _, _ = a.run(ctx, a.id, text, nil)
 			}
@@ -240,16 +259,7 @@ func TestAPanicOutsideLeavesNothingLocked(t *testing.T) {
 				}
 				return ""
 			})
-			for _, g := range []*guest{a.guest, b.guest, c.guest} {
-				g.conn.Close()
-			}
-			drained := make(chan struct{})
-			go func() { h.server.GracefulStop(); close(drained) }()
-			select {
-			case <-drained:
-			case <-ctx.Done():
-				t.Error("the drain does not end")
-			}
+			h.drains(ctx, a.guest, b.guest, c.guest)
 		})
 	}
 }

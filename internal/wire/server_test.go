@@ -163,7 +163,11 @@ func TestOutcomesAreReported(t *testing.T) {
 	if gaveUp.Blame != cluster.BlameNone || gaveUp.Waited <= 0 {
 		t.Errorf("a caller that gave up: %+v", gaveUp)
 	}
+	s.settled(t)
+}
 
+func TestDeathsOfNodesAreReported(t *testing.T) {
+	s := newStack(t, Config{Mode: ModePassthrough})
 	parts, err := s.query.ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(3),
 		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "begin"}}})
 	if err != nil {

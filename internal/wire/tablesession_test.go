@@ -16,6 +16,19 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
+// selects runs a statement on a session of the table service, and returns its transaction.
+func (g *guest) selects(id string, control *Ydb_Table.TransactionControl) (Ydb.StatusIds_StatusCode, string) {
+	r, err := g.table.ExecuteDataQuery(g.with(g.house.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: id, TxControl: control, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
+	if err != nil {
+		g.house.Fatal(err)
+	}
+	result := new(Ydb_Table.ExecuteQueryResult)
+	if x := r.GetOperation().GetResult(); x != nil && x.UnmarshalTo(result) != nil {
+		g.house.Error(r)
+	}
+	return r.GetOperation().GetStatus(), result.GetTxMeta().GetId()
+}
+
 func TestTableSessions(t *testing.T) {
 	h := newHouse(t, nil)
 	g := h.guest("a")
@@ -31,15 +44,7 @@ func TestTableSessions(t *testing.T) {
 		t.Error(alive, err)
 	}
 	run := func(control *Ydb_Table.TransactionControl) (Ydb.StatusIds_StatusCode, string) {
-		r, err := g.table.ExecuteDataQuery(g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: id, TxControl: control, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		result := new(Ydb_Table.ExecuteQueryResult)
-		if x := r.GetOperation().GetResult(); x != nil && x.UnmarshalTo(result) != nil {
-			t.Error(r)
-		}
-		return r.GetOperation().GetStatus(), result.GetTxMeta().GetId()
+		return g.selects(id, control)
 	}
 	begin := &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{}}
 	if st, tx := run(&Ydb_Table.TransactionControl{CommitTx: true, TxSelector: begin}); st != success || tx != "" {
