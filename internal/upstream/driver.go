@@ -54,31 +54,46 @@ type Driver struct {
 	config   Config
 	deps     Deps
 	endpoint endpoint
-	certs    *certs.Keeper
 	build    string               // product and version
 	meter    hop.Judge            // see Meter; nil: none
 	reached  func(address string) // see OnConnect; nil: nobody wants to know
 	log      *slog.Logger
 	tel      *telemetry
-	http     *http.Client // for the providers of tokens
-	tickets  *tickets
+	signIn
 
-	conns   atomic.Pointer[map[cluster.NodeID]*nodeConn] // of the current view; the map is immutable
-	view    atomic.Pointer[cluster.View]
+	conns atomic.Pointer[map[cluster.NodeID]*nodeConn] // of the current view; the map is immutable
+	view  atomic.Pointer[cluster.View]
+	watching
+
+	mu sync.Mutex // guards all of openConns
+	openConns
+
+	watchers sync.WaitGroup // one for each attach stream; they end with their connection
+	loose    sync.WaitGroup // creations that nobody waits for and deletions; each bounded
+}
+
+// signIn is how the driver proves who it is.
+type signIn struct {
+	certs   *certs.Keeper
+	http    *http.Client // for the providers of tokens
+	tickets *tickets
+}
+
+// watching is what watches over calls, and what is remembered of answers; each part has a lock of its own.
+type watching struct {
 	guard   guard
 	detours hop.Detours
 	known   knownSets
 	mine    mine
+}
 
-	mu        sync.Mutex // guards all below
+// openConns are the driver's connections.
+type openConns struct {
 	closed    bool
 	all       map[*nodeConn]struct{} // every open connection, of nodes that left too
 	engine    *client.Client         // of lines over h2; nil until used
 	bootstrap []*nodeConn            // parallel to endpoint.addresses; nil until used
 	lastGood  int                    // index of the bootstrap address that answered last
-
-	watchers sync.WaitGroup // one for each attach stream; they end with their connection
-	loose    sync.WaitGroup // creations that nobody waits for and deletions; each bounded
 }
 
 // New returns a driver that knows no node yet and has connected to nothing.
@@ -110,12 +125,12 @@ func New(config Config, deps Deps) (*Driver, error) {
 		return nil, fmt.Errorf("upstream: make instruments: %w", err)
 	}
 	d := &Driver{
-		config: config, deps: deps, endpoint: e, certs: files,
+		config: config, deps: deps, endpoint: e,
 		build: "ydb-sidecar/" + deps.Version,
 		log:   deps.Log, tel: tel,
-		all:       make(map[*nodeConn]struct{}),
-		bootstrap: make([]*nodeConn, len(e.addresses)),
 	}
+	d.certs = files
+	d.all, d.bootstrap = make(map[*nodeConn]struct{}), make([]*nodeConn, len(e.addresses))
 	d.conns.Store(&map[cluster.NodeID]*nodeConn{})
 	d.view.Store(&cluster.View{})
 	d.guard = newGuard()

@@ -40,6 +40,12 @@ type Session struct {
 	opening time.Time // when it began to be opened
 	open    time.Duration
 
+	marks
+	driven
+}
+
+// marks are what the watcher and others say of a session, at any time.
+type marks struct {
 	detach    context.CancelFunc        // ends the attach stream; nil before it exists
 	closing   atomic.Bool               // Close has begun
 	forgotten atomic.Bool               // the node has no such session any more: nothing to delete
@@ -49,8 +55,10 @@ type Session struct {
 	killed    atomic.Bool               // Kill has begun
 	around    atomic.Bool               // the last call went through another node, which forwarded it
 	running   atomic.Pointer[trip]      // the call under way, for Kill
+}
 
-	// Below: of the goroutine, or the turn of a shard, that has the session: it drives it, or asks AtRest while it recovers.
+// driven is of the goroutine, or the turn of a shard, that has the session: it drives it, or asks AtRest while it recovers.
+type driven struct {
 	busy       bool                     // a call is under way
 	stream     *Stream                  // of that call, if it has one, or was sent ahead
 	tx         string                   // the open transaction; "" if none

@@ -27,12 +27,7 @@ type Stream struct {
 	rpc  grpc.ClientStream
 	sent sending // of a statement
 
-	// To send it again.
-	ctx     context.Context
-	begun   bool // a part has come: it is not sent again
-	weight  weight
-	spoiled bool // the session was before
-	reroute hop.Reroutes
+	repeat
 
 	err     error // what Next returns from now on; io.EOF after a complete answer
 	first   time.Duration
@@ -41,6 +36,15 @@ type Stream struct {
 	out, in measured
 	options [2]grpc.CallOption // of the first sending
 	part    Part
+}
+
+// repeat is what a Stream needs to be sent again.
+type repeat struct {
+	ctx     context.Context
+	begun   bool // a part has come: it is not sent again
+	weight  weight
+	spoiled bool // the session was before
+	reroute hop.Reroutes
 }
 
 // openStream starts a call with one request. Its error
@@ -80,7 +84,7 @@ func (s *Session) Execute(ctx context.Context, st Statement) (*Stream, error) {
 	if s.app != nil && st.Pool == "" {
 		st.Pool = s.app.ResourcePool()
 	}
-	t := &Stream{s: s, ctx: ctx, sent: sending{st, s.id}, weight: w, part: Part{known: &s.d.known}}
+	t := &Stream{s: s, sent: sending{st, s.id}, repeat: repeat{ctx: ctx, weight: w}, part: Part{known: &s.d.known}}
 	if err := t.open(); err != nil {
 		return nil, err
 	}

@@ -126,7 +126,13 @@ type fakeNode struct {
 	last     int
 	calls    []fakeCall
 
-	// Hooks, set before use; nil means the normal behaviour.
+	hooks
+
+	unknown atomic.Int64 // calls of methods that it does not know
+}
+
+// hooks of a node are set before use; nil means the normal behaviour.
+type hooks struct {
 	onCreate   func(ctx context.Context) (*Ydb_Query.CreateSessionResponse, error)
 	onAttach   func(s grpc.ServerStream) (done bool, err error)
 	onExecute  func(req *Ydb_Query.ExecuteQueryRequest, s Ydb_Query_V1.QueryService_ExecuteQueryServer) error
@@ -140,8 +146,6 @@ type fakeNode struct {
 	onLogin    func(r *Ydb_Auth.LoginRequest) (string, Ydb.StatusIds_StatusCode)
 	onBulk     func() (Ydb.StatusIds_StatusCode, error)
 	bulkUnits  string // that BulkUpsert reports; "": none
-
-	unknown atomic.Int64 // calls of methods that it does not know
 }
 
 // unknownCalls is how often a connection to the node was checked.

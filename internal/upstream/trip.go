@@ -41,12 +41,18 @@ type trip struct {
 	as     ticketSource
 	method *protocol.Method
 	weight
-	around bool        // not on the owner of the session: the node forwards the call
-	homed  bool        // on a session
-	detour *hop.Detour // around the owner of the session, if that is bounded; else nil
+	around  bool         // not on the owner of the session: the node forwards the call
+	homed   bool         // on a session
+	detour  *hop.Detour  // around the owner of the session, if that is bounded; else nil
+	session string       // the session's id
+	tries   *tries       // of the attempt; nil for calls outside one
+	app     *apps.Stripe // that pays; nil: nobody's
+	carried
+	observed
+}
 
-	session string // its id
-
+// carried is how a trip goes.
+type carried struct {
 	caller  context.Context         // as the caller gave it
 	ctx     context.Context         // with headers and cancel
 	cancel  context.CancelCauseFunc // nil over h2
@@ -55,17 +61,19 @@ type trip struct {
 	lost    uint64                  // wire.lost at the start
 	headers client.Headers          // for a line over h2
 	span    trace.SpanID            // zero: the request is not recorded
-	start   time.Time
-	first   time.Duration // to the first part; 0: none came
-	server  time.Duration // by the server's own clock; 0: unknown
-	sent    bool          // a stream was opened
-	app     *apps.Stripe  // that pays; nil: nobody's
-	units   uint64        // request units that the node reported
-	priced  bool          // it reported them
-	sizes   [2]int        // bytes of request and answer
-	rows    int
-	peer    peer.Peer // of a unary call, set by gRPC when it ends; without Addr nothing was sent
-	tries   *tries    // of the attempt; nil for calls outside one
+}
+
+// observed is what is known of a trip when it has ended.
+type observed struct {
+	start  time.Time
+	first  time.Duration // to the first part; 0: none came
+	server time.Duration // by the server's own clock; 0: unknown
+	sent   bool          // a stream was opened
+	units  uint64        // request units that the node reported
+	priced bool          // it reported them
+	sizes  [2]int        // bytes of request and answer
+	rows   int
+	peer   peer.Peer // of a unary call, set by gRPC when it ends; without Addr nothing was sent
 }
 
 // target says where a hop goes and for whom.
@@ -107,7 +115,7 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 		c.drop()
 		return nil, errElsewhere
 	}
-	h := &trip{d: d, entry: entry, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
+	h := &trip{d: d, entry: entry, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, tries: t.tries, app: t.app, carried: carried{caller: ctx}, observed: observed{start: time.Now()}}
 	h.around, h.homed, h.lost = entry.Around, t.home != nil, c.wire.lost.Load()
 	parent := trace.SpanContextFromContext(ctx)
 	if parent.IsSampled() && !parent.IsRemote() {

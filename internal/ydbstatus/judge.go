@@ -11,6 +11,8 @@ import (
 )
 
 // Signs is all that is known of one call to one node when it has ended.
+//
+// Wide: each field is one fact that the table of verdicts looks at.
 type Signs struct {
 	Kind cluster.CallKind
 

@@ -24,38 +24,57 @@ import (
 
 // call is one call. One goroutine drives it, and hears from the shard's turn what comes.
 type call struct {
-	conn  *Conn
-	ctx   context.Context
-	o     options
-	whole bool // the answer is one message: there is no use in waking up before its end
+	conn *Conn
+	ctx  context.Context
+	o    options
 
-	// Of the goroutine.
+	driving
+
+	request h2.Request // constant from start on
+	ticket  h2.Ticket  // of the shard's turn
+	hurried bool       // the same: it had the next attempt to connect made at once
+	whole   bool       // the answer is one message: there is no use in waking up before its end
+
+	wake chan struct{} // capacity 1; nil: the goroutine has not waited
+	turn *Turn         // it was begun in the shard's turn; nil
+
+	mu sync.Mutex // guards all below
+	arriving
+	progress
+	ending
+}
+
+// driving is what the goroutine of a call knows.
+type driving struct {
 	started bool
 	tries   int
 	unwatch func() bool // of a call that lasts: its context is not watched any more
 	out     buffer      // messages that are being read
 	body    buffer      // the request
-	at      int         // in it
+	at      int         // in body
 	taken   int         // bytes read that the shard has not heard of
+}
 
-	request h2.Request // constant from start on
-	ticket  h2.Ticket  // of the shard's turn
-	hurried bool       // the same: it had the next attempt to connect made at once
+// arriving is what has come of the answer.
+type arriving struct {
+	in   buffer // not taken yet
+	ripe int    // bytes of in that are whole messages
+	due  int    // bytes for Consumed
+}
 
-	wake chan struct{} // capacity 1; nil: the goroutine has not waited
-	turn *Turn         // it was begun in the shard's turn; nil
+// progress is how far a call is.
+type progress struct {
+	waiting bool // the goroutine does
+	begun   bool // the shard has it, or is about to
+	sent    bool // the request is on its way, or about to be
+	gone    bool // the goroutine has lost interest
+	over    bool // no more comes
+	again   bool // surely no node has seen it: it may be sent again
+}
 
-	mu       sync.Mutex // guards all below
-	in       buffer     // of the answer, not taken yet
-	ripe     int        // of that, in whole messages
-	due      int        // bytes for Consumed
-	waiting  bool       // the goroutine does
-	begun    bool       // the shard has it, or is about to
-	sent     bool       // the request is on its way, or about to be
-	gone     bool       // the goroutine has lost interest
-	over     bool       // no more comes
-	again    bool       // surely no node has seen it: it may be sent again
-	err      error      // why it failed; nil: the answer is whole
+// ending is how a call ended.
+type ending struct {
+	err      error // why it failed; nil: the answer is whole
 	statuses statusOf
 	header   metadata.MD
 	trailer  metadata.MD

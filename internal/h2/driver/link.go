@@ -15,6 +15,8 @@ import (
 type tryWriter interface{ TryWrite(p []byte) int }
 
 // link is one connection.
+//
+// Wide: there is one for each connection, and its small fields of several users share words.
 type link struct {
 	shard  *Shard
 	client bool

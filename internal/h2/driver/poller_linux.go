@@ -16,6 +16,8 @@ import (
 // Its epoll instance is itself a descriptor of the runtime's: the goroutine waits for it as
 // for a socket, and no thread is blocked. The sockets stay with the runtime's besides, for
 // writes that wait.
+//
+// Wide: except the first three and those that shard.mu guards, all are the variables of one loop.
 type poller struct {
 	shard *Shard
 	file  *os.File // the epoll instance

@@ -40,40 +40,60 @@ type Shard struct {
 	ctx    context.Context // of all connections
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
-
-	awake awake.Clock // goes while Run does
-	jobs  jobs
-	// For Stalled, by awake; 0: none.
-	turned  atomic.Int64             // Run had its last turn
-	polling atomic.Int64             // the poller's turn in hand began
-	counted atomic.Pointer[h2.Stats] // that TryStats returned last
-
+	jobs   jobs
+	pulse
 	clients atomic.Int64 // among links; written under mu
 
 	// entry is for those who read a connection without the poller, new ones above all: one at a time of them waits for mu, which
 	// goes to whoever has waited longest, so that the poller does not wait for thousands.
 	entry entry
 
-	mu      sync.Mutex // guards what follows, and the forwarder
-	f       *h2.Forwarder
-	crowded uint64
-	slow    uint64 // TLS handshakes that took too long
+	mu sync.Mutex // guards what follows, and the forwarder
+	f  *h2.Forwarder
+	connections
+	leaving
+	parkedAnswers
+	ages
+}
+
+// pulse is what Stalled looks at.
+type pulse struct {
+	awake   awake.Clock              // goes while Run does
+	turned  atomic.Int64             // Run had its last turn, by awake; 0: none
+	polling atomic.Int64             // the poller's turn in hand began, by awake; 0: none
+	counted atomic.Pointer[h2.Stats] // that TryStats returned last
+}
+
+// connections are those of a shard.
+type connections struct {
 	links   map[*link]struct{}
-	poller  *poller       // reads sockets; nil: none has come
-	apart   bool          // each connection keeps its goroutine, as where there is no poller: for tests
-	empty   chan struct{} // closed when links is empty and draining is set
+	poller  *poller // reads sockets; nil: none has come
+	apart   bool    // each connection keeps its goroutine, as where there is no poller: for tests
+	crowded uint64  // refused because there were too many
+	slow    uint64  // TLS handshakes that took too long
+}
+
+// leaving is how a shard ends.
+type leaving struct {
+	empty   chan struct{} // closed when links is empty and drains is set
 	closed  bool
 	drains  bool
 	untold  bool                     // further clients are to be told to go, in turns of Run
 	drainBy time.Time                // clients that have not shaken hands by then are let go
 	kept    func() map[*h2.Conn]bool // clients that are not to go yet, while there are some; nil: none
+}
 
-	answers []answer // to connections that are parked, to be written when the turn ends
-	unsent  int      // bytes of those that their sockets did not take
+// parkedAnswers are for connections that are parked.
+type parkedAnswers struct {
+	answers []answer // to be written when the turn ends
+	unsent  int      // bytes of answers that their sockets did not take
+}
 
-	age   time.Duration               // see Age; 0: none
-	leave func(old map[*h2.Conn]bool) // the same
-	aging time.Time                   // the next look at it
+// ages have connections end that are too old, see Age.
+type ages struct {
+	age   time.Duration               // 0: none
+	leave func(old map[*h2.Conn]bool) // is told those that are to go
+	aging time.Time                   // the next look at ages
 }
 
 // entry lets one in at a time, in the order in which they came. It is no mutex: who leaves goes on at once, and does not let whoever comes
@@ -94,8 +114,8 @@ type Ender interface {
 
 // New returns a shard. Run must be called. The router may be an Ender.
 func New(config h2.Config, router h2.Router) *Shard {
-	s := &Shard{epoch: time.Now(), config: config,
-		f: h2.New(config, router), links: map[*link]struct{}{}, empty: make(chan struct{}), entry: make(entry, 1)}
+	s := &Shard{epoch: time.Now(), config: config, f: h2.New(config, router), entry: make(entry, 1)}
+	s.links, s.empty = map[*link]struct{}{}, make(chan struct{})
 	s.ender, _ = router.(Ender)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s

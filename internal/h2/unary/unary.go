@@ -74,6 +74,13 @@ func (s *Server) Port(shard *driver.Shard, most int) *Port {
 	return &Port{server: s, shard: shard, most: most, large: make(chan struct{}, 1)}
 }
 
+// client is the other end of the connection that a call came over.
+type client struct {
+	from  uint64 // h2.Conn.Number of its connection
+	user  uint32 // driver.User of its connection
+	local bool   // user is known
+}
+
 // Call is a call that was taken. It is what grpc.SetTrailer talks to.
 type Call struct {
 	port    *Port
@@ -85,13 +92,11 @@ type Call struct {
 	begun   callctx.Context    // of a call that was begun without a goroutine
 	buf     *[]byte            // of the request, then of the answer
 	message []byte
-	from    uint64 // h2.Conn.Number of the client
-	user    uint32 // driver.User of it
-	local   bool   // user is known
-	status  h2.Status
-	turn    Turn    // it was begun without a goroutine; nil
-	here    bool    // it was answered in the turn
-	stream  *stream // its answers are sent one by one; nil
+	client
+	status h2.Status
+	turn   Turn    // it was begun without a goroutine; nil
+	here   bool    // it was answered in the turn
+	stream *stream // its answers are sent one by one; nil
 
 	// Note is the method's, for whoever took the call: it may be read once the call has its answer.
 	Note any
@@ -190,7 +195,8 @@ func (p *Port) Begin(c *h2.Call, begin func(ctx *callctx.Context) Turn, stop fun
 }
 
 func (p *Port) newCall(c *h2.Call) *Call {
-	v := &Call{port: p, ticket: c.Ticket(), from: c.Client().Number(), buf: buffers.Get().(*[]byte)}
+	v := &Call{port: p, ticket: c.Ticket(), buf: buffers.Get().(*[]byte)}
+	v.from = c.Client().Number()
 	v.user, v.local = driver.User(c.Client())
 	return v
 }
