@@ -51,14 +51,14 @@ type Deps struct {
 
 // Driver is the client of one cluster. It is safe for concurrent use.
 type Driver struct {
-	config   Config
-	deps     Deps
-	endpoint endpoint
-	build    string               // product and version
-	meter    hop.Judge            // see Meter; nil: none
-	reached  func(address string) // see OnConnect; nil: nobody wants to know
-	log      *slog.Logger
-	tel      *telemetry
+	config Config
+	deps   Deps
+	endpoint
+	build   string               // product and version
+	meter   hop.Judge            // see Meter; nil: none
+	reached func(address string) // see OnConnect; nil: nobody wants to know
+	log     *slog.Logger
+	tel     *telemetry
 	signIn
 
 	conns atomic.Pointer[map[cluster.NodeID]*nodeConn] // of the current view; the map is immutable
@@ -135,7 +135,7 @@ func New(config Config, deps Deps) (*Driver, error) {
 	d.view.Store(&cluster.View{})
 	d.guard = newGuard()
 	d.http = httpClient(files)
-	fetch, err := d.provider()
+	fetch, err := providers{d}.provider()
 	if err != nil {
 		return nil, err
 	}
@@ -144,13 +144,13 @@ func New(config Config, deps Deps) (*Driver, error) {
 }
 
 // Database is the path of the database, with its leading slash.
-func (d *Driver) Database() string { return d.endpoint.database }
+func (e *endpoint) Database() string { return e.database }
 
 // Endpoint is the first address of ydb.url, as host:port.
-func (d *Driver) Endpoint() string { return d.endpoint.addresses[0] }
+func (e *endpoint) Endpoint() string { return e.addresses[0] }
 
 // Addresses are the host:port of ydb.url, at least one.
-func (d *Driver) Addresses() []string { return d.endpoint.addresses }
+func (e *endpoint) Addresses() []string { return e.addresses }
 
 // Run keeps the ticket fresh and looks for silent connections until ctx ends.
 // Calls wait for the first ticket, so without Run only anonymous credentials and
@@ -197,7 +197,7 @@ func (d *Driver) Close() error {
 }
 
 // Certs are the files of TLS to the cluster.
-func (d *Driver) Certs() *certs.Keeper { return d.certs }
+func (s *signIn) Certs() *certs.Keeper { return s.certs }
 
 // Meter has calls on sessions reported to m as well. It must be called before the
 // driver is used.

@@ -38,9 +38,9 @@ func (d *Driver) ListElsewhere(ctx context.Context) (cluster.Topology, error) {
 	return d.listed(askInOrder(ctx, d, append(nodes, bootstrap...), d.listEndpoints))
 }
 
-func (d *Driver) listed(t cluster.Topology, err error) (cluster.Topology, error) {
+func (e *endpoint) listed(t cluster.Topology, err error) (cluster.Topology, error) {
 	if err != nil {
-		return cluster.Topology{}, fmt.Errorf("list endpoints of %s: %w", d.endpoint.database, err)
+		return cluster.Topology{}, fmt.Errorf("list endpoints of %s: %w", e.database, err)
 	}
 	return t, nil
 }

@@ -17,8 +17,8 @@ import (
 
 // Ticket returns the driver's own credentials as calls carry them, "" if it has none. It
 // does not wait: there is an error while it has none that work.
-func (d *Driver) Ticket() (string, error) {
-	if k := d.tickets.working(); k != nil {
+func (s *signIn) Ticket() (string, error) {
+	if k := s.tickets.working(); k != nil {
 		return k.value, nil
 	}
 	return "", errNoTicket
@@ -26,8 +26,8 @@ func (d *Driver) Ticket() (string, error) {
 
 // Credentials tells how many calls nodes refused because of the driver's credentials,
 // and why it has none, nil if it has or waits for the first.
-func (d *Driver) Credentials() (refused uint64, missing error) {
-	t := d.tickets
+func (s *signIn) Credentials() (refused uint64, missing error) {
+	t := s.tickets
 	if t.working() == nil {
 		t.mu.Lock()
 		if t.failure != nil {

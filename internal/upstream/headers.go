@@ -34,9 +34,9 @@ func (d *Driver) headersIn(database, app, ticket string) (call, open metadata.MD
 }
 
 // rejected has the ticket fetched anew when a node did not accept it.
-func (d *Driver) rejected(e *Error) {
+func (s *signIn) rejected(e *Error) {
 	if e.Unauthorized() {
-		d.tickets.reject()
+		s.tickets.reject()
 	}
 }
 

@@ -24,9 +24,9 @@ func (m *mine) drop(id string) {
 }
 
 // Mine reports whether a session of that id was opened for a pool and has not been closed.
-func (d *Driver) Mine(id []byte) bool {
-	d.mine.mu.RLock()
-	defer d.mine.mu.RUnlock()
-	_, ok := d.mine.all[string(id)]
+func (w *watching) Mine(id []byte) bool {
+	w.mine.mu.RLock()
+	defer w.mine.mu.RUnlock()
+	_, ok := w.mine.all[string(id)]
 	return ok
 }

@@ -25,9 +25,12 @@ const (
 	maxTokenReply = 1 << 20          // bytes of a provider's answer
 )
 
+// providers fetch the tokens of a driver.
+type providers struct{ *Driver }
+
 // provider returns how tokens are fetched; nil if none is needed.
-func (d *Driver) provider() (provider, error) {
-	a := d.config.Auth
+func (p providers) provider() (provider, error) {
+	a := p.config.Auth
 	switch a.Kind {
 	case authAnonymous:
 		return nil, nil
@@ -36,17 +39,17 @@ func (d *Driver) provider() (provider, error) {
 	case authTokenFile:
 		return func(context.Context) (token, error) { return fileToken(a.TokenFile) }, nil
 	case authStatic:
-		return d.staticToken, nil
+		return p.staticToken, nil
 	case authMetadata:
-		return d.metadataToken, nil
+		return p.metadataToken, nil
 	case authServiceAccount:
 		key, err := readServiceKey(a.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("auth.key_file: %w", err)
 		}
-		return func(ctx context.Context) (token, error) { return d.serviceToken(ctx, key) }, nil
+		return func(ctx context.Context) (token, error) { return p.serviceToken(ctx, key) }, nil
 	case authOAuth:
-		return d.exchangedToken, nil
+		return p.exchangedToken, nil
 	}
 	return nil, fmt.Errorf("auth.kind = %q is not known", a.Kind)
 }
@@ -73,21 +76,21 @@ func fileToken(path string) (token, error) {
 }
 
 // staticToken logs in with user and password.
-func (d *Driver) staticToken(ctx context.Context) (token, error) {
-	password := string(d.config.Auth.Password)
-	if path := d.config.Auth.PasswordFile; path != "" {
+func (p providers) staticToken(ctx context.Context) (token, error) {
+	password := string(p.config.Auth.Password)
+	if path := p.config.Auth.PasswordFile; path != "" {
 		b, err := config.ReadSecret(path, maxSecretFile)
 		if err != nil {
 			return token{}, err
 		}
 		password = strings.TrimRight(string(b), "\r\n")
 	}
-	text, err := d.login(ctx, d.config.Auth.User, password)
+	text, err := p.login(ctx, p.config.Auth.User, password)
 	if a, ok := errors.AsType[*answer](err); ok && a.status == Ydb.StatusIds_UNAUTHORIZED {
-		return token{}, fmt.Errorf("log in as %q: %w: %w", d.config.Auth.User, errRefused, err)
+		return token{}, fmt.Errorf("log in as %q: %w: %w", p.config.Auth.User, errRefused, err)
 	}
 	if err != nil {
-		return token{}, fmt.Errorf("log in as %q: %w", d.config.Auth.User, err)
+		return token{}, fmt.Errorf("log in as %q: %w", p.config.Auth.User, err)
 	}
 	return lasting(text, jwtLife(text)), nil
 }
@@ -113,18 +116,18 @@ func jwtLife(text string) time.Duration {
 }
 
 // metadataToken asks the metadata service of the virtual machine.
-func (d *Driver) metadataToken(ctx context.Context) (token, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.config.Auth.MetadataURL, nil)
+func (p providers) metadataToken(ctx context.Context) (token, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.config.Auth.MetadataURL, nil)
 	if err != nil {
 		return token{}, err
 	}
 	req.Header.Set("Metadata-Flavor", "Google")
-	return d.ask(req)
+	return p.ask(req)
 }
 
 // exchangedToken does an OAuth 2.0 token exchange.
-func (d *Driver) exchangedToken(ctx context.Context) (token, error) {
-	o := d.config.Auth.OAuth
+func (p providers) exchangedToken(ctx context.Context) (token, error) {
+	o := p.config.Auth.OAuth
 	subject := string(o.SubjectToken)
 	if o.SubjectTokenFile != "" {
 		b, err := config.ReadSecret(o.SubjectTokenFile, maxSecretFile)
@@ -149,7 +152,7 @@ func (d *Driver) exchangedToken(ctx context.Context) (token, error) {
 		return token{}, err
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	return d.ask(req)
+	return p.ask(req)
 }
 
 // reply is what the providers answer, in either naming.
@@ -164,10 +167,10 @@ type reply struct {
 
 // ask sends a request to a provider. Its errors name the URL and the status,
 // never a body or a header, which hold secrets.
-func (d *Driver) ask(req *http.Request) (token, error) {
+func (p providers) ask(req *http.Request) (token, error) {
 	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", d.build)
-	res, err := d.http.Do(req)
+	req.Header.Set("User-Agent", p.build)
+	res, err := p.http.Do(req)
 	if err != nil {
 		return token{}, err // names method and URL; the URL holds no secret, see checkHTTP
 	}

@@ -73,8 +73,8 @@ func (k *serviceKey) sign(audience string, now time.Time) (string, error) {
 }
 
 // serviceToken exchanges a signed request for a token.
-func (d *Driver) serviceToken(ctx context.Context, key *serviceKey) (token, error) {
-	signed, err := key.sign(d.config.Auth.IAMURL, time.Now())
+func (p providers) serviceToken(ctx context.Context, key *serviceKey) (token, error) {
+	signed, err := key.sign(p.config.Auth.IAMURL, time.Now())
 	if err != nil {
 		return token{}, err
 	}
@@ -82,10 +82,10 @@ func (d *Driver) serviceToken(ctx context.Context, key *serviceKey) (token, erro
 	if err != nil {
 		return token{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.config.Auth.IAMURL, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.config.Auth.IAMURL, bytes.NewReader(body))
 	if err != nil {
 		return token{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	return d.ask(req)
+	return p.ask(req)
 }

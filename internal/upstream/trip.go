@@ -93,14 +93,14 @@ type target struct {
 // an *Error, means that nothing was sent.
 func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, d.unsent(ctx, t, err)
+		return nil, unsent(ctx, t, err)
 	}
 	if t.as == nil {
 		t.as = d.tickets
 	}
 	ticket, err := t.as.get(ctx) // which may wait: before the call counts for a node
 	if err != nil {
-		return nil, d.unsent(ctx, t, err)
+		return nil, unsent(ctx, t, err)
 	}
 	entry, to := hop.Entry{}, hop.To{OpenTx: t.openTx}
 	if t.home != nil {
@@ -285,7 +285,7 @@ func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 }
 
 // unsent judges a call that ended before it had a node.
-func (d *Driver) unsent(ctx context.Context, t target, err error) *Error {
+func unsent(ctx context.Context, t target, err error) *Error {
 	signs, e := failure(ctx, err, false)
 	signs.Kind, signs.Undone, signs.NotSent = t.kind, t.undone, true
 	e.Op, e.Verdict = t.method.Name(), ydbstatus.Judge(signs)
