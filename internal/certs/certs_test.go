@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // The system's authorities are those of a file here, so that there are any.
@@ -397,9 +399,8 @@ func TestRotationUnderLoad(t *testing.T) {
 		a.issue(cert, key, "node", never)
 		server.look()
 		server.look()
-		for was := shakes.Load(); shakes.Load() < was+4 && !t.Failed(); {
-			time.Sleep(time.Millisecond)
-		}
+		was := shakes.Load()
+		await.True(t, "four handshakes more", func() bool { return shakes.Load() >= was+4 || t.Failed() })
 	}
 	close(stop)
 	wg.Wait()
