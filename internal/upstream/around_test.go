@@ -17,6 +17,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -255,12 +256,9 @@ func aroundAnOwnerThatDies(t *testing.T, nodes *devcluster.Cluster, limit time.D
 	arrived := owner.Counters().Calls
 	done := make(chan error, 1)
 	go func() { done <- s.Commit(ctx) }()
-	for owner.Counters().Calls == arrived && len(done) == 0 {
-		if ctx.Err() != nil {
-			t.Fatal("the commit does not reach the owner")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "the commit reaches the owner, or is over", func() bool {
+		return owner.Counters().Calls > arrived || len(done) > 0
+	})
 	sent := owner.Counters().Calls > arrived // else the silence was over before, on a loaded machine
 	owner.Kill()
 	if limit == time.Hour {
