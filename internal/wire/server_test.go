@@ -288,9 +288,7 @@ func TestForwardedCallsAreTraced(t *testing.T) {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+id+"-"+parent+"-"+flags, "tracestate", "vendor=1")
 		_, _, _ = s.run(ctx, session, "SELECT 1")
 		s.settled(t)
-		for limit := time.Now().Add(time.Minute); len(s.spans.Ended()) < before+spans && time.Now().Before(limit); {
-			time.Sleep(time.Millisecond)
-		}
+		await.True(t, "the spans have ended", func() bool { return len(s.spans.Ended()) >= before+spans })
 		return s.spans.Ended()[before:]
 	}
 	spans := run(2, "01", sessionID(2))
