@@ -168,11 +168,14 @@ func missingRight(t *testing.T, set ...string) {
 	s := start(t, c.Endpoint(), append(set, "pool.min=0")...)
 	began := time.Now()
 	part, err := s.statementAs("of no user")
-	for err == nil && part.GetStatus() == Ydb.StatusIds_UNAVAILABLE { // the data path hears of the nodes a moment later
-		time.Sleep(10 * time.Millisecond)
+	s.eventually("the data path knows the nodes", func() bool { // it hears of them a moment later
+		if err != nil || part.GetStatus() != Ydb.StatusIds_UNAVAILABLE {
+			return true
+		}
 		began = time.Now()
 		part, err = s.statementAs("of no user")
-	}
+		return false
+	})
 	if err != nil || part.GetStatus() != Ydb.StatusIds_UNAUTHORIZED || len(part.GetIssues()) != 1 || part.GetIssues()[0].GetMessage() != "asked for by the control API" {
 		t.Errorf("%v, %v", part, err)
 	}
