@@ -161,20 +161,18 @@ func TestAPanicInATurnEndsItsConnections(t *testing.T) {
 		calls := int64(0)
 		for round := range 3 {
 			var open grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
-			for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // the node is not dialed without a pause
+			await.Right(t, "a call gets through", func() string { // the node is not dialed without a pause
 				var err error
 				if open, err = c.FullDuplexCall(soon(t), grpc.WaitForReady(true)); err != nil {
 					t.Fatal(err)
 				}
 				calls++
 				_ = open.Send(&testpb.StreamingOutputCallRequest{ResponseParameters: []*testpb.ResponseParameters{{Size: 1}}})
-				if _, err = open.Recv(); err == nil {
-					break
+				if _, err = open.Recv(); err != nil {
+					return err.Error()
 				}
-				if time.Now().After(deadline) {
-					t.Fatalf("round %d: no call gets through: %v", round, err)
-				}
-			}
+				return ""
+			})
 			s.Do(func(*h2.Forwarder) { panic("broken turn") })
 			if _, err := open.Recv(); status.Code(err) != codes.Unavailable {
 				t.Errorf("round %d: the open call ended with %v; want Unavailable", round, err)
