@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
@@ -159,11 +160,12 @@ func (s *sidecar) guardLooks(t *testing.T) {
 	if s.read(t, "/state/memory", &before); before.Limit == 0 || before.Tight {
 		return
 	}
-	for end := time.Now().Add(400 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if s.read(t, "/state/memory", &now); now.Used != before.Used {
-			return
+	_ = await.Within(400*time.Millisecond, func() string {
+		if s.read(t, "/state/memory", &now); now.Used == before.Used {
+			return "it has not looked"
 		}
-	}
+		return ""
+	})
 }
 
 // Many readers that do not read, with a memory limit of 34 MiB. The guard refuses some of them while there is room for
