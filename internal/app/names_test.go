@@ -147,7 +147,7 @@ func TestNamedSettingsExist(t *testing.T) {
 	}
 	var deeper []string
 	for _, in := range []string{
-		"../admin/findings/*.go", "../facade/core/*.go", "../pool/budget/*.go", "../pool/queue/*.go", "../snapshot/metrics/*.go",
+		"../admin/findings/*.go", "../facade/core/*.go", "../facade/kv/*.go", "../pool/budget/*.go", "../pool/queue/*.go", "../snapshot/metrics/*.go",
 	} {
 		found, err := filepath.Glob(in)
 		if err != nil || len(found) == 0 {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -39,10 +40,10 @@ func appendInfoAlone(b []byte, i *sidecarv1.Info) []byte {
 }
 
 // appendGet appends the answer of Get.
-func appendGet(b []byte, t *kvTable, c *core.Call, row kvRow, modified bool) ([]byte, error) {
+func appendGet(b []byte, t *kv.Table, c *core.Call, row kv.Row, modified bool) ([]byte, error) {
 	const value, version, notModified, media, info = 1, 2, 3, 4, 5 // of KvGetResponse
 	if modified {
-		octets, null, err := row.octets()
+		octets, null, err := row.Octets()
 		if err != nil {
 			return nil, err
 		}
@@ -50,20 +51,20 @@ func appendGet(b []byte, t *kvTable, c *core.Call, row kvRow, modified bool) ([]
 			b = protowire.AppendBytes(protowire.AppendTag(b, value, protowire.BytesType), octets)
 		}
 	}
-	b = textField(b, version, row.version)
+	b = textField(b, version, row.Version)
 	if !modified {
 		b = numberField(b, notModified, 1)
 	}
-	return messageField(textField(b, media, t.media()), info, func(b []byte) []byte { return appendInfo(b, c.Info) }), nil
+	return messageField(textField(b, media, t.MediaType()), info, func(b []byte) []byte { return appendInfo(b, c.Info) }), nil
 }
 
 // appendPut appends the answer of Put.
-func appendPut(b []byte, w kvWritten, c *core.Call) []byte {
+func appendPut(b []byte, w kv.Written, c *core.Call) []byte {
 	const created, version, info = 1, 2, 3 // of KvPutResponse
-	if w.created {
+	if w.Created {
 		b = numberField(b, created, 1)
 	}
-	return messageField(textField(b, version, w.version), info, func(b []byte) []byte { return appendInfo(b, c.Info) })
+	return messageField(textField(b, version, w.Version), info, func(b []byte) []byte { return appendInfo(b, c.Info) })
 }
 
 // messageField appends a field that is the message which f appends.

@@ -32,6 +32,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
@@ -41,7 +42,7 @@ import (
 // Config holds the settings api.*, kv.*, tx.*, ingest.* and http.*.
 type Config struct {
 	API    core.API      `yaml:"api"`
-	KV     KV            `yaml:"kv"`
+	KV     kv.Config     `yaml:"kv"`
 	Tx     lease.Config  `yaml:"tx"`
 	Ingest ingest.Config `yaml:"ingest"`
 	HTTP   HTTP          `yaml:"http"`
@@ -51,7 +52,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		API:    core.DefaultAPI(),
-		KV:     defaultKV(),
+		KV:     kv.Default(),
 		Tx:     lease.Default(),
 		Ingest: ingest.Default(),
 	}
@@ -82,7 +83,7 @@ func prefix(path string, err error) error {
 // Service is the plain API. It is safe for concurrent use.
 type Service struct {
 	core *core.Service
-	kv   keyValue
+	kv   kv.Service
 	rows rowStreams
 	grpc grpcAPI
 	http httpAPI
@@ -100,7 +101,7 @@ func New(cfg Config, deps core.Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{core: calls}
-	if err := s.kv.open(calls, cfg.KV); err != nil {
+	if err := s.kv.Open(calls, cfg.KV); err != nil {
 		return nil, err
 	}
 	if err := s.rows.open(calls, cfg.Ingest); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 
@@ -22,12 +23,12 @@ type grpcAPI struct {
 	sidecarv1.UnimplementedSidecarServer
 
 	core *core.Service
-	kv   *keyValue
+	kv   *kv.Service
 	rows *rowStreams
 }
 
 // open makes the API ready for its first call.
-func (a *grpcAPI) open(s *core.Service, byKey *keyValue, streams *rowStreams) {
+func (a *grpcAPI) open(s *core.Service, byKey *kv.Service, streams *rowStreams) {
 	a.core, a.kv, a.rows = s, byKey, streams
 }
 

@@ -4,13 +4,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // kvGetting is a call of Get.
 type kvGetting struct {
-	kvReading
+	kv.Reading
 	api *grpcAPI
 	req kvRequest
 }
@@ -25,30 +26,30 @@ func (j *kvGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 }
 
 func (j *kvGetting) Begin(t *core.Turn) (ready bool, err error) {
-	if j.t, err = j.api.kv.table(j.req.table); err != nil {
+	if j.Table, err = j.api.kv.Table(j.req.table); err != nil {
 		return false, err
 	}
-	key, err := j.req.key(j.api, j.t)
+	key, err := j.req.key(j.api, j.Table)
 	if err != nil {
 		return false, err
 	}
-	return j.get(t, key, j.req.timeout, j.req.priority)
+	return j.Get(t, key, j.req.timeout, j.req.priority)
 }
 
 func (j *kvGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	row, modified, err := j.row(&t.Turn, j.req.cond)
+	row, modified, err := j.Row(&t.Turn, j.req.cond)
 	if err != nil {
 		return nil, err
 	}
-	return appendGet(b, j.t, &t.Call, row, modified)
+	return appendGet(b, j.Table, &t.Call, row, modified)
 }
 
 // kvBatchGetting is a call of BatchGet.
 type kvBatchGetting struct {
-	kvReading
+	kv.Reading
 	api *grpcAPI
 	req sidecarv1.KvBatchGetRequest
-	ids []kvID
+	ids []kv.ID
 }
 
 func (j *kvBatchGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
@@ -56,25 +57,25 @@ func (j *kvBatchGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool)
 }
 
 func (j *kvBatchGetting) Begin(t *core.Turn) (ready bool, err error) {
-	if j.t, j.ids, err = j.api.batchOf(&j.req); err != nil {
+	if j.Table, j.ids, err = j.api.batchOf(&j.req); err != nil {
 		return false, err
 	}
-	j.st = j.t.batch(j.ids)
-	return j.look(t, j.req.Timeout, j.req.Priority)
+	j.Statement = j.Table.Batch(j.ids)
+	return j.Look(t, j.req.Timeout, j.req.Priority)
 }
 
 func (j *kvBatchGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	found, err := j.found(&t.Turn, j.ids)
+	found, err := j.Found(&t.Turn, j.ids)
 	if err != nil {
 		return nil, err
 	}
-	res, err := batchResponse(j.t, &t.Call, j.ids, found)
+	res, err := batchResponse(j.Table, &t.Call, j.ids, found)
 	return encode(b, res, err)
 }
 
 // kvPutting is a call of Put.
 type kvPutting struct {
-	kvWriting
+	kv.Writing
 	api *grpcAPI
 	req kvRequest
 }
@@ -93,15 +94,15 @@ func (j *kvPutting) Begin(t *core.Turn) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	w, err := j.api.kv.put(table, key, j.req.value, j.req.cond)
+	w, err := j.api.kv.Put(table, key, j.req.value, j.req.cond)
 	if err != nil {
 		return false, err
 	}
-	return j.kvWriting.begin(t, w, j.req.timeout, j.req.priority)
+	return j.Writing.Start(t, w, j.req.timeout, j.req.priority)
 }
 
 func (j *kvPutting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	done, err := j.run(&t.Turn)
+	done, err := j.Run(&t.Turn)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (j *kvPutting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
 
 // kvDeleting is a call of Delete.
 type kvDeleting struct {
-	kvWriting
+	kv.Writing
 	api *grpcAPI
 	req kvRequest
 }
@@ -129,11 +130,11 @@ func (j *kvDeleting) Begin(t *core.Turn) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return j.kvWriting.begin(t, table.kvDelete(key, j.req.cond), j.req.timeout, j.req.priority)
+	return j.Writing.Start(t, table.Delete(key, j.req.cond), j.req.timeout, j.req.priority)
 }
 
 func (j *kvDeleting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	if _, err := j.run(&t.Turn); err != nil {
+	if _, err := j.Run(&t.Turn); err != nil {
 		return nil, err
 	}
 	return appendInfoAlone(b, t.Call.Info), nil

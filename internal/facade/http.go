@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -84,7 +85,7 @@ type HTTP struct {
 // httpAPI is the HTTP API.
 type httpAPI struct {
 	core     *core.Service
-	kv       *keyValue
+	kv       *kv.Service
 	rows     *rowStreams
 	guard    *loopback.Guard
 	bodies   core.Pace // bodies, except for their first pieces
@@ -92,7 +93,7 @@ type httpAPI struct {
 }
 
 // open makes the API ready for its first request.
-func (a *httpAPI) open(s *core.Service, byKey *keyValue, streams *rowStreams, cfg HTTP) (err error) {
+func (a *httpAPI) open(s *core.Service, byKey *kv.Service, streams *rowStreams, cfg HTTP) (err error) {
 	a.core, a.kv, a.rows = s, byKey, streams
 	a.bodies.Rate, a.bodies.Burst = bodyRate*runtime.GOMAXPROCS(0), s.Cfg.API.MaxBody
 	a.discards.Rate, a.discards.Burst = discardRate, s.Cfg.API.MaxBody

@@ -22,15 +22,16 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 // openTable reads an entry of kv.tables.
-func openTable(t testing.TB, text string) KVTable {
+func openTable(t testing.TB, text string) kv.Entry {
 	t.Helper()
-	var table KVTable
+	var table kv.Entry
 	if err := table.UnmarshalText([]byte(text)); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func shelf(t testing.TB) *fake {
 		case strings.Contains(text, " INTO "):
 			row = [2]string{`"` + string(req.GetParameters()["$value"].GetValue().GetBytesValue()) + `"`, "null"}
 			if v := req.GetParameters()["$version"]; v != nil {
-				row[1] = versionText(v)
+				row[1] = kv.VersionText(v)
 			}
 			rows[id] = row
 		case strings.Contains(text, " DELETE "):
@@ -333,7 +334,7 @@ func TestKVLooksAgain(t *testing.T) {
 		_, err := b.grpc.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
 		return err
 	}
-	later := func() { b.s.kv.tables["plain"].checked.Store(time.Now().Add(-b.s.core.Cfg.API.CacheTTL).UnixNano()) }
+	later := func() { b.s.kv.Tables["plain"].Checked.Store(time.Now().Add(-b.s.core.Cfg.API.CacheTTL).UnixNano()) }
 	looks := func(want int) {
 		t.Helper()
 		if n := f.count(&f.described); n != want {
@@ -365,9 +366,9 @@ func TestKVLooksAgain(t *testing.T) {
 	})
 	later()
 	// One call looks, and others do not wait for it.
-	b.s.kv.tables["plain"].checking <- struct{}{}
+	b.s.kv.Tables["plain"].Checking <- struct{}{}
 	refused(t, get(), "KEY_NOT_FOUND", false, false)
-	<-b.s.kv.tables["plain"].checking
+	<-b.s.kv.Tables["plain"].Checking
 	looks(3)
 	f.taken()
 	refused(t, get(), "TABLE_MISMATCH", false, false)
@@ -460,9 +461,9 @@ func FuzzKV(f *testing.F) {
 		f.Fatal(err)
 	}
 	var texts []string
-	for _, t := range s.kv.tables {
-		t.checked.Store(math.MaxInt64)
-		texts = append(texts, t.texts()...)
+	for _, t := range s.kv.Tables {
+		t.Checked.Store(math.MaxInt64)
+		texts = append(texts, t.Texts()...)
 	}
 	handler := s.Handler()
 	methods := []string{"GET", "HEAD", "PUT", "DELETE", "POST"}

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -25,7 +26,7 @@ func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		row, modified, err := k.api.kv.get(ctx, c, kvCall{t, req.Timeout, req.Priority}, t.key(id), conditionOf(req.Condition))
+		row, modified, err := k.api.kv.Get(ctx, c, kv.Call{Table: t, Timeout: req.Timeout, Priority: req.Priority}, t.KeyOf(id), conditionOf(req.Condition))
 		if err != nil {
 			return nil, err
 		}
@@ -33,8 +34,8 @@ func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*
 	})
 }
 
-func (a *grpcAPI) getOf(req *sidecarv1.KvGetRequest) (*kvTable, kvID, error) {
-	t, err := a.kv.table(req.Table)
+func (a *grpcAPI) getOf(req *sidecarv1.KvGetRequest) (*kv.Table, kv.ID, error) {
+	t, err := a.kv.Table(req.Table)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -42,8 +43,8 @@ func (a *grpcAPI) getOf(req *sidecarv1.KvGetRequest) (*kvTable, kvID, error) {
 	return t, id, err
 }
 
-func getResponse(t *kvTable, c *core.Call, row kvRow, modified bool) (_ *sidecarv1.KvGetResponse, err error) {
-	res := &sidecarv1.KvGetResponse{Version: row.version, NotModified: !modified, ContentType: t.media(), Info: c.Info}
+func getResponse(t *kv.Table, c *core.Call, row kv.Row, modified bool) (_ *sidecarv1.KvGetResponse, err error) {
+	res := &sidecarv1.KvGetResponse{Version: row.Version, NotModified: !modified, ContentType: t.MediaType(), Info: c.Info}
 	if modified {
 		res.Value, err = optional(row)
 	}
@@ -57,13 +58,13 @@ func (k keyValueServer) Put(ctx context.Context, req *sidecarv1.KvPutRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		done, err := k.api.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
+		done, err := k.api.kv.Write(ctx, c, kv.Call{Table: w.Table, Timeout: req.Timeout, Priority: req.Priority}, w)
 		return putResponse(done, c), err
 	})
 }
 
-func (a *grpcAPI) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
-	t, err := a.kv.tableToWrite(req.Table)
+func (a *grpcAPI) putOf(req *sidecarv1.KvPutRequest) (*kv.Write, error) {
+	t, err := a.kv.TableToWrite(req.Table)
 	if err != nil {
 		return nil, err
 	}
@@ -71,11 +72,11 @@ func (a *grpcAPI) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.kv.put(t, t.key(id), req.Value, conditionOf(req.Condition))
+	return a.kv.Put(t, t.KeyOf(id), req.Value, conditionOf(req.Condition))
 }
 
-func putResponse(w kvWritten, c *core.Call) *sidecarv1.KvPutResponse {
-	return &sidecarv1.KvPutResponse{Created: w.created, Version: w.version, Info: c.Info}
+func putResponse(w kv.Written, c *core.Call) *sidecarv1.KvPutResponse {
+	return &sidecarv1.KvPutResponse{Created: w.Created, Version: w.Version, Info: c.Info}
 }
 
 // Delete deletes one row.
@@ -85,13 +86,13 @@ func (k keyValueServer) Delete(ctx context.Context, req *sidecarv1.KvDeleteReque
 		if err != nil {
 			return nil, err
 		}
-		_, err = k.api.kv.run(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
+		_, err = k.api.kv.Write(ctx, c, kv.Call{Table: w.Table, Timeout: req.Timeout, Priority: req.Priority}, w)
 		return &sidecarv1.KvDeleteResponse{Info: c.Info}, err
 	})
 }
 
-func (a *grpcAPI) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
-	t, err := a.kv.tableToWrite(req.Table)
+func (a *grpcAPI) deleteOf(req *sidecarv1.KvDeleteRequest) (*kv.Write, error) {
+	t, err := a.kv.TableToWrite(req.Table)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (a *grpcAPI) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.kvDelete(t.key(id), conditionOf(req.Condition)), nil
+	return t.Delete(t.KeyOf(id), conditionOf(req.Condition)), nil
 }
 
 // BatchGet reads several values.
@@ -109,7 +110,7 @@ func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetR
 		if err != nil {
 			return nil, err
 		}
-		found, err := k.api.kv.batchGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, ids)
+		found, err := k.api.kv.BatchGet(ctx, c, kv.Call{Table: t, Timeout: req.Timeout, Priority: req.Priority}, ids)
 		if err != nil {
 			return nil, err
 		}
@@ -117,36 +118,36 @@ func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetR
 	})
 }
 
-func (a *grpcAPI) batchOf(req *sidecarv1.KvBatchGetRequest) (*kvTable, []kvID, error) {
-	t, err := a.kv.table(req.Table)
+func (a *grpcAPI) batchOf(req *sidecarv1.KvBatchGetRequest) (*kv.Table, []kv.ID, error) {
+	t, err := a.kv.Table(req.Table)
 	if err == nil {
-		err = a.kv.count(len(req.Ids))
+		err = a.kv.Count(len(req.Ids))
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	ids := make([]kvID, len(req.Ids))
+	ids := make([]kv.ID, len(req.Ids))
 	for i, one := range req.Ids {
 		if ids[i], err = a.id(t, one); err != nil {
-			return nil, nil, atID(i, err)
+			return nil, nil, kv.AtID(i, err)
 		}
 	}
 	return t, ids, nil
 }
 
-func batchResponse(t *kvTable, c *core.Call, ids []kvID, found []kvFound) (*sidecarv1.KvBatchGetResponse, error) {
+func batchResponse(t *kv.Table, c *core.Call, ids []kv.ID, found []kv.Found) (*sidecarv1.KvBatchGetResponse, error) {
 	res := &sidecarv1.KvBatchGetResponse{Info: c.Info}
 	for i, f := range found {
 		id, err := idOf(t, ids[i])
 		if err != nil {
 			return nil, core.BadAnswer(err)
 		}
-		if f.none {
+		if f.None {
 			res.Missing = append(res.Missing, id)
 			continue
 		}
-		item := &sidecarv1.KvItem{Id: id, Version: f.row.version}
-		if item.Value, err = optional(f.row); err != nil {
+		item := &sidecarv1.KvItem{Id: id, Version: f.Row.Version}
+		if item.Value, err = optional(f.Row); err != nil {
 			return nil, err
 		}
 		res.Items = append(res.Items, item)
@@ -155,9 +156,9 @@ func batchResponse(t *kvTable, c *core.Call, ids []kvID, found []kvFound) (*side
 }
 
 // id reads an id.
-func (a *grpcAPI) id(t *kvTable, id *sidecarv1.KvId) (kvID, error) {
+func (a *grpcAPI) id(t *kv.Table, id *sidecarv1.KvId) (kv.ID, error) {
 	parts := id.GetColumns()
-	return a.kv.id(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
+	return a.kv.ID(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
 		if deeper(parts[i], 2) { // a value, or one with its type
 			return nil, core.BadRequest("id: %s is one value", yql.FormatType(t))
 		}
@@ -166,7 +167,7 @@ func (a *grpcAPI) id(t *kvTable, id *sidecarv1.KvId) (kvID, error) {
 }
 
 // idOf writes an id as grpcAPI.id reads one.
-func idOf(t *kvTable, id kvID) (*sidecarv1.KvId, error) {
+func idOf(t *kv.Table, id kv.ID) (*sidecarv1.KvId, error) {
 	out := &sidecarv1.KvId{Columns: make([]*sidecarv1.Value, len(id))}
 	for i, v := range id {
 		var err error
@@ -179,22 +180,22 @@ func idOf(t *kvTable, id kvID) (*sidecarv1.KvId, error) {
 
 // optional is the value of an optional field of bytes: nil is NULL, and no
 // value is empty bytes.
-func optional(r kvRow) ([]byte, error) {
-	b, null, err := r.octets()
+func optional(r kv.Row) ([]byte, error) {
+	b, null, err := r.Octets()
 	if err == nil && !null && b == nil {
 		b = []byte{}
 	}
 	return b, err
 }
 
-func conditionOf(c *sidecarv1.KvCondition) condition {
-	return condition{match: versionsOf(c.GetMatch()), noneMatch: versionsOf(c.GetNoneMatch())}
+func conditionOf(c *sidecarv1.KvCondition) kv.Condition {
+	return kv.Condition{Match: versionsOf(c.GetMatch()), NoneMatch: versionsOf(c.GetNoneMatch())}
 }
 
-func versionsOf(list []string) *versions {
-	var v *versions
+func versionsOf(list []string) *kv.Versions {
+	var v *kv.Versions
 	for _, one := range list {
-		v = v.with(one)
+		v = v.With(one)
 	}
 	return v
 }

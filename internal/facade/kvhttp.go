@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -33,7 +34,7 @@ func (a *httpAPI) kvGet(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	row, modified, err := a.kv.get(x.ctx, x.call, kvCall{t: t}, t.key(id), cond)
+	row, modified, err := a.kv.Get(x.ctx, x.call, kv.Call{Table: t}, t.KeyOf(id), cond)
 	if err != nil {
 		return err
 	}
@@ -41,18 +42,18 @@ func (a *httpAPI) kvGet(x *exchange) error {
 }
 
 // kvGetOf reads a request for one value.
-func (a *httpAPI) kvGetOf(x *exchange) (*kvTable, kvID, condition, error) {
-	t, err := a.kv.table(x.r.PathValue("table"))
+func (a *httpAPI) kvGetOf(x *exchange) (*kv.Table, kv.ID, kv.Condition, error) {
+	t, err := a.kv.Table(x.r.PathValue("table"))
 	if err != nil {
-		return nil, nil, condition{}, err
+		return nil, nil, kv.Condition{}, err
 	}
 	id, cond, err := a.kvRequest(x, t)
 	return t, id, cond, err
 }
 
 // replyValue sends one value, or says that the caller has it already.
-func (x *exchange) replyValue(t *kvTable, row kvRow, modified bool) error {
-	value, null, err := row.octets()
+func (x *exchange) replyValue(t *kv.Table, row kv.Row, modified bool) error {
+	value, null, err := row.Octets()
 	if err != nil {
 		return err
 	}
@@ -61,14 +62,14 @@ func (x *exchange) replyValue(t *kvTable, row kvRow, modified bool) error {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "sandbox")
 	h.Set("Cache-Control", "no-cache") // a copy is asked about first
-	setETag(h, row.version)
+	setETag(h, row.Version)
 	switch {
 	case !modified:
 		return x.send(http.StatusNotModified, "")
 	case null:
 		return x.send(http.StatusNoContent, "")
 	}
-	return x.send(http.StatusOK, t.media(), value)
+	return x.send(http.StatusOK, t.MediaType(), value)
 }
 
 func (a *httpAPI) kvPut(x *exchange) error {
@@ -76,7 +77,7 @@ func (a *httpAPI) kvPut(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	done, err := a.kv.run(x.ctx, x.call, kvCall{t: w.t}, w)
+	done, err := a.kv.Write(x.ctx, x.call, kv.Call{Table: w.Table}, w)
 	if err != nil {
 		return err
 	}
@@ -84,8 +85,8 @@ func (a *httpAPI) kvPut(x *exchange) error {
 }
 
 // kvPutOf reads a request that writes one value, which body reads.
-func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte, error)) (*kvWrite, error) {
-	t, err := a.kv.tableToWrite(x.r.PathValue("table"))
+func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte, error)) (*kv.Write, error) {
+	t, err := a.kv.TableToWrite(x.r.PathValue("table"))
 	if err != nil {
 		return nil, x.refuseToWrite(err)
 	}
@@ -96,7 +97,7 @@ func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]b
 	if err != nil {
 		return nil, err
 	}
-	limit, setting := a.kv.maxValue(t)
+	limit, setting := a.kv.MaxValue(t)
 	if limit > a.core.Cfg.API.MaxBody {
 		limit, setting = a.core.Cfg.API.MaxBody, "api.max_body"
 	}
@@ -104,13 +105,13 @@ func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]b
 	if err != nil {
 		return nil, err
 	}
-	return a.kv.put(t, t.key(id), value, cond)
+	return a.kv.Put(t, t.KeyOf(id), value, cond)
 }
 
 // replyWritten says that a value was written.
-func (x *exchange) replyWritten(done kvWritten) error {
-	setETag(x.w.Header(), done.version)
-	if done.created {
+func (x *exchange) replyWritten(done kv.Written) error {
+	setETag(x.w.Header(), done.Version)
+	if done.Created {
 		return x.send(http.StatusCreated, "")
 	}
 	return x.send(http.StatusNoContent, "")
@@ -121,15 +122,15 @@ func (a *httpAPI) kvDelete(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.kv.run(x.ctx, x.call, kvCall{t: w.t}, w); err != nil {
+	if _, err := a.kv.Write(x.ctx, x.call, kv.Call{Table: w.Table}, w); err != nil {
 		return err
 	}
 	return x.send(http.StatusNoContent, "")
 }
 
 // kvDeleteOf reads a request that deletes one row.
-func (a *httpAPI) kvDeleteOf(x *exchange) (*kvWrite, error) {
-	t, err := a.kv.tableToWrite(x.r.PathValue("table"))
+func (a *httpAPI) kvDeleteOf(x *exchange) (*kv.Write, error) {
+	t, err := a.kv.TableToWrite(x.r.PathValue("table"))
 	if err != nil {
 		return nil, x.refuseToWrite(err)
 	}
@@ -137,7 +138,7 @@ func (a *httpAPI) kvDeleteOf(x *exchange) (*kvWrite, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.kvDelete(t.key(id), cond), nil
+	return t.Delete(t.KeyOf(id), cond), nil
 }
 
 func (a *httpAPI) kvBatchGet(x *exchange) error {
@@ -146,7 +147,7 @@ func (a *httpAPI) kvBatchGet(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	found, err := a.kv.batchGet(x.ctx, x.call, kvCall{t: t, timeout: body.Timeout, priority: body.Priority}, ids)
+	found, err := a.kv.BatchGet(x.ctx, x.call, kv.Call{Table: t, Timeout: body.Timeout, Priority: body.Priority}, ids)
 	if err != nil {
 		return err
 	}
@@ -154,39 +155,39 @@ func (a *httpAPI) kvBatchGet(x *exchange) error {
 }
 
 // kvBatchGetOf reads a request for several values, whose body read decodes.
-func (a *httpAPI) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into any) error) (*kvTable, []kvID, error) {
+func (a *httpAPI) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into any) error) (*kv.Table, []kv.ID, error) {
 	name, ok := strings.CutSuffix(x.r.PathValue("table"), batchGetSuffix)
 	if !ok {
 		x.w.Header().Set("Allow", kvMethods)
 		return nil, nil, core.Faultf(core.CodeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q", kvMethods, name+batchGetSuffix)
 	}
-	t, err := a.kv.table(name)
+	t, err := a.kv.Table(name)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := read(body); err != nil {
 		return nil, nil, err
 	}
-	if err := a.kv.count(len(body.IDs)); err != nil {
+	if err := a.kv.Count(len(body.IDs)); err != nil {
 		return nil, nil, err
 	}
-	ids := make([]kvID, len(body.IDs))
+	ids := make([]kv.ID, len(body.IDs))
 	for i, raw := range body.IDs {
 		if ids[i], err = a.id(t, raw); err != nil {
-			return nil, nil, atID(i, err)
+			return nil, nil, kv.AtID(i, err)
 		}
 	}
 	return t, ids, nil
 }
 
 // replyItems sends what a batch get found.
-func (x *exchange) replyItems(t *kvTable, ids []kvID, found []kvFound) (err error) {
+func (x *exchange) replyItems(t *kv.Table, ids []kv.ID, found []kv.Found) (err error) {
 	items, missing := []byte(`{"items":[`), []byte(`],"missing":[`)
 	for i, f := range found {
-		if f.none {
+		if f.None {
 			missing, err = appendID(comma(missing), t, ids[i])
 		} else {
-			items, err = appendItem(comma(items), t, ids[i], f.row)
+			items, err = appendItem(comma(items), t, ids[i], f.Row)
 		}
 		if err != nil {
 			return core.BadAnswer(err)
@@ -206,17 +207,17 @@ func comma(b []byte) []byte {
 
 // id reads an id in JSON: a value in the JSON form of its type, or the list
 // of them where the key has several columns.
-func (a *httpAPI) id(t *kvTable, raw json.RawMessage) (kvID, error) {
+func (a *httpAPI) id(t *kv.Table, raw json.RawMessage) (kv.ID, error) {
 	parts := []json.RawMessage{raw}
 	if len(t.Key) > 1 {
 		if err := json.Unmarshal(raw, &parts); err != nil {
 			return nil, core.BadRequest("id: want a list of %d values, one for each column of the key", len(t.Key))
 		}
 	}
-	return a.kv.id(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
+	return a.kv.ID(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
 }
 
-func appendID(b []byte, t *kvTable, id kvID) (_ []byte, err error) {
+func appendID(b []byte, t *kv.Table, id kv.ID) (_ []byte, err error) {
 	if len(id) > 1 {
 		b = append(b, '[')
 	}
@@ -234,46 +235,46 @@ func appendID(b []byte, t *kvTable, id kvID) (_ []byte, err error) {
 	return b, nil
 }
 
-func appendItem(b []byte, t *kvTable, id kvID, row kvRow) (_ []byte, err error) {
+func appendItem(b []byte, t *kv.Table, id kv.ID, row kv.Row) (_ []byte, err error) {
 	if b, err = appendID(append(b, `{"id":`...), t, id); err != nil {
 		return b, err
 	}
-	v, err := row.value.value()
+	v, err := row.Value.Value()
 	if err != nil {
 		return b, err
 	}
-	if b, err = yql.AppendJSON(append(b, `,"value":`...), v, row.value.typ, yql.JSONOptions{}); err != nil {
+	if b, err = yql.AppendJSON(append(b, `,"value":`...), v, row.Value.Type, yql.JSONOptions{}); err != nil {
 		return b, err
 	}
-	return append(appendText(append(b, `,"version":`...), row.version), '}'), nil
+	return append(appendText(append(b, `,"version":`...), row.Version), '}'), nil
 }
 
 // kvRequest reads what the address and the headers of a request say: the id, one
 // value for each column of the key, and the condition.
-func (a *httpAPI) kvRequest(x *exchange, t *kvTable) (kvID, condition, error) {
+func (a *httpAPI) kvRequest(x *exchange, t *kv.Table) (kv.ID, kv.Condition, error) {
 	query, err := url.ParseQuery(x.r.URL.RawQuery)
 	if err != nil {
-		return nil, condition{}, core.BadRequest("the query of the address: %v", err)
+		return nil, kv.Condition{}, core.BadRequest("the query of the address: %v", err)
 	}
 	for name := range query {
 		if name != "id" {
-			return nil, condition{}, core.BadRequest("the query of the address has id only, not %.64q", name)
+			return nil, kv.Condition{}, core.BadRequest("the query of the address has id only, not %.64q", name)
 		}
 	}
 	parts, size := query["id"], 0
 	for _, p := range parts {
 		size += len(p)
 	}
-	id, err := a.kv.id(t, len(parts), size, func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseKey(parts[i], t) })
+	id, err := a.kv.ID(t, len(parts), size, func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseKey(parts[i], t) })
 	if err != nil {
-		return nil, condition{}, err
+		return nil, kv.Condition{}, err
 	}
 	match, err := tags(x.r.Header, "If-Match", strong)
 	if err != nil {
-		return nil, condition{}, err
+		return nil, kv.Condition{}, err
 	}
 	noneMatch, err := tags(x.r.Header, "If-None-Match", weak)
-	return id, condition{match, noneMatch}, err
+	return id, kv.Condition{Match: match, NoneMatch: noneMatch}, err
 }
 
 // How tags are compared (RFC 9110, 8.8.3.2).
@@ -284,16 +285,16 @@ const (
 
 // tags reads the entity tags of a header: * or a list (RFC 9110, 13.1.1). nil is
 // a header that is not there.
-func tags(h http.Header, name string, how int) (*versions, error) {
+func tags(h http.Header, name string, how int) (*kv.Versions, error) {
 	lines := h.Values(name)
 	if len(lines) == 0 {
 		return nil, nil
 	}
 	text := strings.TrimSpace(strings.Join(lines, ","))
 	if text == "*" {
-		return &versions{any: true}, nil
+		return &kv.Versions{Any: true}, nil
 	}
-	v := &versions{}
+	v := &kv.Versions{}
 	for text != "" {
 		quoted, isWeak := strings.CutPrefix(text, "W/")
 		tag, rest, ok := strings.Cut(strings.TrimPrefix(quoted, `"`), `"`)
@@ -301,7 +302,7 @@ func tags(h http.Header, name string, how int) (*versions, error) {
 			return nil, core.BadRequest(`%s: want * or tags in quotes, such as "5"`, name)
 		}
 		if how == weak || !isWeak {
-			v.list = append(v.list, tag)
+			v.List = append(v.List, tag)
 		}
 		rest = strings.TrimLeft(rest, " \t")
 		if rest != "" && rest[0] != ',' {
@@ -320,12 +321,12 @@ func setETag(h http.Header, version string) {
 
 // takes tells whether a value of this Content-Type is taken: the one that
 // readers are told, or none in particular.
-func takes(t *kvTable, contentType string) error {
+func takes(t *kv.Table, contentType string) error {
 	if contentType == "" {
 		return nil
 	}
 	media, _, err := mime.ParseMediaType(contentType)
-	own, _, _ := mime.ParseMediaType(t.media())
+	own, _, _ := mime.ParseMediaType(t.MediaType())
 	if err == nil && slices.Contains([]string{core.MediaOctets, own}, media) {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 )
 
 func TestKVConfig(t *testing.T) {
@@ -31,25 +32,25 @@ func TestTags(t *testing.T) {
 	for _, c := range []struct {
 		lines  []string
 		how    int
-		want   *versions
+		want   *kv.Versions
 		refuse bool
 	}{
 		{lines: nil, want: nil},
-		{lines: []string{"*"}, want: &versions{any: true}},
-		{lines: []string{" * "}, want: &versions{any: true}},
-		{lines: []string{`"5"`}, want: &versions{list: []string{"5"}}},
-		{lines: []string{`"5" , W/"6",,"7"`, `""`}, how: strong, want: &versions{list: []string{"5", "7", ""}}},
-		{lines: []string{`"5", W/"6"`}, how: weak, want: &versions{list: []string{"5", "6"}}},
-		{lines: []string{`W/"6"`}, how: strong, want: &versions{}},
-		{lines: []string{""}, want: &versions{}},
-		{lines: []string{`"a,b"`}, want: &versions{list: []string{"a,b"}}},
+		{lines: []string{"*"}, want: &kv.Versions{Any: true}},
+		{lines: []string{" * "}, want: &kv.Versions{Any: true}},
+		{lines: []string{`"5"`}, want: &kv.Versions{List: []string{"5"}}},
+		{lines: []string{`"5" , W/"6",,"7"`, `""`}, how: strong, want: &kv.Versions{List: []string{"5", "7", ""}}},
+		{lines: []string{`"5", W/"6"`}, how: weak, want: &kv.Versions{List: []string{"5", "6"}}},
+		{lines: []string{`W/"6"`}, how: strong, want: &kv.Versions{}},
+		{lines: []string{""}, want: &kv.Versions{}},
+		{lines: []string{`"a,b"`}, want: &kv.Versions{List: []string{"a,b"}}},
 		{lines: []string{"5"}, refuse: true}, {lines: []string{`"5`}, refuse: true}, {lines: []string{`5"`}, refuse: true}, {lines: []string{`"5" "6"`}, refuse: true},
 		{lines: []string{"W/"}, refuse: true}, {lines: []string{`w/"5"`}, refuse: true}, {lines: []string{`*, "5"`}, refuse: true}, {lines: []string{`"5", *`}, refuse: true},
 	} {
 		got, err := tags(http.Header{"If-Match": c.lines}, "If-Match", c.how)
 		if (err != nil) != c.refuse {
 			t.Errorf("%q: %v", c.lines, err)
-		} else if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(versions{})); diff != "" && !c.refuse {
+		} else if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(kv.Versions{})); diff != "" && !c.refuse {
 			t.Errorf("%q (-want +got):\n%s", c.lines, diff)
 		}
 	}

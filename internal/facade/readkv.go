@@ -5,8 +5,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -15,7 +17,7 @@ import (
 // kvRequest is a call of Get, Put or Delete. What is bytes is only valid in the turn in which the call begins.
 type kvRequest struct {
 	table, timeout, priority string
-	cond                     condition
+	cond                     kv.Condition
 	value                    []byte
 	columns                  [][]byte        // of the id, if it was read without a message: scalars
 	size                     int             // of the id, in bytes
@@ -72,7 +74,7 @@ func (r *kvRequest) readID(message []byte) bool {
 }
 
 // readCondition reads a KvCondition, as if it followed those that were read before.
-func readCondition(c *condition, message []byte) bool {
+func readCondition(c *kv.Condition, message []byte) bool {
 	const match, noneMatch = 1, 2
 	return eachField(message, func(f field) bool {
 		var version string
@@ -81,9 +83,9 @@ func readCondition(c *condition, message []byte) bool {
 		}
 		switch f.number {
 		case match:
-			c.match = c.match.with(version)
+			c.Match = c.Match.With(version)
 		case noneMatch:
-			c.noneMatch = c.noneMatch.with(version)
+			c.NoneMatch = c.NoneMatch.With(version)
 		default:
 			return false
 		}
@@ -92,20 +94,20 @@ func readCondition(c *condition, message []byte) bool {
 }
 
 // key makes the parameters of a statement on the row.
-func (r *kvRequest) key(a *grpcAPI, t *kvTable) (*upstream.Params, error) {
+func (r *kvRequest) key(a *grpcAPI, t *kv.Table) (*upstream.Params, error) {
 	if r.columns == nil {
 		id, err := a.id(t, r.id)
 		if err != nil {
 			return nil, err
 		}
-		return t.key(id), nil
+		return t.KeyOf(id), nil
 	}
-	if err := a.kv.fitsKey(t, len(r.columns), r.size); err != nil {
+	if err := a.kv.FitsKey(t, len(r.columns), r.size); err != nil {
 		return nil, err
 	}
 	p := new(upstream.Params)
 	for i, c := range t.Key {
-		if p.AddScalar(t.keyNames[i], r.columns[i], c.Type) {
+		if p.AddScalar(t.KeyNames[i], r.columns[i], c.Type) {
 			continue
 		}
 		var v sidecarv1.Value
@@ -117,14 +119,14 @@ func (r *kvRequest) key(a *grpcAPI, t *kvTable) (*upstream.Params, error) {
 		if err != nil {
 			return nil, yql.At(yql.At(err, c.Name), "id")
 		}
-		p.Add(t.keyNames[i], &Ydb.TypedValue{Type: c.Type, Value: value})
+		p.Add(t.KeyNames[i], &Ydb.TypedValue{Type: c.Type, Value: value})
 	}
 	return p, nil
 }
 
 // toWrite finds the table of a call that writes, and makes its key.
-func (r *kvRequest) toWrite(a *grpcAPI) (*kvTable, *upstream.Params, error) {
-	t, err := a.kv.tableToWrite(r.table)
+func (r *kvRequest) toWrite(a *grpcAPI) (*kv.Table, *upstream.Params, error) {
+	t, err := a.kv.TableToWrite(r.table)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -21,7 +22,7 @@ func FuzzReadKV(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	table := newKVTable(openTable(f, "x=x key=a:Utf8 key=b:Timestamp value=v:Json version=r:Int64"), "/local/x")
+	table := kv.NewTable(openTable(f, "x=x key=a:Utf8 key=b:Timestamp value=v:Json version=r:Int64"), "/local/x")
 	text := func(s string) *sidecarv1.Value {
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
 	}
@@ -41,14 +42,14 @@ func FuzzReadKV(f *testing.F) {
 	for _, b := range [][]byte{{0x12, 0}, {0x12, 0, 0x22, 0}, {0x12, 0, 0x22, 2, 0x1a, 0}, {0x12, 2, 0x12, 0}, {0x12, 0, 0x1a, 1}, {0x12, 0, 0x0a, 1, 0xff}, {0x12, 0, 0x38, 1}, {0x12, 0, 0x22, 3, 0x0a, 1, 0xff}} {
 		f.Add(b)
 	}
-	versions := func(v *versions) string {
+	versions := func(v *kv.Versions) string {
 		if v == nil {
 			return "none"
 		}
 		return fmt.Sprintf("%+v", *v)
 	}
 	says := func(r *kvRequest) string {
-		return fmt.Sprintf("%q %q %q %x %s %s", r.table, r.timeout, r.priority, r.value, versions(r.cond.match), versions(r.cond.noneMatch))
+		return fmt.Sprintf("%q %q %q %x %s %s", r.table, r.timeout, r.priority, r.value, versions(r.cond.Match), versions(r.cond.NoneMatch))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var put kvPutting
@@ -92,7 +93,7 @@ func TestReadTexts(t *testing.T) {
 
 // TestAnswersOfRowsAreEncoded: the answers of Get, Put and Delete, and of Begin, Commit and Rollback, are encoded as package proto encodes their messages.
 func TestAnswersOfRowsAreEncoded(t *testing.T) {
-	table := newKVTable(openTable(t, "x=x key=a:Utf8 value=v:String version=r:Int64 media=a/b"), "/local/x")
+	table := kv.NewTable(openTable(t, "x=x key=a:Utf8 value=v:String version=r:Int64 media=a/b"), "/local/x")
 	optional := &Ydb.Type{Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: table.Value.Type}}}
 	octets := func(b string) []byte {
 		v, err := yql.AppendRaw(nil, []byte(b), table.Value.Type)
@@ -109,8 +110,8 @@ func TestAnswersOfRowsAreEncoded(t *testing.T) {
 			t.Errorf("%s: %x, %v; want %x", name, got, err, b)
 		}
 	}
-	for name, row := range map[string]kvRow{
-		"a value": {cell{octets("abc"), table.Value.Type}, "7"}, "an empty one": {cell{octets(""), optional}, ""}, "null": {cell{[]byte{10 << 3, 0}, optional}, "7"},
+	for name, row := range map[string]kv.Row{
+		"a value": {Value: kv.Cell{Octets: octets("abc"), Type: table.Value.Type}, Version: "7"}, "an empty one": {Value: kv.Cell{Octets: octets(""), Type: optional}, Version: ""}, "null": {Value: kv.Cell{Octets: []byte{10 << 3, 0}, Type: optional}, Version: "7"},
 	} {
 		for _, modified := range []bool{true, false} {
 			want, err := getResponse(table, c, row, modified)
@@ -124,7 +125,7 @@ func TestAnswersOfRowsAreEncoded(t *testing.T) {
 			same(name, got, want)
 		}
 	}
-	for _, done := range []kvWritten{{}, {created: true, version: "9"}} {
+	for _, done := range []kv.Written{{}, {Created: true, Version: "9"}} {
 		same("written", appendPut([]byte("before"), done, c), putResponse(done, c))
 	}
 	same("deleted", appendInfoAlone([]byte("before"), c.Info), &sidecarv1.KvDeleteResponse{Info: c.Info})

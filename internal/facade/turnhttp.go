@@ -10,6 +10,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/http1"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
@@ -282,54 +283,54 @@ func (j *endingHTTP) rest(t *HTTPTurn) error {
 
 // kvGettingHTTP reads one value over HTTP.
 type kvGettingHTTP struct {
-	kvReading
+	kv.Reading
 	overHTTP
-	cond condition
+	cond kv.Condition
 }
 
 func (j *kvGettingHTTP) Begin(t *core.Turn) (ready bool, err error) {
-	var id kvID
-	if j.t, id, j.cond, err = j.web.api.kvGetOf(&j.web.x); err != nil {
+	var id kv.ID
+	if j.Table, id, j.cond, err = j.web.api.kvGetOf(&j.web.x); err != nil {
 		return false, err
 	}
-	return j.get(t, j.t.key(id), "", "")
+	return j.Get(t, j.Table.KeyOf(id), "", "")
 }
 
 func (j *kvGettingHTTP) rest(t *HTTPTurn) error {
-	row, modified, err := j.row(&t.Turn, j.cond)
+	row, modified, err := j.Row(&t.Turn, j.cond)
 	if err != nil {
 		return err
 	}
-	return t.x.replyValue(j.t, row, modified)
+	return t.x.replyValue(j.Table, row, modified)
 }
 
 // kvBatchGettingHTTP reads several values over HTTP.
 type kvBatchGettingHTTP struct {
-	kvReading
+	kv.Reading
 	overHTTP
-	ids []kvID
+	ids []kv.ID
 }
 
 func (j *kvBatchGettingHTTP) Begin(t *core.Turn) (_ bool, err error) {
 	var body jsonKVBatchGet
-	if j.t, j.ids, err = j.web.api.kvBatchGetOf(&j.web.x, &body, j.web.read); err != nil {
+	if j.Table, j.ids, err = j.web.api.kvBatchGetOf(&j.web.x, &body, j.web.read); err != nil {
 		return false, err
 	}
-	j.st = j.t.batch(j.ids)
-	return j.look(t, body.Timeout, body.Priority)
+	j.Statement = j.Table.Batch(j.ids)
+	return j.Look(t, body.Timeout, body.Priority)
 }
 
 func (j *kvBatchGettingHTTP) rest(t *HTTPTurn) error {
-	found, err := j.found(&t.Turn, j.ids)
+	found, err := j.Found(&t.Turn, j.ids)
 	if err != nil {
 		return err
 	}
-	return t.x.replyItems(j.t, j.ids, found)
+	return t.x.replyItems(j.Table, j.ids, found)
 }
 
 // kvPuttingHTTP writes one value over HTTP.
 type kvPuttingHTTP struct {
-	kvWriting
+	kv.Writing
 	overHTTP
 }
 
@@ -340,11 +341,11 @@ func (j *kvPuttingHTTP) Begin(t *core.Turn) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return j.kvWriting.begin(t, w, "", "")
+	return j.Writing.Start(t, w, "", "")
 }
 
 func (j *kvPuttingHTTP) rest(t *HTTPTurn) error {
-	done, err := j.run(&t.Turn)
+	done, err := j.Run(&t.Turn)
 	if err != nil {
 		return err
 	}
@@ -353,7 +354,7 @@ func (j *kvPuttingHTTP) rest(t *HTTPTurn) error {
 
 // kvDeletingHTTP deletes one row over HTTP.
 type kvDeletingHTTP struct {
-	kvWriting
+	kv.Writing
 	overHTTP
 }
 
@@ -362,11 +363,11 @@ func (j *kvDeletingHTTP) Begin(t *core.Turn) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return j.kvWriting.begin(t, w, "", "")
+	return j.Writing.Start(t, w, "", "")
 }
 
 func (j *kvDeletingHTTP) rest(t *HTTPTurn) error {
-	if _, err := j.run(&t.Turn); err != nil {
+	if _, err := j.Run(&t.Turn); err != nil {
 		return err
 	}
 	return t.x.send(http.StatusNoContent, "")

@@ -1,4 +1,4 @@
-package facade
+package kv
 
 import (
 	"strings"
@@ -10,9 +10,9 @@ import (
 )
 
 // entryOf reads an entry of kv.tables.
-func entryOf(t testing.TB, text string) KVTable {
+func entryOf(t testing.TB, text string) Entry {
 	t.Helper()
-	var table KVTable
+	var table Entry
 	if err := table.UnmarshalText([]byte(text)); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestKVTableText(t *testing.T) {
 		"t=t key=i`d:Uint64 value=v:String", "t=t key=id:Uint64 value=v`:String", "t=t key=id:Uint64 value=v:String version=r`:Uint64", "t=t key=a.b:Uint64 value=v:String",
 		"t=t key=id\u00fc:Uint64 value=v:String", "t=t\x00 key=id:Uint64 value=v:String", "t=\"t\" key=id:Uint64 value=v:String", "a:b=t key=id:Uint64 value=v:String",
 	} {
-		table := KVTable{Name: "before"}
+		table := Entry{Name: "before"}
 		if err := table.UnmarshalText([]byte(text)); err == nil || table.Name != "before" {
 			t.Errorf("%q was taken: %v, %+v", text, err, table)
 		}
@@ -71,8 +71,8 @@ func TestKVTableText(t *testing.T) {
 // TestKVStatements holds the texts to what they were: a change makes each node compile anew.
 func TestKVStatements(t *testing.T) {
 	const k0, k2 = "DECLARE $k0 AS Uint64; ", "DECLARE $k0 AS Utf8; DECLARE $k1 AS Timestamp; "
-	one, two := newKVTable(entryOf(t, onePlain), "/local/t"),
-		newKVTable(entryOf(t, "x=x key=a:Utf8 key=b:Timestamp value=v:Json version=r:Int64"), "/local/x")
+	one, two := NewTable(entryOf(t, onePlain), "/local/t"),
+		NewTable(entryOf(t, "x=x key=a:Utf8 key=b:Timestamp value=v:Json version=r:Int64"), "/local/x")
 	for got, want := range map[string]string{
 		one.get:      k0 + "SELECT `v` FROM `/local/t` WHERE `id` = $k0",
 		one.look:     k0 + "SELECT `id` FROM `/local/t` WHERE `id` = $k0",
@@ -119,7 +119,7 @@ func FuzzKVTable(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		var entry, again KVTable
+		var entry, again Entry
 		if entry.UnmarshalText([]byte(text)) != nil {
 			return
 		}
@@ -127,11 +127,11 @@ func FuzzKVTable(f *testing.F) {
 		if err == nil {
 			err = again.UnmarshalText(shown)
 		}
-		if err != nil || newKVTable(entry, "/local/"+entry.Path).put != newKVTable(again, "/local/"+again.Path).put {
+		if err != nil || NewTable(entry, "/local/"+entry.Path).put != NewTable(again, "/local/"+again.Path).put {
 			t.Errorf("%q was taken, shown as %q and not the same: %v", text, shown, err)
 		}
 		// The names in a statement stand in backticks; nothing of the entry ends them.
-		if n := strings.Count(newKVTable(entry, "/local/"+entry.Path).get, "`"); n != 2*(len(entry.Key)+2+min(len(entry.Version.Name), 1)) {
+		if n := strings.Count(NewTable(entry, "/local/"+entry.Path).get, "`"); n != 2*(len(entry.Key)+2+min(len(entry.Version.Name), 1)) {
 			t.Errorf("%q makes %d backticks", text, n)
 		}
 	})

@@ -1,4 +1,4 @@
-package facade
+package kv
 
 import (
 	"math"
@@ -15,31 +15,31 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// kvTable is one open table. The texts of its statements are built once, of
+// Table is one open table. The texts of its statements are built once, of
 // names that KVTable has checked; what callers send goes into parameters alone.
-type kvTable struct {
-	of *keyValue // the API that serves it
-	KVTable
+type Table struct {
+	of *Service // the API that serves it
+	Entry
 	path string // absolute
 
 	get, batchGet, look, put, insert, remove string
 
-	keyNames []string  // of the parameters, with their dollar
+	KeyNames []string  // of the parameters, with their dollar
 	keysType *Ydb.Type // of $keys
 
-	checked  atomic.Int64  // when the table was found to be as KVTable says, in nanoseconds since 1970; 0: it was not
-	checking chan struct{} // held by the one call that looks
+	Checked  atomic.Int64  // when the table was found to be as KVTable says, in nanoseconds since 1970; 0: it was not
+	Checking chan struct{} // held by the one call that looks
 }
 
-func newKVTable(entry KVTable, path string) *kvTable {
-	t := &kvTable{KVTable: entry, path: path, checking: make(chan struct{}, 1)}
+func NewTable(entry Entry, path string) *Table {
+	t := &Table{Entry: entry, path: path, Checking: make(chan struct{}, 1)}
 	quote := func(name string) string { return "`" + name + "`" }
 	var declares, where, as []string
 	var names, params []string // of the columns that are written
 	var types []*Ydb.Type
 	for i, c := range entry.Key {
 		param := "$k" + strconv.Itoa(i)
-		t.keyNames = append(t.keyNames, param)
+		t.KeyNames = append(t.KeyNames, param)
 		declares = append(declares, "DECLARE "+param+" AS "+yql.FormatType(c.Type)+";")
 		where = append(where, quote(c.Name)+" = "+param)
 		as = append(as, param+" AS "+quote(c.Name))
@@ -74,24 +74,24 @@ func newKVTable(entry KVTable, path string) *kvTable {
 	return t
 }
 
-// texts are those of all statements on the table.
-func (t *kvTable) texts() []string {
+// Texts are those of all statements on the table.
+func (t *Table) Texts() []string {
 	return []string{t.get, t.batchGet, t.look, t.put, t.insert, t.remove}
 }
 
-func (t *kvTable) versioned() bool { return t.Version.Name != "" }
+func (t *Table) versioned() bool { return t.Version.Name != "" }
 
-// key are the parameters of a statement on one row.
-func (t *kvTable) key(id kvID) *upstream.Params {
+// KeyOf are the parameters of a statement on one row.
+func (t *Table) KeyOf(id ID) *upstream.Params {
 	p := new(upstream.Params)
 	for i, v := range id {
-		p.Add(t.keyNames[i], &Ydb.TypedValue{Type: t.Key[i].Type, Value: v})
+		p.Add(t.KeyNames[i], &Ydb.TypedValue{Type: t.Key[i].Type, Value: v})
 	}
 	return p
 }
 
-// batch is the statement that reads several rows as they are at one moment.
-func (t *kvTable) batch(ids []kvID) *core.Statement {
+// Batch is the statement that reads several rows as they are at one moment.
+func (t *Table) Batch(ids []ID) *core.Statement {
 	list := &Ydb.Value{Items: make([]*Ydb.Value, len(ids))}
 	for i, id := range ids {
 		if list.Items[i] = id[0]; len(id) > 1 {
@@ -103,10 +103,10 @@ func (t *kvTable) batch(ids []kvID) *core.Statement {
 	return &core.Statement{SQL: t.batchGet, Params: params}
 }
 
-// kvDelete makes a deletion; a row that is not there is as good as deleted.
-func (t *kvTable) kvDelete(key *upstream.Params, cond condition) *kvWrite {
-	w := &kvWrite{t: t, cond: cond, key: key, params: key}
-	if cond.match == nil && (cond.noneMatch == nil || !t.versioned() && !cond.noneMatch.any) {
+// Delete makes a deletion; a row that is not there is as good as deleted.
+func (t *Table) Delete(key *upstream.Params, cond Condition) *Write {
+	w := &Write{Table: t, cond: cond, key: key, params: key}
+	if cond.Match == nil && (cond.NoneMatch == nil || !t.versioned() && !cond.NoneMatch.Any) {
 		w.alone, w.again = t.remove, true
 		return w
 	}
@@ -121,18 +121,18 @@ func (t *kvTable) kvDelete(key *upstream.Params, cond condition) *kvWrite {
 
 // first is the version of a row that is made: microseconds since 1970. A row
 // that is deleted and made again does not go through its old versions once more.
-func (t *kvTable) first() *Ydb.TypedValue {
+func (t *Table) first() *Ydb.TypedValue {
 	return t.versionOf(uint64(time.Now().UnixMicro()))
 }
 
-func (t *kvTable) versionOf(n uint64) *Ydb.TypedValue {
+func (t *Table) versionOf(n uint64) *Ydb.TypedValue {
 	if t.Version.Type.GetTypeId() == Ydb.Type_INT64 {
 		return &Ydb.TypedValue{Type: t.Version.Type, Value: &Ydb.Value{Value: &Ydb.Value_Int64Value{Int64Value: int64(n)}}}
 	}
 	return &Ydb.TypedValue{Type: t.Version.Type, Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: n}}}
 }
 
-func versionText(v *Ydb.TypedValue) string {
+func VersionText(v *Ydb.TypedValue) string {
 	if x, ok := v.Value.Value.(*Ydb.Value_Int64Value); ok {
 		return strconv.FormatInt(x.Int64Value, 10)
 	}
@@ -140,7 +140,7 @@ func versionText(v *Ydb.TypedValue) string {
 }
 
 // next is the version after old; "" is a row without one, or none.
-func (t *kvTable) next(old string) (*Ydb.TypedValue, error) {
+func (t *Table) next(old string) (*Ydb.TypedValue, error) {
 	if old == "" {
 		return t.first(), nil
 	}

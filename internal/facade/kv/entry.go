@@ -1,4 +1,4 @@
-package facade
+package kv
 
 import (
 	"errors"
@@ -15,21 +15,21 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// KV opens tables to the key-value face. Without tables it is off.
-type KV struct {
-	Tables   []KVTable `yaml:"tables"`    // the tables of the key-value face, each as name=path key=column:Type value=column:Type [version=column:Type] [media=type/subtype] [max_value=size] [read_only] (docs/kv.md)
-	MaxValue int       `yaml:"max_value"` // bytes of a value that is put; for tables that say nothing else
-	MaxID    int       `yaml:"max_id"`    // bytes of an id
-	MaxIDs   int       `yaml:"max_ids"`   // ids of one batchGet
+// Config opens tables to the key-value face. Without tables it is off.
+type Config struct {
+	Tables   []Entry `yaml:"tables"`    // the tables of the key-value face, each as name=path key=column:Type value=column:Type [version=column:Type] [media=type/subtype] [max_value=size] [read_only] (docs/kv.md)
+	MaxValue int     `yaml:"max_value"` // bytes of a value that is put; for tables that say nothing else
+	MaxID    int     `yaml:"max_id"`    // bytes of an id
+	MaxIDs   int     `yaml:"max_ids"`   // ids of one batchGet
 }
 
-func defaultKV() KV { return KV{MaxValue: 1 << 20, MaxID: 1 << 10, MaxIDs: 100} }
+func Default() Config { return Config{MaxValue: 1 << 20, MaxID: 1 << 10, MaxIDs: 100} }
 
 // maxKVTables bounds what is built at the start.
 const maxKVTables = 1000
 
 // Validate names every setting below kv that cannot work.
-func (k KV) Validate() error {
+func (k Config) Validate() error {
 	var errs []error
 	for _, n := range []struct {
 		key   string
@@ -52,21 +52,21 @@ func (k KV) Validate() error {
 	return errors.Join(errs...)
 }
 
-// KVColumn is a column with its type.
-type KVColumn struct {
+// Column is a column with its type.
+type Column struct {
 	Name string
 	Type *Ydb.Type
 }
 
-// KVTable opens one table. Its text form is that of the setting kv.tables.
-type KVTable struct {
-	Name     string     // in requests
-	Path     string     // of the table, relative to the database or absolute
-	Key      []KVColumn // the whole primary key, in its order
-	Value    KVColumn
-	Version  KVColumn // Uint64 or Int64; no name: there is none
-	Media    string   // Content-Type of values; "": by the type of Value
-	MaxValue int      // bytes; 0: kv.max_value
+// Entry opens one table. Its text form is that of the setting kv.tables.
+type Entry struct {
+	Name     string   // in requests
+	Path     string   // of the table, relative to the database or absolute
+	Key      []Column // the whole primary key, in its order
+	Value    Column
+	Version  Column // Uint64 or Int64; no name: there is none
+	Media    string // Content-Type of values; "": by the type of Value
+	MaxValue int    // bytes; 0: kv.max_value
 	ReadOnly bool
 }
 
@@ -74,12 +74,12 @@ type KVTable struct {
 // for each further column of the key), value=column:Type, and what may follow.
 // Everything that goes into the text of a statement is checked here: names and
 // paths have no character that could end them.
-func (t *KVTable) UnmarshalText(text []byte) error {
+func (t *Entry) UnmarshalText(text []byte) error {
 	words := strings.Fields(string(text))
 	if len(words) == 0 {
 		return errors.New("want name=path key=column:Type value=column:Type")
 	}
-	var out KVTable
+	var out Entry
 	var ok bool
 	if out.Name, out.Path, ok = strings.Cut(words[0], "="); !ok || !isPlain(out.Name, "-._") || !isPlain(out.Path, "-._/") {
 		return errors.New("want name=path first, of letters, digits and -._ (in the path also /)")
@@ -96,11 +96,11 @@ func (t *KVTable) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (t *KVTable) word(word string) (err error) {
+func (t *Entry) word(word string) (err error) {
 	key, v, _ := strings.Cut(word, "=")
 	switch key {
 	case "key":
-		var c KVColumn
+		var c Column
 		c, err = kvColumn(key, v)
 		t.Key = append(t.Key, c)
 		return err
@@ -136,16 +136,16 @@ func (t *KVTable) word(word string) (err error) {
 	return nil
 }
 
-func kvColumn(key, text string) (KVColumn, error) {
+func kvColumn(key, text string) (Column, error) {
 	name, typ, ok := strings.Cut(text, ":")
 	if !ok || !isPlain(name, "-_") {
-		return KVColumn{}, fmt.Errorf("want %s=column:Type, the name of letters, digits, - and _", key)
+		return Column{}, fmt.Errorf("want %s=column:Type, the name of letters, digits, - and _", key)
 	}
 	t, err := yql.ParseType(typ)
 	if err != nil {
-		return KVColumn{}, fmt.Errorf("%s: %w", key, err)
+		return Column{}, fmt.Errorf("%s: %w", key, err)
 	}
-	return KVColumn{name, t}, nil
+	return Column{name, t}, nil
 }
 
 // isPlain tells whether s is of letters, digits and the characters of more.
@@ -160,7 +160,7 @@ func isPlain(s, more string) bool {
 }
 
 // check checks the words together.
-func (t *KVTable) check() error {
+func (t *Entry) check() error {
 	if len(t.Key) == 0 || t.Value.Name == "" {
 		return fmt.Errorf("%s: want key=column:Type for each column of the primary key, and value=column:Type", t.Name)
 	}
@@ -188,10 +188,10 @@ func (t *KVTable) check() error {
 }
 
 // MarshalText writes what UnmarshalText reads.
-func (t KVTable) MarshalText() ([]byte, error) {
+func (t Entry) MarshalText() ([]byte, error) {
 	var b strings.Builder
 	b.WriteString(t.Name + "=" + t.Path)
-	column := func(key string, c KVColumn) { b.WriteString(" " + key + "=" + c.Name + ":" + yql.FormatType(c.Type)) }
+	column := func(key string, c Column) { b.WriteString(" " + key + "=" + c.Name + ":" + yql.FormatType(c.Type)) }
 	for _, c := range t.Key {
 		column("key", c)
 	}
@@ -211,8 +211,8 @@ func (t KVTable) MarshalText() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// media is the Content-Type of the values.
-func (t *KVTable) media() string {
+// MediaType is the Content-Type of the values.
+func (t *Entry) MediaType() string {
 	if t.Media != "" {
 		return t.Media
 	}
@@ -227,7 +227,7 @@ func (t *KVTable) media() string {
 
 // fits tells why the table is not as its entry says; nil: it is. A key that is
 // not the whole primary key, or has another type, would make each call a scan.
-func (t *KVTable) fits(d *Ydb_Table.DescribeTableResult) error {
+func (t *Entry) fits(d *Ydb_Table.DescribeTableResult) error {
 	var names []string
 	for _, c := range t.Key {
 		names = append(names, c.Name)

@@ -1,4 +1,4 @@
-package facade
+package kv
 
 import (
 	"bytes"
@@ -18,55 +18,55 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// keyValue is the key-value API: rows of open tables, by their keys.
-type keyValue struct {
+// Service is the key-value API: rows of open tables, by their keys.
+type Service struct {
 	core   *core.Service
-	cfg    KV
-	tables map[string]*kvTable // the open ones, by name; fixed
+	cfg    Config
+	Tables map[string]*Table // the open ones, by name; fixed
 }
 
-// open opens the tables of the settings. It is called once, before the first call.
-func (k *keyValue) open(s *core.Service, cfg KV) error {
+// Open opens the tables of the settings. It is called once, before the first call.
+func (k *Service) Open(s *core.Service, cfg Config) error {
 	k.core, k.cfg = s, cfg
-	k.tables = make(map[string]*kvTable, len(cfg.Tables))
+	k.Tables = make(map[string]*Table, len(cfg.Tables))
 	for _, entry := range cfg.Tables {
 		path, err := k.core.Absolute(entry.Path, entry.Name)
 		if err != nil {
 			return fmt.Errorf("kv.tables: %w", err)
 		}
-		t := newKVTable(entry, path)
+		t := NewTable(entry, path)
 		t.of = k
-		k.tables[entry.Name] = t
+		k.Tables[entry.Name] = t
 	}
 	return nil
 }
 
-// kvID is the key of a row: a value for each column of the key.
-type kvID []*Ydb.Value
+// ID is the key of a row: a value for each column of the key.
+type ID []*Ydb.Value
 
-// table finds an open table.
-func (k *keyValue) table(name string) (*kvTable, error) {
-	if t := k.tables[name]; t != nil {
+// Table finds an open table.
+func (k *Service) Table(name string) (*Table, error) {
+	if t := k.Tables[name]; t != nil {
 		return t, nil
 	}
 	return nil, core.Faultf(core.CodeTableNotOpen, "table: %.64q is not open", name)
 }
 
-// tableToWrite finds an open table for a call that writes.
-func (k *keyValue) tableToWrite(name string) (*kvTable, error) {
-	t, err := k.table(name)
+// TableToWrite finds an open table for a call that writes.
+func (k *Service) TableToWrite(name string) (*Table, error) {
+	t, err := k.Table(name)
 	if err == nil && t.ReadOnly {
 		return nil, core.Faultf(core.CodeReadOnly, "table: %.64q is open to be read alone", name)
 	}
 	return t, err
 }
 
-// id reads an id whose parts are counted and measured, in bytes, by its face.
-func (k *keyValue) id(t *kvTable, parts, size int, part func(i int, t *Ydb.Type) (*Ydb.Value, error)) (kvID, error) {
-	if err := k.fitsKey(t, parts, size); err != nil {
+// ID reads an id whose parts are counted and measured, in bytes, by its face.
+func (k *Service) ID(t *Table, parts, size int, part func(i int, t *Ydb.Type) (*Ydb.Value, error)) (ID, error) {
+	if err := k.FitsKey(t, parts, size); err != nil {
 		return nil, err
 	}
-	id := make(kvID, parts)
+	id := make(ID, parts)
 	for i, c := range t.Key {
 		v, err := part(i, c.Type)
 		if err != nil {
@@ -77,8 +77,8 @@ func (k *keyValue) id(t *kvTable, parts, size int, part func(i int, t *Ydb.Type)
 	return id, nil
 }
 
-// fitsKey refuses an id that is none of a table's key.
-func (k *keyValue) fitsKey(t *kvTable, parts, size int) error {
+// FitsKey refuses an id that is none of a table's key.
+func (k *Service) FitsKey(t *Table, parts, size int) error {
 	if parts != len(t.Key) {
 		return core.BadRequest("id: %d values; the key of %s has %d", parts, t.Name, len(t.Key))
 	}
@@ -88,17 +88,17 @@ func (k *keyValue) fitsKey(t *kvTable, parts, size int) error {
 	return nil
 }
 
-// kvCall is what every call of the key-value face has.
-type kvCall struct {
-	t        *kvTable
-	timeout  string
-	priority string
+// Call is what every call of the key-value face has.
+type Call struct {
+	Table    *Table
+	Timeout  string
+	Priority string
 }
 
 // enter lets a call in and gives it its deadline.
-func (k *keyValue) enter(ctx context.Context, c *core.Call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
-	c.Collection = in.t.path
-	ctx, cancel, call, err := k.core.Begin(ctx, c, in.timeout, in.priority)
+func (k *Service) enter(ctx context.Context, c *core.Call, in Call) (context.Context, context.CancelFunc, upstream.Call, error) {
+	c.Collection = in.Table.path
+	ctx, cancel, call, err := k.core.Begin(ctx, c, in.Timeout, in.Priority)
 	if err == nil {
 		if err = k.core.Fresh(c); err != nil {
 			cancel()
@@ -108,12 +108,12 @@ func (k *keyValue) enter(ctx context.Context, c *core.Call, in kvCall) (context.
 }
 
 // begin lets a call in, gives it its deadline, and looks at the table, if nobody did yet.
-func (k *keyValue) begin(ctx context.Context, c *core.Call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
+func (k *Service) begin(ctx context.Context, c *core.Call, in Call) (context.Context, context.CancelFunc, upstream.Call, error) {
 	ctx, cancel, call, err := k.enter(ctx, c, in)
 	if err != nil {
 		return nil, nil, call, err
 	}
-	if err = k.check(ctx, c, call, in.t); err != nil {
+	if err = k.check(ctx, c, call, in.Table); err != nil {
 		cancel()
 		return nil, nil, call, err
 	}
@@ -121,32 +121,32 @@ func (k *keyValue) begin(ctx context.Context, c *core.Call, in kvCall) (context.
 }
 
 // checked reports whether a table was found to be as its entry says: within api.cache_ttl (fresh), or at any time (good).
-func (k *keyValue) checked(t *kvTable) (fresh, good bool) {
-	at := t.checked.Load()
+func (k *Service) checked(t *Table) (fresh, good bool) {
+	at := t.Checked.Load()
 	return at != 0 && time.Since(time.Unix(0, at)) < k.core.Cfg.API.CacheTTL, at != 0
 }
 
 // check compares a table with its entry in the settings: the first call does,
 // the first one after the database found a statement of ours strange, and one each
 // api.cache_ttl, because a table with another primary key takes our statements without a word.
-func (k *keyValue) check(ctx context.Context, c *core.Call, call upstream.Call, t *kvTable) error {
+func (k *Service) check(ctx context.Context, c *core.Call, call upstream.Call, t *Table) error {
 	fresh, good := k.checked(t)
 	if fresh {
 		return nil
 	}
 	select {
-	case t.checking <- struct{}{}:
+	case t.Checking <- struct{}{}:
 	default:
 		if good {
 			return nil // somebody looks
 		}
 		select {
-		case t.checking <- struct{}{}:
+		case t.Checking <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	defer func() { <-t.checking }()
+	defer func() { <-t.Checking }()
 	if fresh, good = k.checked(t); fresh {
 		return nil
 	}
@@ -154,27 +154,27 @@ func (k *keyValue) check(ctx context.Context, c *core.Call, call upstream.Call, 
 	if err != nil {
 		f := t.fault(core.FaultOf(err, core.Deed{Harmless: true}))
 		if good && f.Code != core.CodeTableMismatch {
-			t.checked.Store(time.Now().UnixNano()) // it was good, and the call may do without
+			t.Checked.Store(time.Now().UnixNano()) // it was good, and the call may do without
 			return nil
 		}
 		return f
 	}
 	if err := t.fits(d); err != nil {
-		t.checked.Store(0)
+		t.Checked.Store(0)
 		return core.Faultf(core.CodeTableMismatch, "table %s: %v", t.Name, err)
 	}
-	t.checked.Store(time.Now().UnixNano())
+	t.Checked.Store(time.Now().UnixNano())
 	return nil
 }
 
 // fault is f in the words of this face, where a missing table is no missing row.
-func (t *kvTable) fault(f *core.Fault) *core.Fault {
+func (t *Table) fault(f *core.Fault) *core.Fault {
 	switch f.Code {
 	case core.CodeYDB(Ydb.StatusIds_SCHEME_ERROR):
-		t.checked.Store(0)
+		t.Checked.Store(0)
 		return f.With(func(f *core.Fault) { f.Code, f.Message = core.CodeTableMismatch, "table "+t.Name+": "+f.Message })
 	case core.CodeYDB(Ydb.StatusIds_GENERIC_ERROR), core.CodeYDB(Ydb.StatusIds_BAD_REQUEST):
-		t.checked.Store(0)
+		t.Checked.Store(0)
 	}
 	return f
 }
@@ -182,14 +182,14 @@ func (t *kvTable) fault(f *core.Fault) *core.Fault {
 // cells keeps the rows of one of our own statements.
 type cells struct {
 	columns []*Ydb.Column
-	all     []kvCells
+	all     []cellsOfRow
 	bytes   int // as they came
 	full    bool
-	one     [1]kvCells // room for what most statements have
+	one     [1]cellsOfRow // room for what most statements have
 }
 
-// kvCells is a row, as the bytes of the Ydb.Value of each column.
-type kvCells [][]byte
+// cellsOfRow is a row, as the bytes of the Ydb.Value of each column.
+type cellsOfRow [][]byte
 
 func (c *cells) Begin(_ context.Context, columns *yql.Columns) error {
 	c.columns = columns.Of()
@@ -201,7 +201,7 @@ func (c *cells) Rows(_ context.Context, rows [][]byte) error {
 		c.all = c.one[:0]
 	}
 	for _, row := range rows {
-		items, err := yql.RowItems(bytes.Clone(row), make(kvCells, 0, len(c.columns)))
+		items, err := yql.RowItems(bytes.Clone(row), make(cellsOfRow, 0, len(c.columns)))
 		if err != nil {
 			return core.BadAnswer(err)
 		}
@@ -221,58 +221,58 @@ func (c *cells) Again() bool {
 	return true
 }
 
-// cell is a value of a row with the type of its column.
-type cell struct {
-	octets []byte // of a Ydb.Value
-	typ    *Ydb.Type
+// Cell is a value of a row with the type of its column.
+type Cell struct {
+	Octets []byte // of a Ydb.Value
+	Type   *Ydb.Type
 }
 
-// value decodes the value.
-func (c cell) value() (*Ydb.Value, error) {
+// Value decodes the value.
+func (c Cell) Value() (*Ydb.Value, error) {
 	v := new(Ydb.Value)
-	return v, proto.Unmarshal(c.octets, v)
+	return v, proto.Unmarshal(c.Octets, v)
 }
 
 // cell finds a value by the name of its column.
-func (c *cells) cell(row kvCells, name string) (cell, error) {
+func (c *cells) cell(row cellsOfRow, name string) (Cell, error) {
 	for i, column := range c.columns {
 		if column.GetName() == name && i < len(row) {
-			return cell{row[i], column.GetType()}, nil
+			return Cell{row[i], column.GetType()}, nil
 		}
 	}
-	return cell{}, core.BadAnswer(errors.New("a column is missing"))
+	return Cell{}, core.BadAnswer(errors.New("a column is missing"))
 }
 
-// kvRow is a row as it was read.
-type kvRow struct {
-	value   cell
-	version string // "": there is none
+// Row is a row as it was read.
+type Row struct {
+	Value   Cell
+	Version string // "": there is none
 }
 
-// octets are the value's bytes; null says that it is NULL.
-func (r kvRow) octets() (b []byte, null bool, err error) {
-	b, null, ok := yql.RawOf(r.value.octets, r.value.typ)
+// Octets are the value's bytes; null says that it is NULL.
+func (r Row) Octets() (b []byte, null bool, err error) {
+	b, null, ok := yql.RawOf(r.Value.Octets, r.Value.Type)
 	if ok {
 		return b, null, nil
 	}
-	v, err := r.value.value()
+	v, err := r.Value.Value()
 	if err == nil {
-		b, null, err = yql.Octets(v, r.value.typ)
+		b, null, err = yql.Octets(v, r.Value.Type)
 	}
 	return b, null, core.BadAnswer(err)
 }
 
 // row takes a row of ours apart.
-func (t *kvTable) row(c *cells, row kvCells) (kvRow, error) {
+func (t *Table) row(c *cells, row cellsOfRow) (Row, error) {
 	value, err := c.cell(row, t.Value.Name)
 	if err != nil {
-		return kvRow{}, err
+		return Row{}, err
 	}
 	version, err := t.version(c, row)
-	return kvRow{value, version}, err
+	return Row{value, version}, err
 }
 
-func (t *kvTable) version(c *cells, row kvCells) (string, error) {
+func (t *Table) version(c *cells, row cellsOfRow) (string, error) {
 	if !t.versioned() {
 		return "", nil
 	}
@@ -280,11 +280,11 @@ func (t *kvTable) version(c *cells, row kvCells) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	v, err := at.value()
+	v, err := at.Value()
 	if err != nil {
 		return "", core.BadAnswer(err)
 	}
-	text, err := yql.AppendJSON(nil, v, at.typ, yql.JSONOptions{Ints: yql.IntsAsNumbers})
+	text, err := yql.AppendJSON(nil, v, at.Type, yql.JSONOptions{Ints: yql.IntsAsNumbers})
 	if err != nil || string(text) == "null" {
 		return "", core.BadAnswer(err)
 	}
@@ -292,7 +292,7 @@ func (t *kvTable) version(c *cells, row kvCells) (string, error) {
 }
 
 // read runs a statement that reads.
-func (k *keyValue) read(ctx context.Context, c *core.Call, call upstream.Call, t *kvTable, st *core.Statement, own *core.Room) (*cells, error) {
+func (k *Service) read(ctx context.Context, c *core.Call, call upstream.Call, t *Table, st *core.Statement, own *core.Room) (*cells, error) {
 	var got cells
 	st.Reads(&call)
 	report, err := k.core.Deps.Driver.Do(ctx, call, func(ctx context.Context, session core.Session) error {
@@ -309,45 +309,45 @@ func (k *keyValue) read(ctx context.Context, c *core.Call, call upstream.Call, t
 	return &got, nil
 }
 
-// get reads one row. Without an error and without a row, the caller has it already.
-func (k *keyValue) get(ctx context.Context, c *core.Call, in kvCall, key *upstream.Params, cond condition) (row kvRow, modified bool, err error) {
+// Get reads one row. Without an error and without a row, the caller has it already.
+func (k *Service) Get(ctx context.Context, c *core.Call, in Call, key *upstream.Params, cond Condition) (row Row, modified bool, err error) {
 	ctx, cancel, call, err := k.begin(ctx, c, in)
 	if err != nil {
-		return kvRow{}, false, err
+		return Row{}, false, err
 	}
 	defer cancel()
-	return k.row(ctx, c, call, in.t, &core.Statement{SQL: in.t.get, Params: key}, k.core.Room(c), cond)
+	return k.row(ctx, c, call, in.Table, &core.Statement{SQL: in.Table.get, Params: key}, k.core.Room(c), cond)
 }
 
 // row runs the statement that reads one row.
-func (k *keyValue) row(ctx context.Context, c *core.Call, call upstream.Call, t *kvTable, st *core.Statement, own *core.Room, cond condition) (row kvRow, modified bool, err error) {
+func (k *Service) row(ctx context.Context, c *core.Call, call upstream.Call, t *Table, st *core.Statement, own *core.Room, cond Condition) (row Row, modified bool, err error) {
 	got, err := k.read(ctx, c, call, t, st, own)
 	if err != nil {
-		return kvRow{}, false, err
+		return Row{}, false, err
 	}
 	there := len(got.all) > 0
 	if there {
 		if row, err = t.row(got, got.all[0]); err != nil {
-			return kvRow{}, false, err
+			return Row{}, false, err
 		}
 	}
 	switch {
-	case !cond.matches(there, row.version):
-		return kvRow{}, false, conditionFailed(t, there)
+	case !cond.matches(there, row.Version):
+		return Row{}, false, conditionFailed(t, there)
 	case !there:
-		return kvRow{}, false, core.Faultf(core.CodeKeyNotFound, "there is no row with this id")
+		return Row{}, false, core.Faultf(core.CodeKeyNotFound, "there is no row with this id")
 	}
-	return row, cond.noneMatches(there, row.version), nil
+	return row, cond.noneMatches(there, row.Version), nil
 }
 
-// kvFound is what a batch get found of one id.
-type kvFound struct {
-	row  kvRow
-	none bool
+// Found is what a batch get found of one id.
+type Found struct {
+	Row  Row
+	None bool
 }
 
-// count refuses a batch of no ids, or of too many.
-func (k *keyValue) count(ids int) error {
+// Count refuses a batch of no ids, or of too many.
+func (k *Service) Count(ids int) error {
 	switch {
 	case ids == 0:
 		return core.BadRequest("ids is empty")
@@ -357,18 +357,18 @@ func (k *keyValue) count(ids int) error {
 	return nil
 }
 
-// batchGet reads several rows as they are at one moment, in the order of the ids.
-func (k *keyValue) batchGet(ctx context.Context, c *core.Call, in kvCall, ids []kvID) ([]kvFound, error) {
+// BatchGet reads several rows as they are at one moment, in the order of the ids.
+func (k *Service) BatchGet(ctx context.Context, c *core.Call, in Call, ids []ID) ([]Found, error) {
 	ctx, cancel, call, err := k.begin(ctx, c, in)
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	return k.rows(ctx, c, call, in.t, in.t.batch(ids), k.core.Room(c), ids)
+	return k.rows(ctx, c, call, in.Table, in.Table.Batch(ids), k.core.Room(c), ids)
 }
 
 // rows runs the statement that reads several rows.
-func (k *keyValue) rows(ctx context.Context, c *core.Call, call upstream.Call, t *kvTable, st *core.Statement, own *core.Room, ids []kvID) ([]kvFound, error) {
+func (k *Service) rows(ctx context.Context, c *core.Call, call upstream.Call, t *Table, st *core.Statement, own *core.Room, ids []ID) ([]Found, error) {
 	got, err := k.read(ctx, c, call, t, st, own)
 	if err != nil {
 		return nil, err
@@ -377,8 +377,8 @@ func (k *keyValue) rows(ctx context.Context, c *core.Call, call upstream.Call, t
 }
 
 // assign finds the row of each id: the database answers in an order of its own.
-func (t *kvTable) assign(got *cells, ids []kvID) ([]kvFound, error) {
-	rows := make(map[string]kvCells, len(got.all))
+func (t *Table) assign(got *cells, ids []ID) ([]Found, error) {
+	rows := make(map[string]cellsOfRow, len(got.all))
 	var key []byte
 	for _, row := range got.all {
 		key = key[:0]
@@ -386,10 +386,10 @@ func (t *kvTable) assign(got *cells, ids []kvID) ([]kvFound, error) {
 			var v *Ydb.Value
 			part, err := got.cell(row, c.Name)
 			if err == nil {
-				v, err = part.value()
+				v, err = part.Value()
 			}
 			if err == nil {
-				key, err = yql.AppendKey(key, v, part.typ)
+				key, err = yql.AppendKey(key, v, part.Type)
 			}
 			if err != nil {
 				return nil, core.BadAnswer(err)
@@ -397,7 +397,7 @@ func (t *kvTable) assign(got *cells, ids []kvID) ([]kvFound, error) {
 		}
 		rows[string(key)] = row
 	}
-	found := make([]kvFound, len(ids))
+	found := make([]Found, len(ids))
 	for i, id := range ids {
 		key = key[:0]
 		for j, c := range t.Key {
@@ -408,47 +408,47 @@ func (t *kvTable) assign(got *cells, ids []kvID) ([]kvFound, error) {
 		}
 		row := rows[string(key)]
 		if row == nil {
-			found[i].none = true
+			found[i].None = true
 			continue
 		}
 		var err error
-		if found[i].row, err = t.row(got, row); err != nil {
+		if found[i].Row, err = t.row(got, row); err != nil {
 			return nil, err
 		}
 	}
 	return found, nil
 }
 
-// kvWritten is what is known of a row after a put.
-type kvWritten struct {
-	created bool   // this call made the row; false: it was there, or nobody looked
-	version string // "": the table has none
+// Written is what is known of a row after a put.
+type Written struct {
+	Created bool   // this call made the row; false: it was there, or nobody looked
+	Version string // "": the table has none
 }
 
-// maxValue is the largest value that the table takes, in bytes, and the setting that says so.
-func (k *keyValue) maxValue(t *kvTable) (limit int, setting string) {
+// MaxValue is the largest value that the table takes, in bytes, and the setting that says so.
+func (k *Service) MaxValue(t *Table) (limit int, setting string) {
 	if t.MaxValue > 0 {
 		return t.MaxValue, "max_value of " + t.Name + " in kv.tables"
 	}
 	return k.cfg.MaxValue, "kv.max_value"
 }
 
-// kvWrite is a write of one row.
-type kvWrite struct {
-	t      *kvTable
-	cond   condition
+// Write is a write of one row.
+type Write struct {
+	Table  *Table
+	cond   Condition
 	key    *upstream.Params // of the row
 	params *upstream.Params // of the statement that writes
 	alone  string           // the text of the one statement that does it; "": the row must be looked at before
 	again  bool             // alone may be repeated: it does the same then
-	done   kvWritten
+	done   Written
 	then   func(there bool, version string) (sql string, err error) // what is written, knowing what is there; "" is nothing
 }
 
-// put makes a write of a value. Where neither the condition nor the version depends on
+// Put makes a write of a value. Where neither the condition nor the version depends on
 // what is there, that is one statement and nobody looks.
-func (k *keyValue) put(t *kvTable, key *upstream.Params, value []byte, cond condition) (*kvWrite, error) {
-	if limit, setting := k.maxValue(t); len(value) > limit {
+func (k *Service) Put(t *Table, key *upstream.Params, value []byte, cond Condition) (*Write, error) {
+	if limit, setting := k.MaxValue(t); len(value) > limit {
 		return nil, core.OverLimit("bytes of the value", len(value), limit, setting)
 	}
 	params := key.Clone()
@@ -461,21 +461,21 @@ func (k *keyValue) put(t *kvTable, key *upstream.Params, value []byte, cond cond
 			return nil, core.BadRequest("value: it is not JSON, as column %s has to be", t.Value.Name)
 		}
 	}
-	w := &kvWrite{t: t, cond: cond, key: key, params: params}
+	w := &Write{Table: t, cond: cond, key: key, params: params}
 	switch {
 	case cond.absent():
-		w.alone, w.done = t.insert, kvWritten{created: true}
+		w.alone, w.done = t.insert, Written{Created: true}
 		if t.versioned() {
 			first := t.first()
 			params.Add("$version", first)
-			w.done.version = versionText(first)
+			w.done.Version = VersionText(first)
 		}
-	case !t.versioned() && cond.match == nil: // no tag of none_match can be this row's
+	case !t.versioned() && cond.Match == nil: // no tag of none_match can be this row's
 		w.alone, w.again = t.put, true
 	default:
 		first := params.Len()
 		w.then = func(there bool, old string) (string, error) {
-			w.done = kvWritten{created: !there}
+			w.done = Written{Created: !there}
 			if t.versioned() {
 				next, err := t.next(old)
 				if err != nil {
@@ -483,7 +483,7 @@ func (k *keyValue) put(t *kvTable, key *upstream.Params, value []byte, cond cond
 				}
 				params.Truncate(first) // of a try before
 				params.Add("$version", next)
-				w.done.version = versionText(next)
+				w.done.Version = VersionText(next)
 			}
 			return t.put, nil
 		}
@@ -491,32 +491,32 @@ func (k *keyValue) put(t *kvTable, key *upstream.Params, value []byte, cond cond
 	return w, nil
 }
 
-// run does a write.
-func (k *keyValue) run(ctx context.Context, c *core.Call, in kvCall, w *kvWrite) (kvWritten, error) {
+// Write does a write.
+func (k *Service) Write(ctx context.Context, c *core.Call, in Call, w *Write) (Written, error) {
 	if err := core.TooMuch(c.Reserved.Take(w.params.Size())); err != nil {
-		return kvWritten{}, err
+		return Written{}, err
 	}
 	ctx, cancel, call, err := k.begin(ctx, c, in)
 	if err != nil {
-		return kvWritten{}, err
+		return Written{}, err
 	}
 	defer cancel()
-	return k.write(ctx, c, call, w, w.statement())
+	return k.finish(ctx, c, call, w, w.statement())
 }
 
 // statement is that of a write of one; nil: it is none.
-func (w *kvWrite) statement() *core.Statement {
+func (w *Write) statement() *core.Statement {
 	if w.alone == "" {
 		return nil
 	}
 	return &core.Statement{SQL: w.alone, Params: w.params}
 }
 
-// write does a write in a call that has begun. alone is w.statement().
-func (k *keyValue) write(ctx context.Context, c *core.Call, call upstream.Call, w *kvWrite, alone *core.Statement) (kvWritten, error) {
+// finish does a write in a call that has begun. alone is w.statement().
+func (k *Service) finish(ctx context.Context, c *core.Call, call upstream.Call, w *Write, alone *core.Statement) (Written, error) {
 	if alone == nil {
 		if err := k.writeLooking(ctx, c, call, w); err != nil {
-			return kvWritten{}, err
+			return Written{}, err
 		}
 		return w.done, nil
 	}
@@ -529,19 +529,19 @@ func (k *keyValue) write(ctx context.Context, c *core.Call, call upstream.Call, 
 	if err == nil {
 		return w.done, nil
 	}
-	f := w.t.fault(core.FaultOf(err, core.Deed{Harmless: call.Idempotent, Unsure: report.Unsure}))
+	f := w.Table.fault(core.FaultOf(err, core.Deed{Harmless: call.Idempotent, Unsure: report.Unsure}))
 	if w.cond.absent() && f.Code == core.CodeYDB(Ydb.StatusIds_PRECONDITION_FAILED) {
-		f = conditionFailed(w.t, true).With(func(g *core.Fault) { g.Unknown, g.Cause = f.Unknown, f.Cause })
+		f = conditionFailed(w.Table, true).With(func(g *core.Fault) { g.Unknown, g.Cause = f.Unknown, f.Cause })
 	}
-	return kvWritten{}, f
+	return Written{}, f
 }
 
 // writeLooking looks at a row and writes it, as one transaction. Only without a
 // condition is it repeated after a try that may have been kept: the repeat
 // would not find the row as the first try did.
-func (k *keyValue) writeLooking(ctx context.Context, c *core.Call, call upstream.Call, w *kvWrite) error {
-	t, cond := w.t, w.cond
-	call.Idempotent = cond.match == nil && cond.noneMatch == nil
+func (k *Service) writeLooking(ctx context.Context, c *core.Call, call upstream.Call, w *Write) error {
+	t, cond := w.Table, w.cond
+	call.Idempotent = cond.Match == nil && cond.NoneMatch == nil
 	look := &core.Statement{SQL: t.look, Params: w.key}
 	report, err := k.core.Deps.Driver.Do(ctx, call, func(ctx context.Context, session core.Session) error {
 		var got cells
@@ -575,45 +575,45 @@ func (k *keyValue) writeLooking(ctx context.Context, c *core.Call, call upstream
 	return nil
 }
 
-// condition says in which state a row has to be, as If-Match and If-None-Match
+// Condition says in which state a row has to be, as If-Match and If-None-Match
 // do. nil asks for nothing.
-type condition struct {
-	match     *versions // the row has one of these
-	noneMatch *versions // it has none of these
+type Condition struct {
+	Match     *Versions // the row has one of these
+	NoneMatch *Versions // it has none of these
 }
 
-// versions are versions of a row; any is every one of a row that is there.
-type versions struct {
-	any  bool
-	list []string
+// Versions are versions of a row; any is every one of a row that is there.
+type Versions struct {
+	Any  bool
+	List []string
 }
 
-// with adds one; v may be nil.
-func (v *versions) with(version string) *versions {
+// With adds one; v may be nil.
+func (v *Versions) With(version string) *Versions {
 	if v == nil {
-		v = new(versions)
+		v = new(Versions)
 	}
-	v.list, v.any = append(v.list, version), v.any || version == "*"
+	v.List, v.Any = append(v.List, version), v.Any || version == "*"
 	return v
 }
 
-func (v *versions) has(there bool, version string) bool {
-	return there && (v.any || version != "" && slices.Contains(v.list, version))
+func (v *Versions) has(there bool, version string) bool {
+	return there && (v.Any || version != "" && slices.Contains(v.List, version))
 }
 
-func (c condition) matches(there bool, version string) bool {
-	return c.match == nil || c.match.has(there, version)
+func (c Condition) matches(there bool, version string) bool {
+	return c.Match == nil || c.Match.has(there, version)
 }
 
-func (c condition) noneMatches(there bool, version string) bool {
-	return c.noneMatch == nil || !c.noneMatch.has(there, version)
+func (c Condition) noneMatches(there bool, version string) bool {
+	return c.NoneMatch == nil || !c.NoneMatch.has(there, version)
 }
 
 // absent tells whether the condition is that the row is not there, and no more.
-func (c condition) absent() bool { return c.match == nil && c.noneMatch != nil && c.noneMatch.any }
+func (c Condition) absent() bool { return c.Match == nil && c.NoneMatch != nil && c.NoneMatch.Any }
 
 // conditionFailed is the fault of a condition that the row does not meet.
-func conditionFailed(t *kvTable, there bool) *core.Fault {
+func conditionFailed(t *Table, there bool) *core.Fault {
 	switch {
 	case !there:
 		return core.Faultf(core.CodeCondition, "there is no row with this id")
@@ -623,7 +623,7 @@ func conditionFailed(t *kvTable, there bool) *core.Fault {
 	return core.Faultf(core.CodeCondition, "the row is there in another version")
 }
 
-// atID says which of several ids a fault is about.
-func atID(i int, err error) error {
+// AtID says which of several ids a fault is about.
+func AtID(i int, err error) error {
 	return core.FaultOf(err, core.Deed{}).With(func(f *core.Fault) { f.Message = "ids[" + strconv.Itoa(i) + "]: " + f.Message })
 }

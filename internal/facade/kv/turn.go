@@ -1,0 +1,99 @@
+package kv
+
+import (
+	"context"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// Job is what the calls of the key-value face have in common.
+type Job struct {
+	Table     *Table
+	Statement *core.Statement // nil: it takes more than one
+}
+
+// begin lets a call in. Its statement can be sent if the table was looked at.
+func (j *Job) begin(t *core.Turn, timeout, priority string) (ready bool, err error) {
+	ctx, _, call, err := j.Table.of.enter(t.Ctx, &t.Call, Call{j.Table, timeout, priority})
+	if err != nil {
+		return false, err
+	}
+	t.Ctx, t.Upstream = ctx, call
+	ready, _ = j.Table.of.checked(j.Table)
+	return ready && j.Statement != nil, nil
+}
+
+// check looks at the table, if nobody had before the turn.
+func (j *Job) check(t *core.Turn) error {
+	if t.Upstream.Ahead != nil {
+		return nil
+	}
+	return j.Table.of.check(t.Ctx, &t.Call, t.Upstream, j.Table)
+}
+
+// Reading is a call that reads.
+type Reading struct{ Job }
+
+// Look is begin, with the statement.
+func (j *Reading) Look(t *core.Turn, timeout, priority string) (ready bool, err error) {
+	if ready, err = j.Job.begin(t, timeout, priority); err == nil {
+		j.Statement.Reads(&t.Upstream)
+		t.Own = t.Core.Room(&t.Call)
+	}
+	return ready, err
+}
+
+func (j *Reading) First(ctx context.Context, t *core.Turn, session *upstream.Session) error {
+	return core.SendFirst(ctx, session, j.Statement.Request(core.ModeSnapshotRO.Single(), t.Own))
+}
+
+// Get begins to read one row.
+func (j *Reading) Get(t *core.Turn, key *upstream.Params, timeout, priority string) (ready bool, err error) {
+	j.Statement = &core.Statement{SQL: j.Table.get, Params: key}
+	return j.Look(t, timeout, priority)
+}
+
+// Row waits for the row of get.
+func (j *Reading) Row(t *core.Turn, cond Condition) (row Row, modified bool, err error) {
+	if err := j.check(t); err != nil {
+		return Row{}, false, err
+	}
+	return j.Table.of.row(t.Ctx, &t.Call, t.Upstream, j.Table, j.Statement, t.Own, cond)
+}
+
+// Found waits for the rows of read.
+func (j *Reading) Found(t *core.Turn, ids []ID) ([]Found, error) {
+	if err := j.check(t); err != nil {
+		return nil, err
+	}
+	return j.Table.of.rows(t.Ctx, &t.Call, t.Upstream, j.Table, j.Statement, t.Own, ids)
+}
+
+// Writing is a call that writes. It has a statement of its own, unless a row has to be looked at before.
+type Writing struct {
+	Job
+	w *Write
+}
+
+func (j *Writing) Start(t *core.Turn, w *Write, timeout, priority string) (ready bool, err error) {
+	if err := core.TooMuch(t.Call.Reserved.Take(w.params.Size())); err != nil {
+		return false, err
+	}
+	j.Table, j.w, j.Statement = w.Table, w, w.statement()
+	if ready, err = j.Job.begin(t, timeout, priority); err == nil {
+		t.Upstream.Idempotent = w.again
+	}
+	return ready, err
+}
+
+func (j *Writing) First(ctx context.Context, _ *core.Turn, session *upstream.Session) error {
+	return core.SendFirst(ctx, session, j.Statement.Request(core.ModeSerializable.Single(), nil))
+}
+
+func (j *Writing) Run(t *core.Turn) (Written, error) {
+	if err := j.check(t); err != nil {
+		return Written{}, err
+	}
+	return j.Table.of.finish(t.Ctx, &t.Call, t.Upstream, j.w, j.Statement)
+}
