@@ -72,7 +72,7 @@ func BenchmarkTracing(b *testing.B) {
 	names := []string{"off", "0%", "1%", "100%"}
 	var services []*Service
 	for _, tracer := range []*tracing.Tracer{nil, with(0), with(0.01), with(1)} {
-		s, err := New(Default(), core.Deps{Driver: reported{db, 0}, Database: "/local", Tracer: tracer})
+		s, err := New(Default(), core.Deps{Driver: reported{db}, Database: "/local", Tracer: tracer})
 		if err != nil {
 			b.Fatal(err)
 		}

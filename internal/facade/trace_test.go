@@ -132,12 +132,10 @@ func TestOneTreePerCall(t *testing.T) {
 // reported is a driver that tells of one attempt that failed and one that did not.
 type reported struct {
 	*fake
-	took time.Duration
 }
 
 func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Context, core.Session) error) (upstream.Report, error) {
 	start := time.Now()
-	time.Sleep(r.took)
 	_, err := r.fake.Do(ctx, call, f)
 	execute, commit := protocol.Named(protocol.QueryService+"ExecuteQuery"), protocol.Named(protocol.QueryService+"CommitTransaction")
 	at := &cluster.Node{ID: 2, Address: "node2:2136", Zone: "zone-b"}
@@ -158,9 +156,9 @@ func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Con
 
 // TestTheTreeOfARetriedCall also is what the tail keeps: the call was slow.
 func TestTheTreeOfARetriedCall(t *testing.T) {
-	tracer, rec := traced(tracing.Config{Slow: 5 * time.Millisecond}, tracing.Ratio(0))
+	tracer, rec := traced(tracing.Config{Slow: time.Nanosecond}, tracing.Ratio(0))
 	b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) {
-		d.Driver, d.Tracer = reported{d.Driver.(*fake), 5 * time.Millisecond}, tracer
+		d.Driver, d.Tracer = reported{d.Driver.(*fake)}, tracer
 	})
 	status, _, body := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, nil)
 	spans := rec.Ended()
