@@ -33,6 +33,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
+	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
@@ -84,7 +85,7 @@ func prefix(path string, err error) error {
 type Service struct {
 	core *core.Service
 	kv   kv.Service
-	rows rowStreams
+	rows rows.Service
 	grpc grpcAPI
 	http httpAPI
 }
@@ -104,7 +105,7 @@ func New(cfg Config, deps core.Deps) (*Service, error) {
 	if err := s.kv.Open(calls, cfg.KV); err != nil {
 		return nil, err
 	}
-	if err := s.rows.open(calls, cfg.Ingest); err != nil {
+	if err := s.rows.Open(calls, cfg.Ingest); err != nil {
 		return nil, err
 	}
 	s.grpc.open(calls, &s.kv, &s.rows)
@@ -117,7 +118,7 @@ func New(cfg Config, deps core.Deps) (*Service, error) {
 // Run ends transactions whose time is up and forgets what the caches need not
 // keep, until ctx ends; then it rolls back every transaction that is left. Calls
 // that are still open then must have been cut by Drain or by their servers.
-func (s *Service) Run(ctx context.Context) error { return s.core.Run(ctx, s.rows.engine.Close) }
+func (s *Service) Run(ctx context.Context) error { return s.core.Run(ctx, s.rows.Engine.Close) }
 
 // Drain refuses whatever would begin something new, waits until no call and no
 // transaction is open or ctx ends, and then cuts off the calls and rolls back the
@@ -125,8 +126,8 @@ func (s *Service) Run(ctx context.Context) error { return s.core.Run(ctx, s.rows
 // The error, if any, says how many of each.
 func (s *Service) Drain(ctx context.Context) error {
 	s.core.RefuseNew()
-	s.rows.engine.Drain()
-	return s.core.Drain(ctx, s.rows.engine.Cut)
+	s.rows.Engine.Drain()
+	return s.core.Drain(ctx, s.rows.Engine.Cut)
 }
 
 // State returns the counters of this moment.
@@ -136,7 +137,7 @@ func (s *Service) State() core.State { return s.core.State() }
 func (s *Service) Transactions() []core.TransactionState { return s.core.Transactions() }
 
 // Streams lists the open streams of rows, oldest first.
-func (s *Service) Streams() []ingest.State { return s.rows.engine.State() }
+func (s *Service) Streams() []ingest.State { return s.rows.Engine.State() }
 
 // EndUnused rolls back every transaction for which nothing is sent within the time after from now on, if tx.idle does not do so before.
 func (s *Service) EndUnused(after time.Duration) { s.core.EndUnused(after) }

@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
+	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 
@@ -24,11 +25,11 @@ type grpcAPI struct {
 
 	core *core.Service
 	kv   *kv.Service
-	rows *rowStreams
+	rows *rows.Service
 }
 
 // open makes the API ready for its first call.
-func (a *grpcAPI) open(s *core.Service, byKey *kv.Service, streams *rowStreams) {
+func (a *grpcAPI) open(s *core.Service, byKey *kv.Service, streams *rows.Service) {
 	a.core, a.kv, a.rows = s, byKey, streams
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
+	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -86,14 +87,14 @@ type HTTP struct {
 type httpAPI struct {
 	core     *core.Service
 	kv       *kv.Service
-	rows     *rowStreams
+	rows     *rows.Service
 	guard    *loopback.Guard
 	bodies   core.Pace // bodies, except for their first pieces
 	discards core.Pace // bodies that are read although their calls have ended
 }
 
 // open makes the API ready for its first request.
-func (a *httpAPI) open(s *core.Service, byKey *kv.Service, streams *rowStreams, cfg HTTP) (err error) {
+func (a *httpAPI) open(s *core.Service, byKey *kv.Service, streams *rows.Service, cfg HTTP) (err error) {
 	a.core, a.kv, a.rows = s, byKey, streams
 	a.bodies.Rate, a.bodies.Burst = bodyRate*runtime.GOMAXPROCS(0), s.Cfg.API.MaxBody
 	a.discards.Rate, a.discards.Burst = discardRate, s.Cfg.API.MaxBody

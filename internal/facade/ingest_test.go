@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -339,7 +339,7 @@ func TestWhichWritesMayStillCome(t *testing.T) {
 			}
 			b := start(t, small(), w.fake, func(d *core.Deps) { d.Driver = retried{d.Driver, c.attempts} })
 			request := mem.SliceBuffer(nil)
-			sent, err := ingestSink{s: b.s.core}.Upsert(t.Context(), request)
+			sent, err := rows.Sink{Core: b.s.core}.Upsert(t.Context(), request)
 			if sent.Unsure != c.unsure || (err == nil) != (c.status == Ydb.StatusIds_SUCCESS) {
 				t.Errorf("%+v, %v; want unsure %t", sent, err, c.unsure)
 			}
@@ -482,27 +482,4 @@ func TestIngestAtRestHoldsNothing(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A small part that waits for memory counts as refused once, and goes on when there is some.
-func TestIngestWaitsAreCountedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		budget := memguard.OfBytes(1000)
-		var other memguard.Reservation
-		other.Begin(budget, nil, 0)
-		other.Take(1000)
-		took := &intake{rows: new(ingest.Stream)}
-		took.reserved.Begin(budget, nil, 0)
-		time.AfterFunc(time.Minute, other.Release)
-		if err := took.take(t.Context(), 100); err != nil {
-			t.Error(err)
-		}
-		if st := budget.State(); st.Refused != 1 || st.Held != 100 {
-			t.Errorf("%+v", st)
-		}
-		took.added()
-		if held := budget.State().Held; held != 0 {
-			t.Errorf("%d bytes are held of a part whose rows are added", held)
-		}
-	})
 }

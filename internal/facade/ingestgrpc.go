@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -45,7 +46,7 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 		if err := understood(open.ProtoReflect()); err != nil {
 			return err
 		}
-		in := ingestRequest{table: open.Table, offset: open.Offset, stream: open.Stream}
+		in := rows.Request{Table: open.Table, Offset: open.Offset, Stream: open.Stream}
 		return i.rows(ctx, c, in, stream)
 	})
 	if fault != nil {
@@ -55,14 +56,14 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 }
 
 // rows is the stream after its first message.
-func (i ingestServer) rows(ctx context.Context, c *core.Call, in ingestRequest, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (err error) {
+func (i ingestServer) rows(ctx context.Context, c *core.Call, in rows.Request, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (err error) {
 	out := newOutbox[sidecarv1.IngestResponse](stream.Context(), i.api, stream)
 	defer func() { // also after a panic: else its goroutine waits for ever
 		if unsent := out.close(ctx); err == nil {
 			err = unsent
 		}
 	}()
-	return i.api.rows.run(ctx, c, in, &ingestStream{api: i.api, stream: stream, outbox: out, traceID: c.TraceID})
+	return i.api.rows.Run(ctx, c, in, &ingestStream{api: i.api, stream: stream, outbox: out, traceID: c.TraceID})
 }
 
 // first returns the message that opens a stream, as octets, unless ctx ends before it comes:
@@ -105,9 +106,9 @@ type ingestStream struct {
 	traceID string
 }
 
-func (*ingestStream) opened(context.Context) error { return nil }
+func (*ingestStream) Opened(context.Context) error { return nil }
 
-func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
+func (g *ingestStream) Feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
 	var columns []string
 	for {
 		g.api.core.Deps.Memory.Slow(ctx)
@@ -193,10 +194,10 @@ var (
 	ingestRowsName    = (&sidecarv1.IngestRows{}).ProtoReflect().Descriptor().FullName()
 )
 
-func (g *ingestStream) progress(ctx context.Context, p ingest.Progress) error {
+func (g *ingestStream) Progress(ctx context.Context, p ingest.Progress) error {
 	for _, r := range p.Refused {
 		err := g.outbox.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_Refused{Refused: &sidecarv1.IngestRefused{
-			Offset: r.Offset, Error: ingestFault(r.Err).Proto(g.traceID),
+			Offset: r.Offset, Error: rows.FaultOf(r.Err).Proto(g.traceID),
 		}}})
 		if err != nil {
 			return err
@@ -205,7 +206,7 @@ func (g *ingestStream) progress(ctx context.Context, p ingest.Progress) error {
 	return g.outbox.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_Ack{Ack: &sidecarv1.IngestAck{Next: p.Next}}})
 }
 
-func (g *ingestStream) end(ctx context.Context, t ingest.Totals) error {
+func (g *ingestStream) End(ctx context.Context, t ingest.Totals) error {
 	return g.outbox.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_End{End: &sidecarv1.IngestEnd{
 		Next: t.Next, Rows: t.Rows, Refused: t.Refused,
 	}}})

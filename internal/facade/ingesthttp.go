@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -25,15 +26,15 @@ func (a *httpAPI) ingest(x *exchange) error {
 	// HTTP/2 is full duplex as it is, and says that it has no such switch.
 	_ = x.control.EnableFullDuplex()
 	query := x.r.URL.Query()
-	in := ingestRequest{table: x.r.PathValue("table"), stream: query.Get("stream")}
+	in := rows.Request{Table: x.r.PathValue("table"), Stream: query.Get("stream")}
 	var err error
 	if text := query.Get("offset"); text != "" {
-		if in.offset, err = strconv.ParseUint(text, 10, 63); err != nil {
+		if in.Offset, err = strconv.ParseUint(text, 10, 63); err != nil {
 			err = core.BadRequest("offset: %.40q is not a number from 0", text)
 		}
 	}
 	if err == nil {
-		err = a.rows.run(x.ctx, x.call, in, f)
+		err = a.rows.Run(x.ctx, x.call, in, f)
 	}
 	if !x.started {
 		return err
@@ -60,7 +61,7 @@ type ingestLines struct {
 	fed chan struct{} // closed when the body is not read any more
 }
 
-func (f *ingestLines) opened(ctx context.Context) error {
+func (f *ingestLines) Opened(ctx context.Context) error {
 	_ = f.x.receiveBy(time.Time{}) // a stream may rest
 	f.x.started = true
 	f.x.w.Header().Set("Content-Type", mediaNDJSON)
@@ -73,12 +74,12 @@ func (f *ingestLines) opened(ctx context.Context) error {
 	return nil
 }
 
-// feed adds the lines of the body, and then reads over what may still come of
+// Feed adds the lines of the body, and then reads over what may still come of
 // it: most callers hear of the end only when they have sent.
-func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
+func (f *ingestLines) Feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
 	defer close(f.fed)
 	body := pacedReader{slowly{ctx, f.x.r.Body, f.api.core.Deps.Memory}, pace, added}
-	lines := lineReader{r: bufio.NewReaderSize(body, lineBuffer), limit: f.api.rows.cfg.MaxRow}
+	lines := lineReader{r: bufio.NewReaderSize(body, lineBuffer), limit: f.api.rows.Config.MaxRow}
 	err := addLines(&lines, rows)
 	switch {
 	case err == nil:
@@ -141,17 +142,17 @@ func (f *ingestLines) send(ctx context.Context) error {
 	return nil
 }
 
-func (f *ingestLines) progress(ctx context.Context, p ingest.Progress) error {
+func (f *ingestLines) Progress(ctx context.Context, p ingest.Progress) error {
 	for _, r := range p.Refused {
 		f.buf = strconv.AppendUint(append(f.buf, `{"refused":{"offset":`...), r.Offset, 10)
-		f.buf = appendProblem(append(f.buf, `,"error":`...), ingestFault(r.Err), f.x.call.TraceID)
+		f.buf = appendProblem(append(f.buf, `,"error":`...), rows.FaultOf(r.Err), f.x.call.TraceID)
 		f.buf = append(f.buf, "}}\n"...)
 	}
 	f.buf = append(strconv.AppendUint(append(f.buf, `{"ack":{"next":`...), p.Next, 10), "}}\n"...)
 	return f.send(ctx)
 }
 
-func (f *ingestLines) end(ctx context.Context, t ingest.Totals) error {
+func (f *ingestLines) End(ctx context.Context, t ingest.Totals) error {
 	f.buf = strconv.AppendUint(append(f.buf, `{"end":{"next":`...), t.Next, 10)
 	f.buf = strconv.AppendUint(append(f.buf, `,"rows":`...), t.Rows, 10)
 	f.buf = strconv.AppendUint(append(f.buf, `,"refused":`...), t.Refused, 10)

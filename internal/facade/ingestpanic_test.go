@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
@@ -19,7 +20,7 @@ func TestAPanicInAStreamOfRowsEndsItsSender(t *testing.T) {
 			t.Fatal(err)
 		}
 		if panics.Call("a stream of rows", func() error {
-			return ingestServer{api: &s.grpc}.rows(t.Context(), nil, ingestRequest{table: "t"}, nil)
+			return ingestServer{api: &s.grpc}.rows(t.Context(), nil, rows.Request{Table: "t"}, nil)
 		}) == nil {
 			t.Error("it did not panic")
 		}

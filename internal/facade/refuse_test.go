@@ -82,7 +82,7 @@ func TestEarlyRefusalsDoNotWaitForTheBody(t *testing.T) {
 			t.Run(tc.name+"_"+how, func(t *testing.T) {
 				if strings.HasPrefix(tc.name, "draining") {
 					b.s.core.RefuseNew()
-					b.s.rows.engine.Drain()
+					b.s.rows.Engine.Drain()
 				}
 				conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 				if err != nil {
@@ -161,7 +161,7 @@ func TestEarlyRefusalsOverHTTP2(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			if strings.HasPrefix(tc.name, "draining") {
 				b.s.core.RefuseNew()
-				b.s.rows.engine.Drain()
+				b.s.rows.Engine.Drain()
 			}
 			body, more := io.Pipe()
 			defer more.Close()

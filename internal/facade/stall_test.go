@@ -114,7 +114,7 @@ func TestNoDeadlineIsLaterThanTheStop(t *testing.T) {
 		"body": func(x *exchange) { x.receive(t.Context())() },
 		"send": func(x *exchange) { x.sendBy(time.Time{}); x.sendBy(time.Now().Add(replyTimeout)) },
 		"ingest": func(x *exchange) {
-			_ = (&ingestLines{api: &s.http, x: x, fed: make(chan struct{})}).opened(t.Context())
+			_ = (&ingestLines{api: &s.http, x: x, fed: make(chan struct{})}).Opened(t.Context())
 		},
 		"refuse": func(x *exchange) { s.http.refuse(x, core.Faultf(core.CodeDeadline, "test"), "", true) },
 	} {

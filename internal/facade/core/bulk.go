@@ -74,6 +74,7 @@ func (s *Service) BulkUpsert(ctx context.Context, c *Call, in BulkRequest) (uint
 	return u.read, nil
 }
 
+// ErrNoColumns is the fault of a row that names no column.
 var ErrNoColumns = BadRequest("it names no column")
 
 // ErrSome says that there are rows.

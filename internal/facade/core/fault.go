@@ -39,8 +39,10 @@ type Fault struct {
 	Relayed error  // the gRPC status of another process, which is handed on as it came
 }
 
+// Error names the code and quotes the message.
 func (f *Fault) Error() string { return f.Code.Name + ": " + f.Message }
 
+// Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Cause }
 
 // With returns a changed copy: a fault may be stored, and shared.
@@ -62,6 +64,7 @@ func (f *Fault) Asked() bool {
 	return !f.Unknown && (f.Code == CodeKeyNotFound || f.Code == CodeCondition)
 }
 
+// BadRequest makes the fault of a request that is malformed.
 func BadRequest(format string, args ...any) *Fault { return Faultf(codeBadRequest, format, args...) }
 
 // OverLimit is the error of a bound on one request; it names the setting.

@@ -33,6 +33,7 @@ func (a API) BoundOf(member string) Bound {
 	return Bound{}
 }
 
+// Exceeded is the fault of a request with more than the bound.
 func (b Bound) Exceeded() error { return OverLimit(b.what, b.Most, b.Most, b.setting) }
 
 // ErrSize is the error of a number of bytes that cannot be read.

@@ -108,6 +108,7 @@ func Unanswered(ctx context.Context, err error, commits bool) *Fault {
 	return f
 }
 
+// CodeNamed finds a row of the error map by its name; of an unknown name it makes one.
 func CodeNamed(name string) *Code {
 	for _, c := range OwnCodes {
 		if c.Name == name {

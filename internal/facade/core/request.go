@@ -207,6 +207,7 @@ func PriorityOf(get func(string) string) string {
 	return PriorityOfHeaders(get(headerPriority), get("Priority"))
 }
 
+// PriorityOfHeaders picks the class of a call from its own header and from the general one.
 func PriorityOfHeaders(own, general string) string {
 	if own == "" && general != "i" && !strings.Contains(general, "=") {
 		return general

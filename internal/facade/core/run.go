@@ -83,6 +83,7 @@ func (m *Room) slow(ctx context.Context) {
 	}
 }
 
+// Room is the room of a call whose reply is held.
 func (s *Service) Room(c *Call) *Room {
 	return &Room{reserved: &c.Reserved, rows: s.Cfg.API.MaxRows, bytes: s.Cfg.API.MaxBytes, memory: s.Deps.Memory, short: s.Deps.Memory.Tight()}
 }

@@ -155,6 +155,7 @@ func (j *Executing) Begin(t *Turn) (ready bool, err error) {
 	return true, nil
 }
 
+// First implements Job.
 func (j *Executing) First(ctx context.Context, t *Turn, session *upstream.Session) error {
 	control := j.m.Single()
 	switch {
@@ -167,6 +168,7 @@ func (j *Executing) First(ctx context.Context, t *Turn, session *upstream.Sessio
 	return SendFirst(ctx, session, j.st.Request(control, t.Own))
 }
 
+// Run makes the first call, or waits for its answer, and what follows.
 func (j *Executing) Run(t *Turn) (done Outcome, err error) {
 	s, c, tx := t.Core, &t.Call, j.In.Tx
 	switch {

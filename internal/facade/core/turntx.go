@@ -36,6 +36,7 @@ type Beginning struct {
 	m  *mode
 }
 
+// Begin implements Job.
 func (j *Beginning) Begin(t *Turn) (ready bool, err error) {
 	if j.m, err = parseTxMode(j.In.Mode); err != nil {
 		return false, err
@@ -47,10 +48,12 @@ func (j *Beginning) Begin(t *Turn) (ready bool, err error) {
 	return err == nil, err
 }
 
+// First implements Job.
 func (j *Beginning) First(ctx context.Context, _ *Turn, session *upstream.Session) error {
 	return session.Begin(ctx, j.m.settings)
 }
 
+// Run makes the first call, or waits for its answer, and what follows.
 func (j *Beginning) Run(t *Turn) (*sidecarv1.BeginResponse, error) {
 	tx, err := t.Core.Tx.openEmpty(t.Ctx, &t.Call, t.Upstream, t.tx, j.m)
 	return &sidecarv1.BeginResponse{Tx: tx, Info: t.Call.Info}, err
@@ -63,6 +66,7 @@ type Ending struct {
 	ctx         context.Context // of a rollback; it does not end when the caller leaves
 }
 
+// Begin implements Job.
 func (j *Ending) Begin(t *Turn) (ready bool, err error) {
 	if err := t.prepare(j.Timeout, ""); err != nil {
 		return false, err
@@ -82,6 +86,7 @@ func (j *Ending) Begin(t *Turn) (ready bool, err error) {
 	return true, nil
 }
 
+// First implements Job.
 func (j *Ending) First(ctx context.Context, _ *Turn, session *upstream.Session) error {
 	if j.Back {
 		return session.Rollback(j.ctx)
@@ -89,6 +94,7 @@ func (j *Ending) First(ctx context.Context, _ *Turn, session *upstream.Session) 
 	return session.Commit(ctx)
 }
 
+// Run makes the first call, or waits for its answer, and what follows.
 func (j *Ending) Run(t *Turn) error {
 	switch {
 	case t.tx == nil && j.Back:
@@ -104,6 +110,7 @@ func (j *Ending) Run(t *Turn) error {
 	}
 }
 
+// Response is the answer to the call, as a message.
 func (j *Ending) Response(t *Turn) proto.Message {
 	if j.Back {
 		return &sidecarv1.RollbackResponse{Info: t.Call.Info}

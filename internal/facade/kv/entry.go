@@ -23,6 +23,7 @@ type Config struct {
 	MaxIDs   int     `yaml:"max_ids"`   // ids of one batchGet
 }
 
+// Default returns the settings of a fresh installation.
 func Default() Config { return Config{MaxValue: 1 << 20, MaxID: 1 << 10, MaxIDs: 100} }
 
 // maxKVTables bounds what is built at the start.

@@ -31,6 +31,7 @@ type Table struct {
 	Checking chan struct{} // held by the one call that looks
 }
 
+// NewTable builds the statements of a table at an absolute path.
 func NewTable(entry Entry, path string) *Table {
 	t := &Table{Entry: entry, path: path, Checking: make(chan struct{}, 1)}
 	quote := func(name string) string { return "`" + name + "`" }
@@ -132,6 +133,7 @@ func (t *Table) versionOf(n uint64) *Ydb.TypedValue {
 	return &Ydb.TypedValue{Type: t.Version.Type, Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: n}}}
 }
 
+// VersionText is a version as callers see it.
 func VersionText(v *Ydb.TypedValue) string {
 	if x, ok := v.Value.Value.(*Ydb.Value_Int64Value); ok {
 		return strconv.FormatInt(x.Int64Value, 10)

@@ -44,6 +44,7 @@ func (j *Reading) Look(t *core.Turn, timeout, priority string) (ready bool, err 
 	return ready, err
 }
 
+// First implements core.Job.
 func (j *Reading) First(ctx context.Context, t *core.Turn, session *upstream.Session) error {
 	return core.SendFirst(ctx, session, j.Statement.Request(core.ModeSnapshotRO.Single(), t.Own))
 }
@@ -76,6 +77,7 @@ type Writing struct {
 	w *Write
 }
 
+// Start lets a call in that makes the write w, and sets its statement.
 func (j *Writing) Start(t *core.Turn, w *Write, timeout, priority string) (ready bool, err error) {
 	if err := core.TooMuch(t.Call.Reserved.Take(w.params.Size())); err != nil {
 		return false, err
@@ -87,10 +89,12 @@ func (j *Writing) Start(t *core.Turn, w *Write, timeout, priority string) (ready
 	return ready, err
 }
 
+// First implements core.Job.
 func (j *Writing) First(ctx context.Context, _ *core.Turn, session *upstream.Session) error {
 	return core.SendFirst(ctx, session, j.Statement.Request(core.ModeSerializable.Single(), nil))
 }
 
+// Run makes the first call, or waits for its answer, and what follows.
 func (j *Writing) Run(t *core.Turn) (Written, error) {
 	if err := j.check(t); err != nil {
 		return Written{}, err

@@ -1,4 +1,4 @@
-package facade
+package rows
 
 import (
 	"context"
@@ -24,46 +24,46 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// ingestRequest opens a stream of rows, from either face.
-type ingestRequest struct {
-	table  string
-	offset uint64
-	stream string
+// Request opens a stream of rows, whatever API it came over.
+type Request struct {
+	Table  string
+	Offset uint64
+	Stream string
 }
 
-// rowStreams are the calls that write rows into a table as they come.
-type rowStreams struct {
+// Service are the calls that write rows into a table as they come.
+type Service struct {
 	core   *core.Service
-	cfg    ingest.Config
-	engine *ingest.Engine
+	Config ingest.Config
+	Engine *ingest.Engine
 }
 
-// open makes the engine of the streams.
-func (r *rowStreams) open(s *core.Service, cfg ingest.Config) (err error) {
-	r.core, r.cfg = s, cfg
-	r.engine, err = ingest.New(cfg, ingest.Deps{Tracer: s.Deps.Batches, Meter: s.Deps.Meter})
+// Open makes the engine of the streams.
+func (r *Service) Open(s *core.Service, cfg ingest.Config) (err error) {
+	r.core, r.Config = s, cfg
+	r.Engine, err = ingest.New(cfg, ingest.Deps{Tracer: s.Deps.Batches, Meter: s.Deps.Meter})
 	return err
 }
 
 // maxStreamName bounds the name of a stream, in bytes.
 const maxStreamName = 256
 
-// rowFace is one face's side of a stream of rows. Its methods are called by one
-// goroutine, feed by another one.
-type rowFace interface {
-	// opened says that the stream is open, before anything else.
-	opened(ctx context.Context) error
-	// feed adds rows until there are no more, and says why; nil: the caller has sent all.
+// Side is what an API does of a stream of rows. Its methods are called by one
+// goroutine, Feed by another one.
+type Side interface {
+	// Opened says that the stream is open, before anything else.
+	Opened(ctx context.Context) error
+	// Feed adds rows until there are no more, and says why; nil: the caller has sent all.
 	// pace must be told of the bytes that came; it holds an app back that sends too fast. added must be called once
 	// their rows were added.
-	feed(ctx context.Context, rows *ingest.Stream, pace func(bytes int) error, added func()) error
-	progress(ctx context.Context, p ingest.Progress) error
-	end(ctx context.Context, t ingest.Totals) error
+	Feed(ctx context.Context, rows *ingest.Stream, pace func(bytes int) error, added func()) error
+	Progress(ctx context.Context, p ingest.Progress) error
+	End(ctx context.Context, t ingest.Totals) error
 }
 
-// run is the call Ingest. It has no deadline but the caller's: what bounds
+// Run is the call Ingest. It has no deadline but the caller's: what bounds
 // it are ingest.idle and the time of each batch.
-func (r *rowStreams) run(ctx context.Context, c *core.Call, in ingestRequest, face rowFace) error {
+func (r *Service) Run(ctx context.Context, c *core.Call, in Request, face Side) error {
 	table, err := r.check(c, in)
 	if err != nil {
 		return err
@@ -81,12 +81,12 @@ func (r *rowStreams) run(ctx context.Context, c *core.Call, in ingestRequest, fa
 		return err
 	}
 	by := upstream.Call{Class: c.Class, App: c.App, From: c.From}
-	rows, err := r.engine.Open(ctx, ingest.Options{Table: table, Offset: in.offset, Name: in.stream, Sink: ingestSink{r.core, by}})
+	rows, err := r.Engine.Open(ctx, ingest.Options{Table: table, Offset: in.Offset, Name: in.Stream, Sink: Sink{r.core, by}})
 	if err != nil {
-		return ingestFault(err)
+		return FaultOf(err)
 	}
 	defer rows.Close()
-	if err := face.opened(ctx); err != nil {
+	if err := face.Opened(ctx); err != nil {
 		return err
 	}
 	// A feed that is held back by a quota must not hold up the end of the stream.
@@ -104,26 +104,26 @@ func (r *rowStreams) run(ctx context.Context, c *core.Call, in ingestRequest, fa
 		took.settle()
 		switch {
 		case err == io.EOF:
-			return face.end(ctx, rows.Totals())
+			return face.End(ctx, rows.Totals())
 		case err != nil:
-			return ingestFault(err)
+			return FaultOf(err)
 		}
-		if err := face.progress(ctx, p); err != nil {
+		if err := face.Progress(ctx, p); err != nil {
 			return err
 		}
 	}
 }
 
 // check says whether a stream can be opened as its caller asks, finds its table, and sets the class of the call.
-func (r *rowStreams) check(c *core.Call, in ingestRequest) (table string, err error) {
-	if table, err = r.core.Absolute(in.table, "table"); err != nil {
+func (r *Service) check(c *core.Call, in Request) (table string, err error) {
+	if table, err = r.core.Absolute(in.Table, "table"); err != nil {
 		return "", err
 	}
-	if len(in.stream) > maxStreamName {
-		return "", core.BadRequest("stream has %d bytes; at most %d are allowed", len(in.stream), maxStreamName)
+	if len(in.Stream) > maxStreamName {
+		return "", core.BadRequest("stream has %d bytes; at most %d are allowed", len(in.Stream), maxStreamName)
 	}
-	if in.offset > math.MaxInt64 {
-		return "", core.BadRequest("offset: %d; at most %d is allowed", in.offset, math.MaxInt64)
+	if in.Offset > math.MaxInt64 {
+		return "", core.BadRequest("offset: %d; at most %d is allowed", in.Offset, math.MaxInt64)
 	}
 	c.Class, err = core.ClassOf(c, "")
 	return table, err
@@ -141,8 +141,8 @@ type intake struct {
 }
 
 // feed adds the rows of a stream as they come, until there are no more, and says why.
-func (i *intake) feed(ctx context.Context, c *core.Call, face rowFace) error {
-	return face.feed(ctx, i.rows, func(n int) error {
+func (i *intake) feed(ctx context.Context, c *core.Call, face Side) error {
+	return face.Feed(ctx, i.rows, func(n int) error {
 		if err := i.take(ctx, n); err != nil {
 			return err
 		}
@@ -217,9 +217,9 @@ func (i *intake) end() {
 	i.reserved.Release()
 }
 
-// ingestFault finds the words for what ended a stream, or kept a row from being
+// FaultOf finds the words for what ended a stream, or kept a row from being
 // written: whatever was not acknowledged may be sent again.
-func ingestFault(err error) *core.Fault {
+func FaultOf(err error) *core.Fault {
 	switch {
 	case errors.Is(err, ingest.ErrDraining):
 		return core.Faultf(core.CodeDraining, "this sidecar is stopping; what it took is written and acknowledged")
@@ -238,20 +238,20 @@ func ingestFault(err error) *core.Fault {
 	return core.FaultOf(err, core.Deed{Harmless: true})
 }
 
-// ingestSink writes the batches of a stream.
-type ingestSink struct {
-	s  *core.Service
-	by upstream.Call // class and app of the stream
+// Sink writes the batches of a stream.
+type Sink struct {
+	Core *core.Service
+	by   upstream.Call // class and app of the stream
 }
 
 // Describe describes a table, from memory unless it has to be fresh.
-func (k ingestSink) Describe(ctx context.Context, table string, fresh bool) (*Ydb_Table.DescribeTableResult, error) {
-	if d, ok := k.s.Cached.Table(table); ok && !fresh {
+func (k Sink) Describe(ctx context.Context, table string, fresh bool) (*Ydb_Table.DescribeTableResult, error) {
+	if d, ok := k.Core.Cached.Table(table); ok && !fresh {
 		return d, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, k.s.Cfg.API.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, k.Core.Cfg.API.Timeout)
 	defer cancel()
-	d, err := k.s.Describe(ctx, &core.Call{Info: new(sidecarv1.Info)}, k.by, table)
+	d, err := k.Core.Describe(ctx, &core.Call{Info: new(sidecarv1.Info)}, k.by, table)
 	if err != nil {
 		return nil, err
 	}
@@ -260,10 +260,10 @@ func (k ingestSink) Describe(ctx context.Context, table string, fresh bool) (*Yd
 
 // Upsert writes the rows of an encoded BulkUpsertRequest. Writing them twice is as
 // good as once, so everything is retried.
-func (k ingestSink) Upsert(ctx context.Context, request mem.Buffer) (ingest.Sent, error) {
+func (k Sink) Upsert(ctx context.Context, request mem.Buffer) (ingest.Sent, error) {
 	call := k.by
 	call.Name, call.Method, call.Idempotent = "BulkUpsert", core.MethodBulkUpsert, true
-	report, err := k.s.Upsert(ctx, call, request)
+	report, err := k.Core.Upsert(ctx, call, request)
 	// A node answers as soon as one shard refuses its rows: those of others may still be on their way.
 	sent := ingest.Sent{Attempts: report.Attempts, Unsure: report.Unsure || report.Attempts > 1}
 	e, ok := errors.AsType[*upstream.Error](err)
