@@ -181,10 +181,9 @@ func (a *httpAPI) stray(w http.ResponseWriter, r *http.Request, f *core.Fault, s
 
 // serve serves one request as a call.
 func (a *httpAPI) serve(w http.ResponseWriter, r *http.Request, rt *route) {
-	x := &exchange{w: w, r: r, route: rt, control: http.NewResponseController(w), call: &core.Call{
-		// Over HTTP/2 a length of 0 does not say that there is no body. That of ingest lasts as long as the call.
-		Coming: rt.call != core.CallIngest && (r.ContentLength != 0 || len(rt.body) > 0),
-	}}
+	x := &exchange{w: w, r: r, route: rt, control: http.NewResponseController(w), call: new(core.Call)}
+	// Over HTTP/2 a length of 0 does not say that there is no body. That of ingest lasts as long as the call.
+	x.call.Coming = rt.call != core.CallIngest && (r.ContentLength != 0 || len(rt.body) > 0)
 	heads(x.call, r, rt)
 	x.on = core.ConnectionIn(r.Context())
 	defer x.over()

@@ -18,7 +18,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// BulkRequest is the call BulkUpsert, from either face.
+// BulkRequest is the call BulkUpsert, over either API.
 type BulkRequest struct {
 	Table    string
 	Rows     bulkRows

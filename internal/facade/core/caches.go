@@ -24,7 +24,7 @@ type caches struct {
 	tables   *cache.Cache[*Ydb_Table.DescribeTableResult]
 	plans    *cache.Cache[explained]
 	lately   [latelySize]atomic.Pointer[declared] // by a hash of the statement
-	effects  [latelySize]atomic.Pointer[effects]  // likewise
+	effects  [latelySize]atomic.Pointer[effects]  // by a hash of the statement
 }
 
 // declared are the types of a statement's parameters, by name without the dollar.

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Code is one row of the error map: a stable name, what it is on either face,
+// Code is one row of the error map: a stable name, what it is over either API,
 // and what the caller can do about it. docs/api.md shows the same table; a test
 // compares them.
 type Code struct {

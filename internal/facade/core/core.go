@@ -216,45 +216,58 @@ type Route struct{ Method, Path string }
 // what waits for a session waits for its end.
 func (rt *Route) OfTx() bool { return strings.Contains(rt.Path, "{id}") }
 
-// Call is one call over either face, on its way through.
+// Call is one call over either API, on its way through.
 type Call struct {
-	Name     string // of the gRPC method
-	began    time.Time
-	tel      *telemetry
-	trace    tracing.Call
-	asked    bool            // whether to record it
-	kept     bool            // it is recorded
-	leadsTo  trace.TraceID   // zero if there is nothing to be found
-	TraceID  string          // likewise
+	Name     string          // of the gRPC method
 	Timeout  string          // from a header; the shorter of this and the request's own counts
 	Priority string          // from a header; the request's own field wins
+	SQL      string          // the statement, or the first of more
 	Info     *sidecarv1.Info // points to told, which saves an allocation
 	told     sidecarv1.Info
 	Caller   apps.Caller
 	From     uint64               // a number for its connection; 0: unknown
 	Reserved memguard.Reservation // of the memory for requests
 	Large    bool                 // its request is: see inLane
-	App      *apps.Stripe         // of the caller, once it has entered
-	Coming   bool                 // when it is let in, its body is still to come
-	open     *admittedCall        // nil: it was not let in
-	Begun    *callctx.Context     // context of a call that is a Turn; nil: another call
-	Work     *callctx.Context     // the same of what it waits for, which has a deadline and ends with begun
-	entered  bool                 // app counts it
-	Class    pool.Class           // once begin or freshEarly was called
-	lowered  bool                 // it asked for a class above that of its app, which is counted once
-	admitted bool                 // as fresh
-	bytes    atomic.Int64         // of request and answer
-	Route    *Route               // nil: over gRPC
-	Status   int                  // of HTTP, once a head has gone out
-	URL      string               // path of HTTP
-	TLS      bool                 // of HTTP
-	SQL      string               // the statement, or the first of more
+	admission
+	overHTTP
+	traced
+}
 
-	// For its spans.
-	Collection string   // the table of the key-value face
-	handed     bool     // over to the other process
-	txTrace    *txTrace // of the transaction that it is part of; nil
-	opens      bool     // that transaction
+// admission is how a call was let in, and what its app is charged for.
+type admission struct {
+	App      *apps.Stripe     // of the caller, once it has entered
+	Class    pool.Class       // once begin or freshEarly was called
+	Coming   bool             // when it is let in, its body is still to come
+	Begun    *callctx.Context // context of a call that is a Turn; nil: another call
+	Work     *callctx.Context // the same of what it waits for, which has a deadline and ends with Begun
+	open     *admittedCall    // nil: it was not let in
+	entered  bool             // App counts it
+	lowered  bool             // it asked for a class above that of its app, which is counted once
+	admitted bool             // as fresh
+	bytes    atomic.Int64     // of request and answer
+}
+
+// overHTTP is what only a call over HTTP has.
+type overHTTP struct {
+	Route  *Route // nil: over gRPC
+	Status int    // once a head has gone out
+	URL    string // the path
+	TLS    bool
+}
+
+// traced is what is noted of a call for its spans.
+type traced struct {
+	TraceID    string // "": there is nothing to be found
+	Collection string // the table of the key-value API
+	began      time.Time
+	tel        *telemetry
+	trace      tracing.Call
+	asked      bool          // whether to record it
+	kept       bool          // it is recorded
+	leadsTo    trace.TraceID // zero: there is nothing to be found
+	handed     bool          // over to the other process
+	opens      bool          // it opens txTrace's transaction
+	txTrace    *txTrace      // of the transaction that it is part of; nil: of none
 	reports    []upstream.Report
 	one        [1]upstream.Report // room for what most calls need
 }

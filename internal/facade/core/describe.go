@@ -72,7 +72,7 @@ func (s *Service) Describe(ctx context.Context, c *Call, call upstream.Call, tab
 	return result, nil
 }
 
-// DescribeTable is the call Describe, from either face.
+// DescribeTable is the call Describe, over either API.
 func (s *Service) DescribeTable(ctx context.Context, c *Call, table, timeout string) (*sidecarv1.DescribeResponse, error) {
 	full, err := s.Absolute(table, "path")
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *Service) DescribeTable(ctx context.Context, c *Call, table, timeout str
 	return out, nil
 }
 
-// ExplainRequest is the call Explain, from either face.
+// ExplainRequest is the call Explain, over either API.
 type ExplainRequest struct {
 	SQL      string
 	Types    map[string]string

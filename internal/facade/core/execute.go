@@ -11,7 +11,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// ExecuteRequest is the call Execute, from either face.
+// ExecuteRequest is the call Execute, over either API.
 type ExecuteRequest struct {
 	Spec
 	Mode       string

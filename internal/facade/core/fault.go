@@ -24,7 +24,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// Fault is an error in the words of the API: what a caller gets over either face.
+// Fault is an error in the words of the API: what a caller gets over either API.
 type Fault struct {
 	Code    *Code
 	Message string // for the caller; may quote the statement, so it is not logged
@@ -349,7 +349,7 @@ func backoff(b ydbstatus.Backoff) time.Duration {
 	return 0
 }
 
-// Proto builds what is sent, the same over both faces.
+// Proto builds what is sent, the same over both APIs.
 func (f *Fault) Proto(traceID string) *sidecarv1.Error {
 	left := maxIssues
 	hint := cmp.Or(f.hint, f.Code.Hint)

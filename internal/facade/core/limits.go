@@ -10,7 +10,7 @@ import (
 // What a request takes once it is decoded, in bytes, besides what came: TestRequestsTakeWhatIsCounted measures it.
 const (
 	DecodedTwice = 2   // copies: by a decoder, and as it goes on to a node; what large parameters take in between is counted once they are bound
-	ValueCost    = 300 // of each value: the message of either face and that of YDB
+	ValueCost    = 300 // of each value: the message of either API and that of YDB
 )
 
 // Bound is how many entries a part of a request may have.

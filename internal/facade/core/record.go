@@ -10,7 +10,7 @@ import (
 )
 
 // stored is the outcome of a step of a transaction, kept to answer its repeat
-// over either face.
+// over either API.
 type stored struct {
 	fault *Fault
 	sets  []storedSet

@@ -14,7 +14,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Values are the named values of a request, as its face decoded them: the
+// Values are the named values of a request, as its API decoded them: the
 // parameters of a statement, or the columns of a row.
 type Values interface {
 	Names() []string

@@ -11,7 +11,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// TransactRequest is the call Transact, from either face.
+// TransactRequest is the call Transact, over either API.
 type TransactRequest struct {
 	Statements []Spec
 	Mode       string
@@ -136,7 +136,7 @@ func atStatement(i int, err error) error {
 	})
 }
 
-// BatchRequest is the call Batch, from either face.
+// BatchRequest is the call Batch, over either API.
 type BatchRequest struct {
 	Statements []ExecuteRequest
 	Timeout    string
@@ -195,7 +195,10 @@ func (s *Service) Batch(ctx context.Context, c *Call, in BatchRequest, out func(
 
 // batchOne runs one statement of a Batch.
 func (s *Service) batchOne(ctx context.Context, c *Call, in BatchRequest, i int, room *Room, out Sink) batchResult {
-	one := &Call{Name: c.Name, trace: c.trace, kept: c.kept, TraceID: c.TraceID, App: c.App, Info: &sidecarv1.Info{TraceId: c.TraceID}}
+	one := &Call{
+		Name: c.Name, Info: &sidecarv1.Info{TraceId: c.TraceID}, admission: admission{App: c.App},
+		traced: traced{trace: c.trace, kept: c.kept, TraceID: c.TraceID},
+	}
 	done, err := func() (_ Outcome, err error) {
 		defer func() {
 			if v := recover(); v != nil {

@@ -111,7 +111,7 @@ func (t *Turn) Finish(rest func() error) *Fault {
 	return fault
 }
 
-// Executing is a call of Execute, over either face.
+// Executing is a call of Execute, over either API.
 type Executing struct {
 	In  ExecuteRequest
 	st  *Statement

@@ -84,7 +84,7 @@ var (
 	rollbackStep = lease.Step{Print: 2, Final: true}
 )
 
-// BeginRequest is the call Begin, from either face.
+// BeginRequest is the call Begin, over either API.
 type BeginRequest struct {
 	Mode, Timeout, Priority string
 }

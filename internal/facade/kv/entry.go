@@ -15,7 +15,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Config opens tables to the key-value face. Without tables it is off.
+// Config opens tables to the key-value API. Without tables it is off.
 type Config struct {
 	Tables   []Entry `yaml:"tables"`    // the tables of the key-value face, each as name=path key=column:Type value=column:Type [version=column:Type] [media=type/subtype] [max_value=size] [read_only] (docs/kv.md)
 	MaxValue int     `yaml:"max_value"` // bytes of a value that is put; for tables that say nothing else

@@ -61,7 +61,7 @@ func (k *Service) TableToWrite(name string) (*Table, error) {
 	return t, err
 }
 
-// ID reads an id whose parts are counted and measured, in bytes, by its face.
+// ID reads an id whose parts are counted and measured, in bytes, by its API.
 func (k *Service) ID(t *Table, parts, size int, part func(i int, t *Ydb.Type) (*Ydb.Value, error)) (ID, error) {
 	if err := k.FitsKey(t, parts, size); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (k *Service) FitsKey(t *Table, parts, size int) error {
 	return nil
 }
 
-// Call is what every call of the key-value face has.
+// Call is what every call of the key-value API has.
 type Call struct {
 	Table    *Table
 	Timeout  string
@@ -167,7 +167,7 @@ func (k *Service) check(ctx context.Context, c *core.Call, call upstream.Call, t
 	return nil
 }
 
-// fault is f in the words of this face, where a missing table is no missing row.
+// fault is f in the words of this API, where a missing table is no missing row.
 func (t *Table) fault(f *core.Fault) *core.Fault {
 	switch f.Code {
 	case core.CodeYDB(Ydb.StatusIds_SCHEME_ERROR):

@@ -7,7 +7,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
-// Job is what the calls of the key-value face have in common.
+// Job is what the calls of the key-value API have in common.
 type Job struct {
 	Table     *Table
 	Statement *core.Statement // nil: it takes more than one

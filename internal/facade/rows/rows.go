@@ -63,7 +63,7 @@ type Side interface {
 
 // Run is the call Ingest. It has no deadline but the caller's: what bounds
 // it are ingest.idle and the time of each batch.
-func (r *Service) Run(ctx context.Context, c *core.Call, in Request, face Side) error {
+func (r *Service) Run(ctx context.Context, c *core.Call, in Request, side Side) error {
 	table, err := r.check(c, in)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (r *Service) Run(ctx context.Context, c *core.Call, in Request, face Side) 
 		return FaultOf(err)
 	}
 	defer rows.Close()
-	if err := face.Opened(ctx); err != nil {
+	if err := side.Opened(ctx); err != nil {
 		return err
 	}
 	// A feed that is held back by a quota must not hold up the end of the stream.
@@ -96,7 +96,7 @@ func (r *Service) Run(ctx context.Context, c *core.Call, in Request, face Side) 
 	took.reserved.Begin(r.core.Deps.Requests, &c.App.Held, 0)
 	r.core.Senders.Go(func() {
 		defer took.end()
-		took.over(panics.Call("the rows of a stream", func() error { return took.feed(feeding, c, face) }))
+		took.over(panics.Call("the rows of a stream", func() error { return took.feed(feeding, c, side) }))
 		<-feeding.Done() // until the stream is over its rows count
 	})
 	for {
@@ -104,11 +104,11 @@ func (r *Service) Run(ctx context.Context, c *core.Call, in Request, face Side) 
 		took.settle()
 		switch {
 		case err == io.EOF:
-			return face.End(ctx, rows.Totals())
+			return side.End(ctx, rows.Totals())
 		case err != nil:
 			return FaultOf(err)
 		}
-		if err := face.Progress(ctx, p); err != nil {
+		if err := side.Progress(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -141,8 +141,8 @@ type intake struct {
 }
 
 // feed adds the rows of a stream as they come, until there are no more, and says why.
-func (i *intake) feed(ctx context.Context, c *core.Call, face Side) error {
-	return face.Feed(ctx, i.rows, func(n int) error {
+func (i *intake) feed(ctx context.Context, c *core.Call, side Side) error {
+	return side.Feed(ctx, i.rows, func(n int) error {
 		if err := i.take(ctx, n); err != nil {
 			return err
 		}
