@@ -1,14 +1,14 @@
 // Package facade is the plain API: SQL for apps that know nothing of sessions,
-// nodes and retries, with one set of semantics and two faces, gRPC
-// (sidecar.v1.Sidecar, sidecar.v1.KeyValue) and HTTP/JSON.
+// nodes and retries, with one set of semantics and two APIs: gRPC
+// (sidecar.v1.Sidecar, sidecar.v1.KeyValue, sidecar.v1.Ingest) and HTTP/JSON.
 //
-// It owns what a call means: decoding, types of parameters, limits, interactive
-// transactions and their tokens, the reply, and the one map from what went wrong
-// to what a caller is told. Sessions, retries and nodes are the driver's.
+// It owns the form of requests and answers, and composes the packages below it:
+// core runs the calls, kv serves rows by key, and rows serves streams of rows.
+// Sessions, retries and nodes are the driver's.
 //
 // What always holds:
 //
-//   - Both faces run the same code between decoding and encoding; one table of
+//   - Both APIs run the same code between decoding and encoding; one table of
 //     cases is run over both (package contract).
 //   - Every call that has come whole counts against api.max_open, every call is noted so that it can become spans
 //     when it has ended, and its cancel goes down with its context. All but streams of rows have a deadline.

@@ -192,26 +192,37 @@ func (m *shape) add(name []byte) int {
 		}
 	}
 	if p.many == nil {
-		for _, other := range m.names[p.first:] {
-			if bytes.Equal(other, name) {
-				return nameTwice
-			}
+		return m.addToFew(p, name)
+	}
+	return m.addToMany(p, name)
+}
+
+// addToFew keeps a name of an object that has few members: they are compared one by one, until there are many.
+func (m *shape) addToFew(p *level, name []byte) int {
+	for _, other := range m.names[p.first:] {
+		if bytes.Equal(other, name) {
+			return nameTwice
 		}
-		m.names = append(m.names, name)
-		if len(m.names)-p.first > fewMembers {
-			if !m.takeFor(2 * fewMembers) {
-				return nameNoRoom
-			}
-			p.room, p.many, m.spare = 2*fewMembers, m.spare, nil
-			if p.many == nil {
-				p.many = make(map[string]struct{}, p.room)
-			}
-			for _, other := range m.names[p.first:] {
-				p.many[string(other)] = struct{}{}
-			}
-		}
+	}
+	m.names = append(m.names, name)
+	if len(m.names)-p.first <= fewMembers {
 		return nameGood
 	}
+	if !m.takeFor(2 * fewMembers) {
+		return nameNoRoom
+	}
+	p.room, p.many, m.spare = 2*fewMembers, m.spare, nil
+	if p.many == nil {
+		p.many = make(map[string]struct{}, p.room)
+	}
+	for _, other := range m.names[p.first:] {
+		p.many[string(other)] = struct{}{}
+	}
+	return nameGood
+}
+
+// addToMany keeps a name of an object that has many members.
+func (m *shape) addToMany(p *level, name []byte) int {
 	if _, twice := p.many[string(name)]; twice {
 		return nameTwice
 	}
