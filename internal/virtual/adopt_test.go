@@ -25,10 +25,10 @@ func TestAnotherAppAdoptsNoSession(t *testing.T) {
 	v.state = bound
 	old.gone.Store(true)
 	if e, err := vs.Enter(v.id, who, next, other, false, nil); err != ErrOtherApp || e.Session != v {
-		t.Errorf("%v, tenant %p; want %v", err, v.identity, ErrOtherApp)
+		t.Errorf("%v, identity %p; want %v", err, v.identity, ErrOtherApp)
 	}
 	if e, err := vs.Enter(v.id, who, next, one, false, nil); err != nil || e.Identity != next || e.Stale.Server == nil {
-		t.Errorf("%v, tenant %p; want %p", err, e.Identity, next)
+		t.Errorf("%v, identity %p; want %p", err, e.Identity, next)
 	}
 }
 

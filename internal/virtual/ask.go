@@ -42,7 +42,7 @@ func (ts *IdentityPools) ask(who *Credentials, client Client, w Waiter) bool {
 		case a == nil:
 			a = &askingConn{client: client}
 			ts.askers[client] = a
-			ts.line = append(ts.line, a)
+			ts.waiting = append(ts.waiting, a)
 		case len(a.asks) == maxOfClient || ts.further == maxFurther:
 			return false
 		default:
@@ -62,9 +62,9 @@ func (ts *IdentityPools) ask(who *Credentials, client Client, w Waiter) bool {
 
 // askLocked asks as many questions as may be under way.
 func (ts *IdentityPools) askLocked() {
-	for ts.asks < maxAsks && len(ts.line) > 0 {
-		a := ts.line[0]
-		ts.line[0], ts.line = nil, ts.line[1:]
+	for ts.asks < maxAsks && len(ts.waiting) > 0 {
+		a := ts.waiting[0]
+		ts.waiting[0], ts.waiting = nil, ts.waiting[1:]
 		q := a.asks[0]
 		ts.asks++
 		ts.runs.Go(func() {
@@ -83,7 +83,7 @@ func (ts *IdentityPools) found(a *askingConn, q *question) {
 		delete(ts.askers, a.client)
 	} else {
 		ts.further--
-		ts.line = append(ts.line, a)
+		ts.waiting = append(ts.waiting, a)
 	}
 	ts.asks--
 	ts.askLocked()

@@ -74,7 +74,7 @@ type identityPools struct {
 type questions struct {
 	asking  map[[sha256.Size]byte]*question
 	askers  map[Client]*askingConn // connections with questions
-	line    []*askingConn          // those that wait for one of theirs to be asked, the longest first
+	waiting []*askingConn          // those that wait for one of theirs to be asked, the longest first
 	asks    int                    // questions under way
 	further int                    // questions behind the first of their connection
 }

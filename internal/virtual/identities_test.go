@@ -370,8 +370,8 @@ func TestNewTicketsTakeTurns(t *testing.T) {
 		must("carol", "carol1", ErrAsked)
 		close(o.answers)
 		synctest.Wait()
-		if len(ts.asking) != 0 || len(ts.askers) != 0 || len(ts.line) != 0 || ts.asks != 0 || ts.further != 0 {
-			t.Errorf("left: %d, %d, %d, %d, %d", len(ts.asking), len(ts.askers), len(ts.line), ts.asks, ts.further)
+		if len(ts.asking) != 0 || len(ts.askers) != 0 || len(ts.waiting) != 0 || ts.asks != 0 || ts.further != 0 {
+			t.Errorf("left: %d, %d, %d, %d, %d", len(ts.asking), len(ts.askers), len(ts.waiting), ts.asks, ts.further)
 		}
 		if wakes.Load() == 0 {
 			t.Error("nobody was told")
@@ -510,7 +510,7 @@ func TestAPoolThatIsMadeHoldsUpNobodyElse(t *testing.T) {
 		}
 		synctest.Wait()
 		if t1, t2 := must(slow, nil), must(slow, nil); t1 != t2 {
-			t.Error("two tenants have one name")
+			t.Error("two pools have one name")
 		}
 		if wakes.Load() != 3 || a.begun != 2 || len(ts.State()) != 2 || len(ts.making) != 0 {
 			t.Errorf("%d calls are told; %d pools were begun, %d are there, %d are being made", wakes.Load(), a.begun, len(ts.State()), len(ts.making))

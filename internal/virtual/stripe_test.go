@@ -96,7 +96,7 @@ func TestLimitOverStripes(t *testing.T) {
 	}
 	vs.Close()
 	if st := vs.State(new(IdentityPools)); st.Sessions != 0 || vs.n.Load() != 0 || own.sessions.Load() != 0 {
-		t.Errorf("all have ended: %+v, %d, %d of the tenant", st, vs.n.Load(), own.sessions.Load())
+		t.Errorf("all have ended: %+v, %d, %d of the identity", st, vs.n.Load(), own.sessions.Load())
 	}
 }
 

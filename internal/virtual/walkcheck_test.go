@@ -56,7 +56,7 @@ func (w *walk) check() {
 		w.Errorf("%d server sessions are leased, of them %d recovering; want %d", ps.Leased, ps.Recovering, held)
 	}
 	if n := int(w.identity.sessions.Load()); n != owned || int(w.vs.n.Load()) != len(w.all) {
-		w.Errorf("%d of the tenant, %d counted; want %d, %d", n, w.vs.n.Load(), owned, len(w.all))
+		w.Errorf("%d of the identity, %d counted; want %d, %d", n, w.vs.n.Load(), owned, len(w.all))
 	}
 	if st.Sessions != len(w.all) || st.Attached != attached || st.Bound != bound || w.vs.InTx() != inTx || st.Lost != w.lost {
 		w.Errorf("%+v, in transactions %d; want %d, attached %d, bound %d, in transactions %d, lost %d", st, w.vs.InTx(), len(w.all), attached, bound, inTx, w.lost)
