@@ -20,14 +20,14 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
-// The places of connections that go from process to process.
+// The names of the channels over which connections go from process to process.
 const (
-	placeGRPC       = "grpc" // clients
-	placeHTTP       = "http"
-	placeGRPCSocket = "grpc socket" // clients over Unix sockets, if this process has them
-	placeHTTPSocket = "http socket"
-	placePeerGRPC   = "peer grpc" // calls for transactions of the receiver
-	placePeerHTTP   = "peer http"
+	channelGRPC       = "grpc" // clients
+	channelHTTP       = "http"
+	channelGRPCSocket = "grpc socket" // clients over Unix sockets, if this process has them
+	channelHTTPSocket = "http socket"
+	channelPeerGRPC   = "peer grpc" // calls for transactions of the receiver
+	channelPeerHTTP   = "peer http"
 )
 
 // pair joins this process with the one that it replaces, or that replaces it,
@@ -35,7 +35,7 @@ const (
 type pair struct {
 	deps     *Deps
 	link     *takeover.Link
-	channels map[string]*listen.Channel // by place
+	channels map[string]*listen.Channel // by name
 
 	grpc *grpc.Server // for calls of the other process
 	http *http.Server
@@ -48,19 +48,19 @@ type pair struct {
 // in. The caller must run the pair.
 func newPair(deps *Deps, link *takeover.Link, other takeover.Process) (*pair, error) {
 	p := &pair{deps: deps, link: link, channels: make(map[string]*listen.Channel)}
-	for _, place := range []string{placeGRPC, placeHTTP, placePeerGRPC, placePeerHTTP} {
-		p.channels[place] = listen.NewChannel()
+	for _, name := range []string{channelGRPC, channelHTTP, channelPeerGRPC, channelPeerHTTP} {
+		p.channels[name] = listen.NewChannel()
 	}
 	if deps.Servers.On.GRPCSocket != nil {
-		p.channels[placeGRPCSocket] = listen.NewChannel()
+		p.channels[channelGRPCSocket] = listen.NewChannel()
 	}
 	if deps.Servers.On.HTTPSocket != nil {
-		p.channels[placeHTTPSocket] = listen.NewChannel()
+		p.channels[channelHTTPSocket] = listen.NewChannel()
 	}
 	var err error
 	p.toGRPC, err = grpc.NewClient("passthrough:///peer",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return link.Connect(placePeerGRPC) }),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return link.Connect(channelPeerGRPC) }),
 		grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(),
 		grpc.WithInitialWindowSize(deps.Window), grpc.WithInitialConnWindowSize(deps.ConnWindow),
 		// What is too much, the process that gives the answer says.
@@ -72,7 +72,7 @@ func newPair(deps *Deps, link *takeover.Link, other takeover.Process) (*pair, er
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
 	p.toHTTP = &http.Transport{
-		DialContext:        func(context.Context, string, string) (net.Conn, error) { return link.Connect(placePeerHTTP) },
+		DialContext:        func(context.Context, string, string) (net.Conn, error) { return link.Connect(channelPeerHTTP) },
 		Protocols:          &protocols,
 		DisableCompression: true, // answers pass as they are
 	}
@@ -119,36 +119,36 @@ func (p *pair) run() error {
 	s := &p.deps.Servers
 	on := s.On
 	idle := p.deps.IdleTimeout
-	for _, place := range []struct {
+	for _, way := range []struct {
 		name  string
 		serve func(net.Listener) error
 		to    *listen.Listener // the listener that connections of clients belong to from now on; nil: they are the other process's own
 		first time.Duration    // the time that the next request may take
 	}{
-		{placeGRPC, s.ServeGRPC, on.GRPC, 0},
-		{placeGRPCSocket, s.ServeGRPC, on.GRPCSocket, 0},
+		{channelGRPC, s.ServeGRPC, on.GRPC, 0},
+		{channelGRPCSocket, s.ServeGRPC, on.GRPCSocket, 0},
 		// Between two requests a client may wait so long; for the server that it has
 		// come to, the next one is the first.
-		{placeHTTP, func(l net.Listener) error { return listen.ServeHTTP(s.HTTP, l, s.HTTPTLS) }, on.HTTP, idle},
-		{placeHTTPSocket, func(l net.Listener) error { return listen.ServeHTTP(s.HTTP, l, false) }, on.HTTPSocket, idle},
-		{placePeerGRPC, p.grpc.Serve, nil, 0},
-		{placePeerHTTP, p.http.Serve, nil, 0},
+		{channelHTTP, func(l net.Listener) error { return listen.ServeHTTP(s.HTTP, l, s.HTTPTLS) }, on.HTTP, idle},
+		{channelHTTPSocket, func(l net.Listener) error { return listen.ServeHTTP(s.HTTP, l, false) }, on.HTTPSocket, idle},
+		{channelPeerGRPC, p.grpc.Serve, nil, 0},
+		{channelPeerHTTP, p.http.Serve, nil, 0},
 	} {
-		h := p.channels[place.name]
+		h := p.channels[way.name]
 		if h == nil {
 			continue
 		}
-		if place.to != nil {
-			h.Greet = func(c net.Conn) net.Conn { return place.to.Conns.Welcome(c, place.first) }
+		if way.to != nil {
+			h.Greet = func(c net.Conn) net.Conn { return way.to.Conns.Welcome(c, way.first) }
 		}
 		// Each ends when its channel or server is closed.
 		h.Serving.Go(func() {
-			_ = panics.Call("connections of the other process", func() error { return place.serve(h) })
+			_ = panics.Call("connections of the other process", func() error { return way.serve(h) })
 		})
 	}
 	err := panics.Call("the link to another process", func() error {
-		return p.link.Receive(func(place string, conn net.Conn) {
-			if h := p.channels[place]; h == nil || !h.Pass(conn) {
+		return p.link.Receive(func(name string, conn net.Conn) {
+			if h := p.channels[name]; h == nil || !h.Pass(conn) {
 				_ = conn.Close()
 			}
 		})

@@ -391,13 +391,13 @@ func (n *Restart) HandClientsOver(ctx context.Context) {
 	to := func(place string) listen.Mover {
 		return func(conn listen.Stream) error { return next.link.Hand(place, conn) }
 	}
-	s.On.GRPC.Conns.MoveTo(to(placeGRPC))
-	s.On.HTTP.Conns.MoveTo(to(placeHTTP))
+	s.On.GRPC.Conns.MoveTo(to(channelGRPC))
+	s.On.HTTP.Conns.MoveTo(to(channelHTTP))
 	if local := s.On.GRPCSocket; local != nil {
-		local.Conns.MoveTo(to(placeGRPCSocket))
+		local.Conns.MoveTo(to(channelGRPCSocket))
 	}
 	if local := s.On.HTTPSocket; local != nil {
-		local.Conns.MoveTo(to(placeHTTPSocket))
+		local.Conns.MoveTo(to(channelHTTPSocket))
 	}
 	away := s.DrainGRPC()
 	s.On.HTTP.Conns.Empty(ctx.Done())
