@@ -69,7 +69,7 @@ func (a accounts) Pool(c virtual.PoolConfig) virtual.OwnedPool {
 	if own {
 		in = a.plain.Config() // an operator may have resized it
 	}
-	p := pool.New(tenantPool(in), opener{a.driver.Account(c.Database, c.Table, c.Ticket).Named(c.Application), c}, a.log)
+	p := pool.New(poolConfigFor(in), opener{a.driver.Account(c.Database, c.Table, c.Ticket).Named(c.Application), c}, a.log)
 	if own {
 		p.WithinGroup(a.own, ownGroup, c.Weight)
 		p.Pause(a.plain.Paused())
@@ -94,27 +94,27 @@ func namesFor(c pool.Config) int { return c.Max / sessionsForName }
 
 const sessionsForName = 4
 
-// tenantPool is a configuration for the pool of a caller.
-func tenantPool(c pool.Config) pool.Config {
-	c.Min = 0 // nobody knows whether the tenant comes again
+// poolConfigFor is the configuration of the pool of an identity.
+func poolConfigFor(c pool.Config) pool.Config {
+	c.Min = 0 // nobody knows whether the caller comes again
 	return c
 }
 
-// opener opens sessions for a tenant.
+// opener opens sessions for the pool of an identity.
 type opener struct {
 	account *upstream.Account
-	tenant  virtual.PoolConfig
+	config  virtual.PoolConfig
 }
 
 // Open satisfies pool.Opener.
 func (o opener) Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
 	ticket := ""
-	if o.tenant.Ticket != nil {
-		ticket = o.tenant.Ticket()
+	if o.config.Ticket != nil {
+		ticket = o.config.Ticket()
 	}
 	r, err := o.account.Open(ctx, node, retire)
 	if e, ok := errors.AsType[*upstream.Error](err); ok && e.Unauthorized() {
-		o.tenant.Refused(ticket)
+		o.config.Refused(ticket)
 	}
 	return r, err
 }

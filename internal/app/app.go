@@ -401,7 +401,7 @@ func (k *core) ownPools() []*pool.Pool {
 // reconfigure puts bounds into force for all of them.
 func (k *core) reconfigure(c pool.Config) {
 	if k.own != nil {
-		k.own.Reconfigure(tenantPool(c), k.pool)
+		k.own.Reconfigure(poolConfigFor(c), k.pool)
 	}
 	k.pool.Reconfigure(c)
 }

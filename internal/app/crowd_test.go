@@ -32,15 +32,15 @@ import (
 func (s *sidecar) holdsAtMost(each, total, crowd int) {
 	s.Helper()
 	refused, apps := int64(0), 0
-	for face, d := range s.doors() {
+	for name, d := range s.doors() {
 		n, most := d.Size(), each
-		if face == "admin" || face == "probes" {
+		if name == "admin" || name == "probes" {
 			most = listen.AdminConnections
 		} else {
 			apps += n
 		}
 		if n > most {
-			s.Errorf("%d connections of %s; want %d at most", n, face, most)
+			s.Errorf("%d connections of %s; want %d at most", n, name, most)
 		}
 		refused += d.Refused()
 	}
@@ -310,9 +310,9 @@ func TestUnixSocketsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	for face, d := range s.doors() {
-		if n := d.Refused(); strings.HasSuffix(face, "_socket") != (n == 3) {
-			t.Errorf("%s refused %d; want 3 of each socket", face, n)
+	for name, d := range s.doors() {
+		if n := d.Refused(); strings.HasSuffix(name, "_socket") != (n == 3) {
+			t.Errorf("%s refused %d; want 3 of each socket", name, n)
 		}
 	}
 	for _, conn := range open {

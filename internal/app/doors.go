@@ -24,8 +24,8 @@ func placesOf(c Config, from *restart.Inherited) listen.Places {
 // bound has connections refused beyond b.
 func (a *App) bound(b listen.Bounds) {
 	var apps, operators []*listen.Door
-	for face, d := range a.doors() {
-		switch face {
+	for name, d := range a.doors() {
+		switch name {
 		case "admin", "probes", "admin_socket":
 			operators = append(operators, d)
 		default:
@@ -35,16 +35,16 @@ func (a *App) bound(b listen.Bounds) {
 	b.Hold(apps, operators)
 }
 
-// doors are those of all listeners of clients and operators, by the name of their face.
+// doors are those of all listeners of clients and operators, by their name.
 func (a *App) doors() map[string]*listen.Door {
 	all := map[string]*listen.Door{}
-	for face, l := range map[string]*listen.Listener{"admin": a.listeners.Admin, "probes": a.listeners.Probes, "xds": a.listeners.XDS} {
+	for name, l := range map[string]*listen.Listener{"admin": a.listeners.Admin, "probes": a.listeners.Probes, "xds": a.listeners.XDS} {
 		if l != nil {
-			all[face] = l.Door
+			all[name] = l.Door
 		}
 	}
-	for face, l := range a.listeners.OfAPI() {
-		all[face] = l.Door
+	for name, l := range a.listeners.OfAPI() {
+		all[name] = l.Door
 	}
 	if a.socket != nil {
 		all["admin_socket"] = a.socket.Door

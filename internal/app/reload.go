@@ -187,7 +187,7 @@ func (a *App) apply(next *effective, changed []config.Change) error {
 	a.reload.births.Lock()
 	if in("pool.") {
 		a.core.reconfigure(c.Pool)
-		a.core.budget.Reconfigure(tenantPool(c.Pool), nil)
+		a.core.budget.Reconfigure(poolConfigFor(c.Pool), nil)
 		a.core.limits.Reconfigure(lawOf(c.Pool))
 	}
 	a.reload.current.Store(next)

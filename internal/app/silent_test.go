@@ -112,9 +112,9 @@ func TestHeadersAreForgotten(t *testing.T) {
 				_, _ = io.Copy(io.Discard, answer.Body)
 				_ = answer.Body.Close()
 			}
-			for face, l := range map[string]*listen.Listener{"grpc": s.listeners.GRPC, "admin": s.listeners.Admin} {
+			for name, l := range map[string]*listen.Listener{"grpc": s.listeners.GRPC, "admin": s.listeners.Admin} {
 				if held := l.Conns.Headers.State().Held; held != 0 {
-					t.Errorf("%s: %d bytes of headers are held", face, held)
+					t.Errorf("%s: %d bytes of headers are held", name, held)
 				}
 			}
 		})

@@ -130,8 +130,8 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 			settings = append(settings, "xds.enabled=on", "xds.address=127.0.0.1:0")
-			for _, face := range []string{"grpc", "http", "admin", "xds"} {
-				settings = append(settings, face+".cert_file="+cert, face+".key_file="+key, face+".client_ca_file="+ca)
+			for _, name := range []string{"grpc", "http", "admin", "xds"} {
+				settings = append(settings, name+".cert_file="+cert, name+".key_file="+key, name+".client_ca_file="+ca)
 			}
 			s := start(t, nowhere, settings...)
 			own, err := tls.LoadX509KeyPair(clientCert, clientKey)
@@ -224,8 +224,8 @@ func TestHandshakesAreBounded(t *testing.T) {
 			cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 			selfSigned(t, cert, key)
 			settings := tc.settings
-			for _, face := range []string{"grpc", "xds"} {
-				settings = append(settings, face+".cert_file="+cert, face+".key_file="+key)
+			for _, name := range []string{"grpc", "xds"} {
+				settings = append(settings, name+".cert_file="+cert, name+".key_file="+key)
 			}
 			s := start(t, nowhere, settings...)
 			address, conns := tc.at(s)

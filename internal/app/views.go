@@ -15,7 +15,7 @@ func (a *App) newSource() snapshot.Source {
 		},
 		EdgeSources: snapshot.EdgeSources{
 			API: a.api, Wire: a.wire, Stalled: a.turning, XDS: a.xds, Apps: a.core.apps,
-			Clients: a.clientsByFace, Doors: a.doorsState, Access: a.access,
+			Clients: a.clientsByAPI, Doors: a.doorsState, Access: a.access,
 		},
 		ProcessSources: snapshot.ProcessSources{
 			Version: a.version, Started: a.started,
@@ -53,19 +53,19 @@ func (a *App) limitsState() *snapshot.LimitsState {
 	return out
 }
 
-// clientsByFace is how many connections of clients are open at each listener of the APIs.
-func (a *App) clientsByFace() map[string]int {
+// clientsByAPI is how many connections of clients are open at each listener of the APIs.
+func (a *App) clientsByAPI() map[string]int {
 	all := map[string]int{}
-	for face, l := range a.listeners.OfAPI() {
-		all[face] = l.Conns.Size()
+	for name, l := range a.listeners.OfAPI() {
+		all[name] = l.Conns.Size()
 	}
 	return all
 }
 
 func (a *App) doorsState() snapshot.DoorsState {
 	out := snapshot.DoorsState{Refused: map[string]int64{}, Failed: map[string]int64{}}
-	for face, d := range a.doors() {
-		out.Refused[face], out.Failed[face] = d.Refused(), d.Failures()
+	for name, d := range a.doors() {
+		out.Refused[name], out.Failed[name] = d.Refused(), d.Failures()
 	}
 	out.Failed["takeover"] = a.restart.Failures()
 	return out
