@@ -16,7 +16,8 @@ const docPath = "../../../docs/devcluster-yql.md"
 const docHead = `# YQL of the development cluster
 
 This page is written by the test that runs its examples: what stands here works, and what does not stand here answers
-` + "`GENERIC_ERROR`" + ` with an issue that names the construct, its row and its column. The results show the columns with their types and then the
+` + "`GENERIC_ERROR`" + ` with an issue that names the construct, its row and its column. A construct enters
+with the client, the suite or the experiment of this repository that needs it. The results show the columns with their types and then the
 rows. The examples run on two tables:
 
 ` + "```sql\n" + sample + ";\n\n" + sampleRows + ";\n```\n" + `
@@ -27,7 +28,7 @@ What differs from a real server, on purpose or for lack of need:
 - Statements of one text see what the statements before them wrote. A named expression is computed once, where it is first used.
 - ` + "`Digest::NumericHash`" + ` is a hash of this cluster.
 - ` + "`IN`" + ` follows the ANSI rules for NULL. ` + "`NOT`" + ` binds weaker than comparisons, as in SQL.
-- Bounds: 1 MiB of text, 100 levels of nesting, 256 MiB of rows kept by one execution (sorting, grouping, joins), 128 MiB of writes of one transaction.
+- Bounds: 1 MiB of text, 100 levels of nesting, 256 MiB of rows kept by one execution (sorting, joins, rows to be written), 128 MiB of writes of one transaction.
 - Conflicts: a serializable transaction remembers the keys and ranges it read (more than 20,000 single keys of one table: the whole table); a table changed by DDL ends the transactions that touched it.
 `
 
