@@ -262,6 +262,6 @@ func TestLargeCallsLeaveNothing(t *testing.T) {
 	c.send()
 	call := f.freeCalls
 	if call == nil || cap(call.block)+cap(f.spareBlock) > keptPending || cap(call.node.pending) > keptPending {
-		t.Errorf("%d octets of headers and %d of the body are kept", cap(call.block)+cap(f.spareBlock), cap(call.node.pending))
+		t.Errorf("%d bytes of headers and %d of the body are kept", cap(call.block)+cap(f.spareBlock), cap(call.node.pending))
 	}
 }

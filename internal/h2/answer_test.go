@@ -86,7 +86,7 @@ func TestTheRouterAnswers(t *testing.T) {
 		c.want()
 	}
 	if f.Stats().Held != 0 || f.Stats().Buffered != 0 {
-		t.Errorf("%d calls and %d octets are held", f.Stats().Held, f.Stats().Buffered)
+		t.Errorf("%d calls and %d bytes are held", f.Stats().Held, f.Stats().Buffered)
 	}
 	f.Advance(6 * time.Second)
 	c.want("HEADERS 9 end" + head + " grpc-status=4 grpc-message=the call's time is up")

@@ -110,11 +110,11 @@ func (f *Forwarder) GiveUp(to *Forwarder) {
 			t.call.lose()
 		}
 	}
-	for _, c := range slices.Clone(f.conns) { // those of nodes are left
+	for _, c := range slices.Clone(f.conns) { // connections of nodes are left
 		c.streams = streams{}
 		c.giveUp()
 	}
-	for _, c := range all { // those that could not be ended in order, and clients whose calls were to end in parts
+	for _, c := range all { // calls that could not be ended in order, and clients whose calls were to end in parts
 		c.tellEnded()
 	}
 	to.stats.Ends = f.stats.Ends

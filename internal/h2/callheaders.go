@@ -79,7 +79,7 @@ func (c *inHand) Repeated(name Name) bool {
 // call to call: making text of Huffman codes was 6 % of a call for the path alone.
 type memo struct {
 	raw, plain []byte
-	version    uint64 // of them, from 2
+	version    uint64 // of raw and plain, from 2
 }
 
 func (m *memo) text(fd *field) []byte {

@@ -16,7 +16,7 @@ type Config struct {
 	Connections int    // of clients, those that shake hands included
 	Streams     uint32 // open streams of one client connection
 	Held        int    // calls in all that wait for a message, a decision or a node's connection; beyond it those of the connections that have most are ended
-	HeaderBytes uint32 // of one header block, decoded, with 32 octets added for each field
+	HeaderBytes uint32 // of one header block, decoded, with 32 bytes added for each field
 	Window      int    // bytes a peer may send ahead on a stream at first
 	MaxWindow   int    // what that grows to while the reader keeps up
 	ConnWindow  int    // bytes a peer may send ahead on a connection

@@ -90,7 +90,7 @@ type input struct {
 	begun     time.Duration // its first bytes came
 	kept      int           // bytes of it, and of a header block that goes on, that Forwarder.unfinished counts
 	rest      []byte        // what came with the frame in hand, behind it
-	greeting  int           // octets of the preface still to come
+	greeting  int           // bytes of the preface still to come
 	settled   bool          // SETTINGS have come
 	settledAt time.Duration // when they came
 	decoder   decoder
@@ -106,14 +106,14 @@ type input struct {
 
 // output is what is to be sent.
 type output struct {
-	ahead         pieces // that go before out
+	ahead         pieces // pieces that go before out
 	out           []byte // the piece in hand
 	flying        int    // bytes taken and not yet written
 	written       uint64 // bytes written
 	encoder       encoder
 	window        int64 // bytes of DATA the peer takes on the connection
 	initialWindow int64 // and on a new stream
-	headerBytes   int   // octets of headers it takes at once, with 32 added for each field
+	headerBytes   int   // bytes of headers it takes at once, with 32 added for each field
 }
 
 // keeping is what timeouts and allowances look at.
@@ -306,7 +306,7 @@ func (c *Conn) buf() []byte {
 	return c.out
 }
 
-// frameRoom is what frames take, but for those with data. One that takes more has its
+// frameRoom is what frames take, except those with data. One that takes more has its
 // piece grow.
 const frameRoom = 1 << 10
 
@@ -549,8 +549,8 @@ func (c *Conn) handle(fr frame) *ConnError {
 // walksPerSecond is how many places for streams may be looked at in a second because windows change: they take some 5 ms.
 const walksPerSecond = 250_000
 
-// unpackedPerSpend is how many octets of headers may come out of the table of a header block for what a frame costs that carries
-// nothing. Headers of gRPC are less; those of 64 KiB in a few octets each time are copied as often.
+// unpackedPerSpend is how many bytes of headers may come out of the table of a header block for what a frame costs that carries
+// nothing. Headers of gRPC are less; those of 64 KiB in a few bytes each time are copied as often.
 const unpackedPerSpend = 4 << 10
 
 // spend counts a frame that carries nothing against the peer's allowance.

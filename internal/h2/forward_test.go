@@ -128,7 +128,7 @@ func TestFirstMessageRoutes(t *testing.T) {
 	question := AppendField(AppendField(AppendField(nil, 2, []byte("text")), 1, []byte("s1")), 3, []byte("rest"))
 	want := AppendField(AppendField(AppendField(nil, 2, []byte("text")), 1, []byte("session-of-the-sidecar")), 3, []byte("rest"))
 	for i, pieces := range []int{1, 2, 7, len(question) + 5, 1, 7} {
-		if i == 4 { // the same without a copy
+		if i == 4 { // a large one, without a copy
 			r.route = func(call *Call) (*Conn, error) {
 				m, whole := call.Message()
 				_, from, to := protocol.Field(m, 1)

@@ -27,7 +27,7 @@ type malformedRequest struct {
 	body   []byte
 	rules  Rules
 	want   string // of the answer; "": the request is fine
-	stream string // the same where it is any number of messages
+	stream string // what it is told where there may be any number of messages
 }
 
 var malformedRequests = []malformedRequest{

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Headers of calls that wait count as long as they are kept: HPACK makes kilobytes of a few octets, again and again.
+// Headers of calls that wait count as long as they are kept: HPACK makes kilobytes of a few bytes, again and again.
 func TestHeadersOfHeldCallsAreBounded(t *testing.T) {
 	f, r, c, n := start(t, func(c *Config) { c.Buffered, c.Control = 1<<20, 100_000 })
 	r.route = func(*Call) (*Conn, error) { return nil, ErrPark }

@@ -140,7 +140,7 @@ func heldInAll(t *testing.T) {
 			}
 			balance(t, f)
 		}
-		for id, want := range map[uint32]bool{1: false, 3: false, 5: true, 7: true, 9: true, 11: true} { // those that held most are ended, whoever asked
+		for id, want := range map[uint32]bool{1: false, 3: false, 5: true, 7: true, 9: true, 11: true} { // calls that held most are ended, whoever asked
 			if got := c.conn.streams.get(id) != nil; got != want {
 				t.Errorf("stream %d is open: %t", id, got)
 			}

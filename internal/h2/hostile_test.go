@@ -178,7 +178,7 @@ func TestHostilePeers(t *testing.T) {
 			}, want: "ENHANCE_YOUR_CALM", abuse: HeaderBytes, ends: true},
 		"hpack_bomb_that_fills_the_table": {
 			attack: func(f *Forwarder, c, n *peer) {
-				block := append(c.encode(request...), 0x40, 0x7f, 0xa1, 0x1e) // a name of 4000 octets ...
+				block := append(c.encode(request...), 0x40, 0x7f, 0xa1, 0x1e) // a name of 4000 bytes ...
 				block = append(append(block, bytes.Repeat([]byte{'n'}, 4000)...), 0)
 				block = append(block, bytes.Repeat([]byte{0x40 | 62, 0}, 6000)...) // ... again and again
 				c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block, EndHeaders: true, EndStream: true})

@@ -110,7 +110,7 @@ const (
 )
 
 // field is a header as it came. Its strings are in wire form: length, Huffman bit
-// and octets, copied on as they are. They point into the block or the table.
+// and bytes, copied on as they are. They point into the block or the table.
 type field struct {
 	kind, static uint8 // static: index of the pair or of the name; 0: name holds it
 	id           Name
@@ -170,11 +170,11 @@ func readString(p []byte) (wire, rest []byte, n uint32, ok bool) {
 	if !ok || uint64(k) > uint64(len(r)) {
 		return nil, nil, 0, false
 	}
-	octets := r[:k]
+	text := r[:k]
 	if p[0]&0x80 == 0 {
-		return p[:len(p)-len(r)+int(k)], r[k:], k, validText(octets)
+		return p[:len(p)-len(r)+int(k)], r[k:], k, validText(text)
 	}
-	m, ok := huffmanLen(octets)
+	m, ok := huffmanLen(text)
 	return p[:len(p)-len(r)+int(k)], r[k:], uint32(m), ok
 }
 
@@ -189,14 +189,14 @@ func validText(p []byte) bool {
 
 // appendText appends a string in wire form as text.
 func appendText(b, wire []byte) []byte {
-	_, octets, ok := readInt(wire, 7)
+	_, text, ok := readInt(wire, 7)
 	if !ok {
 		return b
 	}
 	if wire[0]&0x80 == 0 {
-		return append(b, octets...)
+		return append(b, text...)
 	}
-	return appendHuffman(b, octets)
+	return appendHuffman(b, text)
 }
 
 // appendString appends text in wire form.
@@ -227,8 +227,8 @@ type block struct {
 	size   uint32 // by RFC 9113 section 6.5.2; fields stop at the limit
 
 	at    [maxNames]int32 // where the first field of a name is, from 1; 0: there is none
-	names nameSet         // that are there, but for nameOther
-	again nameSet         // that are there more than once
+	names nameSet         // names in the block, except nameOther
+	again nameSet         // names that the block has more than once
 }
 
 // maxNames is how many names there may be, Config.Names included.
@@ -284,12 +284,12 @@ func (d *decoder) entry(i uint32) *entry {
 }
 
 const (
-	bomb      = 4       // a block of so many times the limit is not read to its end
+	bomb      = 4       // a block of bomb times the limit is not read to its end
 	maxFree   = 16      // entries kept for use again
-	freeEntry = 1 << 10 // the largest of them, in octets
+	freeEntry = 1 << 10 // the largest of them, in bytes
 )
 
-// read decodes a block into b, keeping at most limit octets of fields; false means
+// read decodes a block into b, keeping at most limit bytes of fields; false means
 // that the peer's table and ours have parted: nothing more can be read from it.
 func (d *decoder) read(p []byte, b *block, limit uint32) bool {
 	for _, e := range d.evicted {
@@ -398,7 +398,7 @@ func (d *decoder) insert(f *field, nameLen uint32) {
 	d.entries = append(d.entries, e)
 }
 
-// evict makes room for size octets.
+// evict makes room for size bytes.
 func (d *decoder) evict(size uint32) {
 	for d.head < len(d.entries) && d.size+size > d.max {
 		e := d.entries[d.head]

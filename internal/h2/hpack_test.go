@@ -45,7 +45,7 @@ func FuzzHuffman(f *testing.F) {
 		if valid := err == nil && validText([]byte(want)); ok != valid {
 			t.Fatalf("%x: valid %v; the other implementation says %v and %q", p, ok, err, want)
 		} else if ok && (n != len(want) || string(appendHuffman(nil, p)) != want) {
-			t.Fatalf("%x: %d octets %q; want %q", p, n, appendHuffman(nil, p), want)
+			t.Fatalf("%x: %d bytes %q; want %q", p, n, appendHuffman(nil, p), want)
 		}
 		if got := string(appendHuffman(nil, hpack.AppendHuffmanString(nil, text))); got != text {
 			t.Fatalf("%q became %q", text, got)
@@ -170,7 +170,7 @@ func FuzzTranscode(f *testing.F) {
 		x.pass(t, fields, false)
 		x.pass(t, fields, true)
 		if x.encoder.size > 4096 || x.decoder.size > 4096 || len(x.encoder.ring) > 128 {
-			t.Fatalf("tables of %d and %d octets", x.encoder.size, x.decoder.size)
+			t.Fatalf("tables of %d and %d bytes", x.encoder.size, x.decoder.size)
 		}
 	})
 }

@@ -98,7 +98,7 @@ func (t *huffmanTables) long(acc uint64, n int) (symbol, bits int) {
 	return 0, 0
 }
 
-// huffmanLen returns how many octets p decodes to, or false where p is no valid
+// huffmanLen returns how many bytes p decodes to, or false where p is no valid
 // string of a header: bad padding, or a control character in it.
 func huffmanLen(p []byte) (int, bool) {
 	t, acc, n, symbols := huffman, uint64(0), 0, 0
@@ -189,5 +189,5 @@ func refill(acc uint64, n int, p []byte) (uint64, int, []byte) {
 }
 
 // padding reports whether the n bits at the top of acc are a string's proper end:
-// less than an octet of ones.
+// less than an byte of ones.
 func padding(acc uint64, n int) bool { return n < 8 && ^acc>>(64-n) == 0 }

@@ -365,7 +365,7 @@ func TestHeadOfTheAnswer(t *testing.T) {
 	idle(t, f, c, n)
 }
 
-// No turn looks at the timeouts of more than so many connections, and each tick looks at all of them, also if some end meanwhile.
+// No turn looks at the timeouts of more than perTurn connections, and each tick looks at all of them, also if some end meanwhile.
 func TestTimeoutsAreLookedAtInParts(t *testing.T) {
 	f, _, _, _ := start(t, func(c *Config) { c.ClientSilence = 5 * time.Second })
 	var all []*peer

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// end is a peer that sends and checks bodies: octet i of the body of call k is k+i,
+// end is a peer that sends and checks bodies: byte i of the body of call k is k+i,
 // its complement in the answer.
 type end struct {
 	*peer

@@ -52,34 +52,34 @@ type Outcome struct {
 
 // rest follows the messages of a body.
 type rest struct {
-	octets  uint32 // of the message under way that are still to come
+	left    uint32 // bytes of the message under way that are still to come
 	prefix  [messagePrefix]byte
-	prefixN uint8 // octets of it that are here
+	prefixN uint8 // bytes of the prefix that are here
 }
 
 func (r *rest) skip(p []byte) {
 	for len(p) > 0 {
-		if r.octets > 0 {
-			n := min(int(r.octets), len(p))
-			r.octets, p = r.octets-uint32(n), p[n:]
+		if r.left > 0 {
+			n := min(int(r.left), len(p))
+			r.left, p = r.left-uint32(n), p[n:]
 			continue
 		}
 		n := copy(r.prefix[r.prefixN:], p)
 		r.prefixN, p = r.prefixN+uint8(n), p[n:]
 		if r.prefixN == messagePrefix {
-			r.octets, r.prefixN = binary.BigEndian.Uint32(r.prefix[1:]), 0
+			r.left, r.prefixN = binary.BigEndian.Uint32(r.prefix[1:]), 0
 		}
 	}
 }
 
 // none reports whether the body has ended with a message, so far.
-func (r *rest) none() bool { return r.octets == 0 && r.prefixN == 0 }
+func (r *rest) none() bool { return r.left == 0 && r.prefixN == 0 }
 
 // headSize is how much of an answer's body is remembered: the prefix of a message
 // and, of YDB's messages, the status and the start of the first issue.
 const headSize = 240
 
-// Head returns the first octets of the answer's body, with the prefix of its first message.
+// Head returns the first bytes of the answer's body, with the prefix of its first message.
 func (o *Outcome) Head() []byte { return o.head[:o.headLen] }
 
 // NotRun reports that the call was surely not executed: it may be sent again.

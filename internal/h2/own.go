@@ -10,9 +10,9 @@ import (
 // Request is a call that begins in this process: it has no client, and its whole body at once.
 type Request struct {
 	Fields  *Fields       // pseudo-headers first
-	More    *Fields       // that follow; nil: none
+	More    *Fields       // fields that follow; nil: none
 	Once    []string      // names, in lower case, and values in turn that are this call's own
-	Timeout time.Duration // that the node is told; 0: none. Whoever starts the call ends it when it is over
+	Timeout time.Duration // the deadline that the node is told; 0: none. Whoever starts the call ends it when it is over
 	Lasts   bool          // it goes on when its connection is shelved
 	Body    []byte        // its messages with their prefixes; to stay as it is until Listener.Header or End
 	Client  *Conn         // a client's, for whose call it is: that the node's stream is reset counts for it; nil: nobody's
@@ -20,7 +20,7 @@ type Request struct {
 }
 
 // Listener hears what becomes of a Request. Its methods are called in the forwarder's turn: they must not
-// block, nor call the Forwarder, but for Later. If one panics, its call ends.
+// block, nor call the Forwarder, except Later. If one panics, its call ends.
 type Listener interface {
 	// Going asks whether the request is still to be sent, just before it is: with false nothing of it leaves, and the
 	// call ends as Cancelled.
@@ -39,7 +39,7 @@ type Listener interface {
 // Fields are headers in the form in which they are sent, for many calls.
 type Fields struct {
 	all  []field
-	size int // with 32 octets added for each
+	size int // with 32 bytes added for each
 }
 
 // NewFields takes names, in lower case, and values in turn.
@@ -52,7 +52,7 @@ func NewFields(pairs ...string) *Fields {
 	return fs
 }
 
-// size is that of the headers, with 32 octets added for each field.
+// size is that of the headers, with 32 bytes added for each field.
 func (r *Request) size() int {
 	n := r.Fields.size
 	if r.Timeout > 0 {
@@ -116,7 +116,7 @@ type own struct {
 	conn    *Conn
 	status  *Status // what the sidecar has to say of its end
 	unread  int     // bytes of the answer that Consumed has not heard of
-	ahead   int     // of those, that the node was given back already
+	ahead   int     // unread bytes that the node was given back already
 	since   time.Duration
 	touched bool // its listener is to flush
 }

@@ -15,7 +15,7 @@ type listener struct {
 	heard  []string
 	ahead  bool
 	left   bool   // it is not to be sent any more
-	broken string // that method panics
+	broken string // the method that panics
 	ends   int
 	out    Outcome
 }

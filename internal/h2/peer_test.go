@@ -25,7 +25,7 @@ type peer struct {
 	encoder *hpack.Encoder
 	block   bytes.Buffer
 	decoder *hpack.Decoder
-	chunk   int // octets given to Receive at once; 0: all
+	chunk   int // bytes given to Receive at once; 0: all
 	sends   int // calls of send, up to the one after which the connection has ended
 	err     error
 }

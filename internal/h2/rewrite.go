@@ -31,7 +31,7 @@ type rewriting struct {
 	rewriter Rewriter
 	passing  int    // bytes still to come of a message that passes on
 	size     int    // of the message that is held, with its prefix; 0: not known yet
-	held     pieces // of that, or of a prefix that is not whole
+	held     pieces // bytes of the message, or of a prefix that is not whole
 	lent     bool   // a message is the Rewriter's, by Inflate
 	behind   pieces // what came behind it, which nothing of what comes later may pass
 	ended    bool   // the request ends with that

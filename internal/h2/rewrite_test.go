@@ -250,7 +250,7 @@ func (f *flow) read() {
 	}
 }
 
-// write sends as much of b as there is room for, in frames of so many bytes, and returns the rest.
+// write sends as much of b as there is room for, in frames of that size, and returns the rest.
 func (f *flow) write(stream uint32, b []byte, frame int, end bool) []byte {
 	for len(b) > 0 {
 		n := min(len(b), frame, f.room, f.conn)

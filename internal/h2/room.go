@@ -103,7 +103,7 @@ func (c *Conn) heldCalls(few bool) []heldCall {
 // group are a connection's calls of one kind.
 type group struct {
 	conn  *Conn
-	level int // that of the first one; no less than that before they are looked at
+	level int // level of the first call; no less than that before the calls are looked at
 	seen  bool
 	calls []heldCall
 }
@@ -136,7 +136,7 @@ func (g *groups) Pop() any {
 // who has to go.
 func (f *Forwarder) crowded(n int) bool { return f.stats.Buffered+n > 2*f.config.Buffered }
 
-// waits is how many bytes wait in calls, but for those of calls that are over: the goroutines that hold these are about to give
+// waits is how many bytes wait in calls, except those of calls that are over: the goroutines that hold these are about to give
 // them back.
 func (f *Forwarder) waits() int { return f.stats.Buffered - f.orphans }
 
@@ -181,7 +181,7 @@ type kind struct {
 	goesOn *bool // they are being thinned
 	sum    int   // of bytes that wait in them
 	all    groups
-	later  groups // that go when there are no others: their calls keep up
+	later  groups // groups that go when there are no others: their calls keep up
 }
 
 func (k *kind) add(c *Conn, n int, now time.Duration) {
@@ -200,7 +200,7 @@ const littleHeld = 64
 // A turn is bounded: so many calls are ended in it, or connections looked at, and about so many calls looked at to find those that go.
 const perTurn, perLook = 256, 8192
 
-// thin does what evict says with calls of one kind, which may hold so much.
+// thin does what evict says with calls of one kind, which may hold most bytes.
 func (f *Forwarder) thin(k *kind, most int, asking *Call) (freed int, asked bool) {
 	if k.sum <= most && !*k.goesOn || f.paused {
 		return 0, false
@@ -241,7 +241,7 @@ func (f *Forwarder) thin(k *kind, most int, asking *Call) (freed int, asked bool
 		case f.seen < perLook:
 			g.calls, g.seen = g.conn.heldCalls(k.few), true
 			f.seen += g.conn.streams.n
-		case all == &k.all: // those that were looked at keep up: the next turn begins with others
+		case all == &k.all: // calls that were looked at keep up: the next turn begins with others
 			for _, g := range k.later {
 				g.conn.spared = f.now + lagsAfter
 			}

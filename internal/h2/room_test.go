@@ -230,7 +230,7 @@ func (p *peer) holdsAs(kind string, n *peer, id uint32, size int) {
 	n.send()
 }
 
-// Who holds much in many small calls is ended for it, and not those who read what comes. So are many that hold little each.
+// A client that holds much in many small calls is ended for it, and not clients that read what comes. So are many that hold little each.
 func TestSmallHoldersGoBeforeReaders(t *testing.T) {
 	for _, connections := range []int{1, 200} {
 		t.Run(fmt.Sprint(connections), func(t *testing.T) {

@@ -361,7 +361,7 @@ func BenchmarkClose(b *testing.B) {
 	}
 }
 
-// What is looked at every tick with so many clients, in one turn of several.
+// What is looked at every tick with that number of clients, in one turn of several.
 func BenchmarkAdvance(b *testing.B) {
 	for _, conns := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(conns), func(b *testing.B) {

@@ -92,7 +92,7 @@ func (a Abuse) String() string {
 		"slow_handshake", "stalled", "slow_reader", "slow_sender"}[a]
 }
 
-// Stats counts since the start, but for Buffered, Answers, Held, Clients and Nodes, which are gauges.
+// Stats counts since the start, except Buffered, Answers, Held, Clients and Nodes, which are gauges.
 //
 // Wide: it is a flat list of counts.
 type Stats struct {
@@ -106,7 +106,7 @@ type Stats struct {
 	Crowded          uint64 // refused because of Config.Connections, which the driver sees to
 	Abuses           [numAbuses]uint64
 	Buffered         int // bytes waiting in calls
-	Answers          int // those of them that wait for clients to read
+	Answers          int // buffered bytes that wait for clients to read
 	Held             int // calls waiting here
 	Kept             int // calls that are over for their clients and open at nodes, see Release
 	Clients, Nodes   int // connections

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A node is asked after 2 s of silence, every 10 s while it only answers that, anew
+// A node is asked after 2 s of silence, every 10 s while it only answers that, again
 // after data, and given up 1 s after it does not.
 func TestSilence(t *testing.T) {
 	f, r, c, n := start(t, func(c *Config) { c.ClientSilence = time.Hour })

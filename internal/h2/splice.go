@@ -15,7 +15,7 @@ type splice struct {
 	with     []byte // or this
 }
 
-// size is how many octets it puts there.
+// size is how many bytes it puts there.
 func (x *splice) size() int { return int(x.headN) + len(x.text) + len(x.with) }
 
 // Splice replaces message[from:to] of what Message returned by with, of which it

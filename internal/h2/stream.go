@@ -16,7 +16,7 @@ type stream struct {
 	window  int64  // bytes the peer takes; negative after it has shrunk its window
 	pending []byte // bytes for the peer that wait for room
 	sent    int    // of pending
-	more    pieces // that wait behind those; none if they are all sent
+	more    pieces // pieces that wait behind pending; none if it is all sent
 	trailer []byte // portable header block to follow them
 
 	room     int           // bytes the peer may still send
@@ -25,7 +25,7 @@ type stream struct {
 	since    time.Duration // when bytes last began to wait
 	credit   int           // bytes it sent that have left on the other side, not yet given back
 	target   int           // its window
-	declared int           // octets of body still to come by content-length; -1: not said
+	declared int           // bytes of body still to come by content-length; -1: not said
 
 	endPending bool // nothing follows pending and trailer
 	sentHead   bool // final headers are sent
@@ -187,7 +187,7 @@ func (s *stream) whole() bool {
 	return len(s.waiting()) >= messagePrefix && s.waits() >= sizeOf(s.waiting())
 }
 
-// drop forgets them.
+// drop forgets the bytes that wait.
 func (s *stream) drop() {
 	f := s.call.f
 	s.call.count(-s.waits())

@@ -129,7 +129,7 @@ func (q *queue) remove(s *stream) {
 // pieces is a queue of buffers, none of them empty.
 type pieces struct {
 	all  [][]byte
-	at   int // those before are taken
+	at   int // what is before it is taken
 	size int // bytes in the others
 }
 

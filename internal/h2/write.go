@@ -13,7 +13,7 @@ func (f *Forwarder) lowWater() int {
 
 // Write sends the next bytes of the answer to a call that is the router's by ErrMine: messages with their prefixes, in pieces of any
 // size. The headers, names in lower case and values in turn, go before the first. It keeps nothing of either. Of p it takes the first n
-// octets, so that no more waits for the client than Config.Window; with n < len(p) room gets a value when there is room again, unless it
+// bytes, so that no more waits for the client than Config.Window; with n < len(p) room gets a value when there is room again, unless it
 // has one already. With room nil it takes all. False: the call is over, or was ended, and room gets nothing.
 func (f *Forwarder) Write(t Ticket, header []string, p []byte, room chan<- struct{}) (n int, ok bool) {
 	if !f.isOpen(t) || t.call.client.conn.finished { // its client is gone, and the call is about to end

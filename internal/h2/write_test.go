@@ -40,7 +40,7 @@ func writes(t *testing.T, f *Forwarder) (write func(ticket Ticket, p string, n i
 	return func(ticket Ticket, p string, n int, ok bool) {
 		t.Helper()
 		if got, alive := f.Write(ticket, []string{"x-head", "h"}, []byte(p), room); got != n || alive != ok {
-			t.Errorf("of %d octets %d were taken, %v; want %d, %v", len(p), got, alive, n, ok)
+			t.Errorf("of %d bytes %d were taken, %v; want %d, %v", len(p), got, alive, n, ok)
 		}
 	}, room
 }
@@ -54,7 +54,7 @@ func TestAnswersToASlowReader(t *testing.T) {
 	write(ticket, strings.Repeat("x", 2*all), all, true)
 	got := received(c)
 	if n := f.Stats().Answers; n != all-got {
-		t.Errorf("%d octets wait; want %d", n, all-got)
+		t.Errorf("%d bytes wait; want %d", n, all-got)
 	}
 	write(ticket, "y", 0, true)
 	give := func(n int) {
@@ -64,7 +64,7 @@ func TestAnswersToASlowReader(t *testing.T) {
 		got += received(c)
 	}
 	if give(all - lowWater - got - 1); got != all-lowWater-1 || len(room) != 0 {
-		t.Errorf("%d octets came, and there is room: %v; want %d and none", got, len(room) != 0, all-lowWater-1)
+		t.Errorf("%d bytes came, and there is room: %v; want %d and none", got, len(room) != 0, all-lowWater-1)
 	}
 	if give(1); len(room) != 1 {
 		t.Error("no room is told of")
@@ -116,11 +116,11 @@ func TestAnswersToAConnectionThatIsLost(t *testing.T) {
 	c.conn.Close()
 	write(ticket, strings.Repeat("x", all), 0, false)
 	if n := f.Stats().Answers; n != 0 {
-		t.Errorf("%d octets wait for a client that is gone", n)
+		t.Errorf("%d bytes wait for a client that is gone", n)
 	}
 }
 
-// received is how many octets of bodies have come.
+// received is how many bytes of bodies have come.
 func received(c *peer) (n int) {
 	for _, line := range c.frames() {
 		if body, ok := strings.CutPrefix(line, "DATA "); ok {

@@ -24,7 +24,7 @@ type Detours struct {
 	all  map[*Detour]struct{}
 }
 
-// Detour is one of them.
+// Detour is a call around a lost owner.
 type Detour struct {
 	of      *Detours
 	owner   cluster.NodeID
@@ -85,7 +85,7 @@ func (d *Detours) Len() int {
 // Heard has silence counted from now on: something came, or somebody begins to wait.
 func (t *Detour) Heard() { t.Wait(t.silence) }
 
-// Wait has silence last for so long from now on.
+// Wait sets how long silence lasts from now on.
 func (t *Detour) Wait(silence time.Duration) {
 	if t.timer != nil {
 		t.timer.Reset(silence)

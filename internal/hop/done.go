@@ -77,7 +77,7 @@ func (k *Key) Path(other string) string {
 // Endless reports whether clients end the call when they like: its time means nothing.
 func (k *Key) Endless() bool { return k.Method != nil && k.Method.Endless }
 
-// Attributes describe the call in metrics, but for its node. Those of gRPC are for a family that internal/telemetry
+// Attributes describe the call in metrics, except its node. Those of gRPC are for a family that internal/telemetry
 // makes of others; a status of YDB comes with gRPC's OK.
 func (k *Key) attributes() []attribute.KeyValue {
 	code := codes.OK
@@ -106,7 +106,7 @@ func (k *Key) Failure() []attribute.KeyValue {
 	return []attribute.KeyValue{attribute.String("error.type", kind), attribute.String("db.response.status_code", k.Result())}
 }
 
-// Done is what a call leaves behind. Who made the call writes it once; Ways adds the node and the verdict.
+// Done is what a call leaves behind. The caller of Leave writes it once; Ways adds the node and the verdict.
 type Done struct {
 	Key
 	Verdict ydbstatus.Verdict // zero if no node was entered
@@ -115,7 +115,7 @@ type Done struct {
 	Partial bool          // the node had no more than a part of its request
 	Left    bool          // the caller let it go, which is no failure
 	Took    time.Duration // all of it
-	Waited  time.Duration // of that until it was sent
+	Waited  time.Duration // time until it was sent
 	First   time.Duration // from its sending to the first part of the answer; 0: none came
 
 	Request, Answer int // bytes

@@ -12,7 +12,7 @@ import (
 type Errand struct {
 	App   *apps.Stripe // nil: nobody's, and nothing is counted
 	Class pool.Class   // its priority
-	Work  uint64       // the same for the same kind of work, whose times are remembered; see apps.Stripe.Needs
+	Work  uint64       // one number for one kind of work, whose times are remembered; see apps.Stripe.Needs
 }
 
 // Ask returns what to ask the pool for. left is the time until the caller's deadline: negative if it has passed, 0 if

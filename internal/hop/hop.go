@@ -8,7 +8,7 @@
 //     an Entry is emptied before the router is told.
 //   - An outcome is judged once, by internal/ydbstatus, and everybody hears the
 //     same: the router, the judge of nodes, the meter of the sessions' limit.
-//   - No call takes a lock here, and none allocates, but for one around a lost owner (Detours).
+//   - No call takes a lock here, and none allocates, except one around a lost owner (Detours).
 //
 // What a call leaves behind is a Done, which metrics, spans, the history and the access log read.
 //

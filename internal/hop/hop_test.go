@@ -119,7 +119,7 @@ func TestReach(t *testing.T) {
 		name  string
 		board board
 		to    To
-		fails int // connections to so many nodes, in turn
+		fails int // nodes to which connections fail, in turn
 		told  bool
 		want  Entry
 		node  cluster.NodeID

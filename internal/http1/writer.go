@@ -34,7 +34,7 @@ type Writer struct {
 	n      int // bytes in the buffer
 }
 
-// NewWriter returns one. End must be called if the handler has returned.
+// NewWriter returns a Writer for one answer. End must be called if the handler has returned.
 func NewWriter(conn net.Conn) *Writer {
 	return &Writer{conn: conn, header: make(http.Header, 4)}
 }

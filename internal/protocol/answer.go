@@ -76,7 +76,7 @@ var plainSuccess = string(protowire.AppendVarint(protowire.AppendTag(nil, 1, pro
 // PrefixSize is that of the flag and length before a message of gRPC.
 const PrefixSize = 5
 
-// Status reads YDB's status out of the first octets of an answer's body; 0: it is
+// Status reads YDB's status out of the first bytes of an answer's body; 0: it is
 // not among them, or the message is compressed.
 func (m *Method) Status(body []byte) Ydb.StatusIds_StatusCode {
 	if len(body) < PrefixSize || body[0] != 0 {
@@ -132,7 +132,7 @@ func (m *Method) StatusOf(body []byte) Ydb.StatusIds_StatusCode {
 	return 0
 }
 
-// Issues calls f with the code, 0: none, and the text of each issue in the first octets of an answer's body, those
+// Issues calls f with the code, 0: none, and the text of each issue in the first bytes of an answer's body, those
 // within others behind them. The last of them may be cut off.
 func (m *Method) Issues(body []byte, f func(code uint32, text string)) {
 	if len(body) < PrefixSize || body[0] != 0 {

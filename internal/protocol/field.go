@@ -9,7 +9,7 @@ const (
 	TextOfPrepareDataQuery  = 2  // PrepareDataQueryRequest.yql_text
 )
 
-// MaxQueryID is the most octets of the id of a prepared query that is looked at.
+// MaxQueryID is the most bytes of the id of a prepared query that is looked at.
 const MaxQueryID = 1024
 
 // Field finds the last occurrence of a length-delimited field at the top of a
@@ -61,8 +61,8 @@ func uvarint(p []byte) (v uint64, n int) {
 	return 0, 0
 }
 
-// EachField calls f with the fields of a message that may be cut off: of octets the value, of
-// the last one what is there of it; of others the octets of the number.
+// EachField calls f with the fields of a message that may be cut off: of bytes the value, of
+// the last one what is there of it; of others the bytes of the number.
 func EachField(message []byte, f func(number protowire.Number, value []byte)) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

@@ -48,8 +48,8 @@ const (
 	leaderNode = 3 // of the statistics of a table's partition
 
 	initRequest      = 1
-	initPartition    = 7 // of that, partition_with_generation
-	expectGeneration = 2 // of that
+	initPartition    = 7 // partition_with_generation of the init request
+	expectGeneration = 2 // of partition_with_generation
 )
 
 func renameLocation(location []byte, as uint64) []byte {

@@ -33,9 +33,9 @@ const (
 	RoleDelete               // ends one
 	RoleKeep                 // KeepAlive
 	RoleUse                  // works on one
-	RoleBegin                // the same, and begins a transaction
-	RoleEnd                  // the same, and ends one
-	RoleImplicit             // the same; it may name no session
+	RoleBegin                // works on one, and begins a transaction
+	RoleEnd                  // works on one, and ends a transaction
+	RoleImplicit             // works on one; it may name none
 	RoleFree                 // names one that servers ignore: it is bound to none
 )
 

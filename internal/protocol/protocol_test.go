@@ -67,12 +67,12 @@ func TestSessionInTheFirstMessage(t *testing.T) {
 		// because of what comes first.
 		for n := range message {
 			if got, enough := SessionOf(message[:n], false, c.method.Session); enough && string(got) != c.want && len(c.method.Session) == 1 {
-				t.Errorf("%s: after %d octets %q; want %q", name, n, got, c.want)
+				t.Errorf("%s: after %d bytes %q; want %q", name, n, got, c.want)
 			}
 		}
 	}
 	if _, enough := SessionOf(nil, false, []int{1}); enough {
-		t.Error("no octets are enough")
+		t.Error("no bytes are enough")
 	}
 	long := bytesOf(t, &Ydb_Query.ExecuteQueryRequest{Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: string(make([]byte, 1<<20))}}})
 	if session, enough := SessionOf(long[:100], false, []int{1}); !enough || session != nil {

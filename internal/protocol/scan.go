@@ -50,16 +50,16 @@ type what uint8
 
 const (
 	wantMessage what = iota // its fields
-	wantSession             // that it is there
+	wantSession             // whether it is there
 	wantTx                  // a transaction's id, in a request
-	wantBegin               // that it is there
+	wantBegin               // whether it is there
 	wantCommit              // a bool
 	wantText                // whether it leaves something on its session
-	wantSyntax              // the same
+	wantSyntax              // whether it leaves something on its session
 	wantStatus              // YDB's status
-	wantMeta                // that it is there, and its fields
+	wantMeta                // whether it is there, and its fields
 	wantMetaTx              // a transaction's id, in an answer
-	wantQueryID             // the octets themselves, into scan.into
+	wantQueryID             // the bytes themselves, into scan.into
 	wantOnce                // nothing but that it is there once
 )
 
@@ -82,16 +82,16 @@ type Found struct {
 	Messages  uint32 // whole ones, or as many as can be counted
 	Status    Ydb.StatusIds_StatusCode
 	Tx        uint64 // Hash the id
-	MetaTx    uint64 // the same, of the last answer that had one; 0: it was empty
+	MetaTx    uint64 // Hash of the id in the last tx_meta of the answer; 0: it was empty
 }
 
-// Scan finds a few fields of gRPC messages by their paths while the octets stream past. It
+// Scan finds a few fields of gRPC messages by their paths while the bytes stream past. It
 // keeps nothing of them and allocates nothing (but pieces, once). What it says is what a decoder of protobuf
 // would say, or it refuses: where a field that it looks for comes twice, or both of a oneof.
 type Scan struct {
 	Found
 	wants  *Fields
-	left   uint64 // octets of the value in hand
+	left   uint64 // bytes of the value in hand
 	status int32  // of this message
 	state  uint8
 	bad    bool // refused
@@ -109,7 +109,7 @@ type pieces struct {
 	typ    uint8  // wire type of the field in hand
 	depth  int8   // of levels
 	want   *want  // of the field in hand; nil: not looked for
-	at     uint64 // octets of the message so far
+	at     uint64 // bytes of the message so far
 	levels [maxDepth]level
 	text   temporary
 }
@@ -147,7 +147,7 @@ func (s *Scan) Start(wants *Fields) {
 	}
 }
 
-// Whole reports that the octets so far are whole messages, and not refused.
+// Whole reports that the bytes so far are whole messages, and not refused.
 func (s *Scan) Whole() bool { return !s.bad && s.state == inPrefix && s.left == 0 }
 
 // idSeed keeps those who choose ids from finding two of one hash.
@@ -155,7 +155,7 @@ var idSeed = rand.Uint64() | 1
 
 const hashPrime = 1099511628211
 
-// Hash is what Found has of an id: FNV-1a from a secret start; 0 for no octets.
+// Hash is what Found has of an id: FNV-1a from a secret start; 0 for no bytes.
 func Hash(id []byte) uint64 {
 	if len(id) == 0 {
 		return 0
@@ -175,7 +175,7 @@ func (s *Scan) Opened() uint64 {
 	return s.MetaTx
 }
 
-// Write looks at more octets. False: they are refused, and so is all that follows.
+// Write looks at more bytes. False: they are refused, and so is all that follows.
 func (s *Scan) Write(p []byte) bool {
 	for len(p) > 0 && !s.bad {
 		switch s.state {
@@ -229,8 +229,8 @@ type Learned struct {
 }
 
 const (
-	maxLearned  = 1 << 10 // octets of a start
-	leastBehind = 16      // octets that tell starts apart
+	maxLearned  = 1 << 10 // bytes of a start
+	leastBehind = 16      // bytes that tell starts apart
 )
 
 // Again is message for a request, of which the start may be known.
@@ -543,7 +543,7 @@ func (s *Scan) length(n uint64) {
 	}
 }
 
-// see looks at octets of the value in hand.
+// see looks at bytes of the value in hand.
 func (s *Scan) see(p []byte, last bool) {
 	switch s.state {
 	case inID:

@@ -17,7 +17,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/stepcount"
 )
 
-// scanned is a scan of messages that come in pieces of so many octets; 0: at once.
+// scanned is a scan of messages that come in pieces of that size; 0: at once.
 func scanned(wants *Fields, piece int, messages ...[]byte) *Scan {
 	s := new(Scan)
 	s.Start(wants)
@@ -216,7 +216,7 @@ func sameAgain(t *testing.T, wants *Fields, message []byte) {
 	if from == 0 {
 		behind = message[to:]
 	}
-	other := bytes.Clone(message) // the same at first
+	other := bytes.Clone(message) // equal at first
 	if len(other) > 0 {
 		other[len(other)-1] ^= 1
 	}

@@ -117,7 +117,7 @@ func searchTemporary(p []byte, last bool, left *int) bool {
 			}
 			q = p[len(p)-8:]
 		}
-		// An octet of x is 0 where there is an m and behind it a p, in any case: few words have them.
+		// An byte of x is 0 where there is an m and behind it a p, in any case: few words have them.
 		x := binary.LittleEndian.Uint64(q) | 0x2020202020202020
 		x = x ^ 0x6d6d6d6d6d6d6d6d | (x^0x7070707070707070)>>8 | 1<<63
 		if (x-0x0101010101010101)&^x&0x8080808080808080 != 0 {

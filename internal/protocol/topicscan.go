@@ -22,7 +22,7 @@ type TopicScan struct {
 
 	at, from int    // bytes so far; where the field in hand begins
 	skip     int    // bytes of its value still to come
-	tag      uint64 // of it; 0: that is not here yet
+	tag      uint64 // of the field; 0: the tag is not here yet
 	varint   uint64 // in hand
 	shift    uint
 	inID     bool

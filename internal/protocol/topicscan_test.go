@@ -40,8 +40,8 @@ func replaced(message []byte, edits []edit) (b []byte) {
 	return append(b, message[at:]...)
 }
 
-// FuzzTopicSession: of any octets either the id is found that a decoder of protobuf finds,
-// and the message with another in its place decodes to the same but for that; or none is.
+// FuzzTopicSession: of any bytes either the id is found that a decoder of protobuf finds,
+// and the message with another in its place decodes to the same except for that; or none is.
 func FuzzTopicSession(f *testing.F) {
 	f.Add(bytesOf(f, writeIn("session", "tx", 20)), "another", 3)
 	f.Add(bytesOf(f, writeIn("s", "", 0)), strings.Repeat("long", 50), 1)

@@ -27,7 +27,7 @@ type ticketSource interface {
 type Account struct {
 	d        *Driver
 	database string
-	app      string // that its sessions bear the name of; "": none
+	app      string // app whose name its sessions bear; "": none
 	tables   bool
 	ticket   func() string // nil: the driver's own credentials
 	last     atomic.Pointer[ticket]

@@ -237,38 +237,38 @@ func (s *Session) Sent() (*Stream, bool, error) {
 	return a.out, true, a.err
 }
 
-// Here reports whether what is left to do waits for nothing, given an answer that has ended well, of which the messages are octets with
+// Here reports whether what is left to do waits for nothing, given an answer that has ended well, of which the messages are bytes with
 // their prefixes: it is a success, nothing in it fails to be read, so that nothing is tried again, and it leaves a transaction open if the
 // statement was to, and no other one. Of a call that is no statement: it is one message, which says that all is well.
-func (a *Ahead) Here(octets []byte) bool {
-	if a.out == nil || len(octets) == 0 {
+func (a *Ahead) Here(raw []byte) bool {
+	if a.out == nil || len(raw) == 0 {
 		return false
 	}
 	if a.reply != nil {
-		message := octets[min(protocol.PrefixSize, len(octets)):]
-		return len(octets) >= protocol.PrefixSize && octets[0] == 0 && uint64(len(message)) == uint64(binary.BigEndian.Uint32(octets[1:])) &&
+		message := raw[min(protocol.PrefixSize, len(raw)):]
+		return len(raw) >= protocol.PrefixSize && raw[0] == 0 && uint64(len(message)) == uint64(binary.BigEndian.Uint32(raw[1:])) &&
 			proto.Unmarshal(message, a.reply) == nil && a.reply.GetStatus() == Ydb.StatusIds_SUCCESS
 	}
 	open, st, part := false, &a.out.sent, &a.out.part
 	var message []byte
-	for whole := len(octets); len(octets) > 0; {
-		if len(octets) < protocol.PrefixSize || octets[0] != 0 {
+	for whole := len(raw); len(raw) > 0; {
+		if len(raw) < protocol.PrefixSize || raw[0] != 0 {
 			return false
 		}
-		n := uint64(binary.BigEndian.Uint32(octets[1:]))
-		octets = octets[protocol.PrefixSize:]
-		if uint64(len(octets)) < n {
+		n := uint64(binary.BigEndian.Uint32(raw[1:]))
+		raw = raw[protocol.PrefixSize:]
+		if uint64(len(raw)) < n {
 			return false
 		}
-		ok, tx := part.succeeds(octets[:n])
+		ok, tx := part.succeeds(raw[:n])
 		if !ok {
 			return false
 		}
 		open = open || tx
-		if message = octets[:n]; protocol.PrefixSize+len(message) < whole {
+		if message = raw[:n]; protocol.PrefixSize+len(message) < whole {
 			message = nil // there are more
 		}
-		octets = octets[n:]
+		raw = raw[n:]
 	}
 	if open != (st.controlled() && !st.Commit) {
 		return false

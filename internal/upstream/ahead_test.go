@@ -44,16 +44,16 @@ func TestAnswersThatLeaveNothingToWaitFor(t *testing.T) {
 		{"says_nothing", Statement{}, nil, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var octets []byte
+			var raw []byte
 			for _, part := range tc.answer {
 				message, err := proto.Marshal(part)
 				if err != nil {
 					t.Fatal(err)
 				}
-				octets = append(binary.BigEndian.AppendUint32(append(octets, 0), uint32(len(message))), message...)
+				raw = append(binary.BigEndian.AppendUint32(append(raw, 0), uint32(len(message))), message...)
 			}
 			a := &Ahead{out: &Stream{sent: sending{Statement: tc.st}, part: Part{known: new(knownSets)}}}
-			if got := a.Here(octets); got != tc.here {
+			if got := a.Here(raw); got != tc.here {
 				t.Errorf("%v; want %v", got, tc.here)
 			}
 		})
@@ -79,8 +79,8 @@ func TestAnswersOfOneMessageThatLeaveNothingToWaitFor(t *testing.T) {
 	}
 	good := framed([]byte{0x08, 0x80, 0xb5, 0x18, 0x1a, 0x03, 0x0a, 0x01, 'a'})
 	for name, tc := range map[string]struct {
-		octets []byte
-		here   bool
+		raw  []byte
+		here bool
 	}{
 		"a success":                 {good, true},
 		"a success with issues":     {framed([]byte{0x08, 0x80, 0xb5, 0x18, 0x12, 0x00}), true},
@@ -95,7 +95,7 @@ func TestAnswersOfOneMessageThatLeaveNothingToWaitFor(t *testing.T) {
 		"compressed":                {append([]byte{1}, good[1:]...), false},
 	} {
 		a := &Ahead{out: new(Stream), reply: new(Ydb_Query.BeginTransactionResponse)}
-		if got := a.Here(tc.octets); got != tc.here {
+		if got := a.Here(tc.raw); got != tc.here {
 			t.Errorf("%s: %v; want %v", name, got, tc.here)
 		}
 	}

@@ -185,7 +185,7 @@ func TestWorkThatCannotBeDoneInTimeIsNotSent(t *testing.T) {
 func TestConsumedUnitsOfAnApp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStack(t, 1, nil)
-		var units []string // of the next answers, ABORTED but for the last one
+		var units []string // of the next answers, ABORTED except the last one
 		s.byID[1].onExecute = func(r *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
 			now := units[0]
 			units = units[1:]

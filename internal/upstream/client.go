@@ -34,9 +34,9 @@ type Call struct {
 	Name       string           // for traces and metrics: one of a few constants
 	App        *apps.Stripe     // on whose behalf; nil: nobody's, and nothing is counted
 	From       uint64           // a number for the connection that it came over: see pool.Ask; 0: unknown
-	Work       uint64           // the same for the same kind of work, whose times are remembered; see apps.Stripe.Needs
+	Work       uint64           // one number for one kind of work, whose times are remembered; see apps.Stripe.Needs
 	Method     *protocol.Method // of the calls made through Any
-	Class      pool.Class       // its priority in the line for a session
+	Class      pool.Class       // its priority in the queue for a session
 	Effects    yql.Effects      // of its statements; Reads in an open transaction: also those before only read
 	Idempotent bool             // it may be sent again although a first try may have run
 	Patient    bool             // while App has as many sessions as it may, it waits for one

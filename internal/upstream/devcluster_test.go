@@ -221,7 +221,7 @@ func TestWholeLeavesANodeBehindASharedAddress(t *testing.T) {
 						others += on(n)
 					}
 				}
-				if mode == devcluster.DrainSilent { // those that are not used stay
+				if mode == devcluster.DrainSilent { // sessions that are not used stay
 					return err == nil && others > 0
 				}
 				return err == nil && others >= 4 && on(home) == 0
@@ -362,9 +362,9 @@ func TestWholeTransactionsAndStatistics(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			for _, octets := range p.Rows {
+			for _, raw := range p.Rows {
 				var row Ydb.Value
-				if err := proto.Unmarshal(octets, &row); err != nil {
+				if err := proto.Unmarshal(raw, &row); err != nil {
 					t.Error(err)
 				}
 				rows = row.GetItems()[0].GetUint64Value()

@@ -33,7 +33,7 @@ func (d *Driver) headersIn(database, app, ticket string) (call, open metadata.MD
 	return call, open
 }
 
-// rejected has the ticket fetched anew when a node did not accept it.
+// rejected has the ticket fetched again when a node did not accept it.
 func (s *signIn) rejected(e *Error) {
 	if e.Unauthorized() {
 		s.tickets.reject()

@@ -82,7 +82,7 @@ func TestIdentify(t *testing.T) {
 	})
 }
 
-// Who wants to know what listens at an address hears of each new connection to it,
+// A listener of OnConnect hears of each new connection to it,
 // whoever made it.
 func TestConnectionsAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

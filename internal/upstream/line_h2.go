@@ -27,7 +27,7 @@ func newEngine(c Config, deps Deps) *client.Client {
 		config.Buffered = deps.Buffered
 	}
 	config.Keepalive, config.Silence, config.KeepaliveTimeout = c.KeepAlive, deps.Silence, deps.ProbeTimeout
-	if deps.Silence == 0 || deps.ProbeTimeout <= 0 { // nothing looks for it, but for the pings of a quiet connection
+	if deps.Silence == 0 || deps.ProbeTimeout <= 0 { // nothing looks for it, except the pings of a quiet connection
 		config.Silence, config.KeepaliveTimeout = c.KeepAlive, c.KeepAliveTimeout
 	}
 	return client.New(config)

@@ -206,7 +206,7 @@ func (c *nodeConn) createSession(ctx context.Context, table bool, options ...grp
 	return result.GetSessionId(), protocol.Owner([]byte(result.GetSessionId())), err
 }
 
-// deleteSession deletes one.
+// deleteSession deletes a session on its node.
 func (c *nodeConn) deleteSession(ctx context.Context, table bool, id string) error {
 	var err error
 	if !table {

@@ -20,7 +20,7 @@ import (
 // answers, and not to be changed.
 type Part struct {
 	*Ydb_Query.ExecuteQueryResponsePart          // without rows
-	Rows                                [][]byte // each the octets of a Ydb.Value
+	Rows                                [][]byte // each the bytes of a Ydb.Value
 	Size                                int      // of the result set, bytes
 
 	read  []byte     // the message that Ahead.Here has read: if Unmarshal gets that very slice, it does nothing
@@ -51,9 +51,9 @@ func (p *Part) Columns() *yql.Columns {
 // The numbers of the fields that lead to rows, and of those that each part has.
 const (
 	fieldStatus    = 1 // of ExecuteQueryResponsePart
-	fieldIndex     = 3 // the same
+	fieldIndex     = 3 // of ExecuteQueryResponsePart
 	fieldResultSet = 4 // of ExecuteQueryResponsePart
-	fieldTxMeta    = 6 // the same
+	fieldTxMeta    = 6 // of ExecuteQueryResponsePart
 	fieldRows      = 2 // of ResultSet
 )
 
@@ -122,7 +122,7 @@ func (p *Part) decode(has bool) (err error) {
 // succeeds reads a message in a shard's turn, if that takes little, and reports whether it is a success. open: it leaves a transaction open.
 func (p *Part) succeeds(message []byte) (ok, open bool) {
 	has, err := p.scan(message)
-	if err != nil || len(p.set) > knownSetOctets || !p.common() || p.Status != Ydb.StatusIds_SUCCESS || p.decode(has) != nil {
+	if err != nil || len(p.set) > knownSetBytes || !p.common() || p.Status != Ydb.StatusIds_SUCCESS || p.decode(has) != nil {
 		return false, false
 	}
 	return true, p.GetTxMeta().GetId() != ""
@@ -179,55 +179,55 @@ func (p *Part) transaction(meta []byte) bool {
 	return size == len(meta)-n && utf8.Valid(id)
 }
 
-// knownSets are result sets without rows by their octets. A statement has the same columns
+// knownSets are result sets without rows by their bytes. A statement has the same columns
 // each time, and decoding them was a twentieth of the CPU of a point read. The zero value is
 // ready; any goroutine may read from it.
 type knownSets [knownSetsSize]atomic.Pointer[knownSet]
 
 type knownSet struct {
-	octets  []byte
+	raw     []byte
 	set     *Ydb.ResultSet
 	columns atomic.Pointer[yql.Columns] // nil: they were not asked for
 }
 
 const (
-	knownSetsSize  = 64 // places, each for the last one of a hash
-	knownSetOctets = 2 << 10
+	knownSetsSize = 64 // places, each for the last one of a hash
+	knownSetBytes = 2 << 10
 )
 
 var knownSetsSeed = maphash.MakeSeed()
 
-func (k *knownSets) read(octets []byte) (*knownSet, error) {
-	if k == nil || len(octets) > knownSetOctets {
-		return decodeSet(octets)
+func (k *knownSets) read(raw []byte) (*knownSet, error) {
+	if k == nil || len(raw) > knownSetBytes {
+		return decodeSet(raw)
 	}
-	place, s := k.find(octets)
+	place, s := k.find(raw)
 	if s != nil {
 		return s, nil
 	}
-	s, err := decodeSet(octets)
+	s, err := decodeSet(raw)
 	if err == nil {
-		s.octets = bytes.Clone(octets)
+		s.raw = bytes.Clone(raw)
 		place.Store(s)
 	}
 	return s, err
 }
 
 // find returns the place of a result set, and what is known of it; nil: nothing.
-func (k *knownSets) find(octets []byte) (place *atomic.Pointer[knownSet], s *knownSet) {
-	place = &k[maphash.Bytes(knownSetsSeed, octets)%knownSetsSize]
-	if s = place.Load(); s != nil && !bytes.Equal(s.octets, octets) {
+func (k *knownSets) find(raw []byte) (place *atomic.Pointer[knownSet], s *knownSet) {
+	place = &k[maphash.Bytes(knownSetsSeed, raw)%knownSetsSize]
+	if s = place.Load(); s != nil && !bytes.Equal(s.raw, raw) {
 		s = nil
 	}
 	return place, s
 }
 
-func decodeSet(octets []byte) (*knownSet, error) {
+func decodeSet(raw []byte) (*knownSet, error) {
 	set := new(Ydb.ResultSet)
-	return &knownSet{set: set}, proto.Unmarshal(octets, set)
+	return &knownSet{set: set}, proto.Unmarshal(raw, set)
 }
 
-// without appends a message to dst but for one field, whose values, messages too, it hands to take.
+// without appends a message to dst except one field, whose values, messages too, it hands to take.
 func without(dst, message []byte, field protowire.Number, take func([]byte) error) ([]byte, error) {
 	for len(message) > 0 {
 		number, typ, n := protowire.ConsumeTag(message)

@@ -39,9 +39,9 @@ func encode(t testing.TB, m proto.Message) []byte {
 func (p *Part) whole(t testing.TB) (*Ydb_Query.ExecuteQueryResponsePart, bool) {
 	t.Helper()
 	m := proto.Clone(p.ExecuteQueryResponsePart).(*Ydb_Query.ExecuteQueryResponsePart)
-	for _, octets := range p.Rows {
+	for _, raw := range p.Rows {
 		row := new(Ydb.Value)
-		if proto.Unmarshal(octets, row) != nil {
+		if proto.Unmarshal(raw, row) != nil {
 			return nil, false
 		}
 		m.ResultSet.Rows = append(m.ResultSet.Rows, row)
@@ -130,7 +130,7 @@ func TestPartsReadAhead(t *testing.T) {
 		t.Errorf("%v, set %d; want another message of that length read", err, p.ResultSetIndex)
 	}
 	for name, m := range map[string]*Ydb_Query.ExecuteQueryResponsePart{
-		"many columns": column(knownSetOctets), "statistics": {Status: Ydb.StatusIds_SUCCESS, ExecStats: &Ydb_TableStats.QueryStats{}},
+		"many columns": column(knownSetBytes), "statistics": {Status: Ydb.StatusIds_SUCCESS, ExecStats: &Ydb_TableStats.QueryStats{}},
 		"issues": {Status: Ydb.StatusIds_SUCCESS, Issues: []*Ydb_Issue.IssueMessage{{}}}, "a failure": {Status: Ydb.StatusIds_ABORTED},
 	} {
 		if ok, _ := (&Part{known: new(knownSets)}).succeeds(encode(t, m)); ok {
@@ -139,24 +139,24 @@ func TestPartsReadAhead(t *testing.T) {
 	}
 }
 
-// Result sets are shared where their octets are the same, and only there; a large one is not
+// Result sets are shared where their bytes are the same, and only there; a large one is not
 // kept, nor one that cannot be decoded.
 func TestKnownSets(t *testing.T) {
 	column := func(name string) []byte { return encode(t, &Ydb.ResultSet{Columns: []*Ydb.Column{{Name: name}}}) }
 	var known knownSets
 	for i := range 4 * knownSetsSize { // more than there are places
-		octets := column(strings.Repeat("a", 1+i))
-		first, err := known.read(octets)
+		raw := column(strings.Repeat("a", 1+i))
+		first, err := known.read(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
-		clear(octets)
+		clear(raw)
 		again, err := known.read(column(strings.Repeat("a", 1+i)))
 		if err != nil || again != first || len(again.set.Columns[0].Name) != 1+i {
 			t.Errorf("a name of %d bytes: got another set, %d bytes, %v", 1+i, len(again.set.Columns[0].Name), err)
 		}
 	}
-	large := column(strings.Repeat("a", knownSetOctets))
+	large := column(strings.Repeat("a", knownSetBytes))
 	first, err := known.read(large)
 	if again, err2 := known.read(large); again == first || err != nil || err2 != nil {
 		t.Errorf("a large one is shared, or %v, %v", err, err2)

@@ -60,16 +60,16 @@ type marks struct {
 // driven is of the goroutine, or the turn of a shard, that has the session: it drives it, or asks AtRest while it recovers.
 type driven struct {
 	busy       bool                     // a call is under way
-	stream     *Stream                  // of that call, if it has one, or was sent ahead
+	stream     *Stream                  // of the call under way, if it has one, or was sent ahead
 	tx         string                   // the open transaction; "" if none
-	readOnly   bool                     // that transaction
+	readOnly   bool                     // the open transaction only reads
 	spoiled    bool                     // not to be used for new work
 	recovering bool                     // the node may still be at work on a call that was given up and leaves nothing behind: see AtRest
 	tries      *tries                   // of the current attempt; nil outside one
 	effects    yql.Effects              // of its statements: see Call
-	app        *apps.Stripe             // that has it; nil: none
+	app        *apps.Stripe             // app that has the session; nil: none
 	ahead      *Ahead                   // its call was sent, or could not be; nil
-	via        grpc.ClientConnInterface // that carries the next call, which is not waited for; nil: the driver's own connection
+	via        grpc.ClientConnInterface // connection for the next call, which is not waited for; nil: the driver's own connection
 }
 
 func newSession(d *Driver, owner ticketSource, c *nodeConn, id string) *Session {
@@ -150,7 +150,7 @@ func (s *Session) delete(ctx context.Context) error {
 
 // wayToDelete is the connection, with a reference, over which the session is
 // deleted; nil if the end of its attach stream must do. That is so when the node
-// cannot be reached, but for sessions without a stream, and for those that were
+// cannot be reached, except sessions without a stream, and those that were
 // just reached through another node: then such a node is asked again.
 func (s *Session) wayToDelete() *nodeConn {
 	owner := s.conn.node.ID

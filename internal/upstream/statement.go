@@ -95,8 +95,8 @@ func (p *Params) Add(name string, v *Ydb.TypedValue) {
 	start := len(p.encoded)
 	if text := v.GetValue().GetTextValue(); len(text) > len(p.prefix) {
 		p.encoded = slices.Grow(p.encoded, len(text)+len(p.prefix)) // once, with what comes before it
-	} else if octets := v.GetValue().GetBytesValue(); len(octets) > len(p.prefix) {
-		p.encoded = slices.Grow(p.encoded, len(octets)+len(p.prefix))
+	} else if raw := v.GetValue().GetBytesValue(); len(raw) > len(p.prefix) {
+		p.encoded = slices.Grow(p.encoded, len(raw)+len(p.prefix))
 	}
 	var err error
 	if p.encoded, err = yql.AppendValue(p.encoded, v.GetValue()); p.err == nil {
@@ -300,7 +300,7 @@ func sizeOfNumber(field protowire.Number, n uint64) int {
 	return protowire.SizeTag(field) + protowire.SizeVarint(n)
 }
 
-// sizeOfMessage is the size of a field that is a message of so many bytes.
+// sizeOfMessage is the size of a field that is a message of size bytes.
 func sizeOfMessage(field protowire.Number, size int) int {
 	return protowire.SizeTag(field) + protowire.SizeBytes(size)
 }

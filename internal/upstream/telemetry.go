@@ -22,7 +22,7 @@ const scope = "github.com/ydb-sidecar/sidecar/internal/upstream"
 type telemetry struct {
 	hop     hop.Series
 	whole   *latency.Series[string] // of requests, with their retries, by name
-	tries   *latency.Series[string] // the same
+	tries   *latency.Series[string] // of attempts
 	wait    *latency.Cell
 	failed  *latency.Cell // the wait was in vain
 	create  *latency.Cell

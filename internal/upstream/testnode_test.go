@@ -145,7 +145,7 @@ type hooks struct {
 	onList     func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error)
 	onLogin    func(r *Ydb_Auth.LoginRequest) (string, Ydb.StatusIds_StatusCode)
 	onBulk     func() (Ydb.StatusIds_StatusCode, error)
-	bulkUnits  string // that BulkUpsert reports; "": none
+	bulkUnits  string // units that BulkUpsert reports; "": none
 }
 
 // unknownCalls is how often a connection to the node was checked.

@@ -41,7 +41,7 @@ const (
 	fetchTimeout  = 10 * time.Second       // for one question to a provider
 	fetchPauseMin = 100 * time.Millisecond // after a first failure; doubles
 	fetchPauseMax = 30 * time.Second
-	refetchPause  = 5 * time.Second // least age of a token that is fetched anew because a node refused it
+	refetchPause  = 5 * time.Second // least age of a token that is fetched again because a node refused it
 )
 
 // ticket is a token in the form that calls need it in. Immutable.

@@ -20,7 +20,7 @@ type Try struct {
 	Session  string        // on which it was made; "": on none
 	Commits  bool          // it ends a transaction well, or is one
 	Around   bool          // not through the node that owns the session, which got it forwarded
-	Span     trace.SpanID  // that the node was told; zero: the request is not recorded
+	Span     trace.SpanID  // span that the node was told; zero: the request is not recorded
 	Start    time.Time     // when it was sent
 	Server   time.Duration // by the server's own clock; 0 without statistics
 	Rows     int           // of its answer
@@ -31,7 +31,7 @@ type Round struct {
 	Backoff time.Duration // the pause before the attempt
 	Start   time.Time     // when a session was asked for; zero: none was needed
 	Acquire time.Duration // until there was one, or none
-	Queue   time.Duration // of that in the line
+	Queue   time.Duration // part of it in the pool's queue
 	Node    cluster.NodeID
 	Refused string    // why there was none; ""
 	Created bool      // it was opened meanwhile, from Opening for Open
@@ -41,18 +41,18 @@ type Round struct {
 
 // Report says where the time of a request went.
 type Report struct {
-	Node     cluster.NodeID // that served the last attempt; 0: none did
+	Node     cluster.NodeID // node that served the last attempt; 0: none did
 	Attempts int
-	Queue    time.Duration // in the line for a session, all attempts
-	Acquire  time.Duration // asking for sessions, the line included, all attempts
+	Queue    time.Duration // in the pool's queue, all attempts
+	Acquire  time.Duration // asking for sessions, the queue included, all attempts
 	Hop      time.Duration // calls to nodes, last attempt
-	Server   time.Duration // the same by the servers' own clocks; 0 without statistics
+	Server   time.Duration // time by the servers' own clocks; 0 without statistics
 	Units    uint64        // request units that nodes reported, all attempts
 	Priced   bool          // nodes reported them
 	Created  bool          // a session was opened while the request waited
 	Unsure   bool          // an attempt before the last one may have run and may have been kept
 	Rounds   []Round       // the first ones; at most 16
-	Tries    []Try         // likewise
+	Tries    []Try         // the first ones; at most 16
 }
 
 // tries collects what happens during one request. A nil one ignores all.

@@ -21,7 +21,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// The methods that are called, but for what Client.Any is given.
+// The methods that are called, except what Client.Any is given.
 var (
 	methodWhoAmI      = protocol.Named("/Ydb.Discovery.V1.DiscoveryService/WhoAmI")
 	methodCreateTable = protocol.Named(protocol.TableService + "CreateSession")
@@ -46,7 +46,7 @@ type trip struct {
 	detour  *hop.Detour  // around the owner of the session, if that is bounded; else nil
 	session string       // the session's id
 	tries   *tries       // of the attempt; nil for calls outside one
-	app     *apps.Stripe // that pays; nil: nobody's
+	app     *apps.Stripe // app that pays; nil: none
 	carried
 	observed
 }

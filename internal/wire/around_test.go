@@ -166,7 +166,7 @@ func TestCallsAroundTheirOwnerGoOn(t *testing.T) {
 	d.nothingLeft()
 }
 
-// ejecting is a judge that says a node cannot be reached after so many signs of that.
+// ejecting is a judge that says a node cannot be reached after a number of signs of that.
 type ejecting struct {
 	hop.Judge
 	router *routing.Router

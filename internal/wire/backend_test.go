@@ -32,7 +32,7 @@ type server struct {
 	retire  func(string)
 	gone    bool   // forgotten
 	failed  bool   // its status ended it
-	user    string // whose credentials it was opened with; "": nobody looks
+	user    string // user that it was opened for; "": not looked at
 	table   bool
 	of      *backend
 	foreign bool // no session of the pool's

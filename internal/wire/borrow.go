@@ -88,7 +88,7 @@ func (f *frames) reroute(c *h2.Call, l *use, err error) bool {
 	return ok
 }
 
-// acquire takes a session from the pool, or a place in its line: h2.ErrPark.
+// acquire takes a session from the pool, or joins its queue: h2.ErrPark.
 func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *use) error {
 	if l.waited && l.err != nil {
 		err := l.Identity.Refusal(l.err)
@@ -170,7 +170,7 @@ func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
 	l.forget()
 }
 
-// leaveLine gives up the call's place in the pool's line, if it has one.
+// leaveQueue takes the call out of the pool's queue, if it waits there.
 func (f *frames) leaveLine(k *call) {
 	w := k.place
 	if w == nil {

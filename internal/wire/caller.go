@@ -17,7 +17,7 @@ import (
 // caller is what the calls of a connection come with. It belongs to the connection's shard.
 type caller struct {
 	named
-	virtual.Credentials        // whose ticket and database are constant
+	virtual.Credentials        // their ticket and database are constant
 	asked               string // database, as the client names it
 
 	ticketVersion, databaseVersion uint64 // of the headers, see same

@@ -90,7 +90,7 @@ type call struct {
 	uses   bool    // use is that of this call; else it waits for the next one
 	local  bool
 	asked  bool                     // app counts it as one that asks for a session, and nothing else does
-	at     hop.Entry                // that it entered
+	at     hop.Entry                // node that it entered
 	said   Ydb.StatusIds_StatusCode // by the sidecar; 0: nothing
 	app    *apps.Stripe             // it counts as one of it; nil: as nobody's
 	next   *call
@@ -566,7 +566,7 @@ func byCode(s *ydbstatus.Signs) {
 	}
 }
 
-// congestion is what the issues in the first octets of an answer's body say has too much to do, and its name.
+// congestion is what the issues in the first bytes of an answer's body say has too much to do, and its name.
 func congestion(m *protocol.Method, body []byte) (c cluster.Congestion, subject string) {
 	m.Issues(body, func(code uint32, text string) {
 		if is, name := ydbstatus.Congested(code, text); is > c {

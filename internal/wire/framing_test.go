@@ -261,7 +261,7 @@ func TestBrokenFramingOnVirtualSessionsBlamesNoNode(t *testing.T) {
 		for _, row := range brokenRows(m.message, m.stream) {
 			for i := range 20 {
 				got, body := row.send(t, h.addr, m.path, headers, i%2 == 1)
-				if got["grpc-status"] == "" || got["grpc-status"] == "0" && len(body) == 0 && row.want != codes.Unknown { // these nodes take a stream without messages
+				if got["grpc-status"] == "" || got["grpc-status"] == "0" && len(body) == 0 && row.want != codes.Unknown { // the nodes take a stream without messages
 					t.Errorf("%s, %s: %v", m.name, row.name, got)
 					break
 				}

@@ -283,7 +283,7 @@ func (u *unpacking) inflate(i *inflater, most int) error {
 	return err
 }
 
-// grow makes room for a message of so many bytes. While the old room is copied both count.
+// grow makes room for a message of size bytes. While the old room is copied both count.
 func (u *unpacking) grow(size int) (ok bool) {
 	size += protocol.PrefixSize
 	before := cap(u.plain)

@@ -381,7 +381,7 @@ func TestInflationInTurnsHasAPace(t *testing.T) {
 	}
 }
 
-// FuzzInflate: of any octets no more is read than is allowed, and an inflater that has
+// FuzzInflate: of any bytes no more is read than is allowed, and an inflater that has
 // failed works again.
 func FuzzInflate(f *testing.F) {
 	var packed bytes.Buffer
@@ -401,7 +401,7 @@ func FuzzInflate(f *testing.F) {
 		var i inflater
 		b, err := i.inflate([]byte("head"), encoding, p, most)
 		if len(b) > 4+most || string(b[:4]) != "head" || errors.Is(err, errTooLong) && len(b) != 4+most {
-			t.Fatalf("%d octets of at most %d, %v", len(b), most, err)
+			t.Fatalf("%d bytes of at most %d, %v", len(b), most, err)
 		}
 		if b, err := i.inflate(nil, "gzip", packed.Bytes(), 4); string(b) != "text" || err != nil {
 			t.Fatalf("%q, %v", b, err)
@@ -435,7 +435,7 @@ func BenchmarkInflate(b *testing.B) {
 	}
 }
 
-// A compressed message without octets is none, and is not taken for an empty one.
+// A compressed message without bytes is none, and is not taken for an empty one.
 func TestNothingIsNoCompressedMessage(t *testing.T) {
 	for _, encoding := range []string{"gzip", "deflate"} {
 		var i inflater

@@ -106,8 +106,8 @@ func (*stay) Edit(edits []h2.Edit) []h2.Edit { return edits }
 type stays struct {
 	n    int
 	of   map[*h2.Conn]*stayer
-	by   [][]*stayer // those with so many calls
-	most int         // that one has
+	by   [][]*stayer // connections by the number of their calls
+	most int         // calls of the connection that has most
 }
 
 // stayer is a client's connection with such calls.

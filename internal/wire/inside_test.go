@@ -128,7 +128,7 @@ func TestUnaryCallsAreServedHere(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s.on(func(_ context.Context, r *healthv1.HealthCheckRequest) (any, error) {
 				if r.Service != tc.service {
-					t.Errorf("got a service of %d octets; want %d", len(r.Service), len(tc.service))
+					t.Errorf("got a service of %d bytes; want %d", len(r.Service), len(tc.service))
 				}
 				return &healthv1.HealthCheckResponse{Status: here}, nil
 			})

@@ -43,7 +43,7 @@ type use struct {
 	method *protocol.Method
 	virtual.Use
 	scan *protocol.Scan // of the request; nil: there was no use for it yet
-	skip uint32         // octets of the request that were looked at before
+	skip uint32         // bytes of the request that were looked at before
 
 	stream   uint8   // which of the session's streams the call is: see virtual.Sessions.Attach
 	attach   bool    // the call is the session's stream
@@ -59,7 +59,7 @@ type use struct {
 
 	text    string // of a query to be prepared
 	queryID []byte
-	place   *waiting // in the pool's line
+	place   *waiting // entry in the pool's queue
 	err     error    // what came of waiting
 }
 
@@ -542,7 +542,7 @@ func (l *use) outcome(known *texts, o *h2.Outcome, verdict ydbstatus.Verdict) vi
 	return out
 }
 
-// endsTx reports whether an answer, of which the first octets are here, shows that a statement failed while it was executed.
+// endsTx reports whether an answer, of which the first bytes are here, shows that a statement failed while it was executed.
 // Then a node ends its transaction before it answers (TKqpSessionActor::ReplyQueryError in YDB's kqp_session_actor.cpp). The status
 // alone does not show it: a node may refuse a statement before it looks at the transaction, which stays open.
 func endsTx(m *protocol.Method, status Ydb.StatusIds_StatusCode, head []byte) (ends bool) {

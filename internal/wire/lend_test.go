@@ -45,7 +45,7 @@ func TestSecondMessageIsRefused(t *testing.T) {
 				}
 				l.answer.Start(l.method.Answer)
 				var err error
-				if scanned { // that much is shown at once
+				if scanned { // what was scanned is shown at once
 					err = k.Observe(true, append(slices.Clone(first), behind[:min(piece, len(behind))]...))
 					for rest := behind[min(piece, len(behind)):]; len(rest) > 0 && err == nil; rest = rest[min(piece, len(rest)):] {
 						err = k.Observe(true, rest[:min(piece, len(rest))])
@@ -201,7 +201,7 @@ func TestFailuresThatEndATransaction(t *testing.T) {
 			}
 			for n := range head { // less of it is never surer
 				if endsTx(protocol.Named(m), c.status, head[:n]) && !c.want {
-					t.Errorf("%s, %s, the first %d octets: it ends", m, name, n)
+					t.Errorf("%s, %s, the first %d bytes: it ends", m, name, n)
 				}
 			}
 		}

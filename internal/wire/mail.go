@@ -14,7 +14,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
-// waiting is a place in the pool's line.
+// waiting is an entry in the pool's queue.
 type waiting struct {
 	waiter   *pool.Waiter
 	identity *virtual.IdentityPool

@@ -77,7 +77,7 @@ func sessionsAreTakenByNoID(t *testing.T, mode string) {
 			t.Fatalf("%s: %q", name, body)
 		}
 		st := answer.GetOperation().GetStatus()
-		if st != Ydb.StatusIds_BAD_REQUEST && st != Ydb.StatusIds_BAD_SESSION { // that if all of it was here in time
+		if st != Ydb.StatusIds_BAD_REQUEST && st != Ydb.StatusIds_BAD_SESSION { // BAD_SESSION if all of it was here in time
 			t.Errorf("%s: %v", name, answer)
 		}
 	}

@@ -184,7 +184,7 @@ func (h *house) waitInVain(ctx context.Context, a *session) {
 		if h.broken.place.Load() == nil {
 			return ""
 		}
-		soon, cancel := context.WithTimeout(ctx, left) // which may be up before the call is in line
+		soon, cancel := context.WithTimeout(ctx, left) // which may be up before the call is in the queue
 		defer cancel()
 		_, _, _ = a.run(soon, a.id, "select", nil)
 		left += 100 * time.Millisecond

@@ -21,7 +21,7 @@ var errWaited = errors.New("no session became free")
 // errKept says that the wait for a session is in vain; see keptWait.
 var errKept = errors.New("sessions of mode session keep all sessions of the pool")
 
-// door is the observer of a call that no session of the pool serves. If it is bound to no node, it looks at the first octets of the answer.
+// door is the observer of a call that no session of the pool serves. If it is bound to no node, it looks at the first bytes of the answer.
 type door struct {
 	call   *call
 	opened bool           // the answer has begun, or does not matter

@@ -15,7 +15,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
-// Connections of HTTP/1.1 at rest are parked with a shard, which serves the ordinary requests that come over them; see package http1. Those that need
+// Idle connections of HTTP/1.1 are parked with a shard, which serves the ordinary requests that come over them; see package http1. Those that need
 // not wait are begun in the turn of the shard, as in turn.go; for the others there is a goroutine.
 
 // Plain serves such requests.
@@ -246,7 +246,7 @@ func (v *plainRequest) ready(over bool) {
 	here := false
 	if over {
 		here = panics.Call("an answer to the plain API", func() error {
-			if answer, ok := v.turn.Octets(); !ok || len(answer) > mostPlain || !v.does.Here(answer) {
+			if answer, ok := v.turn.Answer(); !ok || len(answer) > mostPlain || !v.does.Here(answer) {
 				return errWaits
 			}
 			return nil

@@ -14,7 +14,7 @@ import (
 // texts are kept here, and go to whatever session serves a call that names one.
 
 const (
-	maxText  = 64 << 10 // octets of a text that is kept, and of the message that brings it
+	maxText  = 64 << 10 // bytes of a text that is kept, and of the message that brings it
 	maxTexts = 16 << 20 // bytes that all texts and ids take, unless Deps.Texts says otherwise
 	perText  = 128      // bytes that the map takes for each, besides (measured)
 )

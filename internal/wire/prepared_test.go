@@ -86,7 +86,7 @@ func TestTextsAreBounded(t *testing.T) {
 		size += perText + len(id) + len(text)
 	}
 	if size != k.size || size > k.most || size < k.most-2*maxText {
-		t.Errorf("%d octets, counted as %d; at most %d", size, k.size, k.most)
+		t.Errorf("%d bytes, counted as %d; at most %d", size, k.size, k.most)
 	}
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -115,13 +115,13 @@ func TestFieldStart(t *testing.T) {
 		if at := strings.Index(string(message), "\x12\x02id"); n >= at {
 			want = message[at:min(n, at+4)]
 		} else if ok {
-			t.Errorf("after %d octets: %q", n, got)
+			t.Errorf("after %d bytes: %q", n, got)
 			continue
 		} else {
 			continue
 		}
 		if !ok || string(got) != string(want) {
-			t.Errorf("after %d octets: %q, %v; want %q", n, got, ok, want)
+			t.Errorf("after %d bytes: %q, %v; want %q", n, got, ok, want)
 		}
 	}
 }

@@ -43,7 +43,7 @@ type Nodes interface {
 	// TLS is what that connection is secured with; nil: not at all.
 	TLS(node cluster.Node) *tls.Config
 	// Invoke makes a call of the sidecar's own; nothing but what is in the outgoing metadata of ctx goes with it.
-	// Errors are gRPC statuses; the signs say what came of it, but for the answer's own status.
+	// Errors are gRPC statuses; the signs say what came of it, except the answer's own status.
 	Invoke(ctx context.Context, node cluster.NodeID, method string, in, out any) (ydbstatus.Signs, error)
 }
 
@@ -66,7 +66,7 @@ type Deps struct {
 	Denied  map[string]unary.Method // answers, by path, calls of that server that come with no token of an app, while any app has one; they get no request; nil: the methods do
 	Inside  Inside                  // bounds what goes through it
 	Lane    *lane.Lane              // where messages are inflated; nil: one of its own, with a place
-	Begin   map[string]Begin        // those of them of which a call may be begun in the turn of its shard; nil: none
+	Begin   map[string]Begin        // how calls of some of Unary are begun in the turn of their shard; nil: none are
 
 	Target func(cluster.Node) client.Target // what statements of such calls say to nodes; must be given with Begin and Plain.Begin
 	Plain  Plain                            // must be given if Park is called
@@ -76,7 +76,7 @@ type Deps struct {
 	Mine     func(id []byte) bool   // whether the session of that id belongs to a pool of this sidecar; nil: none does
 	Pool     virtual.Pool           // of the sidecar's own sessions; for wire.auth = own
 	Accounts virtual.Accounts       // for others
-	Database string                 // that is served if the client names none
+	Database string                 // database of clients that name none
 	Names    func() int             // the most apps of an identity that have sessions of their own, which bear their names; nil: none has
 	Pools    func(nodes int) int    // the most pools of identities, by the number of nodes; nil: virtual.MaxPools
 	Log      *slog.Logger           // nil: none
@@ -361,8 +361,8 @@ func (s *Server) keepSessions() {
 	}
 }
 
-// EndUnused has every transaction of a virtual session rolled back, and the session ended,
-// for which nothing is sent for so long from now on.
+// EndUnused rolls back every transaction of a virtual session for which nothing is sent for that time from now on, and ends
+// the session.
 func (s *Server) EndUnused(after time.Duration) {
 	if s.sessions != nil {
 		s.sessions.EndUnused(after)

@@ -14,7 +14,7 @@ import (
 // traced is what is noted of a call for its spans.
 type traced struct {
 	call   tracing.Call
-	hop    trace.SpanID // that the node is told of; zero: the call is not recorded
+	hop    trace.SpanID // span that the node is told of; zero: the call is not recorded
 	parent string       // the traceparent for the node; "": the caller's own goes on to it
 }
 
@@ -39,8 +39,8 @@ func (t *traced) keep(tracer *tracing.Tracer, d *hop.Done) (kept bool, id trace.
 	return kept, id
 }
 
-// spans makes the spans of a call that has just ended, at the node that it entered, if that is known. lent: a session was lent for it.
-func (t *traced) spans(tracer *tracing.Tracer, d *hop.Done, at *cluster.Node, lent bool) {
+// spans makes the spans of a call that has just ended, at the node that it entered, if that is known. pooled: a session of the pool was in use for it.
+func (t *traced) spans(tracer *tracing.Tracer, d *hop.Done, at *cluster.Node, pooled bool) {
 	start := time.Now().Add(-d.Took)
 	s := hop.Request(d.Path("other"), d.Op(), d.App, start, d.Took)
 	s.Attributes = append(s.Attributes, attribute.Float64("ydb.sidecar.queue_ms", tracing.Milliseconds(d.Waited)))
@@ -48,7 +48,7 @@ func (t *traced) spans(tracer *tracing.Tracer, d *hop.Done, at *cluster.Node, le
 		s.Failed, s.Attributes = d.Result(), append(s.Attributes, d.Failure()...)
 	}
 	root := tracer.Root(&t.call, s)
-	if d.Waited > 0 && lent {
+	if d.Waited > 0 && pooled {
 		tracer.Below(root, tracing.Span{Name: tracing.GetSession, Start: start, Took: d.Waited, Attributes: []attribute.KeyValue{hop.System, attribute.Bool("ydb.sidecar.waited", true)}})
 	}
 	if d.Node != 0 && d.Sent { // else it was answered here

@@ -50,7 +50,7 @@ type node struct {
 	encodings encodings
 
 	mu     sync.Mutex
-	status Ydb.StatusIds_StatusCode // that it answers with
+	status Ydb.StatusIds_StatusCode // status that it answers with
 	seen   metadata.MD              // of the last call
 	ended  chan struct{}            // told when an attached session ends
 	hung   chan struct{}            // told when a call begins that does not end

@@ -18,7 +18,7 @@ type State struct {
 	Clients     int               `json:"clients"`   // connections
 	Nodes       int               `json:"nodes"`     // connections; those to the plain API in this process count
 	Calls       uint64            `json:"calls"`     // since the start
-	Forwarded   uint64            `json:"forwarded"` // of these, sent to a node or to the plain API
+	Forwarded   uint64            `json:"forwarded"` // calls sent to a node or to the plain API
 	Ends        map[string]uint64 `json:"ends"`      // how they ended
 	Held        int               `json:"held"`      // calls that wait here
 	Buffered    int               `json:"buffered"`  // bytes that wait for slow readers

@@ -231,7 +231,7 @@ func TestLaterSessionsKeepNoConnection(t *testing.T) {
 	}
 }
 
-// Each octet is a digit in one spelling, wherever it stands, or the id is none.
+// Each byte is a digit in one spelling, wherever it stands, or the id is none.
 // A message whose session's id comes after other fields is not sent on with two.
 func TestSessionOutOfOrder(t *testing.T) {
 	h := newHouse(t, nil)

@@ -140,7 +140,7 @@ func TestCallsWaitForTheirIdentity(t *testing.T) {
 	}
 }
 
-// New tickets of one connection are asked about one after the other, and no more than so many of them wait.
+// New tickets of one connection are asked about one after the other, and no more than a bound of them wait.
 func TestTooManyNewTickets(t *testing.T) {
 	h := newInn(t, nil)
 	open := h.shut()

@@ -34,9 +34,9 @@ type topicWriter struct {
 type messages struct {
 	frames   *frames
 	conn     *h2.Conn     // the client's
-	encoding string       // of those that are compressed
+	encoding string       // of the messages that are compressed
 	most     int          // bytes that one may have, inflated
-	topic    *topicWriter // that they are for; nil: the server in this process
+	topic    *topicWriter // the stream that they are for; nil: the server in this process
 	message  *inflation   // the last that a goroutine inflates; nil: none
 }
 

@@ -145,11 +145,11 @@ func TestTopicWritesInTransactions(t *testing.T) {
 						came, st := w.write(m)
 						id := came.GetWriteRequest().GetTx().GetSession()
 						if st != success || parsesAsVirtual(id) {
-							t.Fatalf("a message of %d octets in a transaction: %v, session %q", size, st, id)
+							t.Fatalf("a message of %d bytes in a transaction: %v, session %q", size, st, id)
 						}
 						came.GetWriteRequest().Tx.Session = s.id
 						if !proto.Equal(came, m) {
-							t.Errorf("more than the session is changed in a message of %d octets", size)
+							t.Errorf("more than the session is changed in a message of %d bytes", size)
 						}
 						// No call is under way on the session, and others pass as they are.
 						s.must(success, "select", inTx(tx, false))

@@ -30,7 +30,7 @@ type Via interface {
 
 const (
 	mostRequest = 16 << 10 // bytes of a request that is read in the turn
-	mostAnswer  = 16 << 10 // the same of an answer
+	mostAnswer  = 16 << 10 // bytes of an answer
 )
 
 // turned is the state that calls begun in a turn share, over gRPC and HTTP. It implements Via.
@@ -121,7 +121,7 @@ func (f *frames) via(node cluster.NodeID, turn *client.Turn) grpc.ClientConnInte
 // ready goes on with the call.
 func (a *ahead) ready(over bool) {
 	if over {
-		if answer, ok := a.turn.Octets(); ok && len(answer) <= mostAnswer && a.does.Here(answer) {
+		if answer, ok := a.turn.Answer(); ok && len(answer) <= mostAnswer && a.does.Here(answer) {
 			a.frames.inTurn.Store(true) // the call that gets the session of this one is sent in this turn
 			a.call.Here()
 			return

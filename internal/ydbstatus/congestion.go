@@ -9,7 +9,7 @@ import (
 // The issue codes that say what has too much to do.
 const (
 	issueUnavailable  = 2005   // KIKIMR_TEMPORARILY_UNAVAILABLE: of a shard or of another node
-	issueOverloaded   = 2006   // KIKIMR_OVERLOADED: likewise
+	issueOverloaded   = 2006   // KIKIMR_OVERLOADED: of a shard or of another node
 	issueDiskQuota    = 2033   // KIKIMR_DISK_SPACE_EXHAUSTED, newer KIKIMR_DATABASE_DISK_SPACE_QUOTA_EXCEEDED
 	issueDiskGroup    = 2036   // KIKIMR_DISK_GROUP_OUT_OF_SPACE
 	issueShardError   = 200300 // GENERIC_DATASHARD_ERROR

@@ -122,7 +122,7 @@ const foreign = "Unexpected node to perform query on database"
 // IssueForeign tells whether the text of an issue says that the node serves another database.
 func IssueForeign(text string) bool { return strings.HasPrefix(text, foreign) }
 
-// AnswerForeign tells the same of the octets of an answer whose status is UNAUTHORIZED.
+// AnswerForeign tells the same of the bytes of an answer whose status is UNAUTHORIZED.
 func AnswerForeign(answer []byte) bool { return bytes.Contains(answer, []byte(foreign)) }
 
 // success is the verdict on what was done.

@@ -12,7 +12,7 @@ type Retry uint8
 
 // The answers.
 const (
-	RetryNever      Retry = iota // the same call would fail again, or the caller must decide
+	RetryNever      Retry = iota // it would fail again, or the caller must decide
 	RetryIdempotent              // it may have run: only if the caller said that it is idempotent
 	RetryAlways                  // it surely did not run, or was rolled back
 )

@@ -32,7 +32,7 @@ type call struct {
 
 	request h2.Request // constant from start on
 	ticket  h2.Ticket  // of the shard's turn
-	hurried bool       // the same: it had the next attempt to connect made at once
+	hurried bool       // of the shard's turn: it had the next attempt to connect made at once
 	whole   bool       // the answer is one message: there is no use in waking up before its end
 
 	wake chan struct{} // capacity 1; nil: the goroutine has not waited
@@ -94,7 +94,7 @@ const (
 	keptSize = 128 << 10 // of the largest buffer that is kept
 	grown    = 1 << 20   // bytes of a message that room is made for when its length is known: the largest part of an answer that is asked for
 	step     = 64 << 10  // bytes read before the shard hears of it
-	low      = 8 << 10   // the same before the goroutine waits, and bytes of a message of which the rest may have no room in the window: with
+	low      = 8 << 10   // bytes read before the shard hears of it if the goroutine waits, and bytes of a message of which the rest may have no room in the window: with
 	//                     half a window of credit less than the window that a node has while memory is short, see h2.Forwarder.Tight
 	maxTries = 3 // of a call that surely no node has seen
 	pause    = 50 * time.Millisecond
@@ -116,7 +116,7 @@ func newBuffer() buffer {
 	return buffer{of, (*of)[:0]}
 }
 
-// add appends to it.
+// add appends to the buffer.
 func (x *buffer) add(p []byte) {
 	if x.of == nil {
 		*x = newBuffer()

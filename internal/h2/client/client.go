@@ -59,7 +59,7 @@ type Target struct {
 	TLS       *tls.Config   // nil: none is spoken
 	Tag       any           // of its connections: see h2.Conn.Tag
 	Authority string        // host that calls name
-	UserAgent string        // likewise
+	UserAgent string        // name of the program, in every call
 	Timeout   time.Duration // of one attempt to connect; 0: 5 s
 	Message   int           // bytes that a message may have, either way
 	Silent    func()        // the node does not answer a ping: Shelve or Close is to follow. nil: the connection ends. It must not block

@@ -17,7 +17,7 @@ func TestCallsGoWhereThereIsRoom(t *testing.T) {
 	for name, tc := range map[string]struct {
 		refused int64 // further connections that cannot be made
 		slow    time.Duration
-		streams int // that last
+		streams int // streams that last
 	}{
 		"after attempts that fail":  {refused: 3, streams: 2},
 		"beside others that last":   {slow: 100 * time.Millisecond, streams: 5},

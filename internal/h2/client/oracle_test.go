@@ -234,7 +234,7 @@ func both(t *testing.T, script []byte, isUnary bool) (got, want told) {
 	return got, want
 }
 
-// same tells whether callers are told the same, but for what is done otherwise on purpose.
+// same tells whether callers are told the same, except what is done otherwise on purpose.
 func same(got, want told) bool {
 	switch {
 	case want.code == codes.Canceled && got.code == codes.Unavailable:

@@ -96,8 +96,8 @@ func (t *Turn) claim(unarmed bool) bool {
 	return true
 }
 
-// Octets are the messages of the answer that are here, with their prefixes; ok: it has ended well.
-func (t *Turn) Octets() (b []byte, ok bool) {
+// Bytes are the messages of the answer that are here, with their prefixes; ok: it has ended well.
+func (t *Turn) Answer() (b []byte, ok bool) {
 	k := t.call
 	k.mu.Lock()
 	defer k.mu.Unlock()

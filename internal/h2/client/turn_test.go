@@ -111,9 +111,9 @@ func TestTurn(t *testing.T) {
 				t.Fatalf("%v; armed: %t", x.sent, x.armed)
 			}
 			over := <-x.ready
-			octets, well := x.turn.Octets()
-			if whole := over && len(octets) > c.most; c.over != over && !whole || c.over && well != c.well {
-				t.Errorf("over: %t, well: %t, %d octets", over, well, len(octets))
+			answer, well := x.turn.Answer()
+			if whole := over && len(answer) > c.most; c.over != over && !whole || c.over && well != c.well {
+				t.Errorf("over: %t, well: %t, %d bytes", over, well, len(answer))
 			}
 			if x.turn.Stop() {
 				t.Error("it was stopped after Ready")

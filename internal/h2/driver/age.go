@@ -9,7 +9,7 @@ import (
 
 const (
 	agesEach = time.Second // from one look for connections that are too old to the next
-	lastUse  = time.Minute // that one has for what is open on it
+	lastUse  = time.Minute // time for what is open on a connection that is too old
 )
 
 // Age has the connections of clients end that are older than age, less up to a tenth of that by chance; 0: none. Such a

@@ -174,7 +174,7 @@ func TestUpstreamIsClosedWhileItConnects(t *testing.T) {
 			u.Close()
 		})
 		if n, err := io.Copy(io.Discard, node); err != nil { // until it is closed
-			t.Errorf("after %d octets: %v", n, err)
+			t.Errorf("after %d bytes: %v", n, err)
 		}
 	})
 }
@@ -190,7 +190,7 @@ func TestSlowHandshakes(t *testing.T) {
 				began := time.Now()
 				s.Accept(here, secure)
 				if n, err := io.Copy(io.Discard, peer); n > 0 || err != nil {
-					t.Errorf("%d octets, %v", n, err)
+					t.Errorf("%d bytes, %v", n, err)
 				}
 				if took := time.Since(began); took < 10*time.Second || took > 11*time.Second {
 					t.Errorf("it took %v", took)

@@ -105,7 +105,7 @@ func TestLightClientsHaveTheirPartOfATurn(t *testing.T) {
 func TestBytesThatTakeLongAreReadInParts(t *testing.T) {
 	const clients, few, much = 3, 2 << 10, 3 * heavySize
 	s, all := startCallers(t, clients, false)
-	var heavy []int // bytes of each read, but for the first
+	var heavy []int // bytes of each read, except the first
 	done := s.readTogether(func(p *poller) {
 		p.paced = func(int, time.Duration) int { return few }
 		for _, l := range p.links {

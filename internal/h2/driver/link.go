@@ -26,8 +26,8 @@ type link struct {
 
 	conn    *h2.Conn // guarded by shard.mu
 	writing bool     // guarded by shard.mu: a goroutine writes
-	blocked bool     // the same: it is one for that, because the socket did not take all
-	writes  uint64   // the same: so far, the one in hand among them
+	blocked bool     // guarded by shard.mu: that goroutine writes because the socket did not take all
+	writes  uint64   // guarded by shard.mu: writes so far, the one in hand among them
 	taken   [][]byte // what it writes
 	at      int      // of taken: the first that is not wholly out
 	out     int      // bytes of that that are out
@@ -75,7 +75,7 @@ func (l *link) tryWrite() (rest net.Buffers, broken bool) {
 
 const writePlace = "a write to a connection"
 
-// left returns what is left of bufs behind the first n octets.
+// left returns what is left of bufs behind the first n bytes.
 func left(bufs [][]byte, n int) (rest net.Buffers) {
 	for _, b := range bufs {
 		if n < len(b) {
@@ -89,7 +89,7 @@ func left(bufs [][]byte, n int) (rest net.Buffers) {
 // pieceSize is how much a peer that is slow takes before that counts as progress.
 const pieceSize = 64 << 10
 
-// cut takes the first n octets of bufs.
+// cut takes the first n bytes of bufs.
 func cut(bufs net.Buffers, n int) (first, rest net.Buffers) {
 	for i, b := range bufs {
 		if len(b) > n {

@@ -295,7 +295,7 @@ func (s *Shard) writeAnswers(t *turn) {
 // later has a goroutine do what must not be done in a turn. mu is held.
 func (s *Shard) later(f func()) {
 	if s.closed {
-		return // who closes the links ends these
+		return // the goroutine that closes the links ends these
 	}
 	s.wg.Add(1)
 	go func() {

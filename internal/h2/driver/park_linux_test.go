@@ -174,7 +174,7 @@ func TestParkedAnswers(t *testing.T) {
 	}
 	_, _ = io.WriteString(one, "large")
 	ended := make(chan bool, 5)
-	for range 3 { // what is left of so many is more than may wait
+	for range 3 { // what is left of all is more than may wait
 		o := &lodger{}
 		o.came = o.serve(large)
 		more, _ := parkOne(t, s, time.Time{}, o)

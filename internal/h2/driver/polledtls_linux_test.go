@@ -90,7 +90,7 @@ func TestTLSIsReadByThePoller(t *testing.T) {
 						}
 					}
 				}
-				for s.polled() != clients || runtime.NumGoroutine() > before+clients/2 { // those of the connections end when the poller has them
+				for s.polled() != clients || runtime.NumGoroutine() > before+clients/2 { // goroutines of the connections end when the poller has them
 					runtime.Gosched()
 				}
 			})

@@ -321,7 +321,7 @@ func (p *poller) take(l *link, size int) int {
 	return size
 }
 
-// inATurn is how many bytes take heavyTurn if n of them took so long. Bytes of messages are passed on at some hundred a microsecond, but a call can be 25
+// inATurn is how many bytes take heavyTurn if n of them took that time. Bytes of messages are passed on at some hundred a microsecond, but a call can be 25
 // bytes and take 10 us, so that 64 KB of such calls held their shard for 20 ms.
 func inATurn(n int, took time.Duration) int {
 	return int(min(max(int64(n)*int64(heavyTurn)/max(int64(took), 1), leastSize), readSize))

@@ -72,7 +72,7 @@ func TestOneGoroutineReads(t *testing.T) {
 				if n := s.polled(); apart && n != 0 {
 					t.Errorf("%d are read by the poller", n)
 				}
-				for !apart && (s.polled() != clients+1 || runtime.NumGoroutine() > before+clients/2) { // those of the shard end when it has begun
+				for !apart && (s.polled() != clients+1 || runtime.NumGoroutine() > before+clients/2) { // goroutines of the shard end when it has begun
 					runtime.Gosched()
 				}
 				for _, c := range all {
@@ -133,7 +133,7 @@ func TestEndedConnectionsAreGarbage(t *testing.T) {
 	}
 }
 
-// Of new connections that have something to say only one stands in line for the forwarder at a time, and with a buffer: the poller, which
+// Of new connections that have something to say only one at a time waits for the forwarder, and with a buffer: the poller, which
 // reads all others, would wait for as many as there are.
 func TestNewConnectionsComeOneByOne(t *testing.T) {
 	const all = 20

@@ -17,7 +17,7 @@ type raw struct {
 
 	// What a write in hand needs, here so that it allocates nothing.
 	out     [][]byte
-	n       int // octets written
+	n       int // bytes written
 	writeFn func(fd uintptr) bool
 }
 

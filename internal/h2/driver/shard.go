@@ -61,7 +61,7 @@ type pulse struct {
 	awake   awake.Clock              // goes while Run does
 	turned  atomic.Int64             // Run had its last turn, by awake; 0: none
 	polling atomic.Int64             // the poller's turn in hand began, by awake; 0: none
-	counted atomic.Pointer[h2.Stats] // that TryStats returned last
+	counted atomic.Pointer[h2.Stats] // what TryStats returned last
 }
 
 // connections are those of a shard.
@@ -274,7 +274,7 @@ func (s *Shard) Forwarder() *h2.Forwarder { return s.f }
 // Later is h2.Forwarder.Later, for the router's methods.
 func (s *Shard) Later(t h2.Ticket, st *h2.Status) { s.f.Later(t, st) }
 
-// Expel is h2.Forwarder.Expel, likewise.
+// Expel is h2.Forwarder.Expel.
 func (s *Shard) Expel(t h2.Ticket, st *h2.Status) { s.f.Expel(t, st) }
 
 // Unhold is h2.Forwarder.Unhold, for the router's methods.

@@ -12,7 +12,7 @@ const stallLimit = time.Second
 
 // Stalled returns for how long the shard has not turned: one turn lasts, in the lock or
 // outside it, or the goroutine that takes turns is gone. 0 means less than a second, or
-// that the shard does not run. A shard at rest turns each 100 ms. Time in which the process
+// that the shard does not run. An idle shard turns each 100 ms. Time in which the process
 // did not run does not count. No lock is taken.
 func (s *Shard) Stalled() time.Duration {
 	now, still := s.awake.Now(), time.Duration(0)

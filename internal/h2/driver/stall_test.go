@@ -50,7 +50,7 @@ func TestStalledTurnIsSeen(t *testing.T) {
 	}
 }
 
-// A shard at rest turns.
+// An idle shard turns.
 func TestRestIsNoStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(h2.Default(), nil)

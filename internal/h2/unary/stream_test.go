@@ -92,11 +92,11 @@ func TestAStreamHasWhatAStreamOfGRPCHas(t *testing.T) {
 				break
 			}
 			if len(sizes) != len(tc.sizes) {
-				t.Fatalf("got messages of %v octets; want %v", sizes, tc.sizes)
+				t.Fatalf("got messages of %v bytes; want %v", sizes, tc.sizes)
 			}
 			for i, n := range tc.sizes {
 				if sizes[i] != n {
-					t.Errorf("got messages of %v octets; want %v", sizes, tc.sizes)
+					t.Errorf("got messages of %v bytes; want %v", sizes, tc.sizes)
 				}
 			}
 			if header, err := stream.Header(); err != nil || len(sizes) > 0 && len(header.Get("x-head")) != 1 {
@@ -139,7 +139,7 @@ func TestAStreamThatIsNotRead(t *testing.T) {
 			most := h2.Default().Window
 			await.True(t, "the stream waits for its reader", func() bool { return s.shard.Stats().Answers > 64<<10 })
 			if n := s.shard.Stats().Answers; n > most { // more only to end a message
-				t.Errorf("%d octets wait for a reader that takes nothing; want %d at most", n, most)
+				t.Errorf("%d bytes wait for a reader that takes nothing; want %d at most", n, most)
 			}
 			leave(cancel, stop)
 			select {

@@ -164,7 +164,7 @@ func (v *serving) Serve() { (*Call)(v).serve() }
 type Turn interface {
 	// Context ends when the node's answer is no longer waited for.
 	Context() *callctx.Context
-	// Here reports whether Resume does not wait, when all octets of an answer of a node are here, and that has ended well.
+	// Here reports whether Resume does not wait, when all bytes of an answer of a node are here, and that has ended well.
 	Here(answer []byte) bool
 	// Resume does the rest, and appends the encoded answer to b. The trailer alternates names and values.
 	Resume(b []byte) (answer []byte, trailer []string, err error)
@@ -334,7 +334,7 @@ func (v *Call) serve() {
 	v.port.shard.Together((*answering)(v))
 }
 
-// call runs the method. Most panics are caught further in, by who can say what may have run.
+// call runs the method. Most panics are caught further in, by code that can say what may have run.
 func (v *Call) call() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -435,7 +435,7 @@ type crew struct {
 	wg sync.WaitGroup
 	mu sync.Mutex // guards what follows
 
-	idle []chan Job // of those that wait, the last to be called first
+	idle []chan Job // of goroutines that wait, the last to be called first
 	over bool
 }
 

@@ -147,7 +147,7 @@ func TestWhatIsTaken(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s.on(func(_ context.Context, r *healthv1.HealthCheckRequest) (any, error) {
 				if r.Service != tc.service {
-					t.Errorf("got a service of %d octets; want %d", len(r.Service), len(tc.service))
+					t.Errorf("got a service of %d bytes; want %d", len(r.Service), len(tc.service))
 				}
 				return &healthv1.HealthCheckResponse{}, nil
 			})
@@ -308,7 +308,7 @@ func TestManyCallsServedHere(t *testing.T) {
 					t.Error(err)
 				}
 				if want := strings.Repeat(word, 1+len(word)*7); got.Service != want {
-					t.Errorf("got %d octets; want %d of %q", len(got.Service), len(want), word[:1])
+					t.Errorf("got %d bytes; want %d of %q", len(got.Service), len(want), word[:1])
 				}
 			}
 		})
@@ -382,7 +382,7 @@ func largeAnswers(t *testing.T, begun bool) {
 	for n := range calls {
 		i := <-headers // in the order of their turns
 		if waits := s.shard.Stats().Buffered; waits > engine.Buffered/2+size+64 {
-			t.Errorf("with %d answers begun %d octets wait for clients; want one answer beyond %d at most", n+1, waits, engine.Buffered/2)
+			t.Errorf("with %d answers begun %d bytes wait for clients; want one answer beyond %d at most", n+1, waits, engine.Buffered/2)
 		}
 		if n == 0 {
 			cancels[i]() // its place is free, too
@@ -390,7 +390,7 @@ func largeAnswers(t *testing.T, begun bool) {
 		}
 		var got healthv1.HealthCheckRequest
 		if err := streams[i].RecvMsg(&got); err != nil || len(got.Service) != size {
-			t.Errorf("answer %d: got %d octets, %v", i, len(got.Service), err)
+			t.Errorf("answer %d: got %d bytes, %v", i, len(got.Service), err)
 		}
 	}
 	if n := answered.Load(); n != calls {

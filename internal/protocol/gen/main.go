@@ -92,7 +92,7 @@ var (
 		query + "AttachSession": "true", coordination + "Session": "true", topic + "StreamRead": "true", topic + "StreamWrite": "true",
 		topic + "StreamDirectRead": "true",
 	}
-	// Those of topics and coordination are another thing: their clients connect anew.
+	// Those of topics and coordination are another thing: their clients connect again.
 	rows = said{query + "ExecuteQuery": "true", table + "StreamExecuteScanQuery": "true", table + "StreamReadTable": "true"}
 	// It retries for minutes on an overloaded shard.
 	waits = said{table + "BulkUpsert": "true"}
