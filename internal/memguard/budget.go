@@ -21,11 +21,15 @@ const patience = time.Second
 // looks is how many requests, and connections, are looked at to make room once, besides ten times as many requests that cannot make any.
 const looks = 250
 
-// Budget bounds what requests take in memory while they come, are decoded and are under way, in bytes. Past it, those that
-// have been coming for long are ended, the largest first; where there are none, the newest of the connection from which most are coming;
-// where none has more than the connection that asks, the asking request is refused. A group, which is an app, has half of it at most, and
-// the last eighth of both is for requests that hold up to 64 KiB.
-// It is safe for concurrent use; a nil one has no end.
+// Budget bounds, in bytes, the memory of requests while they arrive, are decoded and run. A request that exceeds it makes room
+// in this order:
+//
+//  1. the largest of the requests that have been arriving for patience is ended;
+//  2. else the newest request of the connection from which most are arriving;
+//  3. if no connection has more than its own, the request is refused.
+//
+// A group, which is an app, has half of it at most, and the last eighth of both is for requests that hold up to 64 KiB.
+// Budget is safe for concurrent use; a nil one has no bound.
 type Budget struct {
 	most    int64
 	held    atomic.Int64

@@ -47,11 +47,10 @@ func (p *Pool) Try(by Ask) (*Session, bool) {
 	return s, true
 }
 
-// Wait is Acquire for a caller that must not block. It returns a session if one
-// is free. If the session is nil and so is the error, w is in the queue, and its
-// function will be called once, with a grant or with ErrQueueFull, ErrClosed, a
-// *ShedError or a *DeniedError, unless Cancel takes it out. The function runs on the goroutine of the caller that
-// gives the session up; it must not block, and should leave work to another goroutine.
+// Wait is Acquire for a caller that must not block. It returns an idle session if there is one. If session and error are nil,
+// w is in the queue: its function is called once, with a grant or with ErrQueueFull, ErrClosed, a *ShedError or a
+// *DeniedError, unless Cancel takes w out before. The function runs on the goroutine that gives the session back. It must not
+// block; leave longer work to another goroutine.
 func (p *Pool) Wait(w *Waiter, by Ask) (Grant, error) {
 	if p.gate.Load() == 0 && !by.hopeless() {
 		if s := p.take(by.Near); s != nil {
@@ -109,9 +108,9 @@ func (p *Pool) take(near Place) *Session {
 	}
 }
 
-// again takes a session of a node whose load is no more than its part, for a caller
-// that had one there: calls that come together, after answers that came together, then
-// leave together. Once in table.turns uses it takes none, as with slots.
+// again takes an idle session of n, where the caller had its last one; nil: none that it may use. Calls that follow answers of
+// one batch then go out as one batch, too. Once in table.turns uses of a session it returns nil, so that the choice by load
+// gets its turn, as with slots.
 func (p *Pool) again(n *node) *Session {
 	s, ok := n.pop()
 	if !ok {
@@ -303,7 +302,7 @@ func grant(w *Waiter) Grant {
 	return g
 }
 
-// refusal returns why a caller in the queue gets no session.
+// refusal returns the error for a waiter that left the queue without a session.
 func (p *Pool) refusal(w *Waiter) error {
 	c := p.Config()
 	e := ShedError{Class: w.Class(), Waited: w.Waited(), Needs: w.Needs(), Left: w.Left(), Retry: retryAfter(w.Waited())}

@@ -45,7 +45,7 @@ type SessionStats struct {
 	Node     cluster.NodeID
 	Resource Resource
 	Leased   bool
-	Hold     *Hold  // nil: nobody, or nobody has noted it
+	Hold     *Hold  // nil: no caller has it, or none has noted it
 	Retired  string // why it must not be used again; "": it may
 	Expires  time.Time
 }
@@ -94,6 +94,6 @@ func (p *shelf) restOn(n *node, idle []bool) {
 	}
 }
 
-// Kill ends a session: it is closed at once if nobody has it, else at its release.
+// Kill ends a session: it is closed at once if it is idle, else at its release.
 // What its holder has under way is the holder's affair.
 func (p *Pool) Kill(s *Session, reason string) { p.retire(s, reason) }

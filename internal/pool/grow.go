@@ -32,8 +32,8 @@ func (c *Config) stallAfter() time.Duration { return c.CreateTimeout / 20 }
 const (
 	burstNodes = 4                     // times Config.CreateBurst: openings under way on all nodes
 	warmFirst  = 4                     // sessions of the minimum that are opened without a pause
-	warmWithin = time.Second           // about the time for the others, unless
-	warmPause  = 50 * time.Millisecond // is the mean pause between them already
+	warmWithin = time.Second           // about the time in which the rest of the minimum is opened
+	warmPause  = 50 * time.Millisecond // longest mean pause between two of these openings
 )
 
 // wantLocked is how many sessions should be opened, limits aside: for waiting

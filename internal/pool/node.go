@@ -180,10 +180,9 @@ func newTable(nodes []*node, words []*word) *table {
 	return t
 }
 
-// reckon sets the load above which a node's slots are passed over: its fair share
-// of the present load, by weight and by what its calls cost, and a margin. For those
-// who want to stay near it is that of the most load of late: where many calls end and begin
-// together the present load says little about that of the next moment.
+// reckon sets, for each node, the load above which slots with its sessions are passed over: its fair part of the present load,
+// by weight and by the cost of a call, plus a margin. For Ask.Near it takes the most load of late instead: where many calls
+// end and begin together, the present load says little about the next moment.
 func (t *table) reckon() {
 	for i := range t.spare {
 		t.spare[i].setMost(-1, -1)
@@ -228,7 +227,8 @@ func (n *node) settle() float64 {
 	return float64(high) / (1 << highDecay)
 }
 
-// meet reports whether a caller that wants to stay near the node may.
+// meet records the load that an Ask.Near finds on the node, its own call included, and reports whether the caller may have a
+// session there: the load is below nearly.
 func (n *node) meet() bool {
 	out := int32(n.out())
 	if high := (out + 1) << highDecay; high > n.high.Load() {

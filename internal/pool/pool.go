@@ -111,7 +111,7 @@ type growth struct {
 	lacks    atomic.Pointer[DeniedError] // the last one; needs no lock
 	begun    bool                        // some node was eligible once
 	warm     bool                        // the minimum was reached
-	warmAt   time.Time                   // next opening that nobody waits for
+	warmAt   time.Time                   // next opening for which no caller waits
 	evicted  []eviction                  // sessions of the minimum that are not opened again yet
 }
 

@@ -62,9 +62,9 @@ func (p *Pool) shelve(s *Session) {
 	p.lookAfter(s)
 }
 
-// lookAfter does for a session that was just laid down what others could not,
-// not having seen it there: they said what they want before they looked. By now
-// it may be anybody's.
+// lookAfter makes up for what others missed because they looked before s was put down: it serves the queue, and closes or
+// parks s and others of its node if they must not be used now. Callers and views announce themselves before they look, so one
+// side always sees the other. s may be in use again by now.
 func (p *Pool) lookAfter(s *Session) {
 	if p.gate.Load() != 0 {
 		p.serve()
@@ -216,7 +216,7 @@ func (p *state) reapLocked(n *node) {
 // for it back. It is the server's default.
 const serverIdle = 10 * time.Minute
 
-// eviction is a session of the minimum that its node asked back because nobody used it. It is not
+// eviction is a session of the minimum that its node asked back because it was not used. It is not
 // opened again ahead of need for a time, or the two would go on for ever.
 type eviction struct {
 	node  *node

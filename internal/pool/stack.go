@@ -2,16 +2,16 @@ package pool
 
 import "sync/atomic"
 
-// cell is the place of a live session in the pool's arena. Its number stands for
+// cell holds a live session in the pool's arena. Its number stands for
 // the session in the stacks, so that a stack's head fits a word. Several share a line of the cache:
-// whoever takes one off a stack needs the line from whoever laid it there anyway.
+// a goroutine that takes one off a stack needs the line from the one that laid it there anyway.
 type cell struct {
 	next    atomic.Uint32 // number+1 of the cell below; 0: bottom
-	session *Session      // changed under Pool.mu, while the number is in no place
+	session *Session      // changed under Pool.mu, while the number is in no slot or stack
 }
 
 // arena is the cells of a pool, by number. It grows by chunks that stay where they are:
-// whoever finds a number in a place reads its cell without a lock, for the chunk was
+// a goroutine that finds a number in a slot or stack reads its cell without a lock, for the chunk was
 // there before the number.
 type arena [chunks]*[chunkSize]cell
 
@@ -56,7 +56,7 @@ func (k *stack) pop(cells *arena) (uint16, bool) {
 		if top == 0 {
 			return 0, false
 		}
-		// The cell may be somebody else's by now; the head has another tag then.
+		// The cell may be another session's by now; the head has another tag then.
 		below := cells.at(uint16(top - 1)).next.Load()
 		if k.head.CompareAndSwap(h, (h+headTag-headCount)&^headTop|uint64(below)) {
 			return uint16(top - 1), true

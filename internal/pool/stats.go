@@ -27,7 +27,7 @@ type Stats struct {
 	Paced    int              // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
 	Moving   bool             // sessions are being moved towards an even spread
 	Waiting  [ClassSize]int   // callers in the queue by Class
-	Oldest   time.Duration    // wait of the caller that has waited longest; 0: none waits
+	Oldest   time.Duration    // wait of the oldest caller in the queue; 0: the queue is empty
 	Queued   uint64           // callers that came to the queue so far
 	TimedOut uint64           // callers whose context ended in the queue
 	Refused  uint64           // callers told ErrQueueFull

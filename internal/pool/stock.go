@@ -10,8 +10,8 @@ const fewNodes = 64
 
 // word has a bit for each of 64 nodes: set if there are idle sessions on the node's stack.
 //
-// Whoever lays a session on an empty stack sets the bit afterwards, before it looks at the gate.
-// Whoever takes the last one clears it and then looks at the stack again: a session that was laid
+// A goroutine that lays a session on an empty stack sets the bit afterwards, before it looks at the gate.
+// One that takes the last session clears it and then looks at the stack again: a session that was laid
 // there meanwhile sets it once more, and Run looks for callers who missed it in between. So a bit
 // may be set although the stack is empty, but is not clear for long although it is not.
 type word struct {
@@ -43,7 +43,7 @@ func (k *stock) number(n *node) {
 	}
 	w := k.words[n.number/64]
 	n.word.Store(w)
-	if n.idle.len() > 0 { // whoever lays one down from now on finds the word
+	if n.idle.len() > 0 { // a session that is laid down from now on finds the word
 		w.Or(n.bit())
 	}
 }
@@ -66,7 +66,7 @@ func (n *node) push(i uint16) {
 	}
 }
 
-// emptied is called by whoever has just taken the last session off the node's stack.
+// emptied is called after taking the last session off the node's stack.
 func (n *node) emptied() {
 	w := n.word.Load()
 	if w == nil {

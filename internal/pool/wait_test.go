@@ -248,7 +248,7 @@ func TestRefusalsTakeNoLock(t *testing.T) {
 	p.mu.Lock()
 	go func() {
 		for why := queue.None; why <= queue.Denied; why++ {
-			l, w := queue.New[handover](queue.Config{Limit: 1}), new(Waiter)
+			l, w := queue.New[handover](queue.Config{Size: 1}), new(Waiter)
 			l.Push(w, 1)
 			told <- p.refusal(l.Clear(why, 0))
 		}

@@ -9,11 +9,11 @@ import (
 // Ask is who wants a session, and what is known of the work.
 type Ask struct {
 	Class  Class
-	App    uint8         // a number for whoever asks; each has a queue of its own in the class
+	App    uint8         // a number for the app that asks; each has a queue of its own in the class
 	From   uint64        // a number for the connection that asks; in the queue connections take turns; 0: all that say nothing are one
 	Weight uint16        // of the app's queue next to the others in the class; 0 counts as 1
-	Needs  time.Duration // the work needs the session for about so long; 0: nobody knows
-	Left   time.Duration // until nobody wants its outcome any more; 0: unknown
+	Needs  time.Duration // about how long the work needs the session; 0: unknown
+	Left   time.Duration // time until the outcome is of no use any more; 0: unknown
 	Near   Place         // from where a session is preferred, for a caller that has had one there
 }
 
@@ -45,5 +45,5 @@ func NewWaiter(told func(Grant, error)) *Waiter {
 
 // queue returns the part of the configuration that is the queue's.
 func (c *Config) queue() queue.Config {
-	return queue.Config{Limit: c.Queue, Shares: c.Shares.byClass(), Deadline: c.Shed, Age: c.QueueAge, Target: c.QueueTarget}
+	return queue.Config{Size: c.Queue, Shares: c.Shares.byClass(), Deadline: c.Shed, Age: c.QueueAge, Target: c.QueueTarget}
 }

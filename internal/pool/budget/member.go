@@ -158,8 +158,8 @@ func (m *Member) Promise(to *Member) {
 	m.budget.yielded++
 }
 
-// Put gives back the permit of a session that is deleted. to is the pool to which the session was promised, if it was; the
-// permit goes to the pool that needs it most.
+// Put returns the permit of a session that is deleted. to is the pool to which the session was promised, if it was. The permit
+// goes to the pool that needs it most, which may be another one.
 func (m *Member) Put(to *Member) {
 	if m == nil {
 		return

@@ -80,7 +80,8 @@ func (l *Queue[T]) before(q *appQueue[T], from uint64) int {
 	return min(q.n, (q.waiting(from)/l.inTurn+1)*l.round(q))
 }
 
-// round is how many are served while each turn comes once, at most. Of many connections it is not looked at which pass their turns on.
+// round returns how many callers are served, at most, while each connection has its turn once. With more than passes
+// connections it does not check which of them pass their turns on.
 func (l *Queue[T]) round(q *appQueue[T]) int {
 	if q.conns > passes {
 		return q.round
@@ -97,8 +98,8 @@ func (l *Queue[T]) round(q *appQueue[T]) int {
 // part is the sessions of the whole pool divided by the connections that wait in a queue, and perTurn at least.
 func (l *Queue[T]) part(q *appQueue[T]) int { return max(l.inTurn, l.serves/max(1, q.conns)) }
 
-// pass goes on to the next connection that does not hold its part, among the few whose turns are next. If all of
-// these do, the last of them is served.
+// pass gives the turn to the next connection that holds less than its part of the sessions. It looks at the next passes
+// connections; if all hold their part, the last of these is served.
 func (l *Queue[T]) pass(q *appQueue[T]) {
 	part := l.part(q)
 	for left := min(q.conns, passes); left > 1 && q.current.has(part); left-- {
@@ -126,7 +127,7 @@ func (l *Queue[T]) connOf(from uint64) *Conn {
 	return h
 }
 
-// oldest is the waiter that joined first. A caller must wait.
+// oldest returns the waiter that joined first. The queue must not be empty.
 func (q *appQueue[T]) oldest() *Waiter[T] {
 	first := q.current.first
 	for t := q.current.next; t != q.current; t = t.next {

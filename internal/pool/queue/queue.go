@@ -95,7 +95,7 @@ const (
 //
 // Which app in the class: start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 96).
 // What an app is given costs it virtual time, what the work needs over the app's
-// weight, and whoever has used least of it goes first. An app that was away begins
+// weight, and the app that has used least of it goes first. An app that was away begins
 // where the one is that was served last: it has saved nothing and owes nothing but
 // what it just got. What an app does not use is everybody else's at once.
 //
@@ -128,16 +128,16 @@ type rules struct {
 
 // Config is how many may wait, and which callers are rejected.
 type Config struct {
-	Limit    int            // callers that wait at a time, all classes
+	Size     int            // callers that wait at a time, all classes
 	Shares   [ClassSize]int // percent of the sessions that a class gets at least while it waits
 	Deadline bool           // work that cannot be done in time is refused, and callers that would wait for long in an overload
-	Age      time.Duration  // nobody waits for longer; 0: no such limit
+	Age      time.Duration  // longest wait; 0: no limit
 	Target   time.Duration  // callers that waited for longer are refused while the queue stands; 0: off
 }
 
-// rhythm is how often somebody is served while others wait.
+// rhythm is how often a caller is served while others wait.
 type rhythm struct {
-	last time.Duration // when one was served; 0: nobody since somebody waits
+	last time.Duration // when a caller was last served; 0: none since callers wait
 	seen uint8         // how many times between two were seen, up to paceOf
 	pace time.Duration // their mean, an exponential one beyond paceOf
 }
@@ -161,7 +161,7 @@ func (r *rhythm) wait(n int) time.Duration {
 
 // losses are how many of the callers that came to wait in a queue got no session: they were
 // rejected, for whatever reason, or gave up. They last once many were lost in
-// intervals enough, and until nobody was in as many. What happens within one interval,
+// intervals enough, and until none was in as many. What happens within one interval,
 // or two that meet, is a burst.
 type losses struct {
 	since      time.Duration // the interval that is counted
@@ -191,7 +191,7 @@ func (l *losses) look(now, interval time.Duration) {
 }
 
 const (
-	// Standing is for how long somebody must have waited for the queue to be one that
+	// Standing is for how long a caller must have waited for the queue to be one that
 	// does not go away by itself: the interval of CoDel (RFC 8289).
 	Standing = 100 * time.Millisecond
 
@@ -202,7 +202,7 @@ const (
 	// sessions that are opened, not others who are done.
 	PaceLeast = 8
 
-	costUnknown = 1000       // microseconds: of work of which nobody knows what it needs
+	costUnknown = 1000       // microseconds: of work whose needs are unknown
 	costLeast   = 100        // a session changes hands, whatever it is for
 	costMost    = 10_000_000 // or one long call would keep an app away for as long
 
@@ -234,7 +234,7 @@ func (l *Queue[T]) Conns() map[uint64]*Conn { return l.connections }
 
 // Configure puts another configuration into force. Waiters keep their places.
 func (l *Queue[T]) Configure(c Config) {
-	l.size, l.shares = c.Limit, c.Shares
+	l.size, l.shares = c.Size, c.Shares
 	l.rules = rules{deadline: c.Deadline, age: c.Age, target: c.Target}
 }
 
@@ -256,8 +256,8 @@ func (l *Queue[T]) Arrive(w *Waiter[T], sessions int, needs, left time.Duration)
 	q := l.class[w.class].of(w.app)
 	vain, ahead := l.came(q, w, sessions)
 	if left > 0 && l.rules.deadline {
-		// In an overload all who join come to the edge of this: without something to spare
-		// half of them would be late by a little, each with a session used in vain.
+		// In an overload every caller that is let in waits almost as long as its deadline allows. Without 25 %
+		// to spare, half of them would finish a little too late, and each would have used a session for nothing.
 		wait := l.ahead(q, w.from)
 		if estimate := wait + needs; wait > 0 && estimate+estimate/4 > left {
 			q.losses.lost++
@@ -286,14 +286,15 @@ func (l *Queue[T]) came(q *appQueue[T], w *Waiter[T], sessions int) (vain bool, 
 	return l.rules.deadline && q.losses.last && w.class != Batch && round > 0 && ahead > round, ahead
 }
 
-// Push appends w to the queue of its app. If the queue is full, it takes the place
-// of another, which is returned and has left the queue, or push returns w.
+// Push appends w to the queue of its app. If the queue is full, it removes another waiter and returns it, or returns w itself.
+// The one to be removed is the youngest:
 //
-// A caller may take the place of the youngest of a lower class, and of any class
-// while its own has fewer places than its share of the queue; but never of a class
-// that has no more than its share. In its own class an app may take the place of
-// the youngest of the one that has most for its weight, if it has less. So may, in its
-// app, a connection: that of the one that has most. The youngest of an app is that of its connection with most waiters.
+//   - of a lower class, or of any class while w's class has less than its share of the queue; never of a class within
+//     its share;
+//   - else, in w's class, of the app with the most waiters for its weight, if w's app has fewer;
+//   - else, in w's app, of the connection with the most waiters.
+//
+// The youngest of an app is that of its connection with the most waiters.
 func (l *Queue[T]) Push(w *Waiter[T], weight uint16) (turned *Waiter[T]) {
 	r := &l.class[w.class]
 	q := r.of(w.app)
@@ -378,12 +379,11 @@ func (l *Queue[T]) yielding(to int, app uint8, from uint64) *Waiter[T] {
 	return nil
 }
 
-// forAll is a time of pop at which nobody is turned away.
+// forAll is a time of pop at which no caller is rejected.
 const forAll = time.Duration(-1)
 
-// Pop takes out the waiter to be served at a time on the pool's clock; nil: none.
-// Those on the way whom a session would not help any more leave too: gone has them,
-// linked by next.
+// Pop removes the waiter to be served now, a time on the pool's clock, and returns it; nil: none. Waiters in front of it that
+// a session can no longer help are removed, too, and returned as gone, linked by next.
 func (l *Queue[T]) Pop(now time.Duration) (w, gone *Waiter[T]) {
 	for earn := true; l.n > 0; earn = false {
 		class := l.choose(earn)
@@ -429,7 +429,7 @@ func (l *Queue[T]) Drain() (all []*Waiter[T]) {
 	return all
 }
 
-// choose returns the class to be served, which somebody must wait in.
+// choose returns the class to be served. A caller must wait.
 func (l *Queue[T]) choose(earn bool) int {
 	next := -1
 	for _, class := range order {
@@ -437,7 +437,7 @@ func (l *Queue[T]) choose(earn bool) int {
 		if l.class[c].n == 0 {
 			continue
 		}
-		if l.class[c].n == l.n { // nobody to compete with
+		if l.class[c].n == l.n { // no other class waits
 			return c
 		}
 		if earn {
@@ -470,7 +470,7 @@ func (l *Queue[T]) reject(w *Waiter[T], why Reason, now time.Duration) {
 	q := &l.class[w.class].queues[w.app]
 	q.moved = now
 	l.remove(w)
-	if why != Late && why != Denied { // in a burst its deadline may have passed long before it comes to the head: no new loss
+	if why != Late && why != Denied { // in a burst its deadline may have passed long before; a missing right is no loss
 		q.losses.lost++
 	}
 	w.why = why

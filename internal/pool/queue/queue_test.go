@@ -15,7 +15,7 @@ type (
 
 func testQueue(limit int) *line {
 	shares := [ClassSize]int{Interactive: 20, Normal: 10, Batch: 5}
-	l := New[struct{}](Config{Limit: limit, Shares: shares, Deadline: true, Age: time.Minute})
+	l := New[struct{}](Config{Size: limit, Shares: shares, Deadline: true, Age: time.Minute})
 	return &l
 }
 

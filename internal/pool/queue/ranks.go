@@ -8,7 +8,7 @@ import (
 type ranks[T any] struct {
 	n       int
 	weights int           // of the apps in order
-	now     uint64        // virtual time: when the one that was served last began
+	now     uint64        // virtual time: the start of the call that was served last
 	came    uint32        // apps that joined order so far
 	queues  []appQueue[T] // by app; grows to the highest that ever waited
 	order   []uint8       // the apps that wait, a heap: the next one is first
