@@ -67,12 +67,12 @@ func (l *Lane) Small() {
 // Door is the queue of one kind of work: first come, first served, after work that paused.
 type Door struct {
 	lane    *Lane
-	waiting list.List     // of *turn
+	waiting list.List     // of *waiter
 	used    time.Duration // at places, as far as it matters to the other doors
 }
 
-// turn is one that waits at a door.
-type turn struct {
+// waiter is a goroutine that waits at a door.
+type waiter struct {
 	at    *list.Element // nil: it has a place
 	begin chan slot     // with room for its place
 }
@@ -113,13 +113,13 @@ func (d *Door) Enter(ctx context.Context) (Place, error) {
 	return d.await(ctx, t)
 }
 
-func (d *Door) waitLocked(push func(any) *list.Element) *turn {
-	t := &turn{begin: make(chan slot, 1)}
+func (d *Door) waitLocked(push func(any) *list.Element) *waiter {
+	t := &waiter{begin: make(chan slot, 1)}
 	t.at = push(t)
 	return t
 }
 
-func (d *Door) await(ctx context.Context, t *turn) (Place, error) {
+func (d *Door) await(ctx context.Context, t *waiter) (Place, error) {
 	select {
 	case s := <-t.begin:
 		return Place{d, s, time.Now()}, nil
@@ -200,7 +200,7 @@ func (l *Lane) giveLocked(s slot) {
 		l.free = append(l.free, s)
 		return
 	}
-	t := next.waiting.Remove(next.waiting.Front()).(*turn)
+	t := next.waiting.Remove(next.waiting.Front()).(*waiter)
 	t.at, l.now = nil, next.used
 	t.begin <- s
 }
