@@ -12,7 +12,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// rowCost is what a row counts beside its octets: what is kept of it.
+// rowCost is what a row counts beside its bytes: what is kept of it.
 const rowCost = 64
 
 // maxSets is how many different sets of columns one batch has: each is a request
@@ -258,7 +258,7 @@ func (it *item) each(f func(i int32)) {
 
 // Fields of the messages that a request is made of, as tags of length-delimited fields.
 const (
-	tagItems   = 12<<3 | byte(protowire.BytesType) // Ydb.Value.items, in one octet
+	tagItems   = 12<<3 | byte(protowire.BytesType) // Ydb.Value.items, in one byte
 	tagTable   = 1<<3 | byte(protowire.BytesType)  // BulkUpsertRequest.table
 	tagRows    = 2<<3 | byte(protowire.BytesType)  // BulkUpsertRequest.rows
 	tagType    = 1<<3 | byte(protowire.BytesType)  // TypedValue.type
@@ -275,7 +275,7 @@ type encoder struct {
 	chains []int32  // their rows
 }
 
-// request makes the octets of a BulkUpsertRequest of items of one set of columns.
+// request makes the bytes of a BulkUpsertRequest of items of one set of columns.
 // bound is its last field. alloc gives the memory, of length 0 and at least the capacity that it is asked for.
 func (e *encoder) request(g *gather, l *layout, table string, bound []byte, items []item, alloc func(size int) []byte) []byte {
 	e.merged, e.ends = e.merged[:0], e.ends[:0]
@@ -293,7 +293,7 @@ func (e *encoder) request(g *gather, l *layout, table string, bound []byte, item
 		}
 		list += 1 + protowire.SizeBytes(size)
 	}
-	// Type{list_type: {item: Type{struct_type: {members}}}}; the tags of list_type (102) and struct_type (104) have two octets.
+	// Type{list_type: {item: Type{struct_type: {members}}}}; the tags of list_type (102) and struct_type (104) have two bytes.
 	members := 0
 	for _, place := range g.sets[items[0].set].places {
 		members += len(l.columns[place].member)

@@ -18,8 +18,8 @@
 //     not named as refused.
 //   - A row that the sink refuses takes no other row with it.
 //   - A stream holds at most one batch that is being gathered and Config.Window that
-//     are under way, each in one copy as it came and in one as it goes. Who adds
-//     rows faster than they are written waits.
+//     are under way, each in one copy as it came and in one as it goes. A caller
+//     that adds rows faster than they are written waits.
 //   - Every goroutine belongs to a stream, ends with it, and Close waits for all.
 package ingest
 

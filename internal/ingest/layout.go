@@ -24,7 +24,7 @@ type layout struct {
 	at       []int // the places in rows by those in columns; -1: gone
 	key      []int // the primary key, as places in columns
 	required []int // what a row must name besides
-	// loose says that equal keys cannot be told by their octets: then nothing is
+	// loose says that equal keys cannot be told by their bytes: then nothing is
 	// merged or sorted, and one batch follows the other.
 	loose bool
 }
@@ -37,7 +37,7 @@ type column struct {
 	gone   bool   // it is no more, or has another type
 }
 
-// ErrKey ends the streams of a table that was made anew with another key.
+// ErrKey ends the streams of a table that was made again with another key.
 var ErrKey = errors.New("ingest: the table has another primary key now; open a new stream")
 
 // newLayout reads a description of a table. old is the layout before, or nil.

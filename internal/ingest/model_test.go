@@ -92,7 +92,7 @@ func model(t *testing.T, seed uint64) {
 		case dice(40) == 0:
 			return 0, errors.New("the node is dead")
 		case dice(20) == 0:
-			return time.Duration(1+dice(8000)) * time.Millisecond, nil // those after the time of the request do not arrive
+			return time.Duration(1+dice(8000)) * time.Millisecond, nil // what is late beyond the time of the request does not arrive
 		}
 		return 0, nil
 	}

@@ -28,7 +28,7 @@ const describeEvery = time.Second
 // one reads its Progress; Stop may be called by any.
 type Stream struct {
 	engine  *Engine
-	ctx     context.Context // of the stream as a whole: of who opened it
+	ctx     context.Context // of the stream as a whole: that of the caller that opened it
 	options Options
 	opened  time.Time
 
@@ -49,13 +49,13 @@ type adding struct {
 	cells  yql.Cells
 	key    []byte
 	names  []string // of the rows of the message before
-	places []int    // the same as places in the layout's rows, of placed
+	places []int    // places in the layout's rows, of placed
 	placed *layout
 }
 
 // signals tell the goroutines of a stream that they may go on.
 type signals struct {
-	room chan struct{} // says that who adds rows may look again
+	room chan struct{} // wakes the goroutine that adds rows
 	wake chan struct{} // says that run may look again
 	news chan struct{} // says that Next may look again
 
@@ -144,7 +144,7 @@ func tooLong(limit int) error {
 	return &yql.Error{Msg: fmt.Sprintf("the row has more than %d bytes (ingest.max_row)", limit)}
 }
 
-// AddWire adds a row of the columns with these names: the octets of a sidecarv1.Row,
+// AddWire adds a row of the columns with these names: the bytes of a sidecarv1.Row,
 // with the values in their order.
 func (s *Stream) AddWire(names []string, row []byte) error {
 	if len(row) > s.engine.config.MaxRow {
@@ -461,7 +461,7 @@ func (s *Stream) turn(now time.Time) (wait time.Duration, landed bool) {
 	}
 }
 
-// cutLocked takes the gathered rows as a batch, but for those whose keys are
+// cutLocked takes the gathered rows as a batch, except those whose keys are
 // being written; nil if that is all of them.
 func (s *Stream) cutLocked(now time.Time) *batch {
 	g, held := s.gather, 0

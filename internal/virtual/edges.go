@@ -9,7 +9,7 @@ type state uint8
 const (
 	none    state = iota // no edge leads here
 	resting              // no call, no server session
-	calling              // a call, which borrows a server session or has none yet
+	calling              // a call, which uses a server session or has none yet
 	bound                // no call; the server session stays
 	using                // a call, on the server session that stays
 	leaving              // the session has ended, and its call has not: that sees to the server session

@@ -11,7 +11,7 @@ import (
 // that fits what SDKs take (above 0, below 2^31).
 const NodeID = 1<<31 - 7
 
-// ID is the part of a session's id that nobody can guess: random, but for the number of the
+// ID is the part of a session's id that nobody can guess: random, except the number of the
 // stripe that has the session.
 type ID [16]byte
 
@@ -46,11 +46,11 @@ func Parse(session []byte) (id ID, ok bool) {
 	return id, wrong == 0
 }
 
-// fromHex reads eight digits at a time, in one spelling only: four octets. wrong is 0 if they are digits.
+// fromHex reads eight digits at a time, in one spelling only: four bytes. wrong is 0 if they are digits.
 func fromHex(text uint64) (octets uint32, wrong uint64) {
 	const each = 0x0101010101010101
 	letters := text >> 6 & each            // 0x61 to 0x66; the others are 0x30 to 0x39
-	digits := text&(0x0f*each) + 9*letters // at most 24: none reaches the next octet
+	digits := text&(0x0f*each) + 9*letters // at most 24: none reaches the next byte
 	wrong = text&(0xf0*each) ^ (0x30*each + 0x30*letters)
 	wrong |= digits & (0xf0 * each)
 	wrong |= (digits+6*each)>>4&each ^ letters // ten and more, and no less, are letters

@@ -37,7 +37,7 @@ type IdentityPools struct {
 	config PoolsConfig
 
 	users   *cache.Cache[string] // by Credentials.Hash
-	refused *cache.Cache[error]  // the same: to whom the cluster said no just now
+	refused *cache.Cache[error]  // by ticket: the cluster said no just now
 
 	ctx  context.Context // ends with the server
 	runs sync.WaitGroup
@@ -67,14 +67,14 @@ type identityPools struct {
 	making  map[poolKey][]Waiter // of identities whose pools are being made, and the calls that wait for them
 	named   map[poolKey]int      // pools with an app, by identity, also of making
 	closing int                  // pools that are closed to make room, and have not ended
-	warned  bool                 // that there are more apps than may have a pool
+	warned  bool                 // the log says that there are more apps than may have a pool
 }
 
 // questions ask the cluster which user credentials belong to. IdentityPools.mu guards them.
 type questions struct {
 	asking  map[[sha256.Size]byte]*question
 	askers  map[Client]*askingConn // connections with questions
-	waiting []*askingConn          // those that wait for one of theirs to be asked, the longest first
+	waiting []*askingConn          // connections that wait for a question of theirs to be asked, the longest first
 	asks    int                    // questions under way
 	further int                    // questions behind the first of their connection
 }
@@ -363,10 +363,10 @@ type PoolState struct {
 	Opening    int    `json:"opening"`
 	Idle       int    `json:"idle"`
 	Leased     int    `json:"leased"`
-	Recovering int    `json:"recovering"` // of the leased ones, those whose call was given up: their nodes are asked whether they are at rest
+	Recovering int    `json:"recovering"` // of the leased ones, those whose call was given up: their nodes are asked whether they are idle
 	Recovered  uint64 `json:"recovered"`  // sessions used again after that, so far
 	Closing    int    `json:"closing"`
-	Waiting    int    `json:"waiting"` // calls in line
+	Waiting    int    `json:"waiting"` // calls in the queue
 	Limit      int    `json:"limit"`   // of sessions in use now; pool.max without pool.adaptive
 }
 

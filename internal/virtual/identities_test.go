@@ -264,7 +264,7 @@ func (n *named) WhoAmI(_ context.Context, _, ticket string) (string, Ydb.StatusI
 	return user, Ydb.StatusIds_SUCCESS
 }
 
-// What is known of one ticket is not said of another, although their hashes differ in one octet alone.
+// What is known of one ticket is not said of another, although their hashes differ in one byte alone.
 func TestAllOctetsOfATicketsHashCount(t *testing.T) {
 	for name, users := range map[string]map[string]string{
 		"named":     {"one": "Alice", "other": "Bob"},
@@ -354,7 +354,7 @@ func TestNewTicketsTakeTurns(t *testing.T) {
 			t.Errorf("asked about %q", got)
 		}
 		must("bob", "b1", ErrAsked)
-		for range 2 * maxAsks { // one answer to each that came before him
+		for range 2 * maxAsks { // one answer to each that came before bob
 			o.answers <- struct{}{}
 		}
 		if got := " " + o.latest() + " "; !strings.Contains(got, " b1 ") {
@@ -441,7 +441,7 @@ func TestANewPoolMissesNothing(t *testing.T) {
 	})
 }
 
-// Who says which nodes there are waits for no pool. A pool that is busy for long hears of the newest nodes alone, after those that it
+// The call that says which nodes there are waits for no pool. A pool that is busy for long hears of the newest nodes alone, after those that it
 // heard of before; one that panics keeps nothing from the others.
 func TestNobodyWaitsForPoolsThatHearOfNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

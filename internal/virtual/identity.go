@@ -30,7 +30,7 @@ type PoolConfig struct {
 	Ticket   func() string // of the moment, "" for none; nil: the sidecar's own credentials
 
 	// An identity may have several pools, which together get what one does.
-	Identity    string     // the same for all pools of an identity in a database and a service
+	Identity    string     // equal for all pools of an identity in a database and a service
 	Own         bool       // it is the sidecar's own, as of PoolsConfig.Own
 	Application string     // the app that its sessions are for; "": any without sessions of its own
 	Weight      func() int // of the pool, next to the others of the identity
@@ -62,7 +62,7 @@ type IdentityPool struct {
 	ticket atomic.Pointer[string] // what sessions are opened with: of whoever needed one last
 
 	gone atomic.Bool // its pool is closed, or about to be
-	left atomic.Bool // the same, because another one needed the room
+	left atomic.Bool // it was closed because another one needed the room
 	lent atomic.Bool // a session of it, since the last sweep; calls write it only if it is not set
 
 	sessions atomic.Int64 // of clients; changed when one is first used and when it ends
@@ -80,7 +80,7 @@ func (t *IdentityPool) is(other *IdentityPool) bool {
 	return t == other || t != nil && other != nil && t.name.identity() == other.name.identity()
 }
 
-// isUser is is, but for the service.
+// isUser reports whether both are pools of one user in one database, of any service.
 func (t *IdentityPool) isUser(other *IdentityPool) bool {
 	return t == other || other != nil && t.name.database == other.name.database && t.name.user == other.name.user
 }
@@ -99,7 +99,7 @@ type Credentials struct {
 	ConnSessions *ConnSessions     // of the connection, whatever ticket its calls come with; nil: its sessions are not counted
 
 	pools   [2]*IdentityPool // by service, the table service behind; nil: not looked for yet
-	unnamed [2]uint64        // the same: what IdentityPools.names said when its app got no pool of its own; 0: it has what it is to have
+	unnamed [2]uint64        // by service: what IdentityPools.names said when its app got no pool of its own; 0: it has what it is to have
 }
 
 // NewCredentials returns those of a ticket and database.

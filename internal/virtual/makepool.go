@@ -13,7 +13,7 @@ type poolKey struct {
 	database string
 	user     string // see identity
 	table    bool   // sessions of the table service, where they are not those of the query service
-	app      string // that the sessions bear the name of; "": none
+	app      string // the app whose name the sessions bear; "": none
 }
 
 // identity is the key of the identity's pool without an app.
@@ -124,7 +124,7 @@ func (ts *IdentityPools) roomLocked() bool {
 	return true
 }
 
-// makeRoomLocked closes the pool that has lent nothing for longest: where the cluster names no users, every ticket that a client
+// makeRoomLocked closes the pool whose sessions were unused for longest: where the cluster names no users, every ticket that a client
 // makes up is an identity, and those of others are to find room. Calls that have sessions of the pool keep them to
 // their end. False: as many such pools are being closed as there may be open.
 func (ts *IdentityPools) makeRoomLocked(most int) bool {

@@ -53,7 +53,7 @@ type Session struct {
 	// Guarded by its stripe's mu, as all that is not constant. What each call needs comes first:
 	// with many sessions it is not in the processor's cache.
 	identity  *IdentityPool // nil: nobody has asked yet whose it is
-	server    *pool.Session // that stays with it: state.holds
+	server    *pool.Session // the one that stays with it: state.holds
 	client    Client        // of the last call
 	state     state
 	always    bool       // its server session stays with it to the end: mode session
@@ -62,7 +62,7 @@ type Session struct {
 	closing   bool       // the node wants the server session closed
 	inTx      bool       // it is counted in Sessions.inTx
 	n         uint8      // of open
-	streams   uint8      // that there were, modulo 256
+	streams   uint8      // how many there were, modulo 256
 	near      pool.Place // of the last server session
 
 	prev   *Session // in the list of those that nobody attached to
@@ -70,12 +70,12 @@ type Session struct {
 	used   moment            // Stripe.now at its last use
 	since  moment            // when server began to stay with it
 	stream Stream            // nil: nobody attached to it
-	stem   Client            // that the stream came over
+	stem   Client            // the connection of the stream
 	open   *[maxOpen]uint64  // nil: none has been open yet
-	maker  [sha256.Size]byte // Credentials.Hash of who created it
+	maker  [sha256.Size]byte // Credentials.Hash of the caller that created it
 	conn   *ConnSessions     // over whose connection it was created. Constant
 	last   time.Duration     // since Sessions.began: when it was made; then when its last call ended with a transaction open, noted from EndUnused on
-	app    *apps.App         // whose name its server sessions bear; nil: none. Constant
+	app    *apps.App         // its server sessions bear the name of it; nil: none. Constant
 }
 
 // ID returns what the session is known by.
@@ -166,7 +166,7 @@ type Stripe struct {
 // rings are the heads of lists of sessions that nobody attached to, the longest unused first.
 type rings struct {
 	idle   Session
-	unused Session // of those on which there was no call yet
+	unused Session // sessions on which there was no call yet
 }
 
 func newRings() *rings {

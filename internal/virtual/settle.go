@@ -37,7 +37,7 @@ type ServerSession interface {
 
 // Use is what a call has of a session, from Enter to Settle.
 type Use struct {
-	Identity *IdentityPool // whose pool; nil: none is needed
+	Identity *IdentityPool // the owner of the pool; nil: none is needed
 	Session  *Session      // nil: the call names none, and has a server session for itself
 	Server   *pool.Session // the call goes out on it; nil: none yet
 	Request  Request

@@ -18,7 +18,7 @@ type State struct {
 	Expired  uint64 `json:"expired"`  // without a stream, and not used; and those that made room for new ones
 	Lost     uint64 `json:"lost"`     // transactions rolled back because their client or node went away, or did not use them during a stop
 	Borrowed uint64 `json:"borrowed"` // server sessions, by calls
-	Waited   uint64 `json:"waited"`   // of these, in line
+	Waited   uint64 `json:"waited"`   // calls that waited in the queue
 	Starved  uint64 `json:"starved"`  // calls told OVERLOADED because sessions of mode session keep all sessions of their pool
 	InDoubt  uint64 `json:"in_doubt"` // server sessions that nobody knew the state of after a call: deleted, or recovered (see pools)
 	Unnamed  uint64 `json:"unnamed"`  // callers whose app got no sessions of its own because there were too many: see apps.sessions

@@ -24,7 +24,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// An id says which stripe has its session, and ids that are equal but for that are two.
+// An id says which stripe has its session, and ids that differ in that alone are two.
 func TestStripesOfIDs(t *testing.T) {
 	vs := New(Config{Sessions: 10_000})
 	who := &Credentials{}

@@ -6,7 +6,7 @@ import (
 )
 
 // table finds sessions by their ids, by linear probing, at most half full. Ids are
-// random, and made here, so that their own octets do for a hash. It is beside the session, so
+// random, and made here, so that their own bytes do for a hash. It is beside the session, so
 // that neither other sessions are touched when one is looked for, nor any while the table grows.
 type table struct {
 	slots []slot // a power of two

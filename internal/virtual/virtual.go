@@ -198,7 +198,7 @@ func (vs *Sessions) See(id ID, who *Credentials, t *IdentityPool) (v *Session, s
 type Entered struct {
 	*Session
 	Identity *IdentityPool // of the session
-	Server   *pool.Session // that stays with the session; nil: none
+	Server   *pool.Session // the one that stays with the session; nil: none
 	Stale    Return        // a server session that did, and is needed no more: the node wants it closed
 }
 
@@ -431,7 +431,7 @@ type unused struct {
 	after time.Duration
 }
 
-// EndUnused has every transaction rolled back for which nothing is sent for so long from now on.
+// EndUnused has every transaction rolled back for which nothing is sent from now on for the time after.
 func (vs *Sessions) EndUnused(after time.Duration) {
 	vs.unused.Store(&unused{since: time.Since(vs.began), after: after})
 	select {

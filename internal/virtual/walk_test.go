@@ -65,7 +65,7 @@ func takeWalk(t *testing.T, bytes []byte) {
 type walk struct {
 	*testing.T
 	model
-	bytes    []byte // that say what happens
+	bytes    []byte // they say what happens
 	pool     *pool.Pool
 	vs       *Sessions
 	identity *IdentityPool
@@ -102,7 +102,7 @@ type seen struct {
 	number   int
 	stripe   int
 	always   bool
-	has      *pool.Session // that stays with it
+	has      *pool.Session // the server session that stays with it
 	open     []uint64
 	lost     bool
 	table    bool
@@ -348,11 +348,11 @@ func (w *walk) enter() {
 	}
 	v.client, v.owned = client, true
 	v.call = &Use{Identity: w.identity, Session: v.Session, Server: e.Server, Bound: e.Server != nil}
-	w.borrow(v)
+	w.checkOut(v)
 }
 
-// borrow takes a server session for a call that has none, if the pool has one.
-func (w *walk) borrow(v *seen) {
+// checkOut takes a server session for a call that has none, if the pool has one.
+func (w *walk) checkOut(v *seen) {
 	if v.call.Server != nil || w.below(8) == 0 {
 		return
 	}
@@ -424,7 +424,7 @@ func (w *walk) lose(v *seen) {
 	}
 	v.has, v.open, v.table, v.closing = nil, nil, false, false
 	if r.Give(); !want {
-		w.borrow(v)
+		w.checkOut(v)
 	}
 }
 

@@ -23,14 +23,14 @@ const (
 	kinds
 )
 
-// What comes of it.
+// What comes of a call.
 const (
 	fine       = iota
 	fineUnsaid // without tx_meta
 	notRun
 	aborted
 	refused  // by a status that keeps sessions
-	violated // the same, which has ended the transaction
+	violated // refused, which has ended the transaction
 	broken
 	failed // INTERNAL_ERROR
 	givenUp
@@ -72,7 +72,7 @@ func (w *walk) hear() {
 // alone has a call without a session.
 func (w *walk) alone() {
 	v := &seen{call: &Use{Identity: w.identity}}
-	w.borrow(v)
+	w.checkOut(v)
 	l, lease := v.call, v.call.Server
 	o, doubt := w.runs(l, 0, max(fine, w.below(2*outcomes)-outcomes), 0)
 	w.tell("a call without a session ends: %+v, %+v, closing %v", l.Request, o, l.Closing)

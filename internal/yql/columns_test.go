@@ -29,7 +29,7 @@ func octets(t testing.TB, row *Ydb.Value) []byte {
 	return b
 }
 
-// plain is a row as clients of the gRPC face read it.
+// plain is a row as clients of the gRPC API read it.
 func plain(t testing.TB, c *Columns, row []byte) (*sidecarv1.Row, error) {
 	t.Helper()
 	b, err := c.AppendRow([]byte{}, row)

@@ -2,7 +2,7 @@
 // the words of a statement, the parameters that it declares, the names of
 // types, and the forms in which values come and go.
 //
-// One type, three forms of a value: the wire's (Ydb.Value), the gRPC face's
+// One type, three forms of a value: the wire's (Ydb.Value), the gRPC API's
 // (sidecarv1.Value) and JSON. They agree: whatever one form can say of a value
 // of a type, the others say as well, and no way there and back loses anything.
 // docs/types.md is the contract, type by type.

@@ -144,10 +144,10 @@ type survey struct {
 	before     string // the word before those; "" if it was none that is known
 	quoted     string // the word of the name in quotes just before, which may be a function's; "" if it is none that is known
 	pragma     string // its name so far
-	named      bool   // that name is whole
+	named      bool   // name is whole
 	created    int    // how much of TABLE ... AS has come of this CREATE; -1: it makes a view
-	statements int    // that read or change something
-	others     int    // of those, what is not known to be of one transaction with the rest
+	statements int    // those that read or change something count
+	others     int    // statements that are not known to be of one transaction with the rest
 	pure       bool
 	parts      bool
 }

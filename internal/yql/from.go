@@ -8,7 +8,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// FromValue converts a value of the gRPC face to the wire's form of type t.
+// FromValue converts a value of the gRPC API to the wire's form of type t.
 //
 // Every number, date, Uuid and Decimal may come as text; integers of either
 // sign may become any type that they fit; dates and times take integers in

@@ -16,7 +16,7 @@ import (
 // an empty list EmptyList. Items that differ only in nulls make an Optional, and
 // integers among numbers are numbers. What is only ever null has no type.
 
-// Infer returns the type that the plain rule gives to a value of the gRPC face.
+// Infer returns the type that the plain rule gives to a value of the gRPC API.
 // A typed_value has its own type; a variant has none and is an error.
 func Infer(v *sidecarv1.Value) (*Ydb.Type, error) {
 	return complete(infer(v, 1))

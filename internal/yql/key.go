@@ -56,7 +56,7 @@ func ParseKey(s string, t *Ydb.Type) (*Ydb.Value, error) {
 	return fromText(id, s)
 }
 
-// shortInteger reads -?(0|[1-9][0-9]*), but for -0.
+// shortInteger reads -?(0|[1-9][0-9]*), except -0.
 func shortInteger(s string) bool {
 	digits, rest := cutDigits(strings.TrimPrefix(s, "-"))
 	return digits != "" && rest == "" && s != "-0" && (digits == "0" || digits[0] != '0')

@@ -6,7 +6,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// Param makes a parameter for the wire of a value of the gRPC face. declared is
+// Param makes a parameter for the wire of a value of the gRPC API. declared is
 // the type that the statement or the caller's types give it; nil leaves it to
 // the value's own type or to the plain rule.
 func Param(v *sidecarv1.Value, declared *Ydb.Type) (*Ydb.TypedValue, error) {

@@ -13,7 +13,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// Rows turns rows of either face into the octets of their values on the wire,
+// Rows turns rows of either API into the bytes of their values on the wire,
 // without the messages in between. It is immutable, and safe for concurrent
 // use. What it takes and what it refuses is as with ParamJSON and Param.
 type Rows struct {
@@ -67,7 +67,7 @@ func (rows *Rows) Find(name string) (int, bool) {
 // messages of values that nest take fifty times what they came as.
 const mostInCell = 1000
 
-// Cells is one row: the octets of a Ydb.Value for each column that it names. It
+// Cells is one row: the bytes of a Ydb.Value for each column that it names. It
 // is used again for the next row.
 type Cells struct {
 	Octets []byte
@@ -84,7 +84,7 @@ type Span struct{ Start, End int }
 // Set tells whether the row names the column.
 func (s Span) Set() bool { return s.End > s.Start }
 
-// Value returns the octets of a column.
+// Value returns the bytes of a column.
 func (c *Cells) Value(column int) []byte { return c.Octets[c.Spans[column].Start:c.Spans[column].End] }
 
 func (c *Cells) reset(columns int) {
@@ -169,7 +169,7 @@ func noColumn(name string) error {
 	return &Error{Msg: "the table has no column " + clip(name), NoColumn: true}
 }
 
-// Encoded reads a row of the gRPC face from the octets of a sidecarv1.Row.
+// Encoded reads a row of the gRPC API from the bytes of a sidecarv1.Row.
 func (rows *Rows) Encoded(places []int, row []byte, into *Cells) error {
 	into.reset(len(rows.cells))
 	n := 0
@@ -210,7 +210,7 @@ var (
 	valueMessage = (&sidecarv1.Value{}).ProtoReflect().Descriptor()
 )
 
-// appendCellEncoded is appendCell for the octets of a value: those that nearly all
+// appendCellEncoded is appendCell for the bytes of a value: those that nearly all
 // rows are made of are not taken apart.
 func appendCellEncoded(dst, value []byte, c *cellType) ([]byte, error) {
 	if out, ok := quickEncoded(dst, value, c); ok {
@@ -313,7 +313,7 @@ func (r *reader) plain() ([]byte, bool) {
 	return nil, false
 }
 
-// cell appends the octets of the next value.
+// cell appends the bytes of the next value.
 func (r *reader) cell(dst []byte, c *cellType) ([]byte, error) {
 	first := r.peek()
 	start := r.pos
@@ -437,7 +437,7 @@ func (c *cellType) appendInteger(dst []byte, neg bool, magnitude uint64) []byte 
 	}
 }
 
-// appendCell appends the octets of a value of the gRPC face.
+// appendCell appends the bytes of a value of the gRPC API.
 func appendCell(dst []byte, v *sidecarv1.Value, c *cellType) ([]byte, error) {
 	switch x := v.GetKind().(type) {
 	case *sidecarv1.Value_NullValue:
@@ -491,7 +491,7 @@ func (c *cellType) takesIntegers() bool {
 	return false
 }
 
-// The tags of Ydb.Value: number of the field and wire type, in one octet each.
+// The tags of Ydb.Value: number of the field and wire type, in one byte each.
 const (
 	tagBool   = 1<<3 | byte(protowire.VarintType)
 	tagInt32  = 2<<3 | byte(protowire.Fixed32Type)
@@ -559,9 +559,9 @@ func AppendValue(dst []byte, v *Ydb.Value) ([]byte, error) {
 	return out, nil
 }
 
-// AppendSortKey appends octets that sort as the values of a type do, given the octets
+// AppendSortKey appends bytes that sort as the values of a type do, given the bytes
 // of one value as Rows makes them: two values are the same if and only if their
-// octets are, and none is the beginning of another one's. ok is false for types
+// bytes are, and none is the beginning of another one's. ok is false for types
 // whose equal values have more than one form, and for those that cannot be keys.
 func AppendSortKey(dst, value []byte, t *Ydb.Type) (_ []byte, ok bool) {
 	if o := t.GetOptionalType(); o != nil {

@@ -104,7 +104,7 @@ func checkRowValue(t *testing.T, v *sidecarv1.Value, typ *Ydb.Type) {
 	}
 }
 
-// FuzzRowWire holds any octets to what the messages say of them.
+// FuzzRowWire holds any bytes to what the messages say of them.
 func FuzzRowWire(f *testing.F) {
 	types := []*Ydb.Type{yqltest.Primitive(Ydb.Type_UINT32), yqltest.Optional(yqltest.Primitive(Ydb.Type_UTF8)), yqltest.Optional(yqltest.Primitive(Ydb.Type_STRING))}
 	rows := NewRows([]string{"id", "a", "b"}, types)

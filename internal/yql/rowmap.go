@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Named reads a row of the gRPC face from the octets of a sidecarv1.BulkRow, whose columns are a map.
+// Named reads a row of the gRPC API from the bytes of a sidecarv1.BulkRow, whose columns are a map.
 // Of a column that stands twice the last value counts, as in every map of protobuf.
 func (rows *Rows) Named(row []byte, into *Cells) error {
 	into.reset(len(rows.cells))

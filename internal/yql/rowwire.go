@@ -13,15 +13,15 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// The rows of a result are taken as the octets of a Ydb.Value, as they came, and written
-// in either face's form without the messages in between. The cells that nearly all rows
-// are made of are written from their octets; the others, and whatever is wrong, the long
+// The rows of a result are taken as the bytes of a Ydb.Value, as they came, and written
+// in either API's form without the messages in between. The cells that nearly all rows
+// are made of are written from their bytes; the others, and whatever is wrong, the long
 // way: as a message, by AppendJSON or ToValue.
 
 // tagItem is the tag of Ydb.Value.items.
 const tagItem = 12<<3 | byte(protowire.BytesType)
 
-// nextItem takes the next item off the octets of a value; false: there is none.
+// nextItem takes the next item off the bytes of a value; false: there is none.
 func nextItem(row []byte) (item, rest []byte, ok bool, err error) {
 	for len(row) > 0 {
 		if row[0] == tagItem {
@@ -65,7 +65,7 @@ func (c *Columns) each(dst, row []byte, write func(dst, item []byte, i int) ([]b
 	return dst, nil
 }
 
-// AppendObject appends a row, given as the octets of its Ydb.Value, as
+// AppendObject appends a row, given as the bytes of its Ydb.Value, as
 // {"id":"1","name":"Ann"}. For columns of primitive types, Optional or not, and
 // Decimal it allocates only to make dst longer.
 func (c *Columns) AppendObject(dst, row []byte, o JSONOptions) ([]byte, error) {
@@ -102,7 +102,7 @@ func parseValue(octets []byte) (*Ydb.Value, error) {
 	return v, nil
 }
 
-// quickJSON writes a cell from its octets; false if only the long way can.
+// quickJSON writes a cell from its bytes; false if only the long way can.
 func quickJSON(dst, item []byte, c *cellType, o JSONOptions) ([]byte, bool) {
 	if len(item) < 2 {
 		return dst, false
@@ -191,7 +191,7 @@ func takeText(item []byte) ([]byte, bool) {
 func take128(item []byte) (low, high uint64, ok bool) {
 	const (
 		tagLow  = 15<<3 | byte(protowire.Fixed64Type)
-		tagHigh = (16<<3|uint16(protowire.Fixed64Type))&0x7f | 0x80 | 16<<3>>7<<8 // of two octets, the first one low
+		tagHigh = (16<<3|uint16(protowire.Fixed64Type))&0x7f | 0x80 | 16<<3>>7<<8 // of two bytes, the first one low
 		halves  = 1 + 8 + 2 + 8
 	)
 	isLow := func(b []byte) bool { return b[0] == tagLow }
@@ -221,8 +221,8 @@ const (
 	tagPlainBytes = 7<<3 | byte(protowire.BytesType)
 )
 
-// AppendRow appends a row, given as the octets of its Ydb.Value, as the octets of one
-// more element of the field rows of the messages of the gRPC face that have rows. For
+// AppendRow appends a row, given as the bytes of its Ydb.Value, as the bytes of one
+// more element of the field rows of the messages of the gRPC API that have rows. For
 // columns of primitive types, Optional or not, and Decimal it allocates only to make dst longer.
 func (c *Columns) AppendRow(dst, row []byte) ([]byte, error) {
 	start := len(dst)
@@ -270,7 +270,7 @@ func appendPlain(dst []byte, v *sidecarv1.Value) ([]byte, error) {
 	return dst, nil
 }
 
-// quickPlain writes a cell from its octets; false if only the long way can.
+// quickPlain writes a cell from its bytes; false if only the long way can.
 func quickPlain(dst, item []byte, c *cellType) ([]byte, bool) {
 	if len(item) < 2 {
 		return dst, false
@@ -335,7 +335,7 @@ func appendPlainBytes(dst []byte, kind byte, b []byte) []byte {
 }
 
 // appendPlainText writes a text that is made of something else; false: it is too long for
-// lengths of one octet, which no decimal, date or time is.
+// lengths of one byte, which no decimal, date or time is.
 func appendPlainText(dst []byte, write func([]byte) []byte) ([]byte, bool) {
 	start := len(dst)
 	dst = write(append(dst, tagValues, 0, tagPlainText, 0))

@@ -10,7 +10,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql/yqltest"
 )
 
-// checkCell compares what is written from the octets of a cell with what the long way writes.
+// checkCell compares what is written from the bytes of a cell with what the long way writes.
 func checkCell(t testing.TB, item []byte, typ *Ydb.Type) {
 	t.Helper()
 	c := newCell("c", typ)
@@ -43,7 +43,7 @@ func checkCell(t testing.TB, item []byte, typ *Ydb.Type) {
 
 func appendLength(dst, b []byte) []byte { return appendBytes(dst, b)[1:] }
 
-// Rows of random types are written from their octets as the long way writes them.
+// Rows of random types are written from their bytes as the long way writes them.
 func TestRowsFromOctetsAreAsFromMessages(t *testing.T) {
 	quick := 0
 	for seed := range uint64(20_000) {
@@ -67,7 +67,7 @@ func TestRowsFromOctetsAreAsFromMessages(t *testing.T) {
 	}
 }
 
-// A long row has a length of two octets or three, however long its octets were.
+// A long row has a length of two bytes or three, however long its bytes were.
 func TestLengthsOfRowsArePutRight(t *testing.T) {
 	for _, n := range []int{0, 1, 20, 60, 63, 100, 120, 125, 126, 127, 128, 4000, 16_382, 16_383, 16_384, 16_390, 100_000} {
 		for _, name := range []string{"Utf8", "Uint64"} {
@@ -75,7 +75,7 @@ func TestLengthsOfRowsArePutRight(t *testing.T) {
 			typ := mustType(t, name)
 			v := &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: string(make([]byte, n))}}
 			count := 1
-			if name == "Uint64" { // the octets of a row shrink
+			if name == "Uint64" { // the bytes of a row shrink
 				v, count = &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: 1}}, n
 			}
 			for range count {

@@ -8,7 +8,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// ToValue converts a value from the wire to the gRPC face's form. FromValue of
+// ToValue converts a value from the wire to the gRPC API's form. FromValue of
 // the result with the same type is the value again. A value that does not have
 // the form that its type has on the wire is an error.
 func ToValue(v *Ydb.Value, t *Ydb.Type) (*sidecarv1.Value, error) {

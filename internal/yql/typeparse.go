@@ -46,7 +46,7 @@ func MostTypes(text string) int {
 type typeParser struct {
 	lex   *Lexer
 	tok   Token
-	types int // that were named
+	types int // how many were named
 }
 
 // syntaxError is a fault at an offset of the text.

@@ -32,7 +32,7 @@ func Uses(text string) (uses map[string]*Use, single bool) {
 	return uses, single
 }
 
-// usesWithin is Uses with so many steps; left is how many of them it did not take,
+// usesWithin is Uses with a number of steps; left is how many of them it did not take,
 // below 0 if they were too few.
 func usesWithin(text string, steps int) (uses map[string]*Use, single bool, left int) {
 	lex := NewLexer(text)
@@ -66,7 +66,7 @@ type usage struct {
 	lex    *Lexer
 	tokens []Token
 	column map[int]string // of a parameter that is all of a column's value, by its token
-	steps  int            // that are left; below 0: there were too few
+	steps  int            // how many are left; below 0: there were too few
 }
 
 // step reports whether one more token may be looked at.

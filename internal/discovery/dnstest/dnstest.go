@@ -1,7 +1,7 @@
 // Package dnstest is a DNS server for tests, over UDP and TCP on loopback.
 //
 // It answers what it was told, and for everything else that there is no such name. An
-// answer that does not fit into 512 octets comes over UDP without records and with the
+// answer that does not fit into 512 bytes comes over UDP without records and with the
 // bit that has clients ask again over TCP.
 package dnstest
 
