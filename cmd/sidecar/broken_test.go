@@ -74,7 +74,7 @@ func TestOperateWithABrokenFile(t *testing.T) {
 				environ []string
 				flags   []string
 				warns   string
-				at      string // that the warning names
+				at      string // what the warning names
 			}{
 				{"admin", nil, []string{"-admin", s.ready["admin"].(string)}, broken.warns, s.ready["admin"].(string)},
 				{"environment", []string{"SIDECAR_ADMIN_SOCKET=" + socket, "SIDECAR_POOL_MAKS=1"}, nil, "SIDECAR_POOL_MAKS: not a setting", socket},

@@ -14,7 +14,7 @@ func TestDoctorWithoutACluster(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		args  []string
-		check string // that fails
+		check string // the one that fails
 		text  string // a part of what it says
 		do    string // a part of what to do
 	}{

@@ -173,7 +173,7 @@ func (op *operator) ask(ctx context.Context, method, path string, query url.Valu
 	return text, nil
 }
 
-// gone reports whether nobody listens there, or he who did is just ending.
+// gone reports whether err means that no process listens at the address, or that the one that did is just ending.
 func gone(err error) bool {
 	for _, sign := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, fs.ErrNotExist, io.EOF} {
 		if errors.Is(err, sign) {

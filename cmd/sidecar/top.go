@@ -323,7 +323,7 @@ func bar(used, idle, most int) string {
 	return "[" + strings.Repeat("#", u) + strings.Repeat(".", i) + strings.Repeat(" ", width-u-i) + "]"
 }
 
-// short cuts a text after so many letters.
+// short cuts a text after a number of letters.
 func short(text string, most int) string {
 	if letters := []rune(text); len(letters) > most {
 		return string(letters[:most-1]) + "…"

@@ -55,12 +55,12 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Call is one call that is over. What is empty is left out of its line.
+// Call is one call that is over. What is empty is left out.
 type Call struct {
 	Face     string // grpc, http, or ydb for forwarded calls
 	Method   string // package.Service/Method
 	Route    string // of HTTP, with its method: "POST /v1/query"
-	Status   string // that the caller was told: of gRPC, YDB or HTTP
+	Status   string // in the answer to the caller: of gRPC, YDB or HTTP
 	Reason   string // code of the failure; "": it went well
 	App      string
 	Class    string

@@ -90,7 +90,7 @@ func TestALine(t *testing.T) {
 	}
 }
 
-// A flood of failures costs so many lines a second, and one now and then, and at the
+// A flood of failures costs a bounded number of lines a second, and one now and then, and at the
 // end, that says how many are missing.
 func TestTheRateIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

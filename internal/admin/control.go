@@ -53,7 +53,7 @@ type Process interface {
 type Pool interface {
 	// Resize changes the most and the least sessions; negative: as it is.
 	Resize(most, least int) error
-	// Pause has callers wait in line, or lets them go on.
+	// Pause has callers wait in the queue, or lets them go on.
 	Pause(on bool) error
 	// State is what the answer to these shows.
 	State() any

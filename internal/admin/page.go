@@ -118,7 +118,7 @@ func (s *Server) pageState() http.Handler {
 
 // controlState is /state/control.
 type controlState struct {
-	Allowed bool   `json:"allowed"` // who asks may also act
+	Allowed bool   `json:"allowed"` // the reader of the page may also act
 	Why     string `json:"why,omitempty"`
 }
 

@@ -11,8 +11,8 @@ import (
 // How much is sampled while somebody asks for a profile of contention: so little that
 // the profile of the CPU beside it does not change.
 const (
-	mutexFraction = 10               // one of so many waits for a lock
-	blockRate     = time.Millisecond // one wait of a goroutine for each of so much waiting; longer ones all
+	mutexFraction = 10               // one in ten waits for a lock
+	blockRate     = time.Millisecond // one wait of a goroutine for each millisecond of waiting; longer ones all
 )
 
 // contention has the runtime sample waits while requests with seconds= are being answered, and only then.

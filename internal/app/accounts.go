@@ -25,7 +25,7 @@ type accounts struct {
 	config func() *Config // in force
 	births sync.Locker    // see reloader
 	budget *pool.Budget   // of the pools that it makes for callers
-	own    *pool.Budget   // of those with the sidecar's own credentials, and of the pool of the plain API; nil: there are none
+	own    *pool.Budget   // of the pools with the sidecar's own credentials, and of the pool of the plain API; nil: there are none
 	plain  *pool.Pool     // of the plain API
 	limits *adaptive.Limits
 	log    *slog.Logger

@@ -188,7 +188,7 @@ func missingRight(t *testing.T, set ...string) {
 	}
 }
 
-// The server answers TIMEOUT while the session still rolls back. The next caller is not lent it.
+// The server answers TIMEOUT while the session still rolls back. The next caller does not get it.
 func TestNoCallerGetsTheSessionOfATimeout(t *testing.T) {
 	c := newCluster(t)
 	s := start(t, c.Endpoint(), "pool.min=0", "pool.max=1")

@@ -28,7 +28,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// over asks the HTTP face of a Unix socket.
+// over asks the HTTP API of a Unix socket.
 func over(t *testing.T, path, name string) (int, string) {
 	t.Helper()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

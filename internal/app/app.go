@@ -112,7 +112,7 @@ type Lines = telemetry.Lines
 // NewLines returns Lines to w. Logs that go there are dropped while nobody reads w, and counted.
 func NewLines(w io.Writer) *Lines { return telemetry.NewLines(w) }
 
-// core is what sits below the faces.
+// core is what sits below the APIs.
 type core struct {
 	router    *routing.Router
 	judge     *pessimize.Judge
@@ -298,7 +298,7 @@ func (d deaf) Report(o cluster.Outcome) {
 	d.Judge.Report(o)
 }
 
-// newCore builds the parts below the faces and joins them as ARCHITECTURE.md
+// newCore builds the parts below the APIs and joins them as ARCHITECTURE.md
 // shows: who tells whom.
 func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logger) (k core, err error) {
 	prober := new(probing)

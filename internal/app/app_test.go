@@ -29,7 +29,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// The walking skeleton: a query over both faces, everything that operators can
+// The walking skeleton: a query over both APIs, everything that operators can
 // see of it, and an end that leaves nothing.
 func TestServesAndLeavesNothing(t *testing.T) {
 	c := newCluster(t)

@@ -14,7 +14,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// Calls that their callers give up cost no sessions: nodes say when those are at rest again.
+// Calls that their callers give up cost no sessions: nodes say when those are idle again.
 func TestCancelledCallsKeepTheirSessions(t *testing.T) {
 	c := clustertest.Start(t, nil)
 	s := start(t, c.Endpoint(), "wire.mode=transaction", "wire.auth=own", "pool.max=60", "pool.shed=off")

@@ -137,7 +137,7 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 		defer cancel()
 		return a.api.Drain(ctx)
 	})
-	// A client of gRPC at rest that does not react to GOAWAY, because it hangs, is
+	// An idle client of gRPC that does not react to GOAWAY, because it hangs, is
 	// closed by the server after 6 s: this is later, because that is no fault.
 	const forClients = closeServers + 2*time.Second
 	group.Phase("let clients go", 0, func(ctx context.Context) error {
@@ -185,7 +185,7 @@ func (a *App) beginEnd(cause error) {
 	}
 	p.setLocked(leaving, a.now().Drain.Delay)
 	a.notReady()
-	a.core.pool.Pause(false) // who waits is still served
+	a.core.pool.Pause(false) // callers that wait are still served
 	close(p.stopping)
 }
 

@@ -14,7 +14,7 @@ import (
 // leastBuffered is enough for some large messages, in bytes.
 const leastBuffered = 8 << 20
 
-// bufferedFor is how many bytes may wait in the calls of each of so many shards: an eighth of the memory limit in all, as far as
+// bufferedFor is how many bytes may wait in the calls of each shard: an eighth of the memory limit in all, as far as
 // h2.Default and leastBuffered allow. A memory of 0 is no limit.
 func bufferedFor(memory int64, shards int) int {
 	most := h2.Default().Buffered

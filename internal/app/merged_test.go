@@ -156,7 +156,7 @@ func testOneAddress(t *testing.T, source, mode string) {
 	}
 	had, want := map[string]bool{}, 6
 	if mode == "passthrough" {
-		want += len(sdks) // those are no sessions of the pool
+		want += len(sdks) // sessions of SDKs are none of the pool then
 	}
 	s.eventually("all sessions are there", func() bool {
 		clear(had)

@@ -319,7 +319,7 @@ func TestOperatorsReachTheSessionsOfApps(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 2)
-	late := s.sdk(t.Context(), "late") // whose pool is made meanwhile
+	late := s.sdk(t.Context(), "late") // its pool is made meanwhile
 	go func() { done <- shop.run("", "SELECT 1") }()
 	go func() { done <- late.run("", "SELECT 1") }()
 	waiting := func() (n int) {

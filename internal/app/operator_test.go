@@ -221,7 +221,7 @@ func TestStopEndsUnusedTransactionsOfSDKs(t *testing.T) {
 }
 
 // Clients that sit on open connections and say nothing are let go: over gRPC by
-// GOAWAY, so that they dial anew for the next call, over HTTP/1.1 by a close.
+// GOAWAY, so that they dial again for the next call, over HTTP/1.1 by a close.
 func TestIdleClientsAreLetGo(t *testing.T) { soonStopped(t, stopWithIdleClients) }
 
 func stopWithIdleClients(t *testing.T) (took time.Duration) {

@@ -83,7 +83,7 @@ func (a *asker) asksIn(way int) {
 	}
 }
 
-// A connection at rest has no goroutine, and goes on where it was when something comes, whole or in parts, again and again.
+// An idle connection has no goroutine, and goes on where it was when something comes, whole or in parts, again and again.
 func TestConnectionsAtRestAreParked(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Log("connections are parked on Linux alone")

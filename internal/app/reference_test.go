@@ -63,7 +63,7 @@ func spanNames(t *testing.T) map[string]bool {
 	return found
 }
 
-// spans explains them.
+// spans explains the names of spans and their attributes.
 var spans = map[string]string{
 	"db.collection.name":           "the table",
 	"db.operation.name":            "the call",

@@ -136,7 +136,7 @@ func (a *App) prepareLocked(done *Reloaded) (commit func() error, err error) {
 		r.file = mark // whatever comes of it: the same text gives the same
 	}
 	if mark.Empty() {
-		// Who writes a file often empties it first.
+		// A program that writes a file often empties it first.
 		return nil, fmt.Errorf("%s is empty, which would put every setting back to its default; if that is meant, leave a comment in it", r.origin.File)
 	}
 	c, settings, err := r.origin.Load()

@@ -280,7 +280,7 @@ func (s *servers) drainGRPC() (away <-chan struct{}) {
 	return s.away
 }
 
-// open reports whether a gRPC client has a call open: one at rest that hangs is cut
+// open reports whether a gRPC client has a call open: an idle one that hangs is cut
 // without loss.
 func (s *servers) open() bool {
 	return s.wire == nil || slices.ContainsFunc(s.wire.State().Connections, func(c wire.Connection) bool { return c.Peer == "client" && c.Streams > 0 })
@@ -304,7 +304,7 @@ func (s *servers) openTx() (n int) {
 	return n
 }
 
-// letGo closes the doors without hitting anybody: it waits until clients at rest
+// letGo closes the doors without hitting anybody: it waits until idle clients
 // have rested a while, takes the connections that wait to be accepted, stops
 // listening, closes those over which no request ever came, says GOAWAY, and waits
 // until the last answers are taken. When ctx ends it cuts.

@@ -19,7 +19,7 @@ func TestFindingsOfSlownessEnd(t *testing.T) {
 	type phase struct {
 		length  time.Duration
 		latency [3]time.Duration // of the calls of each node; 0: none
-		code    findings.Code    // that is found at its end; "": none
+		code    findings.Code    // what is found at its end; "": nothing
 	}
 	all := func(d time.Duration) [3]time.Duration { return [3]time.Duration{d, d, d} }
 	calm := phase{30 * time.Second, all(fast), ""}

@@ -18,7 +18,7 @@ func TestZones(t *testing.T) {
 		zone, local string
 		want        string // "": whichever is measured
 	}{
-		{zone: "local", want: "a"}, // that of node 1, which ydb.url names
+		{zone: "local", want: "a"}, // the zone of node 1, which ydb.url names
 		{zone: "local", local: "b", want: "b"},
 		{zone: "c", want: "c"},
 		{zone: "nearest"},

@@ -18,11 +18,11 @@ const (
 	BySessions
 	ByCalls
 	ByBytes
-	ByQueue    // the line is full
+	ByQueue    // the queue is full
 	ByDeadline // it could not be done in time
-	ByAge      // it was in the line for too long
-	ByDelay    // the same, while too many wait
-	ByTimeout  // its time was up in the line
+	ByAge      // it waited for pool.queue_age
+	ByDelay    // its wait was or would be too long, in a queue that did not empty
+	ByTimeout  // its time was up in the queue
 	ByOthers   // no session for another reason
 
 	reasons = int(ByOthers) + 1
@@ -113,7 +113,7 @@ func (a *App) Named() bool { return a.index >= firstOwn }
 // Index returns the number that stands for the app while it has a place.
 func (a *App) Index() uint8 { return a.index }
 
-// Weight returns its part of the line next to that of others.
+// Weight returns its part of the queue next to that of others.
 func (a *App) Weight() uint16 { return uint16(a.quotas.Load().weight) }
 
 // ResourcePool returns the resource pool of the app's statements; "": the server chooses.
@@ -187,7 +187,7 @@ func (s *Stripe) AdmitAll(class uint8, calls int) error {
 // Metered reports whether Leave wants to know how many bytes a call had.
 func (a *App) Metered() bool { return a.quotas.Load().bytes.perSecond > 0 }
 
-// Leave ends a call of so many bytes, of request and answer together.
+// Leave ends a call. bytes counts its request and answer together.
 func (s *Stripe) Leave(bytes int) {
 	if l := s.quotas.Load(); l.bytes.perSecond > 0 && bytes > 0 {
 		s.bytes.spend(l.bytes, s.registry.clock(), int64(bytes))

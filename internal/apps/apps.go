@@ -37,7 +37,7 @@ const (
 	firstOwn = 2
 )
 
-// Names of those.
+// Names of apps that stand for several.
 const (
 	Unnamed = "default"
 	Other   = "other"
@@ -174,10 +174,10 @@ func (r *Registry) HasTokens() bool { return len(r.proofs.Load().tokens) > 0 }
 
 // Caller is what is known of a caller.
 type Caller struct {
-	Name   string // that it gives itself; "": none
+	Name   string // what it calls itself; "": nothing
 	Token  string // its bearer token; "": none
 	Tokens bool   // it has two that differ
-	User   uint32 // that its program runs as, if
+	User   uint32 // the user that its program runs as, if
 	Local  bool   // it came over a Unix socket
 	Prove  bool   // once there are tokens nobody is served without proof
 	Strict bool   // a name that is not well formed is an error, and not another one of many
@@ -331,7 +331,7 @@ func (r *Registry) named(name string) *App {
 	return r.all[theRest]
 }
 
-// Weight returns the part of the line of the app of that name next to others.
+// Weight returns the part of the queue of the app of that name next to others.
 func (r *Registry) Weight(name string) int {
 	if name == "" {
 		name = Unnamed

@@ -10,7 +10,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
-// maxApps bounds Config.Max: a number of 8 bits stands for an app in the line.
+// maxApps bounds Config.Max: a number of 8 bits stands for an app in the queue.
 const maxApps = 250
 
 // Config is the section "apps".

@@ -12,7 +12,7 @@ const HeaderOrigin = "x-sidecar-connection"
 // Origin is where a call comes from.
 type Origin struct {
 	Connection uint64 // a number that no other one of this process has; 0: unknown
-	User       uint32 // that the client's program runs as, if Local
+	User       uint32 // the user that the client's program runs as, if Local
 	Local      bool   // the kernel has said who User is: the call came over a Unix socket
 }
 

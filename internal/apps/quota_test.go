@@ -57,7 +57,7 @@ func TestQuotasOfOpenCallsAndSessions(t *testing.T) {
 		}
 		refused(t, web.Ask(normal), BySessions, 3)
 		web.Got(normal, 0)
-		refused(t, web.Ask(normal), BySessions, 3) // those in use count as well
+		refused(t, web.Ask(normal), BySessions, 3) // sessions in use count as well
 		web.Done(normal)
 		web.Cancel(normal)
 		web.Lost(normal, ByQueue)

@@ -14,7 +14,7 @@ type State struct {
 	Lowered uint64       `json:"lowered,omitempty"`        // calls that asked for the class system and ran as interactive
 	Units   uint64       `json:"consumed_units,omitempty"` // request units that nodes reported so far, of both APIs
 	Limits  Limits       `json:"limits"`
-	Classes []ClassState `json:"classes"` // those in which it ever asked for a session
+	Classes []ClassState `json:"classes"` // the classes in which it ever asked for a session
 }
 
 // Limits are those of an app; 0: none.
@@ -32,12 +32,12 @@ type Limits struct {
 // ClassState is the part of a class.
 type ClassState struct {
 	Class   string            `json:"class"`
-	Waiting int64             `json:"waiting"`           // calls in line for a session
+	Waiting int64             `json:"waiting"`           // calls in the queue for a session
 	InUse   int64             `json:"in_use"`            // sessions
 	Share   float64           `json:"share"`             // of the class that is due to it while those use it that do now, 0 to 1
 	Served  uint64            `json:"served"`            // sessions so far
 	Refused map[string]uint64 `json:"refused,omitempty"` // calls by reason
-	WaitP50 float64           `json:"wait_p50_ms"`       // in line, of the last minute
+	WaitP50 float64           `json:"wait_p50_ms"`       // in the queue, of the last minute
 	WaitP99 float64           `json:"wait_p99_ms"`
 }
 

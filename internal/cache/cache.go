@@ -83,7 +83,7 @@ func (c *Cache[V]) Get(key string) (V, bool) {
 // Set stores a value for the time to live, in place of an older one.
 func (c *Cache[V]) Set(key string, value V) { c.SetSized(key, value, 0) }
 
-// SetSized does what Set does with a value of so many bytes. A value of more than a
+// SetSized does what Set does with a value of that size in bytes. A value of more than a
 // quarter of Config.Bytes is not kept: it would drive out too many others.
 func (c *Cache[V]) SetSized(key string, value V, size int) {
 	key = short(key)

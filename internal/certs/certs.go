@@ -125,7 +125,7 @@ type Keeper struct {
 	good     atomic.Int64 // readings since New
 	bad      atomic.Int64
 	read     marks // of the last reading, good or not; of Run alone
-	lastSeen marks // likewise
+	lastSeen marks // of the last look; of Run alone
 }
 
 // New reads files. name is that of their section of settings ("grpc"), for the log;
@@ -234,7 +234,8 @@ func (k *Keeper) Readings() (good, bad int64) {
 const every = time.Second
 
 // Run reads the files again when they have changed and then stayed the same for a
-// second, as who writes a certificate has yet to write its key, until ctx ends.
+// second, because a program that has written a certificate may still have to write
+// its key. It returns when ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	if k == nil || k.files == (Files{System: k.files.System}) {
 		return

@@ -321,7 +321,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 		"nonsense":                     func() { _ = os.WriteFile(cert, []byte("x"), 0o600) },
 		"an_authority_of_nothing":      func() { _ = os.WriteFile(serverCA, nil, 0o600) },
 		"a_large_file": func() {
-			copyFile(second.file, serverCA) // good but for its size
+			copyFile(second.file, serverCA) // good except for its size
 			if err := os.Truncate(serverCA, maxFile+1); err != nil {
 				t.Fatal(err)
 			}

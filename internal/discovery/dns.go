@@ -28,7 +28,7 @@ type DNS struct {
 	*identities
 	database   string
 	host, port string // port: "" for the name of SRV records
-	server     string // that is asked; "": those of the system
+	server     string // the one that is asked; "": those of the system
 	resolver   *net.Resolver
 	last       map[string][]netip.Addr // of the hosts of SRV records, for when one cannot be looked up
 }
@@ -97,8 +97,8 @@ func (d *DNS) lookup(ctx context.Context) ([]cluster.Node, error) {
 }
 
 // hosts looks up the hosts of SRV records, each once. A host that does not exist has
-// no address. One that cannot be looked up keeps those of before, lest it is taken to
-// have left; without those it has none, and is the error if all are like that.
+// no address. One that cannot be looked up keeps those of before, so that it is not
+// taken to have left; without those it has none, and is the error if all are like that.
 func (d *DNS) hosts(ctx context.Context, records []*net.SRV) (map[string][]netip.Addr, error) {
 	var mu sync.Mutex // guards errs and all
 	var errs []error

@@ -10,7 +10,7 @@ import (
 // When nodes that vanish from the answers are held instead of believed to be gone.
 const (
 	heldLeast = 3  // fewer nodes that vanish are an ordinary scale-in
-	heldPart  = 10 // so is one node in so many
+	heldPart  = 10 // so is one node in ten
 	graceRuns = 3  // intervals for which a node is held,
 	graceMin  = 10 * time.Second
 	maxHeld   = 2 * cluster.MaxNodes // bounds the nodes held at a time

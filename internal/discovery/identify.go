@@ -40,7 +40,7 @@ type identities struct {
 	mu     sync.Mutex // guards all below
 	known  map[string]*identity
 	asking int           // nodes being asked
-	heard  chan struct{} // closed, and made anew, when one was
+	heard  chan struct{} // closed, and replaced by a new one, when one was
 }
 
 // identity is one address.

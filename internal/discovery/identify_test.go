@@ -116,7 +116,7 @@ func TestANodeIsAskedForItsIDOnceForEachConnection(t *testing.T) {
 			t.Errorf("after a connection: asked %v, %d changes", h.asked, h.changes)
 		}
 
-		// It was started anew, as another node, and is slow to say so.
+		// It was started again, as another node, and is slow to say so.
 		h.set("a:1", 0)
 		i.Doubt("a:1")
 		synctest.Wait()

@@ -86,7 +86,7 @@ func (m *Meter) Add(c *Call) {
 type Reading struct {
 	Used, Idle, Creating int // sessions
 	Limit                int // of sessions
-	Waiting              int // in line for one
+	Waiting              int // in the queue for one
 	Transactions         int // open
 	Nodes                []NodeReading
 }

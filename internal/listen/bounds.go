@@ -83,7 +83,7 @@ const (
 )
 
 // secondsFor is how many connections of HTTP/2 one listener may have: net/http begins all their requests before any of them can be
-// refused, and half of the memory limit has room for so many.
+// refused, and half of the memory limit has room for them.
 func secondsFor(memory int64) int {
 	if memory <= 0 {
 		memory = memguard.Assumed

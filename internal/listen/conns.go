@@ -26,9 +26,9 @@ type Conns struct {
 	seconds map[*Conn]time.Time // connections of HTTP/2, and when they were taken in; guarded by mu
 	queue   chan struct{}       // capacity 1: whoever holds it looks for room, and further ones of HTTP/2 wait for it in their order
 	ended   time.Time           // when one of these made room whose requests were coming; guarded by mu
-	most    int                 // of these; 0: as many as come
+	most    int                 // of connections of HTTP/2; 0: as many as come
 	resting time.Duration       // after which one of these is let go that has no request; 0: never
-	leaving atomic.Int64        // of these that made room, and have a while to end
+	leaving atomic.Int64        // how many made room, and have a while to end
 	refused *atomic.Int64       // closed because there were as many, those that made room among them; nil: it is not counted
 
 	Parking *Parking // where those of HTTP/1.1 rest; nil: with their server. Set before the first comes
@@ -66,7 +66,7 @@ type Conn struct {
 	heard atomic.Bool // something came
 	idle  atomic.Bool // no request is under way, for http.Server
 	rest  atomic.Bool
-	mixed atomic.Bool // HTTP/2, which is never at rest: its state is on both sides
+	mixed atomic.Bool // HTTP/2, which never counts as idle: its state is on both sides
 	fixed bool        // set before the first Read: it speaks TLS and cannot move either
 	ahead bool        // a first byte of the next request came; only the server's reader touches it
 
@@ -99,7 +99,7 @@ type move struct {
 // parkedState is what a connection keeps while it is parked.
 type parkedState struct {
 	parked   atomic.Pointer[Parked] // where it is parked, or was; nil: nowhere
-	requests context.Context        // of those that are served while it is parked; nil: none was. Of the shard's turns
+	requests context.Context        // of the requests that are served while it is parked; nil: none was. Of the shard's turns
 	before   []byte                 // what was read while it was parked; of the server's reader
 	left     atomic.Bool            // another connection has the socket, which is parked
 }
@@ -285,7 +285,7 @@ func (s *Conns) All() []*Conn {
 	return all
 }
 
-// MoveTo makes every connection leave through move as soon as it is at rest, without
+// MoveTo makes every connection leave through move as soon as it is idle, without
 // its client noticing.
 func (s *Conns) MoveTo(move Mover) {
 	s.move.Store(&move)
@@ -318,7 +318,7 @@ func (s *Conns) Empty(done <-chan struct{}) {
 	}
 }
 
-// Read notes what comes, and at rest takes the chance to move instead.
+// Read notes what comes. On an idle connection it takes the chance to move instead.
 func (g *Conn) Read(b []byte) (int, error) {
 	for {
 		if g.rest.Load() && g.depart() {

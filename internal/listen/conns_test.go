@@ -380,7 +380,7 @@ func (o offered) Addr() net.Addr                        { return &net.TCPAddr{} 
 func (o offered) SetDeadline(time.Time) error           { return nil }
 func (o offered) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
 
-// Clients over TLS that read nothing do not hold up the end of their server, one after the other: neither those at rest nor
+// Clients over TLS that read nothing do not hold up the end of their server, one after the other: neither idle ones nor
 // those whose requests are cut.
 func TestTLSThatIsNotReadDoesNotHoldUpTheStop(t *testing.T) {
 	pair := certtest.Of(t).Pair()

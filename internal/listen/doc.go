@@ -5,7 +5,7 @@
 // operators, probes and xDS. Each Listener has a Door, which bounds how many
 // connections are open, and the Conns that came through it. Conns know which
 // connections have a request under way, bound what waits for the rest of its
-// headers, let connections of HTTP/2 make room, and move connections at rest to
+// headers, let connections of HTTP/2 make room, and move idle connections to
 // another process. Between requests a connection of HTTP/1.1 is parked
 // (Parking), and goes back to its server through a Channel. Clients and
 // Shutdown let clients go without hitting a request that is on its way. Health
@@ -22,5 +22,5 @@
 //
 // Goroutines: one for each connection that is about to be parked, or to go to
 // its server, for a moment; those that ServeUntil and Set.Finish start end
-// before these return; timers of connections of HTTP/2 at rest end with them.
+// before these return; timers of idle connections of HTTP/2 end with them.
 package listen

@@ -79,7 +79,7 @@ func (c *Clients) Leave() {
 	}
 }
 
-// Rest returns when every connection at rest has been so for quiet, or ctx ends.
+// Rest returns when every idle connection has been so for quiet, or ctx ends.
 func (c *Clients) Rest(ctx context.Context) {
 	c.mu.Lock()
 	last := c.rested

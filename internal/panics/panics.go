@@ -31,7 +31,7 @@ func (e *Error) Error() string { return fmt.Sprintf("panic in %s: %v", e.Place, 
 type Seen struct {
 	Count uint64
 	Place string    // of the last one
-	At    time.Time // likewise; zero: there was none
+	At    time.Time // of the last one; zero: there was none
 }
 
 var (

@@ -127,7 +127,7 @@ func (p *pair) run() error {
 	}{
 		{channelGRPC, s.ServeGRPC, on.GRPC, 0},
 		{channelGRPCSocket, s.ServeGRPC, on.GRPCSocket, 0},
-		// Between two requests a client may wait so long; for the server that it has
+		// Between two requests a client may wait for the idle timeout; for the server that it has
 		// come to, the next one is the first.
 		{channelHTTP, func(l net.Listener) error { return listen.ServeHTTP(s.HTTP, l, s.HTTPTLS) }, on.HTTP, idle},
 		{channelHTTPSocket, func(l net.Listener) error { return listen.ServeHTTP(s.HTTP, l, false) }, on.HTTPSocket, idle},

@@ -375,7 +375,7 @@ func (n *Restart) giveWay(life context.Context, stop context.CancelCauseFunc, li
 	_ = p.run() // it has said what failed
 }
 
-// HandClientsOver gives everything that is at rest to the process that has taken
+// HandClientsOver gives everything that is idle to the process that has taken
 // over, and goes on serving what is not until that comes to rest, or ctx ends.
 // What is left of that time is for transactions. Nothing is refused.
 func (n *Restart) HandClientsOver(ctx context.Context) {

@@ -260,7 +260,7 @@ func (l *Link) Offer(self Process, listeners []Listener, limit time.Duration) (P
 // would keep that process from reading what it is told now.
 func (l *Link) deafen() {
 	_ = l.conn.CloseRead()                  // fails only when closed
-	_ = l.conn.SetReadDeadline(time.Time{}) // the same
+	_ = l.conn.SetReadDeadline(time.Time{}) // it fails only on a closed connection
 	for {
 		_, files, err := l.receive()
 		if closeAll(files); err != nil {

@@ -23,7 +23,7 @@ type Lines struct {
 	spare   []byte        // room for the next ones
 	idle    chan struct{} // closed when nothing is left to write; nil: nothing is
 	lost    uint64        // lines that were dropped
-	untold  uint64        // of them, since tell was called
+	untold  uint64        // lines dropped since tell was called
 	tell    func(lost uint64)
 }
 

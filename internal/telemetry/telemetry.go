@@ -45,8 +45,8 @@ type Telemetry struct {
 	traces   trace.TracerProvider
 	figures  *figures
 	exported *sdktrace.TracerProvider // nil: spans are not exported
-	queue    *queue                   // likewise
-	tracer   *tracing.Tracer          // likewise
+	queue    *queue                   // nil: spans are not exported
+	tracer   *tracing.Tracer          // nil: spans are not exported
 	getenv   func(string) string
 }
 

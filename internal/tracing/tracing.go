@@ -173,7 +173,7 @@ func (t *Tracer) within(most int) bool {
 
 // Span is one span that has ended.
 type Span struct {
-	ID         trace.SpanID // that was told to others; the zero one: a new one
+	ID         trace.SpanID // the one that others know; zero: a new one
 	Name       string
 	Kind       trace.SpanKind
 	Start      time.Time

@@ -42,7 +42,7 @@ func statusOf(n *cluster.ViewNode) grade {
 type endpoint struct {
 	id     cluster.NodeID
 	zone   string
-	name   string // that its certificate is checked by
+	name   string // its certificate must have it
 	port   uint32
 	ips    []netip.Addr // the one to dial first; at most one of each family
 	status grade

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	lookupEvery   = 30 * time.Second // addresses of a name are looked up again after so long
+	lookupEvery   = 30 * time.Second // pause until the addresses of a name are looked up again
 	lookupRetry   = 2 * time.Second  // after a failure
 	lookupTimeout = 5 * time.Second
 	lookupsAtOnce = 8

@@ -58,10 +58,10 @@ type stream struct {
 type typeState struct {
 	names  int    // asked for by name; 0: all
 	sent   string // version
-	nonce  string // that goes with it
+	nonce  string // the one that goes with it
 	acked  string
 	nacked string // version that was refused last
-	reason string // of that
+	reason string // of the refusal
 }
 
 func (s *streams) init(p *Publisher) { s.p, s.all = p, map[streamKey]*stream{} }

@@ -112,7 +112,7 @@ type Finding struct {
 	Severity Severity  `json:"severity"`
 	Text     string    `json:"text"` // one sentence, with the figures
 	Do       string    `json:"do"`
-	Node     uint32    `json:"node,omitempty"` // that it is about
+	Node     uint32    `json:"node,omitempty"` // the node that it is about
 	App      string    `json:"app,omitempty"`
 	Trace    string    `json:"trace_id,omitempty"` // of the call that began it
 	Session  string    `json:"session,omitempty"`  // short hash

@@ -37,7 +37,7 @@ func slow(p *Picture, node int, latency time.Duration) {
 	p.Nodes[node].Latency, p.Nodes[node].Median = latency, latency
 }
 
-// hold has an app hold so many sessions in transactions.
+// hold has an app hold sessions in transactions.
 func hold(p *Picture, app string, sessions int, since time.Duration) {
 	for range sessions {
 		p.Holders = append(p.Holders, Holder{App: app, Node: 2, Held: since, Transaction: true})

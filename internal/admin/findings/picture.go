@@ -28,7 +28,7 @@ type Pool struct {
 	Max, Limit, Sessions, Busy, Idle, Creating int
 	Min                                        int
 	Waiting                                    int
-	Oldest                                     time.Duration // wait of the first in line
+	Oldest                                     time.Duration // wait of the first caller in the queue
 	Paused                                     bool
 
 	Served, TimedOut, Refused, Shed, Created, Failed uint64
@@ -51,7 +51,7 @@ type Node struct {
 
 	Unreachable, Banned, Leaving bool
 	Gone                         bool // it left discovery, and neither announced that nor was it drained
-	Unwell                       bool // who lists the nodes says that it is unhealthy
+	Unwell                       bool // discovery lists it as unhealthy
 	Missing                      bool // it vanished from discovery with many others, and is kept for now
 
 	Latency   time.Duration // decayed, of calls that did their work; 0: none did within health.latency_window
@@ -100,5 +100,5 @@ type App struct {
 type Panics struct {
 	Count uint64
 	Place string    // of the last one
-	At    time.Time // likewise; zero: there was none
+	At    time.Time // of the newest one; zero: there was none
 }

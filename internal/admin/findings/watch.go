@@ -161,7 +161,7 @@ func median(all []time.Duration) time.Duration {
 
 // What the rules go by.
 const (
-	slowTimes = 3                    // a node is slow at so many times the median of the others,
+	slowTimes = 3                    // a node is slow at three times the median of the others,
 	slowFloor = 5 * time.Millisecond // and so much more,
 	slowAdded = 2                    // while statements were added so often to what is measured
 	heldLeast = 2 * time.Second      // a transaction that is as old counts as held
