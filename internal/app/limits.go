@@ -47,8 +47,8 @@ const (
 	leastPools  = 16
 )
 
-// poolsFor is how many pools identities may have, each of which knows so many nodes: as a sixteenth of the memory limit has room for,
-// 0 if there is none. As many again may be closing.
+// poolsFor returns how many pools identities may have if each knows that many nodes: what fits into 1/16 of the memory limit, between
+// leastPools and virtual.MaxPools. A memory of 0 means no limit: MaxPools. As many pools again may be closing.
 func poolsFor(memory int64, nodes int) int {
 	if memory <= 0 {
 		return virtual.MaxPools

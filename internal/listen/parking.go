@@ -32,7 +32,8 @@ type Parking struct {
 // it comes back through Conn.Back.
 type Parked interface{ Stop() (read []byte, ok bool) }
 
-// parksAt is when a connection is to be parked that its server waits for until then, zero: for ever. False: it is not. g.mu is held.
+// parksAt returns when to park the connection; ok is false if it is not to be parked. until is when its server gives up
+// waiting for a request; zero: never. g.mu is held.
 func (g *Conn) parksAt(until time.Time) (at time.Time, ok bool) {
 	p := g.of.Parking
 	if p == nil || g.fixed || !g.heard.Load() || !g.idle.Load() || !g.rest.Load() {
