@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 
 func TestRunRefusesNonsense(t *testing.T) {
 	for _, args := range [][]string{{}, {"besiege"}, {"attack"}, {"overload", "-rounds", "-1"}, {"overhead", "-rounds", "-1"}, {"overhead", "-nonsense"}, {"pool-size", "-bin", "/nowhere"}} {
-		if err := Run(t.Context(), args); err == nil {
+		if err := run(t.Context(), args); err == nil {
 			t.Errorf("%q: got no error", args)
 		}
 	}
@@ -39,5 +39,17 @@ func TestEveryExperimentIsInTheList(t *testing.T) {
 		if e.Title == "" || e.Question == "" {
 			t.Errorf("%s does not say what it asks", e.Name)
 		}
+	}
+}
+
+// A child that an experiment starts is one that it has.
+func TestChildrenAreFound(t *testing.T) {
+	for _, child := range [][2]string{{"acquire", "pools"}, {"knee", "backend"}, {"sdks", "app"}, {"hostile", "attacker"}, {"peers", "backends"}, {"peers", "forward"}, {"xds", "publisher"}} {
+		if err := run(t.Context(), []string{lab.ChildCommand, child[0], child[1], "-nonsense"}); err == nil || strings.Contains(err.Error(), "has a child") {
+			t.Errorf("%v: got %v; want it to refuse its arguments", child, err)
+		}
+	}
+	if err := run(t.Context(), []string{lab.ChildCommand, "knee", "nobody"}); err == nil || !strings.Contains(err.Error(), "has a child") {
+		t.Errorf("got %v; want no such child", err)
 	}
 }

@@ -47,7 +47,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := Run(ctx, os.Args[1:]); err != nil {
+	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "loadtest:", err)
 		os.Exit(1)
 	}
@@ -78,7 +78,7 @@ var experiments = []lab.Experiment{
 	xds.Experiment(),
 }
 
-func Run(ctx context.Context, args []string) error {
+func run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		if args[0] == lab.ChildCommand {
 			return lab.RunChild(ctx, experiments, args[1:])

@@ -22,7 +22,7 @@ func TestPeersQuick(t *testing.T) {
 			t.Fatalf("build %s: %v\n%s", source, err, out)
 		}
 	}
-	if err := Run(t.Context(), []string{"peers", "-size", "smoke", "-duration", "100ms", "-only", "^(tls-unary100|stream500|unary100)-c16$",
+	if err := run(t.Context(), []string{"peers", "-size", "smoke", "-duration", "100ms", "-only", "^(tls-unary100|stream500|unary100)-c16$",
 		"-tools", "../.cache/peers", "-sidecar", forward + "," + sidecar + "," + dir + "/nothing", "-out", dir}); err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,8 @@ No delay is injected. The cluster is the development cluster; it, the sidecar an
 				o.Rounds, o.MaxRounds = 6, 6 // as many as a verdict needs: there are many cases
 			}
 		},
-		Run: func(ctx context.Context, l *lab.Lab) error { return run(ctx, l, cores) },
+		Run:      func(ctx context.Context, l *lab.Lab) error { return run(ctx, l, cores) },
+		Children: map[string]lab.Child{childName: serve},
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	vegeta "github.com/tsenart/vegeta/v12/lib"
+
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/traffic"
 )
@@ -276,7 +278,13 @@ func (a *affinityBench) variants(at cell) (all []lab.Variant) {
 			}})
 		}
 	}
-	return append(all, lab.Variant{Name: at.name + ", direct", Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+	return append(all, a.straight(at, rate))
+}
+
+// straight is calls to the owner of a session and to another node by turns, without a sidecar.
+func (a *affinityBench) straight(at cell, rate vegeta.Pacer) lab.Variant {
+	c := a.clusters[at.nodes]
+	return lab.Variant{Name: at.name + ", direct", Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
 		if err := c.distances(ctx, at); err != nil {
 			return lab.Result{}, err
 		}
@@ -300,7 +308,7 @@ func (a *affinityBench) variants(at cell) (all []lab.Variant) {
 		})
 		result.Figures = lab.Figures{callMean: t.mean(0, 1), hopTime: t.mean(1) - t.mean(0)}
 		return result, nil
-	}})
+	}}
 }
 
 // measure runs the cells and adds what came out of them, and below it every figure. It returns the former; nil if -only leaves it out.

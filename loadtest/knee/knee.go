@@ -110,22 +110,6 @@ const (
 // findKnee returns the greatest rate that holds, to within the tolerance (a share), the least that does not, and whether the majority
 // of more runs said so of both. The knee is 0 if not even first holds; over is 0 if most does.
 func findKnee(first, most int, tolerance float64, holds func(rate int) (bool, error)) (knee, over int, confirmed bool, err error) {
-	majority := func(rate int) (bool, error) {
-		yes := 0
-		for n := 1; n <= kneeConfirm; n++ {
-			ok, err := holds(rate)
-			if err != nil {
-				return false, err
-			}
-			if ok {
-				yes++
-			}
-			if yes > kneeConfirm/2 || n-yes > kneeConfirm/2 {
-				break
-			}
-		}
-		return yes > kneeConfirm/2, nil
-	}
 	scaled := func(rate int, by float64) int { return min(most, max(first, int(math.Round(float64(rate)*by)))) }
 	for rate := first; over == 0; rate = scaled(rate, kneeRise) {
 		ok, err := holds(rate)
@@ -156,7 +140,7 @@ func findKnee(first, most int, tolerance float64, holds func(rate int) (bool, er
 		}
 		ok := false
 		if knee > 0 {
-			if ok, err = majority(knee); err != nil {
+			if ok, err = majority(knee, holds); err != nil {
 				return 0, 0, false, err
 			}
 		}
@@ -167,7 +151,7 @@ func findKnee(first, most int, tolerance float64, holds func(rate int) (bool, er
 			}
 			continue
 		}
-		if ok, err = majority(over); err != nil {
+		if ok, err = majority(over, holds); err != nil {
 			return 0, 0, false, err
 		}
 		if !ok {
@@ -179,6 +163,24 @@ func findKnee(first, most int, tolerance float64, holds func(rate int) (bool, er
 		over = scaled(over, kneeRise)
 	}
 	return knee, over, false, nil
+}
+
+// majority reports whether a rate holds in the majority of kneeConfirm runs.
+func majority(rate int, holds func(rate int) (bool, error)) (bool, error) {
+	yes := 0
+	for n := 1; n <= kneeConfirm; n++ {
+		ok, err := holds(rate)
+		if err != nil {
+			return false, err
+		}
+		if ok {
+			yes++
+		}
+		if yes > kneeConfirm/2 || n-yes > kneeConfirm/2 {
+			break
+		}
+	}
+	return yes > kneeConfirm/2, nil
 }
 
 // kneeCase is one face and one kind of call, through one sidecar.

@@ -48,22 +48,17 @@ func TestOpenCountsFromTheInstantACallWasDue(t *testing.T) {
 }
 
 func TestOpenExactlySendsWhatIsDue(t *testing.T) {
-	var first, last time.Time
 	var calls atomic.Int64
 	got := OpenExactly(t.Context(), Rate(1000), 50*time.Millisecond, func(context.Context) error {
-		switch calls.Add(1) {
-		case 1:
-			first = time.Now()
-		case 50:
-			last = time.Now()
-		}
+		calls.Add(1)
 		return nil
 	})
-	if got.Calls != 50 || got.Failed != 0 || got.Closed || got.Offered != 1000 {
+	if got.Calls != 50 || calls.Load() != 50 || got.Failed != 0 || got.Closed || got.Offered != 1000 {
 		t.Errorf("got %+v; want 50 calls, 1000 a second", got)
 	}
-	if took := last.Sub(first); took < 40*time.Millisecond {
-		t.Errorf("49 calls a millisecond apart took %v", took)
+	// The last is due after 50 ms; a signal may end one of the waits early.
+	if got.Took < 45*time.Millisecond {
+		t.Errorf("50 calls a millisecond apart took %v", got.Took)
 	}
 }
 

@@ -81,16 +81,35 @@ func faceCases(ctx context.Context, l *lab.Lab) error {
 	l.Defer(func() { _ = sdk.Close(context.WithoutCancel(ctx)) }) // nothing is in flight
 	web := traffic.NewWebReader(side.HTTP)
 	l.Defer(web.Close)
-	ways := []struct {
-		name  string
-		under []*lab.Process
-		call  lab.Call
-	}{
+	ways := []way{
 		{"direct", nil, d.Read},
 		{"ydb-go-sdk", nil, overSDK(sdk)},
-		{"plain gRPC", []*lab.Process{side.Process}, lab.Call(traffic.OverSidecar(side.Client))},
+		{"plain gRPC", []*lab.Process{side.Process}, traffic.OverSidecar(side.Client)},
 		{"HTTP/JSON", []*lab.Process{side.Process}, web.Read},
 	}
+	if err := loadCases(ctx, l, ways); err != nil {
+		return err
+	}
+	if err := unixCase(ctx, l, side, socket, lab.Variant{Name: "direct", Run: func(ctx context.Context, span time.Duration) (lab.Result, error) {
+		return lab.Closed(ctx, 1, span, d.Read), nil
+	}}); err != nil {
+		return err
+	}
+	if err := allocations(ctx, l, side); err != nil {
+		return err
+	}
+	return poolShare(ctx, l, side)
+}
+
+// way is one way to read a row.
+type way struct {
+	name  string
+	under []*lab.Process
+	call  lab.Call
+}
+
+// loadCases compares the ways under a rate, and in closed loops.
+func loadCases(ctx context.Context, l *lab.Lab, ways []way) error {
 	rate := min(l.MaxRate, 500)
 	for _, load := range []struct {
 		name, title string
@@ -117,15 +136,7 @@ func faceCases(ctx context.Context, l *lab.Lab) error {
 			return err
 		}
 	}
-	if err := unixCase(ctx, l, side, socket, lab.Variant{Name: "direct", Run: func(ctx context.Context, span time.Duration) (lab.Result, error) {
-		return lab.Closed(ctx, 1, span, d.Read), nil
-	}}); err != nil {
-		return err
-	}
-	if err := allocations(ctx, l, side); err != nil {
-		return err
-	}
-	return poolShare(ctx, l, side)
+	return nil
 }
 
 // What the sidecar allocates on its heap for each call, as figures.
@@ -152,7 +163,7 @@ func allocations(ctx context.Context, l *lab.Lab, side *lab.Sidecar) error {
 	for _, way := range []struct {
 		name string
 		call lab.Call
-	}{{"SDK proxy", proxied.Read}, {"plain gRPC", lab.Call(traffic.OverSidecar(side.Client))}, {"HTTP/JSON", web.Read}} {
+	}{{"SDK proxy", proxied.Read}, {"plain gRPC", traffic.OverSidecar(side.Client)}, {"HTTP/JSON", web.Read}} {
 		c.Variants = append(c.Variants, allocating(side, way.name, 16, way.call))
 	}
 	_, err = l.Compare(ctx, c)
@@ -189,7 +200,7 @@ func unixCase(ctx context.Context, l *lab.Lab, side *lab.Sidecar, socket string,
 		}
 		l.Defer(proxied.Close)
 		plain := sidecarv1.NewSidecarClient(proxied.Conns[0])
-		for name, call := range map[string]lab.Call{"SDK proxy": proxied.Read, "plain gRPC": lab.Call(traffic.OverSidecar(plain))} {
+		for name, call := range map[string]lab.Call{"SDK proxy": proxied.Read, "plain gRPC": traffic.OverSidecar(plain)} {
 			c.Variants = append(c.Variants, lab.Variant{Name: name + way.name, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
 				return lab.Closed(ctx, 1, d, call), nil
 			}})
@@ -214,7 +225,7 @@ func poolShare(ctx context.Context, l *lab.Lab, side *lab.Sidecar) error {
 	span := lab.At(l, time.Second, 5*time.Second, 10*time.Second)
 	loaded, cancel := context.WithCancel(ctx)
 	done := make(chan lab.Result, 1)
-	go func() { done <- lab.Closed(loaded, 64, span+time.Minute, lab.Call(traffic.OverSidecar(side.Client))) }()
+	go func() { done <- lab.Closed(loaded, 64, span+time.Minute, traffic.OverSidecar(side.Client)) }()
 	p, data, err := lab.Profile(ctx, side.Admin, "profile", span)
 	cancel()
 	result := <-done // the calls that the end of the load broke off count as failed, and are not the sidecar's fault
@@ -285,7 +296,7 @@ func tracingCases(ctx context.Context, l *lab.Lab) error {
 			}
 		}
 		c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-			return lab.Closed(ctx, 64, d, lab.Call(traffic.OverSidecar(side.Client))), nil
+			return lab.Closed(ctx, 64, d, traffic.OverSidecar(side.Client)), nil
 		}})
 	}
 	_, err = l.Compare(ctx, c)

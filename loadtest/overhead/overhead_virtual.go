@@ -73,7 +73,7 @@ func besideCases(ctx context.Context, l *lab.Lab) error {
 			if err := traffic.Fill(ctx, side.Client); err != nil {
 				return err
 			}
-			read := lab.Call(traffic.OverSidecar(side.Client))
+			read := traffic.OverSidecar(side.Client)
 			c.Variants = append(c.Variants, lab.Variant{Name: mode, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
 				return lab.Closed(ctx, n, d, read), nil
 			}})

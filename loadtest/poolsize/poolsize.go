@@ -55,7 +55,7 @@ func measurePoolSizes(ctx context.Context, l *lab.Lab) error {
 				return err
 			}
 		}
-		read := lab.Call(traffic.OverSidecar(s.Client))
+		read := traffic.OverSidecar(s.Client)
 		v := lab.Variant{Name: strconv.Itoa(size), Under: []*lab.Process{s.Process}}
 		v.Run = func(ctx context.Context, d time.Duration) (lab.Result, error) {
 			return lab.Closed(ctx, poolSizeCallers, d, read), nil
@@ -83,27 +83,36 @@ func measurePoolSizes(ctx context.Context, l *lab.Lab) error {
 	if err != nil {
 		return err
 	}
-	for _, t := range []*lab.Table{full, steady} {
-		if t == nil {
-			continue
-		}
-		rate, wait := lab.Line{Name: "calls/s"}, lab.Line{Name: "p99, us"}
-		for _, row := range t.Rows {
-			size, err := strconv.Atoi(row.Variant)
-			if err != nil {
-				return err
-			}
-			rate.X, rate.Y = append(rate.X, float64(size)), append(rate.Y, row.Figures[lab.PerSecond].Median)
-			wait.X, wait.Y = append(wait.X, float64(size)), append(wait.Y, row.Figures[lab.P99].Median/1e3)
-		}
-		if t == full {
-			l.Report.Add(lab.Section{Picture: &lab.Picture{Title: "Calls a second by pool.max, " + t.Name, X: "pool.max", Y: "calls/s", LogX: true, Lines: []lab.Line{rate}}})
-		}
-		l.Report.Add(lab.Section{Picture: &lab.Picture{Title: "p99 by pool.max, " + t.Name, X: "pool.max", Y: "us", LogX: true, Lines: []lab.Line{wait}}})
+	if err := draw(l, full, true); err != nil {
+		return err
+	}
+	if err := draw(l, steady, false); err != nil {
+		return err
 	}
 	if full != nil && steady != nil {
 		l.Report.Add(lab.Section{Title: "Recommendation", Text: recommend(full, steady)})
 	}
+	return nil
+}
+
+// draw adds the pictures of a table by pool.max, of calls a second only if they differ. A table of nil was left out.
+func draw(l *lab.Lab, t *lab.Table, differ bool) error {
+	if t == nil {
+		return nil
+	}
+	rate, wait := lab.Line{Name: "calls/s"}, lab.Line{Name: "p99, us"}
+	for _, row := range t.Rows {
+		size, err := strconv.Atoi(row.Variant)
+		if err != nil {
+			return err
+		}
+		rate.X, rate.Y = append(rate.X, float64(size)), append(rate.Y, row.Figures[lab.PerSecond].Median)
+		wait.X, wait.Y = append(wait.X, float64(size)), append(wait.Y, row.Figures[lab.P99].Median/1e3)
+	}
+	if differ {
+		l.Report.Add(lab.Section{Picture: &lab.Picture{Title: "Calls a second by pool.max, " + t.Name, X: "pool.max", Y: "calls/s", LogX: true, Lines: []lab.Line{rate}}})
+	}
+	l.Report.Add(lab.Section{Picture: &lab.Picture{Title: "p99 by pool.max, " + t.Name, X: "pool.max", Y: "us", LogX: true, Lines: []lab.Line{wait}}})
 	return nil
 }
 

@@ -118,6 +118,12 @@ func (w readWorkload) measure(ctx context.Context, l *lab.Lab, name, unit string
 			}
 		}
 	}
+	draw(l, unit, order, rate, get)
+	return nil
+}
+
+// draw adds the pictures of all variants, in their order.
+func draw(l *lab.Lab, unit string, order []string, rate, get map[string]*lab.Line) {
 	for _, p := range []struct {
 		title, y string
 		lines    map[string]*lab.Line
@@ -130,7 +136,6 @@ func (w readWorkload) measure(ctx context.Context, l *lab.Lab, name, unit string
 			l.Report.Add(lab.Section{Picture: picture})
 		}
 	}
-	return nil
 }
 
 // readFace is one way to read, or to read ten times with one session.
@@ -162,57 +167,33 @@ func (w readWorkload) faces(ctx context.Context, l *lab.Lab, cluster *lab.Cluste
 			return readOn(ctx, p, reads, record, note)
 		}, nil
 	}
-	var nodes []*grpc.ClientConn
-	for _, node := range cluster.Nodes {
-		conn, err := l.Dial(node.Address)
-		if err != nil {
-			return nil, nil, err
-		}
-		nodes = append(nodes, conn)
+	nodes, err := dialAll(l, cluster)
+	if err != nil {
+		return nil, nil, err
 	}
 	direct, err := pooled(nodes...)
 	if err != nil {
 		return nil, nil, err
 	}
 	all = append(all, readFace{name: "direct", read: direct})
-	sessions := strconv.Itoa(max(2, n))
 	for i, program := range l.Sidecars {
 		sides := map[string]*lab.Sidecar{}
 		for _, mode := range []string{"transaction", "passthrough"} {
-			s, err := l.SidecarOf(ctx, program, cluster.Endpoint(), nil, "wire.mode="+mode, "wire.auth=own", "wire.max_server_sessions=10000",
-				"pool.max="+sessions, "pool.max_per_node="+sessions, "pool.min="+lab.At(l, "1", sessions, sessions), "startup.wait=1m")
+			s, err := warmSidecar(ctx, l, program, cluster.Endpoint(), mode, strconv.Itoa(max(2, n)))
 			if err != nil {
 				return nil, nil, err
 			}
-			if err := s.Warm(ctx); err != nil {
-				return nil, nil, err
-			}
-			closers = append(closers, func(context.Context) error { l.End(s.Process); return nil })
-			sides[mode] = s
+			sides[mode], closers = s, append(closers, func(context.Context) error { l.End(s.Process); return nil })
 		}
 		s := sides["transaction"]
 		transport := &http.Transport{MaxIdleConnsPerHost: max(2, n), DisableCompression: true}
 		client := &http.Client{Transport: transport, Timeout: 20 * time.Second}
 		closers = append(closers, func(context.Context) error { transport.CloseIdleConnections(); return nil })
-		plain := func(one func(ctx context.Context, r traffic.AppRecord) (time.Duration, error)) func(context.Context, int, func(get, data time.Duration)) error {
-			return func(ctx context.Context, reads int, note func(get, data time.Duration)) error {
-				for range reads {
-					r := record()
-					begun := time.Now()
-					get, err := one(ctx, r)
-					if err != nil {
-						return err
-					}
-					note(get, time.Since(begun)-get)
-				}
-				return nil
-			}
-		}
 		all = append(all,
-			readFace{l.Name("gRPC", i), s, []*lab.Process{s.Process}, plain(func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
+			readFace{l.Name("gRPC", i), s, []*lab.Process{s.Process}, plain(record, func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
 				return traffic.RecordsOverGRPC(ctx, s.Client, r)
 			})},
-			readFace{l.Name("HTTP", i), s, []*lab.Process{s.Process}, plain(func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
+			readFace{l.Name("HTTP", i), s, []*lab.Process{s.Process}, plain(record, func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
 				return traffic.RecordsOverHTTP(ctx, client, s.HTTP, r)
 			})})
 		for _, mode := range []string{"transaction", "passthrough"} {
@@ -226,6 +207,44 @@ func (w readWorkload) faces(ctx context.Context, l *lab.Lab, cluster *lab.Cluste
 		all[0].side = s
 	}
 	return all, end, nil
+}
+
+// dialAll connects to all nodes.
+func dialAll(l *lab.Lab, cluster *lab.Cluster) (nodes []*grpc.ClientConn, err error) {
+	for _, node := range cluster.Nodes {
+		conn, err := l.Dial(node.Address)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, conn)
+	}
+	return nodes, nil
+}
+
+// warmSidecar starts a sidecar with a mode of YDB's own protocol and as many sessions, which are open then.
+func warmSidecar(ctx context.Context, l *lab.Lab, program, endpoint, mode, sessions string) (*lab.Sidecar, error) {
+	s, err := l.SidecarOf(ctx, program, endpoint, nil, "wire.mode="+mode, "wire.auth=own", "wire.max_server_sessions=10000",
+		"pool.max="+sessions, "pool.max_per_node="+sessions, "pool.min="+lab.At(l, "1", sessions, sessions), "startup.wait=1m")
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Warm(ctx)
+}
+
+// plain reads so many records by the plain API, one after the other. What one returns is the time of getting a session.
+func plain(record func() traffic.AppRecord, one func(ctx context.Context, r traffic.AppRecord) (time.Duration, error)) func(context.Context, int, func(get, data time.Duration)) error {
+	return func(ctx context.Context, reads int, note func(get, data time.Duration)) error {
+		for range reads {
+			r := record()
+			begun := time.Now()
+			get, err := one(ctx, r)
+			if err != nil {
+				return err
+			}
+			note(get, time.Since(begun)-get)
+		}
+		return nil
+	}
 }
 
 // gotBefore stands for the time of getting a session that is there already.

@@ -78,7 +78,7 @@ func TestAppsOfSDKs(t *testing.T) {
 			if way.app[0] == "" {
 				continue
 			}
-			text, err := os.ReadFile(filepath.Join("..", way.app[1]))
+			text, err := os.ReadFile(filepath.Join("../..", way.app[1]))
 			if err != nil {
 				t.Fatal(err)
 			}

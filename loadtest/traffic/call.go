@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -33,9 +34,6 @@ const (
 	create = `CREATE TABLE IF NOT EXISTS bench (id Uint64, payload Utf8, PRIMARY KEY (id))`
 	Read   = `DECLARE $id AS Uint64; SELECT id, payload FROM bench WHERE id = $id`
 )
-
-// call makes one call and says what went wrong.
-type call func(ctx context.Context) error
 
 // RandomID returns the key of one of the rows that Fill makes.
 func RandomID() uint64 { return rand.Uint64N(Rows) }
@@ -60,7 +58,7 @@ func Fill(ctx context.Context, client sidecarv1.SidecarClient) error {
 }
 
 // OverSidecar reads a random row through the plain gRPC API.
-func OverSidecar(client sidecarv1.SidecarClient) call {
+func OverSidecar(client sidecarv1.SidecarClient) lab.Call {
 	return func(ctx context.Context) error {
 		answer, err := PlainAnswer(ctx, client, RandomID())
 		if err == nil && len(answer.Rows) != 1 {

@@ -28,9 +28,9 @@ import (
 // Face is one caller of a sidecar, over a connection of its own. Each of the
 // three kinds does the same on the same tables.
 type Face interface {
-	// query runs a statement and returns its rows as texts. Parameters are uint64 and string.
+	// Query runs a statement and returns its rows as texts. Parameters are uint64 and string.
 	Query(ctx context.Context, sql string, params map[string]any) ([][]string, error)
-	// stream runs a statement and hands on the number of rows of each part as it comes.
+	// Stream runs a statement and hands on the number of rows of each part as it comes.
 	Stream(ctx context.Context, sql string, part func(rows int)) error
 	Close()
 }

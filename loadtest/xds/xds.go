@@ -111,16 +111,21 @@ const (
 // mark begins the name of a node that a change was made to; its number follows.
 const mark = "mark-"
 
+func publishing(args []string) (nodes, rate int, duration time.Duration, err error) {
+	if len(args) != 3 {
+		return 0, 0, 0, fmt.Errorf("arguments %q; want nodes, a rate and a duration", args)
+	}
+	nodes, err = strconv.Atoi(args[0])
+	rate, rateErr := strconv.Atoi(args[1])
+	duration, durationErr := time.ParseDuration(args[2])
+	return nodes, rate, duration, errors.Join(err, rateErr, durationErr)
+}
+
 // publish publishes as many nodes as the first argument says; a change gives one of them another name. It begins
 // at SIGUSR1, goes on for the time that the third argument is, at the rate of the second, and prints when each change was made.
 func publish(ctx context.Context, args []string) error {
-	if len(args) != 3 {
-		return fmt.Errorf("arguments %q; want nodes, a rate and a duration", args)
-	}
-	count, err := strconv.Atoi(args[0])
-	rate, rateErr := strconv.Atoi(args[1])
-	duration, durationErr := time.ParseDuration(args[2])
-	if err := errors.Join(err, rateErr, durationErr); err != nil {
+	count, rate, duration, err := publishing(args)
+	if err != nil {
 		return err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
