@@ -248,7 +248,7 @@ func (f *Forwarder) resume(c *Call) {
 // False: there is no memory for them, or the call is over, and nothing has changed. The bytes count until
 // Unhold, also when the call is over.
 func (f *Forwarder) Hold(t Ticket, n int) bool {
-	if !f.holds(t) && !f.lends(t) || f.crowded(n) {
+	if !f.holds(t) && !f.isRewriters(t) || f.crowded(n) {
 		return false
 	}
 	c := t.call

@@ -329,7 +329,7 @@ func TestReplacedMessageOfCallThatEnds(t *testing.T) {
 // A message that others read while its call is parked stays as it is, whatever becomes of the call.
 func TestLentMessage(t *testing.T) {
 	for _, size := range []int{3000, 16 << 10, 30_000} { // their buffers are kept in different ways
-		for _, first := range []int{100, 16 << 10} { // of a message in one frame what is lent is a copy
+		for _, first := range []int{100, 16 << 10} { // of a message in one frame what is read by others is a copy
 			_, r, c, _ := start(t)
 			packed := strings.Repeat("p", size)
 			compressed := message(packed)

@@ -237,7 +237,7 @@ func (f *Forwarder) makeEdits(q *pieces, edits []Edit) (out pieces) {
 func (f *Forwarder) Rewritten(t Ticket, came int, message [][]byte, edits []Edit, st *Status) (more bool) {
 	defer f.resumeWaiting()
 	c := t.call
-	if !f.lends(t) {
+	if !f.isRewriters(t) {
 		return false
 	}
 	x := c.rewriting
@@ -286,8 +286,8 @@ func (x *rewriting) goOn(generation uint32) (more bool) {
 	return !x.lent && (x.behind.size > 0 || x.ended)
 }
 
-// lends reports whether a message of the call is the Rewriter's.
-func (f *Forwarder) lends(t Ticket) bool {
+// isRewriters reports whether a message of the call is the Rewriter's.
+func (f *Forwarder) isRewriters(t Ticket) bool {
 	c := t.call
 	return c != nil && c.f == f && c.generation == t.generation && c.rewriting != nil && c.rewriting.lent
 }

@@ -99,9 +99,9 @@ func TestTracingAllocatesNothingForCallsThatAreNotRecorded(t *testing.T) {
 	}
 }
 
-// TestLendingAllocatesNothing is the steady path of virtual sessions.
-func TestLendingAllocatesNothing(t *testing.T) {
-	once := lending(t)(0)
+// TestCheckOutAllocatesNothing is the steady path of virtual sessions.
+func TestCheckOutAllocatesNothing(t *testing.T) {
+	once := checkingOut(t)(0)
 	once()
 	if n := testing.AllocsPerRun(1000, once); n != 0 {
 		t.Errorf("%v allocations; want none", n)
@@ -109,8 +109,8 @@ func TestLendingAllocatesNothing(t *testing.T) {
 }
 
 // What a virtual session adds to a statement, beside the scans of what passes: see BenchmarkScan.
-func BenchmarkLend(b *testing.B) {
-	once := lending(b)(0)
+func BenchmarkCheckOut(b *testing.B) {
+	once := checkingOut(b)(0)
 	b.ReportAllocs()
 	for b.Loop() {
 		once()
@@ -118,8 +118,8 @@ func BenchmarkLend(b *testing.B) {
 }
 
 // The same in as many shards as there are processors.
-func BenchmarkLendInShards(b *testing.B) {
-	shard, next := lending(b), atomic.Uint32{}
+func BenchmarkCheckOutInShards(b *testing.B) {
+	shard, next := checkingOut(b), atomic.Uint32{}
 	b.RunParallel(func(pb *testing.PB) {
 		for once := shard(int(next.Add(1)) % 16); pb.Next(); {
 			once()
@@ -142,10 +142,10 @@ func openSessions(b testing.TB, p *pool.Pool) {
 	}
 }
 
-// lending returns what makes shards, each of which runs statements of one client on one session.
+// checkingOut returns what makes shards, each of which runs statements of one client on one session.
 //
 // Long: all that it sets up is used by the step that is measured.
-func lending(b testing.TB) (shard func(int) (once func())) {
+func checkingOut(b testing.TB) (shard func(int) (once func())) {
 	back := &backend{sessions: map[string]*server{}}
 	p := pool.New(pool.Default(), back, nil)
 	router := routing.New(routing.Default())
@@ -190,7 +190,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 			if !ok {
 				b.Error("not a virtual session")
 			}
-			l := k.lend()
+			l := k.startUse()
 			e, refused := vs.Enter(id, &who.Credentials, own, nil, f.seen.HasTx, client)
 			if refused != nil {
 				b.Error(refused)
@@ -208,7 +208,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 			s := signsOf(method, o)
 			k.correct(&s)
 			about(&s, method)
-			f.repay(k, o, ydbstatus.Judge(s))
+			f.checkIn(k, o, ydbstatus.Judge(s))
 		}
 	}
 }

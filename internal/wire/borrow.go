@@ -15,8 +15,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// borrow sends a call to the owner of its server session, once it has one.
-func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *use, r *request, query preparedAt) (*h2.Conn, error) {
+// checkOut sends a call to the home node of its server session, once it has one.
+func (f *frames) checkOut(c *h2.Call, k *call, who *caller, l *use, r *request, query preparedAt) (*h2.Conn, error) {
 	for try := 1; ; try++ {
 		if l.Server == nil {
 			if err := f.acquire(c, k, who, l); err != nil {
@@ -114,7 +114,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *use) error {
 	k.errand().Complete(&by)
 	l.Identity.OpensWith(&who.Ticket)
 	w := f.newWaiting(l, who, k.app, c.Ticket())
-	k.asked, l.place, l.waited = false, w, true
+	k.asked, l.inQueue, l.waited = false, w, true
 	g, err := p.Wait(w.waiter, by)
 	if err == nil && g.Session == nil {
 		f.stripe.Waited()
@@ -124,7 +124,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *use) error {
 		}
 		return h2.ErrPark
 	}
-	l.place, l.Server = nil, g.Session
+	l.inQueue, l.Server = nil, g.Session
 	f.freeWaiting(w)
 	if answered(k.app, g, err); err != nil {
 		return k.refuse(refusalOf(l.Identity.Refusal(err), 0))
@@ -134,21 +134,21 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *use) error {
 
 // Late implements h2.Latecomer.
 func (f *frames) Late(c *h2.Call) error {
-	if k, ok := c.Data.(*call); ok && k.uses && k.place != nil {
+	if k, ok := c.Data.(*call); ok && k.uses && k.inQueue != nil {
 		return k.refuse(refusalOf(errWaited, 0))
 	}
 	return &h2.Status{Code: int(codes.DeadlineExceeded), Message: "the call's time is up"}
 }
 
-// repay is Done for a call of a client that uses a session.
-func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
+// checkIn is Done for a call of a client that uses a session.
+func (f *frames) checkIn(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
 	l := &k.use
 	if k.app != nil {
 		k.remember(o)
 	}
 	k.uses = false
 	if l.waited {
-		f.leaveLine(k)
+		f.leaveQueue(k)
 	}
 	switch v := l.Session; {
 	case l.attach:
@@ -171,12 +171,12 @@ func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
 }
 
 // leaveQueue takes the call out of the pool's queue, if it waits there.
-func (f *frames) leaveLine(k *call) {
-	w := k.place
+func (f *frames) leaveQueue(k *call) {
+	w := k.inQueue
 	if w == nil {
 		return
 	}
-	k.place, w.use = nil, nil
+	k.inQueue, w.use = nil, nil
 	if !w.identity.Pool.Cancel(w.waiter) {
 		return // it is told now
 	}

@@ -176,7 +176,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		return f.serveHere(c, k)
 	}
 	if f.server.sessions != nil {
-		return f.lend(c, k)
+		return f.routeVirtual(c, k)
 	}
 	who, refused := f.speakerOf(c)
 	if refused != nil {
@@ -402,7 +402,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 		}
 	}
 	if k.uses {
-		f.repay(k, o, verdict)
+		f.checkIn(k, o, verdict)
 	}
 	f.forget(k, o)
 	whole = true
@@ -455,7 +455,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 func (f *frames) abandon(k *call, o *h2.Outcome) {
 	for _, step := range [...]func(){
 		func() { f.server.deps.Back(&k.at) },
-		func() { f.leaveLine(k) },
+		func() { f.leaveQueue(k) },
 		func() { f.discard(&k.use) },
 		func() { f.forget(k, o) },
 	} {

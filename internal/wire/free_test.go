@@ -100,7 +100,7 @@ func TestCallsThatNeedNoSessionTakeAnyID(t *testing.T) {
 	}
 	h.resting()
 	if n := h.server.State().Virtual.Borrowed; n > 0 {
-		t.Errorf("%d sessions were lent", n)
+		t.Errorf("%d sessions were in use", n)
 	}
 }
 

@@ -52,7 +52,7 @@ func TestGivenUp(t *testing.T) {
 	} {
 		k := new(call)
 		k.method = protocol.Named(protocol.QueryService + c.method)
-		l := k.lend()
+		l := k.startUse()
 		s := scanned(k.method.Request, bytesOf(t, c.request))
 		l.Use = virtual.Use{Identity: new(virtual.IdentityPool), Server: new(pool.Session), Request: requestOf(&s.Found), Closing: c.closing}
 		l.answer.Status = c.status

@@ -51,7 +51,7 @@ type use struct {
 	implicit bool    // the call names no session
 	prepares bool    // the answer has the id of text
 	scanning bool    // scan is in use
-	waited   bool    // place or err was set
+	waited   bool    // inQueue or err was set
 	foreign  bool    // the node serves another database
 	detour   *detour // around the owner of the session, which cannot be reached; nil
 	reroutes hop.Reroutes
@@ -59,7 +59,7 @@ type use struct {
 
 	text    string // of a query to be prepared
 	queryID []byte
-	place   *waiting // entry in the pool's queue
+	inQueue *waiting // entry in the pool's queue
 	err     error    // what came of waiting
 }
 
@@ -127,8 +127,8 @@ func (l *use) hear(c *h2.Call) {
 	c.Remove(headerHints)
 }
 
-// lend takes the use of the call into service.
-func (k *call) lend() *use {
+// startUse begins the use of a session by the call.
+func (k *call) startUse() *use {
 	k.uses = true
 	return &k.use
 }
@@ -141,7 +141,7 @@ func (l *use) forget() {
 		l.text, l.queryID, l.prepares = "", l.queryID[:0], false
 	}
 	if l.waited {
-		l.place, l.err, l.waited = nil, nil, false
+		l.inQueue, l.err, l.waited = nil, nil, false
 	}
 }
 
@@ -166,8 +166,8 @@ type request struct {
 	at      sessionAt // of the id of its session
 }
 
-// lend is Route where sessions are virtual.
-func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
+// routeVirtual is Route where sessions are virtual.
+func (f *frames) routeVirtual(c *h2.Call, k *call) (*h2.Conn, error) {
 	if k.method != nil && k.method.Role == protocol.RoleCreate {
 		if mode := f.server.modeOf(c); mode != ModePassthrough {
 			return nil, f.create(c, k, mode == ModeSession)
@@ -275,11 +275,11 @@ func (f *frames) namesNoSession(c *h2.Call, k *call, who *caller, r *request) (*
 	if err != nil {
 		return nil, err
 	}
-	l := k.lend()
+	l := k.startUse()
 	if l.implicit = true; l.Server == nil { // else it is from the pool of the identity that the call waited at
 		l.Identity = t
 	}
-	return f.borrow(c, k, who, l, r, preparedAt{})
+	return f.checkOut(c, k, who, l, r, preparedAt{})
 }
 
 // namesServerSession routes a call on a session that is none of the sidecar's virtual ones: to its home node, unless a client must
@@ -303,7 +303,7 @@ func (f *frames) inSession(c *h2.Call, k *call, who *caller, id virtual.ID, r *r
 	if r.whole && !r.scanned && k.scans() {
 		return nil, k.refuse(errForm)
 	}
-	l := k.lend()
+	l := k.startUse()
 	if l.Session == nil {
 		t, err := f.identityOf(c, k, who)
 		if err != nil {
@@ -329,11 +329,11 @@ func (f *frames) inSession(c *h2.Call, k *call, who *caller, id virtual.ID, r *r
 	case !enough:
 		return nil, h2.ErrNeedMessage
 	}
-	return f.borrow(c, k, who, l, r, query)
+	return f.checkOut(c, k, who, l, r, query)
 }
 
 // scans reports whether findSession scans a request of the call's method that is here whole: if it did not, that is refused
-// before it borrows anything. One that was compressed was looked at when it was inflated.
+// before it takes a session. One that was compressed was looked at when it was inflated.
 func (k *call) scans() bool { return len(k.method.Session) == 1 && k.unpacking == nil }
 
 // pass sends a call on a session that is none of the sidecar's to its owner, or one without a session to any node. The rest of a
@@ -429,7 +429,7 @@ func (f *frames) attach(c *h2.Call, k *call, v *virtual.Session) error {
 	if err != nil {
 		return k.refuse(refusalOf(err, 0))
 	}
-	l := k.lend()
+	l := k.startUse()
 	l.Session, l.attach, l.stream = v, true, stream
 	k.said = Ydb.StatusIds_SUCCESS
 	return &h2.Status{Body: k.method.Success("", nil), Open: true}

@@ -37,7 +37,7 @@ func TestSecondMessageIsRefused(t *testing.T) {
 			for _, piece := range []int{1, 7, len(first), len(first) + 1, 1000} {
 				k := new(call)
 				k.method = protocol.Named(protocol.QueryService + "ExecuteQuery")
-				l := k.lend()
+				l := k.startUse()
 				if scanned {
 					l.Request, l.skip = virtual.Request{Begin: true}, uint32(len(first))
 				} else {
@@ -129,7 +129,7 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 		if k.method = protocol.Named(protocol.QueryService + "ExecuteQuery"); c.path == "Table" {
 			k.method = protocol.Named(protocol.TableService + "ExecuteDataQuery")
 		}
-		l := k.lend()
+		l := k.startUse()
 		s := scanned(k.method.Request, bytesOf(t, c.request))
 		l.answer.Start(k.method.Answer)
 		for _, a := range c.answers {

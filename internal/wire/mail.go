@@ -27,7 +27,7 @@ type waiting struct {
 	prev     *waiting // in the list of those of the shard that wait
 	next     *waiting
 
-	turn uint64        // the use of this place; a place is used again
+	turn uint64        // counts the uses of this entry, which is used again
 	look *time.Timer   // asks whether the wait is in vain; nil: nothing does
 	each time.Duration // between two looks
 }
@@ -35,13 +35,13 @@ type waiting struct {
 // mail is for a shard, from whatever goroutine.
 type mail struct {
 	told   *waiting
-	looked *waiting   // whether the wait is in vain, in
-	turn   uint64     // that use of the place:
-	kept   bool       // it is
-	ticket h2.Ticket  // goes on
-	status *h2.Status // if not nil: ends that call
+	looked *waiting   // it was asked whether the wait is in vain
+	turn   uint64     // which use of looked was asked about
+	kept   bool       // the wait is in vain
+	ticket h2.Ticket  // call that goes on
+	status *h2.Status // if not nil: ends the call
 
-	refused  *virtual.IdentityPool // the cluster opens no session for this ticket of its:
+	refused  *virtual.IdentityPool // the cluster opens no session for its ticket ofTicket
 	ofTicket string
 
 	woken *turned // a call of the plain API that was parked
@@ -49,13 +49,13 @@ type mail struct {
 
 // uses is the part of a shard's router that deals with sessions of the pool.
 type uses struct {
-	freePlace *waiting
-	inflater  inflater
-	inflated  inflatedNow
-	inLine    waiting // head of the ring of those that wait
-	scratch   []byte
-	seen      protocol.Scan // of the message in hand, if that is here whole
-	learned   [16]protocol.Learned
+	spareWaiting *waiting
+	inflater     inflater
+	inflated     inflatedNow
+	inLine       waiting // head of the ring of those that wait
+	scratch      []byte
+	seen         protocol.Scan // of the message in hand, if that is here whole
+	learned      [16]protocol.Learned
 
 	wake   chan struct{} // capacity 1; has deliver take a turn
 	woken  []*turned     // parked calls whose mail was read; sent at the end of a turn
@@ -223,7 +223,7 @@ func (f *frames) readAll(all []mail) {
 			f.giveBack(back)
 		default:
 			answered(p.app, p.grant, p.err)
-			p.use.Server, p.use.err, p.use.place = p.grant.Session, p.err, nil
+			p.use.Server, p.use.err, p.use.inQueue = p.grant.Session, p.err, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
 		}
@@ -236,7 +236,7 @@ func (f *frames) turnAway(t *virtual.IdentityPool, ticket string) {
 		next := p.next
 		if p.identity == t && p.who.Ticket == ticket && t.Pool.Cancel(p.waiter) { // else it is told now
 			p.app.Lost(class, apps.ByOthers)
-			p.use.err, p.use.place = virtual.ErrUnauthorized, nil
+			p.use.err, p.use.inQueue = virtual.ErrUnauthorized, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
 		}
@@ -263,7 +263,7 @@ func (f *frames) looked(p *waiting, turn uint64, kept bool) {
 	case p.identity.Pool.Cancel(p.waiter): // else it is told now
 		f.server.sessions.Starved.Add(1)
 		p.app.Lost(class, apps.ByTimeout)
-		p.use.err, p.use.place = errKept, nil
+		p.use.err, p.use.inQueue = errKept, nil
 		f.shard.Later(p.ticket, nil)
 		f.freeWaiting(p)
 	}
@@ -288,7 +288,7 @@ func (f *frames) giveBack(r virtual.Return) {
 }
 
 func (s *uses) newWaiting(l *use, who *caller, app *apps.Stripe, t h2.Ticket) *waiting {
-	p := s.freePlace
+	p := s.spareWaiting
 	if p == nil {
 		p = new(waiting)
 		p.waiter = pool.NewWaiter(func(g pool.Grant, err error) {
@@ -296,7 +296,7 @@ func (s *uses) newWaiting(l *use, who *caller, app *apps.Stripe, t h2.Ticket) *w
 			s.post(mail{told: p})
 		})
 	} else {
-		s.freePlace = p.next
+		s.spareWaiting = p.next
 	}
 	p.use, p.identity, p.who, p.app, p.ticket = l, l.Identity, who, app, t
 	p.prev, p.next = s.inLine.prev, &s.inLine
@@ -311,5 +311,5 @@ func (s *uses) freeWaiting(p *waiting) {
 	}
 	p.prev.next, p.next.prev = p.next, p.prev
 	p.grant, p.err, p.use, p.identity, p.who, p.app, p.ticket, p.prev = pool.Grant{}, nil, nil, nil, nil, nil, h2.Ticket{}, nil
-	p.next, s.freePlace = s.freePlace, p
+	p.next, s.spareWaiting = s.spareWaiting, p
 }
