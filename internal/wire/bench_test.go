@@ -109,7 +109,7 @@ func TestCheckOutAllocatesNothing(t *testing.T) {
 }
 
 // What a virtual session adds to a statement, beside the scans of what passes: see BenchmarkScan.
-func BenchmarkCheckOut(b *testing.B) {
+func BenchmarkLend(b *testing.B) {
 	once := checkingOut(b)(0)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -118,7 +118,7 @@ func BenchmarkCheckOut(b *testing.B) {
 }
 
 // The same in as many shards as there are processors.
-func BenchmarkCheckOutInShards(b *testing.B) {
+func BenchmarkLendInShards(b *testing.B) {
 	shard, next := checkingOut(b), atomic.Uint32{}
 	b.RunParallel(func(pb *testing.PB) {
 		for once := shard(int(next.Add(1)) % 16); pb.Next(); {
