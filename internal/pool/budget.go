@@ -23,8 +23,9 @@ func (p *Pool) WithinGroup(b *Budget, name string, weight func() int) *Pool {
 	if b == nil {
 		return p
 	}
-	p.member = b.Join(poolOf{p}, name, p.cfg.Max, weight)
+	p.member = budget.NewMember(poolOf{p}, weight)
 	p.offer = p.member.Offer()
+	b.Join(p.member, name, p.cfg.Max) // from now on others reconfigure the pool and ask it for sessions
 	return p
 }
 

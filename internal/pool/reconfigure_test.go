@@ -3,6 +3,8 @@ package pool
 import (
 	"context"
 	"errors"
+	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -236,4 +238,30 @@ func TestReconfigureAge(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A pool may join a budget while another configuration is put into force in all of its pools.
+func TestJoinsWhileReconfigured(t *testing.T) {
+	b, done := NewBudget(3), make(chan struct{})
+	var reloads sync.WaitGroup
+	reloads.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				b.Reconfigure(config(3), nil)
+				runtime.Gosched()
+			}
+		}
+	})
+	for range 200 {
+		p := New(config(2), newServers(1), nil).WithinGroup(b, "group", weightOne)
+		runtime.Gosched()
+		if err := p.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	close(done)
+	reloads.Wait()
 }

@@ -71,13 +71,12 @@ func New(most int) *Budget {
 	return &Budget{max: most, free: most, wake: make(chan struct{}, 1), group: map[string]*group{}}
 }
 
-// Join adds a pool that has no session yet. The pools of one name are a group, and have at most so many sessions together as
-// the first of them says; "": the pool is in no group. weight is the pool's weight next to others, at least 1. It may be
-// called from any goroutine and must not call the pool or the budget.
-func (b *Budget) Join(pool Pool, name string, most int, weight func() int) *Member {
-	m := &Member{budget: b, pool: pool, offer: make(chan struct{}, 1), weighed: weight, weight: weight()}
+// Join adds a pool that has no session yet and knows its Member already: from now on the budget calls the pool. The pools of
+// one name are a group, and have at most as many sessions together as the first of them says; "": the pool is in no group.
+func (b *Budget) Join(m *Member, name string, most int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	m.budget = b
 	b.members = append(b.members, m)
 	if name != "" {
 		g := b.group[name]
@@ -88,7 +87,6 @@ func (b *Budget) Join(pool Pool, name string, most int, weight func() int) *Memb
 		g.pools++
 		m.group = g
 	}
-	return m
 }
 
 // SetMost sets how many sessions the pools of a group may have together, in each group. Call Wake once the pools know it, too.

@@ -42,7 +42,8 @@ func newFakes(t *testing.T, most int) *fakes {
 func (f *fakes) add(group string, most, weight, sessions int) *fakePool {
 	f.Helper()
 	p := &fakePool{}
-	p.Member = f.Join(p, group, most, func() int { return weight })
+	p.Member = NewMember(p, func() int { return weight })
+	f.Join(p.Member, group, most)
 	f.pools = append(f.pools, p)
 	for range sessions {
 		if !p.TakeSpare(f.now) {

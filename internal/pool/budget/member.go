@@ -54,6 +54,12 @@ type giving struct {
 	failed  time.Time // when it panicked as it was to let a session go
 }
 
+// NewMember returns a member that is to join a budget. weight is the pool's weight next to others, at least 1. It may be
+// called from any goroutine and must not call the pool or the budget.
+func NewMember(pool Pool, weight func() int) *Member {
+	return &Member{pool: pool, offer: make(chan struct{}, 1), weighed: weight, weight: weight()}
+}
+
 // Offer tells the pool that there is a permit for it: Take gets it.
 func (m *Member) Offer() <-chan struct{} { return m.offer }
 
