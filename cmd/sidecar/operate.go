@@ -304,7 +304,7 @@ type nodeLine struct {
 	Address   string  `json:"address"`
 	Zone      string  `json:"zone"`
 	Health    string  `json:"health"`
-	Leaving   bool    `json:"leaving"`
+	Draining  bool    `json:"leaving"`
 	Missing   bool    `json:"missing"`
 	Unwell    bool    `json:"listed_unhealthy"`
 	Banned    bool    `json:"banned"`
@@ -322,7 +322,7 @@ func (n *nodeLine) state() string {
 	if n.Banned {
 		health += ",banned"
 	}
-	if n.Leaving {
+	if n.Draining {
 		health += ",leaving"
 	}
 	if n.Missing {

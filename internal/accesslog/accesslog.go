@@ -57,7 +57,7 @@ func (c Config) Validate() error {
 
 // Call is one call that is over. What is empty is left out.
 type Call struct {
-	Face     string // grpc, http, or ydb for forwarded calls
+	API      string // grpc, http, or ydb for forwarded calls
 	Method   string // package.Service/Method
 	Route    string // of HTTP, with its method: "POST /v1/query"
 	Status   string // in the answer to the caller: of gRPC, YDB or HTTP
@@ -224,7 +224,7 @@ func (l *Log) write(c Call) {
 			attrs = append(attrs, slog.Int64(name, n))
 		}
 	}
-	text("face", c.Face)
+	text("face", c.API)
 	text("method", c.Method)
 	text("route", c.Route)
 	text("status", c.Status)

@@ -59,7 +59,7 @@ func TestWhichCallsGetALine(t *testing.T) {
 
 func TestALine(t *testing.T) {
 	c := Call{
-		Face: "http", Method: "sidecar.v1.Sidecar/Execute", Route: "POST /v1/query", Status: "503", Reason: "POOL_TIMEOUT", App: "shop", Class: "batch", Node: 3, Attempts: 2, Answer: 77,
+		API: "http", Method: "sidecar.v1.Sidecar/Execute", Route: "POST /v1/query", Status: "503", Reason: "POOL_TIMEOUT", App: "shop", Class: "batch", Node: 3, Attempts: 2, Answer: 77,
 		Took: 1500 * time.Microsecond, Phases: [4]Phase{{"queue_ms", 0.5}, {"hop_ms", 0}}, TraceID: "abc", SQL: "SELECT 'secret'",
 	}
 	config := Config{Access: Errors, Slow: time.Second, Rate: 1}

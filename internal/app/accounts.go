@@ -19,8 +19,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// accounts satisfies virtual.Accounts.
-type accounts struct {
+// identities satisfies virtual.Cluster.
+type identities struct {
 	driver *upstream.Driver
 	config func() *Config // in force
 	births sync.Locker    // see reloader
@@ -31,8 +31,8 @@ type accounts struct {
 	log    *slog.Logger
 }
 
-func (a accounts) WhoAmI(ctx context.Context, database, ticket string) (user string, status Ydb.StatusIds_StatusCode) {
-	account := a.driver.Account(database, false, func() string { return ticket })
+func (a identities) WhoAmI(ctx context.Context, database, ticket string) (user string, status Ydb.StatusIds_StatusCode) {
+	account := a.driver.SessionOpener(database, false, func() string { return ticket })
 	user, err := account.WhoAmI(ctx)
 	e, ok := errors.AsType[*upstream.Error](err)
 	for range whoElse { // another node knows as well
@@ -61,7 +61,7 @@ const (
 	whoPause = 20 * time.Millisecond
 )
 
-func (a accounts) Pool(c virtual.PoolConfig) virtual.OwnedPool {
+func (a identities) Pool(c virtual.PoolConfig) virtual.OwnedPool {
 	a.births.Lock()
 	defer a.births.Unlock()
 	own := c.Own && a.own != nil
@@ -69,7 +69,7 @@ func (a accounts) Pool(c virtual.PoolConfig) virtual.OwnedPool {
 	if own {
 		in = a.plain.Config() // an operator may have resized it
 	}
-	p := pool.New(poolConfigFor(in), opener{a.driver.Account(c.Database, c.Table, c.Ticket).Named(c.Application), c}, a.log)
+	p := pool.New(poolConfigFor(in), opener{a.driver.SessionOpener(c.Database, c.Table, c.Ticket).Named(c.Application), c}, a.log)
 	if own {
 		p.WithinGroup(a.own, ownGroup, c.Weight)
 		p.Pause(a.plain.Paused())
@@ -102,8 +102,8 @@ func poolConfigFor(c pool.Config) pool.Config {
 
 // opener opens sessions for the pool of an identity.
 type opener struct {
-	account *upstream.Account
-	config  virtual.PoolConfig
+	sessions *upstream.SessionOpener
+	config   virtual.PoolConfig
 }
 
 // Open satisfies pool.Opener.
@@ -112,7 +112,7 @@ func (o opener) Open(ctx context.Context, node cluster.NodeID, retire func(reaso
 	if o.config.Ticket != nil {
 		ticket = o.config.Ticket()
 	}
-	r, err := o.account.Open(ctx, node, retire)
+	r, err := o.sessions.Open(ctx, node, retire)
 	if e, ok := errors.AsType[*upstream.Error](err); ok && e.Unauthorized() {
 		o.config.Refused(ticket)
 	}

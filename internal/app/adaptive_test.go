@@ -63,8 +63,8 @@ func (s *sidecar) limits() (own snapshot.PoolState, callers int) {
 	return own, callers
 }
 
-// leasedByCallers is how many sessions callers' pools have leased.
-func (s *sidecar) leasedByCallers() (sum int) {
+// inUseByCallers is how many sessions callers' pools have leased.
+func (s *sidecar) inUseByCallers() (sum int) {
 	var st struct {
 		Virtual struct {
 			Pools []struct{ Leased int } `json:"pools"`
@@ -133,7 +133,7 @@ func TestReloadRaisesAPoolMadeMeanwhile(t *testing.T) {
 			}
 		})
 	}
-	s.eventually("as many sessions as calls", func() bool { return s.leasedByCallers() == calls })
+	s.eventually("as many sessions as calls", func() bool { return s.inUseByCallers() == calls })
 	cancel()
 	wg.Wait()
 }
@@ -219,7 +219,7 @@ func TestResizeBoundsAllOwnPools(t *testing.T) {
 // So it does the pools of apps that come later, and no pool of a caller.
 func TestResizeBoundsOwnPoolsThatComeLater(t *testing.T) {
 	s := start(t, nowhere, "pool.adaptive=true", "pool.adaptive_floor=40", "pool.max=40")
-	made := accounts{s.core.driver, s.now, &s.reload.births, s.core.budget, pool.NewBudget(100), s.core.pool, s.core.limits, s.App.log}
+	made := identities{s.core.driver, s.now, &s.reload.births, s.core.budget, pool.NewBudget(100), s.core.pool, s.core.limits, s.App.log}
 	if err := (pools{s.App}).Resize(20, -1); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestPoolsMadeDuringAReload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sidecar.yaml")
 	write(t, file, "reload.interval: 0s\npool.max: 40\n")
 	s := startWith(t, file, nowhere)
-	made := accounts{s.core.driver, s.now, &s.reload.births, s.core.budget, nil, s.core.pool, s.core.limits, s.App.log}
+	made := identities{s.core.driver, s.now, &s.reload.births, s.core.budget, nil, s.core.pool, s.core.limits, s.App.log}
 	for most := 41; most < 61; most++ {
 		write(t, file, fmt.Sprintf("reload.interval: 0s\npool.max: %d\n", most))
 		done := make(chan error, 1)

@@ -26,7 +26,7 @@ func (a *App) newAdmin() *admin.Server {
 	return admin.New(a.config.Admin, admin.Deps{
 		Guard:   a.guard,
 		Metrics: a.telemetry.Metrics(),
-		Nodes:   nodes{a.core.judge},
+		Nodes:   nodes{a.core.detector},
 		Process: drainer{a},
 		Kill:    a.kill,
 		Pool:    pools{a},
@@ -123,7 +123,7 @@ func (a *App) usableNode() error {
 func (a *App) goodNode() error {
 	view := a.core.router.View()
 	for _, n := range view.Nodes {
-		if n.Use == cluster.UseNew && n.Verdict.Health <= cluster.Suspect {
+		if n.Use == cluster.UseNew && n.Condition.Health <= cluster.Suspect {
 			return nil
 		}
 	}

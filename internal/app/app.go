@@ -115,7 +115,7 @@ func NewLines(w io.Writer) *Lines { return telemetry.NewLines(w) }
 // core is what sits below the APIs.
 type core struct {
 	router    *routing.Router
-	judge     *pessimize.Judge
+	detector  *pessimize.Detector
 	driver    *upstream.Driver
 	discovery *discovery.Discovery
 	ways      hop.Ways // Refresh is nil if health.shutdown is off
@@ -161,7 +161,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if a.core, err = newCore(a.config, a.telemetry, version, a.log); err != nil {
 		return nil, err
 	}
-	a.core.judge.Subscribe(a.heed)
+	a.core.detector.Subscribe(a.heed)
 	a.telemetry.SetEndpoint(a.core.driver.Endpoint())
 	a.access = accesslog.New(c.Access, a.log)
 	a.history = history.New(a.views.Reading)
@@ -183,7 +183,7 @@ func (a *App) openListeners(from *restart.Inherited) (err error) {
 	if a.certs, err = newListenerCerts(&a.config, a.log); err != nil {
 		return err
 	}
-	if err := a.listeners.Bind(placesOf(a.config, from), a.log); err != nil {
+	if err := a.listeners.Bind(addressesOf(a.config, from), a.log); err != nil {
 		return err
 	}
 	if a.socket, err = adminSocketOf(a.config.Admin.Socket, from, a.log); err != nil {
@@ -226,7 +226,7 @@ func (a *App) openGRPC() (err error) {
 		Ways: a.core.ways, Nodes: a.core.driver, Own: a.core.driver.Shard(),
 		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(), Denied: a.denied(), Lane: a.lane,
 		Mine: a.core.driver.Mine,
-		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool, a.core.limits, a.log},
+		Pool: a.core.ownPool(), Cluster: identities{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool, a.core.limits, a.log},
 		Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 		Begin: a.begin(), Plain: a.plain(), Target: a.core.driver.Target, Listen: a.listeners.GRPC.Addr(),
 	}
@@ -269,9 +269,9 @@ func (a *App) openXDS() {
 		Database: a.core.driver.Database(),
 		NodesTLS: a.core.driver.TLS(cluster.Node{Address: a.core.driver.Endpoint()}) != nil,
 		Sidecar:  a.listeners.GRPC.Addr(), Secure: a.certs.grpc != nil,
-		Max:     func() int { return a.core.pool.Config().Max },
-		Leaving: func() bool { return a.phase.get() >= lameDuck && !a.restart.Replaced() },
-		TLS:     a.certs.xds.Server(), Log: a.log,
+		Max:      func() int { return a.core.pool.Config().Max },
+		Draining: func() bool { return a.phase.get() >= lameDuck && !a.restart.Replaced() },
+		TLS:      a.certs.xds.Server(), Log: a.log,
 	})
 	a.core.router.Subscribe(a.xds.SetView)
 }
@@ -285,17 +285,17 @@ func (p *probing) Probe(ctx context.Context, id cluster.NodeID) error { return p
 // deaf is a judge that does not hear that some nodes shut down: none, where health.shutdown is
 // off, and none behind an address that several share, because the others stay.
 type deaf struct {
-	*pessimize.Judge
+	*pessimize.Detector
 	to func(cluster.NodeID) bool
 }
 
 func (d deaf) Report(o cluster.Outcome) {
-	if o.Blame == cluster.BlameLeaving && d.to(o.Node) {
+	if o.Blame == cluster.BlameDraining && d.to(o.Node) {
 		if o.Blame = cluster.BlameRefusal; o.Kind == cluster.CallControl {
 			return // an announcement, and no refusal
 		}
 	}
-	d.Judge.Report(o)
+	d.Detector.Report(o)
 }
 
 // newCore builds the parts below the APIs and joins them as ARCHITECTURE.md
@@ -303,14 +303,14 @@ func (d deaf) Report(o cluster.Outcome) {
 func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logger) (k core, err error) {
 	prober := new(probing)
 	k.router = routing.New(c.Routing)
-	k.judge = pessimize.New(healthOf(&c), prober, log)
-	judge := deaf{k.judge, func(cluster.NodeID) bool { return true }}
+	k.detector = pessimize.New(healthOf(&c), prober, log)
+	judge := deaf{k.detector, func(cluster.NodeID) bool { return true }}
 	k.ways = hop.Ways{Router: k.router, ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity}
 	if c.Health.Shutdown {
 		judge.to = func(id cluster.NodeID) bool { n, ok := k.router.View().Find(id); return ok && n.Shared }
 		k.ways.Refresh = func() { k.discovery.Refresh() } // nothing is called before the end of newCore
 	}
-	k.ways.Judge = judge
+	k.ways.Health = judge
 	k.driver, err = upstream.New(c.YDB, upstream.Deps{
 		Ways:  k.ways,
 		Meter: tel.Meters(), Histogram: tel.Histogram, Log: log, Version: version,
@@ -415,12 +415,12 @@ type connections interface {
 // join has the parts that know of nodes tell each other.
 func (k *core) join(c connections) {
 	k.router.KeepWhile(c.Uses)
-	k.discovery.Subscribe(k.judge.SetTopology)
+	k.discovery.Subscribe(k.detector.SetTopology)
 	k.discovery.Subscribe(k.router.SetTopology)
-	k.judge.Subscribe(k.router.SetVerdicts)
-	k.judge.Subscribe(k.discovery.SetVerdicts)
-	k.judge.Subscribe(k.attention.Set)
-	k.judge.OnPanic(k.discovery.Refresh)
+	k.detector.Subscribe(k.router.SetConditions)
+	k.detector.Subscribe(k.discovery.SetConditions)
+	k.detector.Subscribe(k.attention.Set)
+	k.detector.OnPanic(k.discovery.Refresh)
 	// The driver first: the pool opens sessions on a new node at once.
 	k.router.Subscribe(c.SetView)
 	k.router.Subscribe(k.pool.SetView)
@@ -454,8 +454,8 @@ func healthOf(c *Config) pessimize.Config {
 	return health
 }
 
-// lender is the pool as the data path has it.
-func (k *core) lender() virtual.Pool {
+// ownPool is the pool as the data path has it.
+func (k *core) ownPool() virtual.Pool {
 	if k.limit == nil {
 		return k.pool
 	}
@@ -495,7 +495,7 @@ func (a *App) addParts(group *lifecycle.Group) {
 		run  func(context.Context) error
 	}{
 		{"credentials", a.core.driver.Run},
-		{"health", a.core.judge.Run},
+		{"health", a.core.detector.Run},
 		{"discovery", a.core.discovery.Run},
 		{"attention", a.core.attention.Run},
 		{"pool", a.core.pool.Run},

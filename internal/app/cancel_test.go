@@ -70,7 +70,7 @@ func TestCancelledCallsKeepTheirSessions(t *testing.T) {
 	}
 	s.eventually("all sessions are at rest", func() bool {
 		st := s.core.pool.Stats()
-		return st.Recovering == 0 && st.Leased == 0
+		return st.Recovering == 0 && st.InUse == 0
 	})
 	st := s.core.pool.Stats()
 	// A machine that stands still may give a call up before it is sent, or end the wait for a session.

@@ -5,9 +5,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/restart"
 )
 
-// placesOf are those of a configuration; from is the process whose place this one takes, nil if none.
-func placesOf(c Config, from *restart.Inherited) listen.Places {
-	p := listen.Places{
+// addressesOf are those of a configuration; from is the process whose place this one takes, nil if none.
+func addressesOf(c Config, from *restart.Inherited) listen.Addresses {
+	p := listen.Addresses{
 		GRPC: c.GRPC.Listen, HTTP: c.HTTP.Listen, Admin: c.Admin.Listen, Probes: c.Admin.Probes,
 		GRPCSocket: c.GRPC.Socket, HTTPSocket: c.HTTP.Socket,
 		GRPCTLS: c.GRPC.TLS.CertFile != "", XDSTLS: c.XDS.TLS.CertFile != "", Idle: c.HTTP.IdleTimeout, Memory: memoryLimit(),

@@ -40,7 +40,7 @@ func examineCluster(ctx context.Context, x *doctor.Examination, c Config, versio
 	defer func() { _ = k.driver.Close() }()
 	x.Cluster(ctx, doctor.Parts{
 		Mode: c.Discovery.Mode, Dials: c.Discovery.Mode == discovery.ModeYDB || c.YDB.Auth.Kind == "static",
-		Driver: k.driver, Judge: k.judge, Discovery: k.discovery, Attention: k.attention,
+		Driver: k.driver, Detector: k.detector, Discovery: k.discovery, Attention: k.attention,
 		Pool: k.pool, Apps: k.apps, Router: k.router, Client: k.client,
 	})
 }

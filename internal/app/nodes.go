@@ -10,16 +10,16 @@ import (
 )
 
 // nodes is what operators may do to nodes and ask about them.
-type nodes struct{ judge *pessimize.Judge }
+type nodes struct{ detector *pessimize.Detector }
 
 var _ admin.Nodes = nodes{}
 
 func (n nodes) Ban(id cluster.NodeID, d time.Duration, reason string) error {
-	return known(n.judge.Ban(id, d, reason))
+	return known(n.detector.Ban(id, d, reason))
 }
-func (n nodes) Unban(id cluster.NodeID) error   { return known(n.judge.Unban(id)) }
-func (n nodes) Drain(id cluster.NodeID) error   { return known(n.judge.Drain(id)) }
-func (n nodes) Undrain(id cluster.NodeID) error { return known(n.judge.Undrain(id)) }
+func (n nodes) Unban(id cluster.NodeID) error   { return known(n.detector.Unban(id)) }
+func (n nodes) Drain(id cluster.NodeID) error   { return known(n.detector.Drain(id)) }
+func (n nodes) Undrain(id cluster.NodeID) error { return known(n.detector.Undrain(id)) }
 
 // known says in admin's words that a node is not.
 func known(err error) error {
@@ -34,7 +34,7 @@ type unknownNode struct{ error }
 func (unknownNode) Is(target error) bool { return target == admin.ErrUnknown }
 
 func (n nodes) Why(id cluster.NodeID) any {
-	if why, ok := n.judge.Why(id); ok {
+	if why, ok := n.detector.Why(id); ok {
 		return why
 	}
 	return nil

@@ -93,7 +93,7 @@ func TestOpenQueriesHoldNoGoroutine(t *testing.T) {
 	for i, a := range all {
 		a.say(requests[i%len(requests)].text)
 	}
-	s.eventually("the queries are open", func() bool { return s.core.pool.Stats().Leased == open && s.api.State().OpenCalls == open })
+	s.eventually("the queries are open", func() bool { return s.core.pool.Stats().InUse == open && s.api.State().OpenCalls == open })
 	if n := httpAtWork(); n > 0 {
 		t.Errorf("%d goroutines serve %d queries", n, open)
 	}
@@ -118,7 +118,7 @@ func TestOpenQueriesHoldNoGoroutine(t *testing.T) {
 			t.Errorf("%q is answered %s by nodes that were killed", requests[i%len(requests)].text, res.Status)
 		}
 	}
-	s.eventually("nothing is left", func() bool { return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 })
+	s.eventually("nothing is left", func() bool { return s.core.pool.Stats().InUse == 0 && s.api.State().OpenCalls == 0 })
 }
 
 // changing is what two answers to the same request may differ in.

@@ -193,7 +193,7 @@ func (a *App) apply(next *effective, changed []config.Change) error {
 	a.reload.current.Store(next)
 	a.reload.births.Unlock()
 	if in("health.") {
-		a.core.judge.Reconfigure(healthOf(c))
+		a.core.detector.Reconfigure(healthOf(c))
 	}
 	if in("admin.") {
 		a.admin.Reconfigure(c.Admin)

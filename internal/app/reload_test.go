@@ -45,7 +45,7 @@ func (a *App) inForce() Config {
 	c.Pool, c.Apps, c.Admin, c.Log.Level = a.core.pool.Config(), a.core.apps.Config(), a.admin.Config(), a.level.Level()
 	c.Access, c.Tracing = a.access.Config(), a.telemetry.Tracer().Config()
 	forget := c.Health.Forget
-	c.Health = a.core.judge.Config()
+	c.Health = a.core.detector.Config()
 	c.Health.Forget = forget // the judge's own is longer
 	return c
 }
@@ -134,7 +134,7 @@ func TestEverySettingIsLiveOrNeedsARestart(t *testing.T) {
 			t.Errorf("%s: reported %v; live %v", name, reported, isLive)
 		}
 	}
-	if got := s.core.judge.Config().Forget; got < s.config.Facade.Tx.Max+time.Minute {
+	if got := s.core.detector.Config().Forget; got < s.config.Facade.Tx.Max+time.Minute {
 		t.Errorf("nodes are forgotten after %v, before leases end", got)
 	}
 	// admin.token_file excludes admin.token.
@@ -251,7 +251,7 @@ func TestAChangedFileIsReloaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.eventually("the new limit", func() bool { return s.core.pool.Config().Max == 21 })
-	s.eventually("the new health settings", func() bool { return s.core.judge.Config().TransportFailures == 9 })
+	s.eventually("the new health settings", func() bool { return s.core.detector.Config().TransportFailures == 9 })
 	write(t, next, "pool.max: many\n")
 	if err := os.Rename(next, file); err != nil { // in one step: half a file would be another failure
 		t.Fatal(err)

@@ -164,11 +164,11 @@ func (a *App) begin() map[string]wire.Begin {
 		return nil
 	}
 	all := map[string]wire.Begin{}
-	a.api.Turns(func(path string, begin facade.Begin) {
-		all[path] = func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via wire.Via) unary.Turn {
+	a.api.InlineCalls(func(path string, begin facade.Begin) {
+		all[path] = func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via wire.Via) unary.InlineCall {
 			caller := facade.Caller{Headers: headers, Connection: from.Number()}
 			caller.User, caller.Local = driver.User(from)
-			// A nil *facade.Turn would be a unary.Turn that is not nil.
+			// A nil *facade.Turn would be a unary.InlineCall that is not nil.
 			if t := begin(ctx, caller, request, via); t != nil {
 				return t
 			}
@@ -182,8 +182,8 @@ func (a *App) begin() map[string]wire.Begin {
 func (a *App) plain() wire.Plain {
 	p := wire.Plain{Handler: a.api.Handler(), Idle: a.config.HTTP.IdleTimeout}
 	if a.core.driver.Shard() != nil { // see begin
-		p.Begin = func(ctx *callctx.Context, r *http.Request, body []byte, via wire.Via) wire.PlainTurn {
-			// A nil *facade.HTTPTurn would be a wire.PlainTurn that is not nil.
+		p.Begin = func(ctx *callctx.Context, r *http.Request, body []byte, via wire.Via) wire.InlineRequest {
+			// A nil *facade.InlineHTTPCall would be a wire.InlineRequest that is not nil.
 			if t := a.api.BeginHTTP(ctx, r, body, via); t != nil {
 				return t
 			}

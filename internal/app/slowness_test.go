@@ -50,7 +50,7 @@ func TestFindingsOfSlownessEnd(t *testing.T) {
 								o.Kind, o.Latency = cluster.CallOpen, time.Millisecond
 							}
 							k.router.Enter(o.Node)
-							k.judge.Report(o)
+							k.detector.Report(o)
 							k.router.Leave(o)
 						}
 						time.Sleep(50 * time.Millisecond)
@@ -58,7 +58,7 @@ func TestFindingsOfSlownessEnd(t *testing.T) {
 						if tick++; tick%20 == 0 {
 							watch.Look(findings.Picture{
 								At: time.Now(), Stage: "serving", Pool: findings.Pool{Max: 50, Limit: 50, Sessions: 9, Idle: 9},
-								Nodes: snapshot.NodePictures(k.router.Stats(), k.judge.Stats()),
+								Nodes: snapshot.NodePictures(k.router.Stats(), k.detector.Stats()),
 							})
 						}
 					}

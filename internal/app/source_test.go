@@ -89,7 +89,7 @@ func (s *sidecar) nodeIDs() (ids []cluster.NodeID) {
 	var nodes snapshot.NodesState
 	s.state("/state/nodes", &nodes)
 	for _, n := range nodes.Nodes {
-		if n.Use == "new" && !n.Leaving {
+		if n.Use == "new" && !n.Draining {
 			ids = append(ids, n.ID)
 		}
 	}
@@ -296,7 +296,7 @@ func TestNodesOfAnotherSidecar(t *testing.T) {
 
 	first.post("/nodes/2/drain")
 	s.awaitNodes(1, 3)
-	if s.state("/state/nodes", &nodes); len(nodes.Nodes) != 3 || !nodes.Nodes[1].Leaving || !strings.Contains(nodes.Nodes[1].Reason, "drained") {
+	if s.state("/state/nodes", &nodes); len(nodes.Nodes) != 3 || !nodes.Nodes[1].Draining || !strings.Contains(nodes.Nodes[1].Reason, "drained") {
 		t.Errorf("a node drained at the other sidecar: %+v", nodes.Nodes)
 	}
 	s.eventually("its sessions are gone", func() bool {

@@ -60,12 +60,12 @@ func Replace(c *Config, settings *config.Settings, version string, logs io.Write
 
 // notes are what the next process is to know.
 type notes struct {
-	Orders []pessimize.Order `json:"orders,omitempty"` // of operators
+	Overrides []pessimize.Override `json:"orders,omitempty"` // of operators
 }
 
 // notes returns them as text, as many orders as have room.
 func (a *App) notes() string {
-	all := a.core.judge.Orders()
+	all := a.core.detector.Overrides()
 	for n := len(all); ; n /= 2 {
 		text, err := json.Marshal(notes{all[:n]})
 		if err == nil && len(text) <= takeover.MaxNotes {
@@ -89,7 +89,7 @@ func (a *App) adopt(text string) {
 	if err := json.Unmarshal([]byte(text), &n); err != nil {
 		a.log.Warn("what the process to take over from wants known is not understood", "err", err)
 	}
-	a.core.judge.Adopt(n.Orders)
+	a.core.detector.Adopt(n.Overrides)
 }
 
 // self is what this process says of itself.

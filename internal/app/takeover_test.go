@@ -57,7 +57,7 @@ func TestOrdersSurviveATakeover(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	url := newCluster(t).Endpoint()
 	old := start(t, url, "takeover.socket="+path)
-	old.core.judge.Adopt([]pessimize.Order{{Node: 1, Banned: true, Until: time.Now().Add(time.Hour).UTC(), Reason: "a disk"}, {Node: 2, Drained: true}})
+	old.core.detector.Adopt([]pessimize.Override{{Node: 1, Banned: true, Until: time.Now().Add(time.Hour).UTC(), Reason: "a disk"}, {Node: 2, Drained: true}})
 	c, set, err := (&Origin{Assignments: []Assignment{
 		{"ydb.url=" + url, "test"}, {"grpc.listen=127.0.0.1:0", "test"}, {"http.listen=127.0.0.1:0", "test"}, {"admin.listen=127.0.0.1:0", "test"}, {"takeover.socket=" + path, "test"},
 	}}).Load()
@@ -70,14 +70,14 @@ func TestOrdersSurviveATakeover(t *testing.T) {
 	}
 	defer next.Close()
 	defer next.grpc.Stop() // which Run would do
-	if diff := cmp.Diff(old.core.judge.Orders(), next.core.judge.Orders()); diff != "" || len(next.core.judge.Orders()) != 2 {
+	if diff := cmp.Diff(old.core.detector.Overrides(), next.core.detector.Overrides()); diff != "" || len(next.core.detector.Overrides()) != 2 {
 		t.Error(diff)
 	}
-	var many []pessimize.Order
+	var many []pessimize.Override
 	for id := range cluster.NodeID(1000) {
-		many = append(many, pessimize.Order{Node: id + 1, Banned: true, Reason: strings.Repeat("\"", 200)})
+		many = append(many, pessimize.Override{Node: id + 1, Banned: true, Reason: strings.Repeat("\"", 200)})
 	}
-	old.core.judge.Adopt(many)
+	old.core.detector.Adopt(many)
 	if n := len(old.notes()); n < takeover.MaxNotes/4 || n > takeover.MaxNotes {
 		t.Errorf("notes of %d bytes; want as many orders as have room in %d", n, takeover.MaxNotes)
 	}

@@ -81,7 +81,7 @@ func TestOpenStatementsHoldNoGoroutine(t *testing.T) {
 				}
 			}
 			ended := all(c.ask)
-			s.eventually("the statements are open", func() bool { return s.core.pool.Stats().Leased == open && s.api.State().OpenCalls == open })
+			s.eventually("the statements are open", func() bool { return s.core.pool.Stats().InUse == open && s.api.State().OpenCalls == open })
 			if n := atWork(); n > 0 {
 				t.Errorf("%d goroutines serve %d calls", n, open)
 			}
@@ -91,7 +91,7 @@ func TestOpenStatementsHoldNoGoroutine(t *testing.T) {
 					t.Errorf("%v; want %s", err, c.code)
 				}
 			}
-			s.eventually("nothing is left", func() bool { return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && atWork() == 0 })
+			s.eventually("nothing is left", func() bool { return s.core.pool.Stats().InUse == 0 && s.api.State().OpenCalls == 0 && atWork() == 0 })
 		})
 	}
 }
@@ -158,7 +158,7 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 	}
 	delayAll(t, cluster, devcluster.Delay{})
 	s.eventually("nothing is left", func() bool {
-		return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && len(s.api.Transactions()) == 0 && atWork() == 0
+		return s.core.pool.Stats().InUse == 0 && s.api.State().OpenCalls == 0 && len(s.api.Transactions()) == 0 && atWork() == 0
 	})
 	for i := range txs {
 		if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 4", Tx: txs[i]}); err == nil || !strings.Contains(err.Error(), "the transaction is over") {
@@ -172,7 +172,7 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 func (s *sidecar) open(n int, c *devcluster.Cluster, before int64) {
 	s.Helper()
 	s.eventually("the calls are open", func() bool {
-		return s.core.pool.Stats().Leased == n && s.api.State().OpenCalls == n && callsAt(c) >= before+int64(n)
+		return s.core.pool.Stats().InUse == n && s.api.State().OpenCalls == n && callsAt(c) >= before+int64(n)
 	})
 }
 
@@ -275,7 +275,7 @@ func TestOpenBeginsAndEndsHoldNoGoroutine(t *testing.T) {
 				}
 			}
 			s.eventually("nothing is left", func() bool {
-				return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && len(s.api.Transactions()) == 0 && atWork() == 0
+				return s.core.pool.Stats().InUse == 0 && s.api.State().OpenCalls == 0 && len(s.api.Transactions()) == 0 && atWork() == 0
 			})
 		})
 	}

@@ -90,14 +90,14 @@ func newFleet(listed func(question int) []cluster.NodeID) *fleet {
 // run runs the parts that know of nodes, joined as in a sidecar, until stop is called.
 func (f *fleet) run(t *testing.T, c pool.Config) (k *core, stop func()) {
 	log := slog.New(slog.DiscardHandler)
-	k = &core{router: routing.New(routing.Default()), judge: pessimize.New(pessimize.Default(), f, log)}
+	k = &core{router: routing.New(routing.Default()), detector: pessimize.New(pessimize.Default(), f, log)}
 	k.discovery = discovery.New(discovery.Default(), f, log)
 	k.attention = discovery.NewAttention(k.discovery.Refresh)
 	k.pool = pool.New(c, f, log)
 	k.join(f)
 	ctx, cancel := context.WithCancel(t.Context())
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context) error{k.judge.Run, k.discovery.Run, k.attention.Run, k.pool.Run} {
+	for _, run := range []func(context.Context) error{k.detector.Run, k.discovery.Run, k.attention.Run, k.pool.Run} {
 		parts.Go(func() {
 			if err := run(ctx); err != nil {
 				t.Error(err)
@@ -188,7 +188,7 @@ func TestNodesThatVanishForOneAnswerLoseNothing(t *testing.T) {
 			t.Errorf("%d sessions were deleted; want none", n)
 		}
 		for _, n := range k.router.View().Nodes {
-			if n.Missing || n.Use != cluster.UseNew || n.Weight != 1 || n.Verdict.Health != cluster.Healthy || n.Verdict.Leaving {
+			if n.Missing || n.Use != cluster.UseNew || n.Weight != 1 || n.Condition.Health != cluster.Healthy || n.Condition.Draining {
 				t.Errorf("node %d is not as it was: %+v", n.ID, n)
 			}
 		}

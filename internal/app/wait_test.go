@@ -92,7 +92,7 @@ func waitingOverGRPC(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	s.eventually("nothing is left", func() bool { return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && atWork() == 0 })
+	s.eventually("nothing is left", func() bool { return s.core.pool.Stats().InUse == 0 && s.api.State().OpenCalls == 0 && atWork() == 0 })
 }
 
 func waitingOverHTTP(t *testing.T) {
@@ -121,7 +121,7 @@ func waitingOverHTTP(t *testing.T) {
 		a.hears(http.StatusOK)
 	}
 	s.eventually("nothing is left", func() bool {
-		return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && httpAtWork() == 0
+		return s.core.pool.Stats().InUse == 0 && s.api.State().OpenCalls == 0 && httpAtWork() == 0
 	})
 }
 

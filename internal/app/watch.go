@@ -30,7 +30,7 @@ func (a *App) watch(ctx context.Context) error {
 }
 
 // heed has watch look when the judge has come to new verdicts.
-func (a *App) heed(cluster.Verdicts) {
+func (a *App) heed(cluster.Conditions) {
 	select {
 	case a.judged <- struct{}{}:
 	default:
@@ -40,7 +40,7 @@ func (a *App) heed(cluster.Verdicts) {
 // tellNodes adds what the judge has noted since its event of that number to the
 // events, and returns the number of the last.
 func (a *App) tellNodes(after uint64) uint64 {
-	for _, e := range a.core.judge.Events(after) {
+	for _, e := range a.core.detector.Events(after) {
 		a.events.Add(admin.Event{Time: e.Time, Node: e.Node, Kind: string(e.Kind), From: e.From, To: e.To, Reason: e.Reason})
 		after = e.Seq
 	}

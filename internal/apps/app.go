@@ -28,7 +28,7 @@ const (
 	reasons = int(ByOthers) + 1
 )
 
-// String returns the word for metrics; that of a limit is its name in Config.Limits.
+// String returns the word for metrics; that of a limit is its name in Config.Quotas.
 func (r Reason) String() string {
 	return [reasons]string{"open", "sessions", "calls_per_second", "bytes_per_second", "queue_full", "deadline", "age", "delay", "timeout", "no_session"}[r]
 }
@@ -338,11 +338,11 @@ func (a *App) key(class uint8, kind uint64) uint64 {
 	return k ^ k>>33
 }
 
-// turn begins another window of the figures of the last minute.
-func (a *App) turn() {
+// rotate begins another window of the figures of the last minute.
+func (a *App) rotate() {
 	for i := range a.stripes {
 		for c := range Classes {
-			a.stripes[i].class[c].waits.turn()
+			a.stripes[i].class[c].waits.rotate()
 		}
 	}
 }

@@ -432,7 +432,7 @@ func (r *Registry) Run(ctx context.Context) error {
 		}
 		r.minute.Store(n / 60)
 		if n%windowSize == 0 {
-			r.each(func(a *App) { a.turn() })
+			r.each(func(a *App) { a.rotate() })
 		}
 		if n%fileEvery == 0 {
 			r.reread()

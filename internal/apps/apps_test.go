@@ -111,7 +111,7 @@ func TestWhoACallerIs(t *testing.T) {
 // However many names callers invent, there is a bounded number of apps.
 func TestNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := running(t, Config{Max: 3, Limits: []string{"listed open=5"}})
+		r := running(t, Config{Max: 3, Quotas: []string{"listed open=5"}})
 		first := mustBe(t, r, Caller{Name: "n1"}, "n1")
 		mustBe(t, r, Caller{Name: "n2"}, "n2")
 		for i := range 1000 {
@@ -324,17 +324,17 @@ func TestConfigFaults(t *testing.T) {
 		want string
 	}{
 		{Config{}, "max = 0; must be 1 to 250"},
-		{Config{Max: 1, Limits: []string{""}}, `limits[0]: ""; must begin with`},
-		{Config{Max: 1, Limits: []string{"a b"}}, `"b": want a number`},
-		{Config{Max: 1, Limits: []string{"a lots=3"}}, `must be weight, open, sessions`},
-		{Config{Max: 1, Limits: []string{"a pool_id="}}, "must be pool_id= and the name of a resource pool"},
-		{Config{Max: 1, Limits: []string{"a open=0"}}, "must be 1 to 1000000"},
-		{Config{Max: 1, Limits: []string{"a weight=1001"}}, "must be 1 to 1000"},
-		{Config{Max: 1, Limits: []string{"a open=-1"}}, "want a number"},
-		{Config{Max: 1, Limits: []string{"a bytes_per_second=1000000GiB"}}, "want a number"},
-		{Config{Max: 1, Limits: []string{"a calls_burst=5"}}, "calls_burst needs calls_per_second"},
-		{Config{Max: 2, Limits: []string{"a open=1", "a open=2"}}, "a is there twice"},
-		{Config{Max: 1, Limits: []string{"a open=1", "b open=2"}}, "name 2 apps"},
+		{Config{Max: 1, Quotas: []string{""}}, `limits[0]: ""; must begin with`},
+		{Config{Max: 1, Quotas: []string{"a b"}}, `"b": want a number`},
+		{Config{Max: 1, Quotas: []string{"a lots=3"}}, `must be weight, open, sessions`},
+		{Config{Max: 1, Quotas: []string{"a pool_id="}}, "must be pool_id= and the name of a resource pool"},
+		{Config{Max: 1, Quotas: []string{"a open=0"}}, "must be 1 to 1000000"},
+		{Config{Max: 1, Quotas: []string{"a weight=1001"}}, "must be 1 to 1000"},
+		{Config{Max: 1, Quotas: []string{"a open=-1"}}, "want a number"},
+		{Config{Max: 1, Quotas: []string{"a bytes_per_second=1000000GiB"}}, "want a number"},
+		{Config{Max: 1, Quotas: []string{"a calls_burst=5"}}, "calls_burst needs calls_per_second"},
+		{Config{Max: 2, Quotas: []string{"a open=1", "a open=2"}}, "a is there twice"},
+		{Config{Max: 1, Quotas: []string{"a open=1", "b open=2"}}, "name 2 apps"},
 		{Config{Max: 1, Users: []string{"x=web"}}, "must be uid=name"},
 		{Config{Max: 1, Users: []string{"1=we b"}}, "must be uid=name"},
 		{Config{Max: 1, Token: []string{"a"}}, "the secret of a is shorter than 16 bytes"},
@@ -350,14 +350,14 @@ func TestConfigFaults(t *testing.T) {
 			t.Errorf("the error shows a secret: %v", err)
 		}
 	}
-	good := Config{Max: 2, Limits: []string{"* weight=2", "a weight=1000 open=1 sessions=1 calls_per_second=1 calls_burst=9 bytes_per_second=8MiB bytes_burst=1GiB pool_id=olap", "b"}}
+	good := Config{Max: 2, Quotas: []string{"* weight=2", "a weight=1000 open=1 sessions=1 calls_per_second=1 calls_burst=9 bytes_per_second=8MiB bytes_burst=1GiB pool_id=olap", "b"}}
 	if err := good.Validate(); err != nil {
 		t.Errorf("%+v: %v", good, err)
 	}
 }
 
 func TestCallsAllocateNothing(t *testing.T) {
-	r := registry(t, Config{Max: 10, Limits: []string{"a open=5 sessions=5 calls_per_second=1000000 bytes_per_second=1GiB"}})
+	r := registry(t, Config{Max: 10, Quotas: []string{"a open=5 sessions=5 calls_per_second=1000000 bytes_per_second=1GiB"}})
 	claim := Caller{Name: "a"}
 	if n := testing.AllocsPerRun(1000, func() {
 		app, err := r.Of(claim)
@@ -407,7 +407,7 @@ func FuzzConfig(f *testing.F) {
 				}
 			}
 		}
-		r, err := New(Config{Max: 3, Limits: []string{quotas}, Users: []string{user}}, nil)
+		r, err := New(Config{Max: 3, Quotas: []string{quotas}, Users: []string{user}}, nil)
 		if err != nil {
 			return
 		}

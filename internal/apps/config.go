@@ -16,7 +16,7 @@ const maxApps = 250
 // Config is the section "apps".
 type Config struct {
 	Max       int      `yaml:"max"`        // names told apart at a time; further ones share the app "other" until a name was unused for ten minutes; 1 to 250
-	Limits    []string `yaml:"limits"`     // what an app may use, "*" for each that is not listed: NAME weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB class=system pool_id=olap; a weight is its part of the line next to others (1), class the highest that its calls may have, system or interactive (interactive), bytes are those of requests and answers, a burst is one second's worth if it is not named, pool_id names the resource pool of the server for statements that name none
+	Quotas    []string `yaml:"limits"`     // what an app may use, "*" for each that is not listed: NAME weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB class=system pool_id=olap; a weight is its part of the line next to others (1), class the highest that its calls may have, system or interactive (interactive), bytes are those of requests and answers, a burst is one second's worth if it is not named, pool_id names the resource pool of the server for statements that name none
 	Users     []string `yaml:"users"`      // uid=name: programs of that user on this machine, over a Unix socket of the API, are that app
 	Token     []string `yaml:"token"`      // name=secret: who calls the plain API with that bearer token is that app, and nobody without one is served there over TCP
 	Sessions  string   `yaml:"sessions"`   // which apps have sessions of their own on the nodes, that bear the app's name (x-ydb-application-name): wire (those of YDB's own protocol), or none; all apps of an identity together have at most pool.max
@@ -73,7 +73,7 @@ func (c Config) parse() (parsed, error) {
 		errs = append(errs, fmt.Errorf("sessions = %.100q; must be %s or %s", c.Sessions, SessionsNone, SessionsWire))
 	}
 	names := map[string]bool{}
-	for i, line := range c.Limits {
+	for i, line := range c.Quotas {
 		name, l, err := parseQuotas(line)
 		if err == nil && names[name] {
 			err = fmt.Errorf("%s is there twice", name)
@@ -151,7 +151,7 @@ func (p *parsed) addTokens(text string) error {
 	return nil
 }
 
-// parseQuotas reads one of Config.Limits.
+// parseQuotas reads one of Config.Quotas.
 func parseQuotas(line string) (name string, l quotas, err error) {
 	l.weight = 1
 	words := strings.Fields(line)

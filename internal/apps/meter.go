@@ -147,8 +147,8 @@ func bound(i int) time.Duration {
 
 func (w *window) add(d time.Duration) { w.count[w.part.Load()][bucketOf(d)].Add(1) }
 
-// turn begins another part.
-func (w *window) turn() {
+// rotate begins another part.
+func (w *window) rotate() {
 	w.turns.Lock()
 	defer w.turns.Unlock()
 	next := 1 - w.part.Load()

@@ -35,7 +35,7 @@ func refused(t *testing.T, err error, why Reason, limit int64) *Refusal {
 // and its refusals counted by reason.
 func TestQuotasOfOpenCallsAndSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := running(t, Config{Max: 10, Limits: []string{"web open=2 sessions=3"}})
+		r := running(t, Config{Max: 10, Quotas: []string{"web open=2 sessions=3"}})
 		web := mustBe(t, r, Caller{Name: "web"}, "web")
 		end1, _ := begin(t, web)
 		end2, _ := begin(t, web)
@@ -78,7 +78,7 @@ func TestQuotasOfOpenCallsAndSessions(t *testing.T) {
 // TestQuotaOfCalls: a burst, then the rate; what was not used for a while is a burst again, no more.
 func TestQuotaOfCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := running(t, Config{Max: 10, Limits: []string{"bulk calls_per_second=10 calls_burst=20"}})
+		r := running(t, Config{Max: 10, Quotas: []string{"bulk calls_per_second=10 calls_burst=20"}})
 		bulk := mustBe(t, r, Caller{Name: "bulk"}, "bulk")
 		granted := func(tries int) (n int) {
 			for range tries {
@@ -115,7 +115,7 @@ func TestQuotaOfCalls(t *testing.T) {
 // TestQuotaOfBytes: bytes are known when the call is over. What was too much has to come first.
 func TestQuotaOfBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := running(t, Config{Max: 10, Limits: []string{"big bytes_per_second=1KiB bytes_burst=4KiB"}})
+		r := running(t, Config{Max: 10, Quotas: []string{"big bytes_per_second=1KiB bytes_burst=4KiB"}})
 		big := mustBe(t, r, Caller{Name: "big"}, "big")
 		end, _ := begin(t, big)
 		end(6 << 10)
@@ -141,7 +141,7 @@ func TestQuotaOfBytes(t *testing.T) {
 // TestQuotasOfOthers: the line of * holds for each app that has none of its own.
 func TestQuotasOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := running(t, Config{Max: 10, Limits: []string{"web open=2", "* open=1"}})
+		r := running(t, Config{Max: 10, Quotas: []string{"web open=2", "* open=1"}})
 		for _, name := range []string{"u", "v"} {
 			a := mustBe(t, r, Caller{Name: name}, name)
 			end, _ := begin(t, a)
@@ -257,12 +257,12 @@ func TestWindow(t *testing.T) {
 }
 
 func TestShares(t *testing.T) {
-	r := registry(t, Config{Max: 10, Limits: []string{"a weight=3"}})
+	r := registry(t, Config{Max: 10, Quotas: []string{"a weight=3"}})
 	a, b := mustBe(t, r, Caller{Name: "a"}, "a"), mustBe(t, r, Caller{Name: "b"}, "b")
 	share := func(name string) float64 {
 		for _, s := range r.State(classes) {
 			if s.App == name {
-				return s.Classes[0].Share
+				return s.Classes[0].Due
 			}
 		}
 		return -1
@@ -284,7 +284,7 @@ func TestShares(t *testing.T) {
 // soon as one comes free, and leave when their time is up.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := registry(t, Config{Max: 5, Limits: []string{"a sessions=2"}})
+		r := registry(t, Config{Max: 5, Quotas: []string{"a sessions=2"}})
 		a := mustBe(t, r, Caller{Name: "a"}, "a")
 		for range 2 {
 			if err := a.Await(t.Context(), normal); err != nil {
@@ -345,7 +345,7 @@ func TestAwait(t *testing.T) {
 // A quota that is raised counts soon for those that wait.
 func TestAwaitARaisedQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := registry(t, Config{Max: 5, Limits: []string{"a sessions=2"}})
+		r := registry(t, Config{Max: 5, Quotas: []string{"a sessions=2"}})
 		a := mustBe(t, r, Caller{Name: "a"}, "a")
 		var wg sync.WaitGroup
 		for range 2 {
@@ -359,7 +359,7 @@ func TestAwaitARaisedQuota(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		if err := r.Reconfigure(Config{Max: 5, Limits: []string{"a sessions=3"}}); err != nil {
+		if err := r.Reconfigure(Config{Max: 5, Quotas: []string{"a sessions=3"}}); err != nil {
 			t.Fatal(err)
 		}
 		wg.Wait()

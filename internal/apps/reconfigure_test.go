@@ -25,7 +25,7 @@ func reconfigure(t *testing.T, r *Registry, cfg Config) {
 }
 
 func TestReconfigure(t *testing.T) {
-	r, err := New(Config{Max: 8, Token: []string{"one=" + secretOne}, Limits: []string{"one open=1"}}, nil)
+	r, err := New(Config{Max: 8, Token: []string{"one=" + secretOne}, Quotas: []string{"one open=1"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestReconfigure(t *testing.T) {
 		t.Fatal("the first call was refused")
 	}
 	was := r.Generation()
-	reconfigure(t, r, Config{Max: 8, Token: []string{"two=" + secretTwo}, Users: []string{"7=seven"}, Limits: []string{"one open=2", "* open=3"}})
+	reconfigure(t, r, Config{Max: 8, Token: []string{"two=" + secretTwo}, Users: []string{"7=seven"}, Quotas: []string{"one open=2", "* open=3"}})
 	if r.Generation() == was {
 		t.Error("the generation is the same: who keeps answers of Of would not ask again")
 	}
@@ -87,7 +87,7 @@ func TestReconfigureFindsAPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	reconfigure(t, r, Config{Max: 2, Token: []string{"two=" + secretTwo}, Limits: []string{"one open=1"}})
+	reconfigure(t, r, Config{Max: 2, Token: []string{"two=" + secretTwo}, Quotas: []string{"one open=1"}})
 	if r.look("one") == nil {
 		t.Error("an app with limits has no place")
 	}
@@ -176,7 +176,7 @@ func TestALimitOfSessionsComesLater(t *testing.T) {
 	if a.Ask(normal) != nil || app.Stripe(1).Ask(0) != nil {
 		t.Fatal("the first two are refused")
 	}
-	reconfigure(t, r, Config{Max: 8, Limits: []string{"* sessions=2"}})
+	reconfigure(t, r, Config{Max: 8, Quotas: []string{"* sessions=2"}})
 	if a.Ask(normal) == nil {
 		t.Error("a third one; want a refusal by the new limit")
 	}

@@ -13,12 +13,12 @@ type State struct {
 	Open    int64        `json:"open"`                     // calls
 	Lowered uint64       `json:"lowered,omitempty"`        // calls that asked for the class system and ran as interactive
 	Units   uint64       `json:"consumed_units,omitempty"` // request units that nodes reported so far, of both APIs
-	Limits  Limits       `json:"limits"`
+	Quotas  Quotas       `json:"limits"`
 	Classes []ClassState `json:"classes"` // the classes in which it ever asked for a session
 }
 
-// Limits are those of an app; 0: none.
-type Limits struct {
+// Quotas are those of an app; 0: none.
+type Quotas struct {
 	Open           int64  `json:"open,omitempty"`
 	Sessions       int64  `json:"sessions,omitempty"`
 	CallsPerSecond int64  `json:"calls_per_second,omitempty"`
@@ -34,7 +34,7 @@ type ClassState struct {
 	Class   string            `json:"class"`
 	Waiting int64             `json:"waiting"`           // calls in the queue for a session
 	InUse   int64             `json:"in_use"`            // sessions
-	Share   float64           `json:"share"`             // of the class that is due to it while those use it that do now, 0 to 1
+	Due     float64           `json:"share"`             // of the class that is due to it while those use it that do now, 0 to 1
 	Served  uint64            `json:"served"`            // sessions so far
 	Refused map[string]uint64 `json:"refused,omitempty"` // calls by reason
 	WaitP50 float64           `json:"wait_p50_ms"`       // in the queue, of the last minute
@@ -77,7 +77,7 @@ func (r *Registry) State(classes [Classes]string) []State {
 
 func (a *App) state(classes [Classes]string, weights [Classes]int) State {
 	l := a.quotas.Load()
-	s := State{App: a.name, Weight: l.weight, Open: a.open(), Lowered: a.lowered.Load(), Classes: []ClassState{}, Limits: Limits{
+	s := State{App: a.name, Weight: l.weight, Open: a.open(), Lowered: a.lowered.Load(), Classes: []ClassState{}, Quotas: Quotas{
 		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst, BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst, System: l.system, PoolID: l.poolID,
 	}}
 	for i := range a.stripes {
@@ -110,7 +110,7 @@ func (a *App) state(classes [Classes]string, weights [Classes]int) State {
 		if asked == 0 {
 			others += l.weight // if it asked now
 		}
-		one.Share = float64(l.weight) / float64(max(others, l.weight))
+		one.Due = float64(l.weight) / float64(max(others, l.weight))
 		marks := quantiles(&waits, 0.5, 0.99)
 		one.WaitP50, one.WaitP99 = ms(marks[0]), ms(marks[1])
 		s.Classes = append(s.Classes, one)

@@ -23,7 +23,7 @@ type Node struct {
 	Zone       string  // data centre ("location" in YDB's discovery); "" if unknown; see In
 	TLSName    string  // name to verify in the node's certificate; "" means the host of Address
 	LoadFactor float32 // of discovery; 0 if unknown, as YDB's servers always say
-	Leaving    bool    // drained by the one that lists the node: nothing new there, what is open may finish
+	Draining   bool    // drained by the one that lists the node: nothing new there, what is open may finish
 	Unwell     bool    // unhealthy, says the one that lists the node: nothing new there while enough others are left
 	Pile       Pile    // of a cluster in bridge mode
 	Missing    bool    // the newest answer lacks the node and is in doubt: it keeps what it has, and gets new work after the others
@@ -143,14 +143,14 @@ func (h Health) String() string {
 	return [...]string{"healthy", "suspect", "ejected", "probing"}[h&3]
 }
 
-// Verdict is what internal/pessimize says of one node.
-type Verdict struct {
+// Condition is what internal/pessimize says of one node.
+type Condition struct {
 	Health      Health
-	Leaving     bool      // the node announced its shutdown, left discovery, or is drained by an operator or by the one that lists it
+	Draining    bool      // the node announced its shutdown, left discovery, or is drained by an operator or by the one that lists it
 	Unreachable bool      // the last sign was a transport error: hard, unlike refusals or latency
 	Banned      bool      // by an operator: nothing new as long as any other node is left
-	Share       float32   // what the node gets of its fair share of new load in a slow start: above 0, below 1; 0 means all of it
-	Joined      bool      // with Share: discovery did not list the node before, so other nodes carry its load already
+	Ramp        float32   // what the node gets of its fair share of new load in a slow start: above 0, below 1; 0 means all of it
+	Joined      bool      // with Ramp: discovery did not list the node before, so other nodes carry its load already
 	Reason      string    // one line for operators: the sign that led here
 	Since       time.Time // when Health last changed
 	Cause       Cause     // of the ejection, while Ejected or Probing
@@ -174,8 +174,8 @@ func (c Cause) String() string {
 	return [...]string{"none", "transport", "silence", "probe", "refusals", "latency"}[int(c)%CauseSize]
 }
 
-// Verdicts maps nodes to verdicts. A missing node is Healthy. Immutable.
-type Verdicts map[NodeID]Verdict
+// Conditions maps nodes to their conditions. A missing node is Healthy. Immutable.
+type Conditions map[NodeID]Condition
 
 // Use says what may be sent to a node now.
 type Use uint8
@@ -192,9 +192,9 @@ func (u Use) String() string { return [...]string{"new", "open", "none"}[u%3] }
 // ViewNode is one node of a View.
 type ViewNode struct {
 	Node
-	Verdict Verdict
-	Use     Use
-	Gone    bool // discovery no longer lists it, for sure: what is open there may finish
+	Condition Condition
+	Use       Use
+	Gone      bool // discovery no longer lists it, for sure: what is open there may finish
 	// Weight is the node's part of new sessions and new load, relative to that of
 	// the others: 1 for a full share, less while it returns or lies in another
 	// zone. 0, with UseNew: only when the others have no room. 0 without UseNew.
@@ -248,7 +248,7 @@ const (
 	BlameSuccess                // the node did its work
 	BlameRefusal                // soft: the node answered, but has itself too much to do, or is not ready
 	BlameTransport              // hard: the node could not be reached or the connection broke
-	BlameLeaving                // the node announced its shutdown
+	BlameDraining               // the node announced its shutdown
 	BlameForeign                // the node serves another database: it has the address of one that left
 )
 

@@ -85,12 +85,12 @@ func syntaxError(path string, err error) error {
 		GetMessage() string
 	}
 	if errors.As(err, &positioned) && positioned.GetToken() != nil {
-		return fmt.Errorf("%s: %s", place(path, positioned.GetToken()), positioned.GetMessage())
+		return fmt.Errorf("%s: %s", position(path, positioned.GetToken()), positioned.GetMessage())
 	}
 	return fmt.Errorf("%s: not YAML", path)
 }
 
-func place(path string, t *token.Token) string {
+func position(path string, t *token.Token) string {
 	if t == nil || t.Position == nil {
 		return path
 	}
@@ -108,7 +108,7 @@ type reader struct {
 // fault keeps a fault of a setting, or of a section: name ends with a dot or is "" then.
 func (r *reader) fault(n ast.Node, name, format string, args ...any) {
 	r.settings.doubt(name)
-	r.errs = append(r.errs, fmt.Errorf("%s: %s", place(r.path, n.GetToken()), fmt.Sprintf(format, args...)))
+	r.errs = append(r.errs, fmt.Errorf("%s: %s", position(r.path, n.GetToken()), fmt.Sprintf(format, args...)))
 }
 
 // section reads the mapping below a section; prefix is its name and a dot.
@@ -147,7 +147,7 @@ func (r *reader) entry(prefix string, entry *ast.MappingValueNode, depth int) {
 		r.set(set, entry)
 	case r.settings.isSection(name):
 		r.section(name+".", entry.Value, depth+1)
-	case r.settings.ignore(name, place(r.path, entry.Key.GetToken())):
+	case r.settings.ignore(name, position(r.path, entry.Key.GetToken())):
 	default:
 		r.fault(entry.Key, name, "%s", r.settings.unknown(name))
 		r.lost(name+".", entry.Value, depth+1)
@@ -175,7 +175,7 @@ func (r *reader) lost(prefix string, body ast.Node, depth int) {
 }
 
 func (r *reader) set(set *setting, entry *ast.MappingValueNode) {
-	at := place(r.path, entry.Key.GetToken())
+	at := position(r.path, entry.Key.GetToken())
 	if before, twice := r.seen[set.name]; twice {
 		r.fault(entry.Key, set.name, "%s is set twice; first at %s", set.name, before)
 		return

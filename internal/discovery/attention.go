@@ -30,10 +30,10 @@ func NewAttention(refresh func()) *Attention {
 }
 
 // Set takes new verdicts. It is called by one goroutine at a time.
-func (a *Attention) Set(verdicts cluster.Verdicts) {
+func (a *Attention) Set(verdicts cluster.Conditions) {
 	bad := 0
 	for _, v := range verdicts {
-		if v.Leaving || v.Health == cluster.Ejected || v.Health == cluster.Probing {
+		if v.Draining || v.Health == cluster.Ejected || v.Health == cluster.Probing {
 			bad++
 		}
 	}

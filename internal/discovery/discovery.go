@@ -123,8 +123,8 @@ type Discovery struct {
 
 	held atomic.Uint64 // guard.began
 
-	verdicts atomic.Pointer[cluster.Verdicts] // the newest
-	judged   chan struct{}                    // capacity 1: they are new
+	conditions atomic.Pointer[cluster.Conditions] // the newest
+	judged     chan struct{}                      // capacity 1: they are new
 
 	mu          sync.Mutex // guards all below; never held while a subscriber runs
 	state       State
@@ -137,7 +137,7 @@ func New(config Config, source Source, log *slog.Logger) *Discovery {
 		config: config, source: source, log: log,
 		kick: make(chan struct{}, 1), news: make(chan struct{}, 1), judged: make(chan struct{}, 1), keys: newKeys(source), guard: newGuard(config.grace()),
 	}
-	d.verdicts.Store(&cluster.Verdicts{})
+	d.conditions.Store(&cluster.Conditions{})
 	return d
 }
 
@@ -203,10 +203,10 @@ func nudge(c chan<- struct{}) {
 	}
 }
 
-// SetVerdicts takes the newest verdicts. A node that cannot be reached, or leaves, is
+// SetConditions takes the newest conditions. A node that cannot be reached, or leaves, is
 // gone as soon as no answer lists it: it is not held. It does not wait.
-func (d *Discovery) SetVerdicts(v cluster.Verdicts) {
-	d.verdicts.Store(&v)
+func (d *Discovery) SetConditions(v cluster.Conditions) {
+	d.conditions.Store(&v)
 	select {
 	case d.judged <- struct{}{}:
 	default:
@@ -215,8 +215,8 @@ func (d *Discovery) SetVerdicts(v cluster.Verdicts) {
 
 // gone reports whether the verdicts confirm that a node which no answer lists is gone.
 func (d *Discovery) gone(id cluster.NodeID) bool {
-	v := (*d.verdicts.Load())[id]
-	return v.Leaving || v.Unreachable && (v.Health == cluster.Ejected || v.Health == cluster.Probing)
+	v := (*d.conditions.Load())[id]
+	return v.Draining || v.Unreachable && (v.Health == cluster.Ejected || v.Health == cluster.Probing)
 }
 
 // Run asks until ctx ends, and runs the source if that works between questions. It

@@ -110,7 +110,7 @@ func (g *guard) missing(gone func(cluster.NodeID) bool) (missing []cluster.Node)
 		ids[n.ID], addresses[n.Address] = true, true
 	}
 	for _, n := range g.known {
-		if !ids[n.ID] && !addresses[n.Address] && !n.Leaving && !gone(n.ID) {
+		if !ids[n.ID] && !addresses[n.Address] && !n.Draining && !gone(n.ID) {
 			missing = append(missing, n)
 		}
 	}

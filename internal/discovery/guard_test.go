@@ -48,7 +48,7 @@ func TestGuard(t *testing.T) {
 	}
 	drained := span(1, 20)
 	for i := range 10 {
-		drained[i].Leaving = true
+		drained[i].Draining = true
 	}
 	for _, tc := range []struct {
 		name  string
@@ -226,9 +226,9 @@ func TestVanishedNodesDepartWhenTheyAreKnownToBeGone(t *testing.T) {
 		if n := d.State().Missing; n != 180 {
 			t.Errorf("%d nodes are missing; want 180", n)
 		}
-		d.SetVerdicts(cluster.Verdicts{
-			100: {Health: cluster.Ejected, Unreachable: true}, 101: {Health: cluster.Probing, Unreachable: true}, 102: {Leaving: true},
-			103: {Health: cluster.Ejected}, 104: {Health: cluster.Suspect, Unreachable: true}, 5: {Leaving: true},
+		d.SetConditions(cluster.Conditions{
+			100: {Health: cluster.Ejected, Unreachable: true}, 101: {Health: cluster.Probing, Unreachable: true}, 102: {Draining: true},
+			103: {Health: cluster.Ejected}, 104: {Health: cluster.Suspect, Unreachable: true}, 5: {Draining: true},
 		})
 		if got, want := heard(), [][2]int{{200, 0}, {20, 180}, {20, 177}}; !slices.Equal(got, want) {
 			t.Errorf("heard %v; want %v: three of them are known to be gone", got, want)

@@ -460,7 +460,7 @@ func nodesIn(list *endpointv3.ClusterLoadAssignment) (nodes []cluster.Node, err 
 			case corev3.HealthStatus_UNHEALTHY, corev3.HealthStatus_TIMEOUT:
 				n.Unwell = true
 			case corev3.HealthStatus_DRAINING:
-				n.Leaving = true
+				n.Draining = true
 			}
 			nodes = append(nodes, n)
 		}

@@ -157,7 +157,7 @@ func TestNodesOfAControlPlane(t *testing.T) {
 	want := cluster.Topology{Nodes: []cluster.Node{
 		{ID: 1, Address: "10.0.0.1:2136", Zone: "a"},
 		{ID: 4, Address: "10.0.0.4:2136", Zone: "b", Unwell: true}, {ID: 5, Address: "10.0.0.5:2136", Zone: "b", Unwell: true},
-		{ID: 50002, Address: "[fd00::1]:2136", Zone: "a", Leaving: true},
+		{ID: 50002, Address: "[fd00::1]:2136", Zone: "a", Draining: true},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -83,7 +83,7 @@ type Parts struct {
 	Mode      string // of discovery
 	Dials     bool   // the addresses of ydb.url are called
 	Driver    *upstream.Driver
-	Judge     *pessimize.Judge
+	Detector  *pessimize.Detector
 	Discovery *discovery.Discovery
 	Attention *discovery.Attention
 	Pool      *pool.Pool
@@ -194,7 +194,7 @@ func (x *Examination) talk(ctx context.Context, p *Parts) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{
-		p.Driver.Run, p.Judge.Run, p.Discovery.Run, p.Attention.Run, p.Pool.Run, p.Apps.Run,
+		p.Driver.Run, p.Detector.Run, p.Discovery.Run, p.Attention.Run, p.Pool.Run, p.Apps.Run,
 	} {
 		wg.Go(func() { _ = panics.Call("a part of doctor", func() error { return run(ctx) }) }) // it is logged, and the step that needs it fails
 	}

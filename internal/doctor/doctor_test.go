@@ -48,7 +48,7 @@ func partsOf(t *testing.T, c upstream.Config) Parts {
 	log := slog.New(slog.DiscardHandler)
 	asks, router := new(prober), routing.New(routing.Default())
 	judge := pessimize.New(pessimize.Default(), asks, log)
-	driver, err := upstream.New(c, upstream.Deps{Ways: hop.Ways{Router: router, Judge: judge}, Log: log})
+	driver, err := upstream.New(c, upstream.Deps{Ways: hop.Ways{Router: router, Health: judge}, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,11 +68,11 @@ func partsOf(t *testing.T, c upstream.Config) Parts {
 	attention := discovery.NewAttention(finder.Refresh)
 	finder.Subscribe(judge.SetTopology)
 	finder.Subscribe(router.SetTopology)
-	judge.Subscribe(router.SetVerdicts)
+	judge.Subscribe(router.SetConditions)
 	router.Subscribe(driver.SetView)
 	router.Subscribe(sessions.SetView)
 	return Parts{
-		Mode: discovery.ModeYDB, Dials: true, Driver: driver, Judge: judge, Discovery: finder,
+		Mode: discovery.ModeYDB, Dials: true, Driver: driver, Detector: judge, Discovery: finder,
 		Attention: attention, Pool: sessions, Apps: registry, Router: router, Client: client,
 	}
 }

@@ -48,7 +48,7 @@ func failures() (all []failure) {
 		failure{"the provider of credentials does not answer", ydbstatus.Signs{Code: codes.Unauthenticated, NotSent: true, NoTicket: true}, 1, nil},
 		failure{"the provider of credentials refused", ydbstatus.Signs{Code: codes.Unauthenticated, NotSent: true}, 1, nil},
 		failure{"no node to send it to", ydbstatus.Signs{Code: codes.Unavailable, Unrouted: true}, 0, nil},
-		failure{"the owner of the session cannot be reached", ydbstatus.Signs{Code: codes.Unavailable, OwnerLost: true}, 1, nil},
+		failure{"the owner of the session cannot be reached", ydbstatus.Signs{Code: codes.Unavailable, HomeNodeLost: true}, 1, nil},
 		failure{"`ABORTED` with issue 200509", ydbstatus.Signs{Status: Ydb.StatusIds_ABORTED, Repeats: true}, 1, nil},
 		failure{"the deadline ended before it was sent", ydbstatus.Signs{Code: codes.DeadlineExceeded, CallerGone: true, NotSent: true}, 1, context.DeadlineExceeded},
 		failure{"the deadline ended while it ran", ydbstatus.Signs{Code: codes.DeadlineExceeded, CallerGone: true}, 1, context.DeadlineExceeded},

@@ -100,7 +100,7 @@ func TestWhatACallSaysOfItsApp(t *testing.T) {
 // fit is refused for good.
 func TestListsCountTheirStatements(t *testing.T) {
 	// As much as comes back in a minute, so that a pause of the machine gives nothing away.
-	all, err := apps.New(apps.Config{Max: 8, Limits: []string{"* calls_per_second=1 calls_burst=60"}}, nil)
+	all, err := apps.New(apps.Config{Max: 8, Quotas: []string{"* calls_per_second=1 calls_burst=60"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestListsCountTheirStatements(t *testing.T) {
 // A quota refuses what is new over both faces, and nothing that is open depends on it;
 // what is counted is taken back.
 func TestQuotasOverBothFaces(t *testing.T) {
-	all, err := apps.New(apps.Config{Max: 5, Limits: []string{"web calls_per_second=1 calls_burst=2"}}, nil)
+	all, err := apps.New(apps.Config{Max: 5, Quotas: []string{"web calls_per_second=1 calls_burst=2"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
 			config := upstream.Default()
 			config.URL, config.Auth = "grpc://127.0.0.1:1/local", tc.auth
 			router := routing.New(routing.Default())
-			driver, err := upstream.New(config, upstream.Deps{Ways: hop.Ways{Router: router, Judge: pessimize.New(pessimize.Default(), nil, log)}, Log: log})
+			driver, err := upstream.New(config, upstream.Deps{Ways: hop.Ways{Router: router, Health: pessimize.New(pessimize.Default(), nil, log)}, Log: log})
 			if err != nil {
 				t.Fatal(err)
 			}

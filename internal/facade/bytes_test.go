@@ -72,7 +72,7 @@ func TestRefusedCallsCostNoBytes(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				all, err := apps.New(apps.Config{Max: 5, Limits: []string{"web bytes_per_second=" + strconv.Itoa(rate)}}, nil)
+				all, err := apps.New(apps.Config{Max: 5, Quotas: []string{"web bytes_per_second=" + strconv.Itoa(rate)}}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -17,7 +17,7 @@ import (
 
 // TestSystemIsGranted: an app has the class system only where apps.limits gives it.
 func TestSystemIsGranted(t *testing.T) {
-	all, err := apps.New(apps.Config{Max: 5, Limits: []string{"ops class=system", "shop class=interactive"}}, nil)
+	all, err := apps.New(apps.Config{Max: 5, Quotas: []string{"ops class=system", "shop class=interactive"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestSystemIsGranted(t *testing.T) {
 // TestEarlyRefusalsCountInTheirClass: a call that is refused before its body is read counts in the class
 // that its headers name, and a class above that of its app is counted once a call.
 func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
-	all, err := apps.New(apps.Config{Max: 5, Limits: []string{"greedy bytes_per_second=1 bytes_burst=1"}}, nil)
+	all, err := apps.New(apps.Config{Max: 5, Quotas: []string{"greedy bytes_per_second=1 bytes_burst=1"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
 	judge := pessimize.New(pessimize.Default(), prober, log)
 	driverConfig := upstream.Default()
 	driverConfig.URL = nodes.Endpoint()
-	driver, err := upstream.New(driverConfig, upstream.Deps{Ways: hop.Ways{Router: router, Judge: judge}, Log: log})
+	driver, err := upstream.New(driverConfig, upstream.Deps{Ways: hop.Ways{Router: router, Health: judge}, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
 	}
 	finder.Subscribe(judge.SetTopology)
 	finder.Subscribe(router.SetTopology)
-	judge.Subscribe(router.SetVerdicts)
+	judge.Subscribe(router.SetConditions)
 	router.Subscribe(driver.SetView)
 	router.Subscribe(sessions.SetView)
 

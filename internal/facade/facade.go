@@ -175,8 +175,8 @@ func (s *Service) ServerOptions() []grpc.ServerOption { return s.grpc.ServerOpti
 // OtherOptions are ServerOptions for the server over which the other process calls.
 func (s *Service) OtherOptions() []grpc.ServerOption { return s.grpc.OtherOptions() }
 
-// Turns calls each with the path of every method whose calls may be Turns, and what begins one.
-func (s *Service) Turns(each func(path string, begin Begin)) { s.grpc.Turns(each) }
+// InlineCalls calls each with the path of every method whose calls may be Turns, and what begins one.
+func (s *Service) InlineCalls(each func(path string, begin Begin)) { s.grpc.Turns(each) }
 
 // HTTPServer returns a server of Handler whose limits fit the settings; those of
 // headers are larger, so that what exceeds the setting a little is still answered
@@ -192,7 +192,7 @@ func (s *Service) OtherHandler() http.Handler { return s.http.OtherHandler() }
 // BeginHTTP begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
 // carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened.
 // Otherwise Resume must be called. The body is not kept.
-func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
+func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *InlineHTTPCall {
 	return s.http.Begin(ctx, r, body, via)
 }
 

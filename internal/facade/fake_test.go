@@ -181,7 +181,7 @@ func (f *fake) BeginTx(ctx context.Context, call upstream.Call, do func(context.
 		f.takeBack(s, true)
 		return nil, r, err
 	}
-	return &fakeLeased{s}, r, nil
+	return &fakeTxSession{s}, r, nil
 }
 
 func (f *fake) Any(ctx context.Context, call upstream.Call, do func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error) {
@@ -244,13 +244,13 @@ func (bulkConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.Cal
 	return nil, errors.New("no streams here")
 }
 
-type fakeLeased struct{ s *fakeSession }
+type fakeTxSession struct{ s *fakeSession }
 
-func (*fakeLeased) Node() cluster.NodeID { return 1 }
+func (*fakeTxSession) Node() cluster.NodeID { return 1 }
 
-func (*fakeLeased) Hash() string { return "5e55" }
+func (*fakeTxSession) Hash() string { return "5e55" }
 
-func (l *fakeLeased) Run(ctx context.Context, call upstream.Call, do func(context.Context, core.Session) error) (upstream.Report, error) {
+func (l *fakeTxSession) Run(ctx context.Context, call upstream.Call, do func(context.Context, core.Session) error) (upstream.Report, error) {
 	err := l.s.f.begin(call)
 	l.s.effects = call.Effects
 	if err == nil {
@@ -259,7 +259,7 @@ func (l *fakeLeased) Run(ctx context.Context, call upstream.Call, do func(contex
 	return upstream.Report{Node: 1, Attempts: 1, Units: l.s.f.units, Priced: l.s.f.priced}, err
 }
 
-func (l *fakeLeased) Release(keep bool) { l.s.f.takeBack(l.s, keep) }
+func (l *fakeTxSession) Release(keep bool) { l.s.f.takeBack(l.s, keep) }
 
 func (*fakeSession) Node() cluster.NodeID { return 1 }
 

@@ -25,7 +25,7 @@ func (j *kvGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, nil)
 }
 
-func (j *kvGetting) Begin(t *core.Turn) (ready bool, err error) {
+func (j *kvGetting) Begin(t *core.InlineCall) (ready bool, err error) {
 	if j.Table, err = j.api.kv.Table(j.req.table); err != nil {
 		return false, err
 	}
@@ -37,7 +37,7 @@ func (j *kvGetting) Begin(t *core.Turn) (ready bool, err error) {
 }
 
 func (j *kvGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	row, modified, err := j.Row(&t.Turn, j.req.cond)
+	row, modified, err := j.Row(&t.InlineCall, j.req.cond)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (j *kvBatchGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool)
 	return readMessage(request, &j.req)
 }
 
-func (j *kvBatchGetting) Begin(t *core.Turn) (ready bool, err error) {
+func (j *kvBatchGetting) Begin(t *core.InlineCall) (ready bool, err error) {
 	if j.Table, j.ids, err = j.api.batchOf(&j.req); err != nil {
 		return false, err
 	}
@@ -65,7 +65,7 @@ func (j *kvBatchGetting) Begin(t *core.Turn) (ready bool, err error) {
 }
 
 func (j *kvBatchGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	found, err := j.Found(&t.Turn, j.ids)
+	found, err := j.Found(&t.InlineCall, j.ids)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (j *kvPutting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, req.Value)
 }
 
-func (j *kvPutting) Begin(t *core.Turn) (bool, error) {
+func (j *kvPutting) Begin(t *core.InlineCall) (bool, error) {
 	table, key, err := j.req.toWrite(j.api)
 	if err != nil {
 		return false, err
@@ -102,7 +102,7 @@ func (j *kvPutting) Begin(t *core.Turn) (bool, error) {
 }
 
 func (j *kvPutting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	done, err := j.Run(&t.Turn)
+	done, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (j *kvDeleting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
 	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, nil)
 }
 
-func (j *kvDeleting) Begin(t *core.Turn) (bool, error) {
+func (j *kvDeleting) Begin(t *core.InlineCall) (bool, error) {
 	table, key, err := j.req.toWrite(j.api)
 	if err != nil {
 		return false, err
@@ -134,7 +134,7 @@ func (j *kvDeleting) Begin(t *core.Turn) (bool, error) {
 }
 
 func (j *kvDeleting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	if _, err := j.Run(&t.Turn); err != nil {
+	if _, err := j.Run(&t.InlineCall); err != nil {
 		return nil, err
 	}
 	return appendInfoAlone(b, t.Call.Info), nil

@@ -49,7 +49,7 @@ func requestSize(ctx context.Context, early *received, req proto.Message) int {
 	if early != nil {
 		return early.size
 	}
-	if request, ok := octetsOf(ctx); ok {
+	if request, ok := requestBytes(ctx); ok {
 		return len(request)
 	}
 	return proto.Size(req) // of a stream

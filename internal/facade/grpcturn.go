@@ -15,7 +15,7 @@ import (
 
 // GRPCTurn is a Turn of a call of gRPC.
 type GRPCTurn struct {
-	core.Turn
+	core.InlineCall
 	api    *grpcAPI
 	values int // of the parameters of a request that was read without a message
 }
@@ -67,7 +67,7 @@ func (a *grpcAPI) Turns(each func(path string, begin Begin)) {
 				return nil
 			}
 			j := kind.make(a)
-			t := &GRPCTurn{Turn: core.Turn{Core: a.core, Job: j}, api: a}
+			t := &GRPCTurn{InlineCall: core.InlineCall{Core: a.core, Job: j}, api: a}
 			t.Call.Name, t.Call.From, t.Call.Begun = kind.name, caller.Connection, ctx
 			m, ok := j.read(t, request)
 			if !ok {
@@ -200,7 +200,7 @@ func (j *executingGRPC) read(t *GRPCTurn, request []byte) (m proto.Message, ok b
 }
 
 func (j *executingGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	done, err := j.Run(&t.Turn)
+	done, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (j *beginningGRPC) read(_ *GRPCTurn, request []byte) (proto.Message, bool) 
 }
 
 func (j *beginningGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	res, err := j.Run(&t.Turn)
+	res, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +253,7 @@ func (j *endingGRPC[T, R]) read(t *GRPCTurn, request []byte) (m proto.Message, o
 }
 
 func (j *endingGRPC[T, R]) rest(t *GRPCTurn, b []byte) ([]byte, error) {
-	if err := j.Run(&t.Turn); err != nil {
+	if err := j.Run(&t.InlineCall); err != nil {
 		return nil, err
 	}
 	return appendInfoAlone(b, t.Call.Info), nil

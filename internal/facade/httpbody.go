@@ -97,8 +97,8 @@ const pieceSize = 64 << 10
 // rows at half of that; bodies that are rejected once they are whole come as fast as their callers send, and take all of it from others.
 const bodyRate = 100 << 20
 
-// bodyTurn waits until one more piece of a body may be read.
-func (a *httpAPI) bodyTurn(ctx context.Context) error {
+// waitForBody waits until one more piece of a body may be read.
+func (a *httpAPI) waitForBody(ctx context.Context) error {
 	wait, ok := a.bodies.Take(pieceSize, bodyTimeout)
 	if !ok {
 		wait = bodyTimeout
@@ -139,7 +139,7 @@ func (a *httpAPI) readAll(x *exchange, r io.Reader, end func(), check func(start
 					}
 				}
 				full, b = append(full, b), nil
-				if err := a.bodyTurn(x.ctx); err != nil {
+				if err := a.waitForBody(x.ctx); err != nil {
 					return nil, err
 				}
 			}

@@ -167,7 +167,7 @@ func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Strea
 	}
 	for number, field := range yql.Fields(message) {
 		if number == fieldRow {
-			if err := rows.AddWire(*columns, field); err != nil {
+			if err := rows.AddEncoded(*columns, field); err != nil {
 				return err
 			}
 		}

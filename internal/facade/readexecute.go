@@ -29,17 +29,17 @@ type readRequest struct {
 
 // readValues are the parameters of a request that was read.
 type readValues struct {
-	list   []readValue
-	depth  int // how deep they may nest
-	room   [4]readValue
-	octets []byte // copies of the bytes of scalars: the request's own are the shard's
-	bytes  [64]byte
+	list  []readValue
+	depth int // how deep they may nest
+	room  [4]readValue
+	raw   []byte // copies of the bytes of scalars: the request's own are the shard's
+	bytes [64]byte
 }
 
 type readValue struct {
-	name   string
-	octets []byte           // of a scalar
-	value  *sidecarv1.Value // anything else; nil: it is a scalar
+	name  string
+	raw   []byte           // of a scalar
+	value *sidecarv1.Value // anything else; nil: it is a scalar
 }
 
 // count is how many values there are, those within others included.
@@ -76,7 +76,7 @@ func (v *readValues) Typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 	value := one.value
 	if value == nil {
 		value = new(sidecarv1.Value)
-		if err := proto.Unmarshal(one.octets, value); err != nil {
+		if err := proto.Unmarshal(one.raw, value); err != nil {
 			return nil, err // cannot be: yql.IsScalar took these bytes
 		}
 	}
@@ -85,7 +85,7 @@ func (v *readValues) Typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 
 func (v *readValues) AddScalar(p *upstream.Params, name, full string, t *Ydb.Type) bool {
 	one := v.find(name)
-	return one.value == nil && p.AddScalar(full, one.octets, t)
+	return one.value == nil && p.AddScalar(full, one.raw, t)
 }
 
 // add keeps an entry of the map of parameters. False: package proto has to read it.
@@ -95,16 +95,16 @@ func (v *readValues) add(entry []byte) bool {
 		return false
 	}
 	if v.list == nil {
-		v.list, v.octets = v.room[:0], v.bytes[:0]
+		v.list, v.raw = v.room[:0], v.bytes[:0]
 	}
 	one := readValue{name: string(name)}
 	if v.find(one.name) != nil {
 		return false
 	}
 	if yql.IsScalar(value) {
-		at := len(v.octets)
-		v.octets = append(v.octets, value...)
-		one.octets = v.octets[at:len(v.octets):len(v.octets)]
+		at := len(v.raw)
+		v.raw = append(v.raw, value...)
+		one.raw = v.raw[at:len(v.raw):len(v.raw)]
 	} else {
 		one.value = new(sidecarv1.Value)
 		if proto.Unmarshal(value, one.value) != nil {

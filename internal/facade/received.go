@@ -49,7 +49,7 @@ func (a *grpcAPI) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	for i, m := range d.Methods {
 		out.Methods[i].Handler = func(of any, ctx context.Context, decode func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
 			// The weight of small ones that run where they arrive is that of the message.
-			if raw, here := octetsOf(ctx); here && len(raw) <= lane.Large && m.MethodName != "BulkUpsert" {
+			if raw, here := requestBytes(ctx); here && len(raw) <= lane.Large && m.MethodName != "BulkUpsert" {
 				return m.Handler(of, ctx, decode, chain)
 			}
 			r := &received{}
@@ -86,8 +86,8 @@ func (w *weighedStream) RecvMsg(into any) error {
 	return w.api.receive(w.ctx, &w.r, w.ServerStream.RecvMsg, into.(proto.Message))
 }
 
-// octetsOf returns a request that somebody has as octets before it is decoded. They are there until it is answered.
-func octetsOf(ctx context.Context) (request []byte, ok bool) {
+// requestBytes returns a request that somebody has as octets before it is decoded. They are there until it is answered.
+func requestBytes(ctx context.Context) (request []byte, ok bool) {
 	s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ Request() []byte })
 	if !ok {
 		return nil, false
@@ -95,15 +95,15 @@ func octetsOf(ctx context.Context) (request []byte, ok bool) {
 	return s.Request(), true
 }
 
-// octets are a message that is not decoded.
-type octets []byte
+// rawMessage are a message that is not decoded.
+type rawMessage []byte
 
 // codec is that of messages, which leaves octets as they came.
 type codec struct{ encoding.CodecV2 }
 
 // Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
-	if o, ok := into.(*octets); ok {
+	if o, ok := into.(*rawMessage); ok {
 		*o = data.Materialize()
 		return nil
 	}
@@ -121,9 +121,9 @@ func (a *grpcAPI) receive(ctx context.Context, r *received, decode func(any) err
 }
 
 func (a *grpcAPI) receiveNow(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
-	raw, ok := octetsOf(ctx)
+	raw, ok := requestBytes(ctx)
 	if !ok {
-		if err := decode((*octets)(&raw)); err != nil {
+		if err := decode((*rawMessage)(&raw)); err != nil {
 			return err
 		}
 	}
@@ -138,7 +138,7 @@ func (a *grpcAPI) receiveNow(ctx context.Context, r *received, decode func(any) 
 		r.refused = f
 		return nil
 	}
-	err = a.core.InLane(ctx, r.size > lane.Large, func() error { return a.decodeOctets(r, raw, into) })
+	err = a.core.InLane(ctx, r.size > lane.Large, func() error { return a.decodeRaw(r, raw, into) })
 	if f, ok := errors.AsType[*core.Fault](err); ok {
 		r.refused = f
 		return nil
@@ -146,8 +146,8 @@ func (a *grpcAPI) receiveNow(ctx context.Context, r *received, decode func(any) 
 	return err
 }
 
-// decodeOctets decodes a request, if there is memory for it.
-func (a *grpcAPI) decodeOctets(r *received, raw []byte, into proto.Message) error {
+// decodeRaw decodes a request, if there is memory for it.
+func (a *grpcAPI) decodeRaw(r *received, raw []byte, into proto.Message) error {
 	d := into.ProtoReflect().Descriptor()
 	if err := a.tooMany(d, raw); err != nil {
 		return err

@@ -57,7 +57,7 @@ const (
 const soonRefused = bodyTimeout / 3
 
 func refusing(t *testing.T) *bench {
-	all, err := apps.New(apps.Config{Max: 5, Token: []string{"web=" + secretOfWeb, "greedy=" + secretOfGreedy}, Limits: []string{"greedy bytes_per_second=1 bytes_burst=1"}}, nil)
+	all, err := apps.New(apps.Config{Max: 5, Token: []string{"web=" + secretOfWeb, "greedy=" + secretOfGreedy}, Quotas: []string{"greedy bytes_per_second=1 bytes_burst=1"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

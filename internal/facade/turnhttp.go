@@ -15,9 +15,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
-// HTTPTurn is a Turn of a request of HTTP.
-type HTTPTurn struct {
-	core.Turn
+// InlineHTTPCall is a Turn of a request of HTTP.
+type InlineHTTPCall struct {
+	core.InlineCall
 	api    *httpAPI
 	x      exchange
 	raw    []byte // the body, in the turn in which the call begins
@@ -28,15 +28,15 @@ type HTTPTurn struct {
 type replying interface {
 	core.Job
 	// over tells the job its turn, before anything else.
-	over(t *HTTPTurn)
+	over(t *InlineHTTPCall)
 	// rest makes the first call, or waits for its answer, and answers the request.
-	rest(t *HTTPTurn) error
+	rest(t *InlineHTTPCall) error
 }
 
 // overHTTP is what every job of a request of HTTP has.
-type overHTTP struct{ web *HTTPTurn }
+type overHTTP struct{ web *InlineHTTPCall }
 
-func (o *overHTTP) over(t *HTTPTurn) { o.web = t }
+func (o *overHTTP) over(t *InlineHTTPCall) { o.web = t }
 
 // routeOf are the routes by the calls that they make.
 var routeOf = func() map[string]*route {
@@ -54,8 +54,8 @@ const (
 	pathOfKV    = "/v1/kv/"
 )
 
-// turnOf makes a turn of a request; nil: it is none for that. The values of its path are set as http.ServeMux does.
-func turnOf(r *http.Request) (*HTTPTurn, *route) {
+// inlineOf makes an inline call of a request; nil: it is none for that. The values of its path are set as http.ServeMux does.
+func inlineOf(r *http.Request) (*InlineHTTPCall, *route) {
 	path := r.URL.Path
 	if r.URL.RawPath != "" {
 		return nil, nil
@@ -63,24 +63,24 @@ func turnOf(r *http.Request) (*HTTPTurn, *route) {
 	if r.Method == http.MethodPost {
 		if path == pathQuery {
 			t := new(struct { // one allocation
-				HTTPTurn
+				InlineHTTPCall
 				querying
 			})
 			t.Job = &t.querying
-			t.over(&t.HTTPTurn)
-			return &t.HTTPTurn, routeOf["Execute"]
+			t.over(&t.InlineHTTPCall)
+			return &t.InlineHTTPCall, routeOf["Execute"]
 		}
 		if path == pathBeginTx {
-			return turnFor("Begin", new(beginningHTTP))
+			return inlineFor("Begin", new(beginningHTTP))
 		}
 		if rest, ok := strings.CutPrefix(path, pathOfTx); ok {
 			id, end, _ := strings.Cut(rest, "/")
 			switch {
 			case !setPathValue(r, "id", id):
 			case end == "commit":
-				return turnFor("Commit", &endingHTTP{})
+				return inlineFor("Commit", &endingHTTP{})
 			case end == "rollback":
-				return turnFor("Rollback", &endingHTTP{Ending: core.Ending{Back: true}})
+				return inlineFor("Rollback", &endingHTTP{Ending: core.Ending{Back: true}})
 			}
 			return nil, nil
 		}
@@ -91,20 +91,20 @@ func turnOf(r *http.Request) (*HTTPTurn, *route) {
 	}
 	switch r.Method {
 	case http.MethodGet:
-		return turnFor(core.CallKVGet, new(kvGettingHTTP))
+		return inlineFor(core.CallKVGet, new(kvGettingHTTP))
 	case http.MethodPut:
-		return turnFor(core.CallKVPut, new(kvPuttingHTTP))
+		return inlineFor(core.CallKVPut, new(kvPuttingHTTP))
 	case http.MethodDelete:
-		return turnFor(core.CallKVDelete, new(kvDeletingHTTP))
+		return inlineFor(core.CallKVDelete, new(kvDeletingHTTP))
 	case http.MethodPost:
-		return turnFor(core.CallKVBatchGet, new(kvBatchGettingHTTP))
+		return inlineFor(core.CallKVBatchGet, new(kvBatchGettingHTTP))
 	}
 	return nil, nil
 }
 
-// turnFor makes a turn of a job, and finds the route of its call.
-func turnFor(call string, j replying) (*HTTPTurn, *route) {
-	t := new(HTTPTurn)
+// inlineFor makes an inline call of a job, and finds the route of its call.
+func inlineFor(call string, j replying) (*InlineHTTPCall, *route) {
+	t := new(InlineHTTPCall)
 	t.Job = j
 	j.over(t)
 	return t, routeOf[call]
@@ -121,11 +121,11 @@ func setPathValue(r *http.Request, name, value string) bool {
 
 // Begin begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
 // carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called. The body is not kept.
-func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
+func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *InlineHTTPCall {
 	if a.core.Client == nil || a.core.Deps.Memory.Tight() || a.core.Other.Get() != nil || a.guard.Check(r) != nil {
 		return nil
 	}
-	t, rt := turnOf(r)
+	t, rt := inlineOf(r)
 	if t == nil {
 		return nil
 	}
@@ -148,7 +148,7 @@ func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via 
 }
 
 // early is what comes before the body of the request.
-func (t *HTTPTurn) early() (err error) {
+func (t *InlineHTTPCall) early() (err error) {
 	t.x.ctx = t.Ctx
 	if t.x.r.ContentLength == 0 {
 		return nil
@@ -160,7 +160,7 @@ func (t *HTTPTurn) early() (err error) {
 }
 
 // body takes the body, as bodyUpTo does one that is to come.
-func (t *HTTPTurn) body(limit int, setting string) ([]byte, error) {
+func (t *InlineHTTPCall) body(limit int, setting string) ([]byte, error) {
 	if len(t.raw) > limit {
 		return nil, core.OverLimit("bytes of the body", len(t.raw), limit, setting)
 	}
@@ -175,7 +175,7 @@ func (t *HTTPTurn) body(limit int, setting string) ([]byte, error) {
 }
 
 // read reads and decodes the body of the request.
-func (t *HTTPTurn) read(into any) error {
+func (t *InlineHTTPCall) read(into any) error {
 	raw, err := t.body(t.Core.Cfg.API.MaxBody, "api.max_body")
 	if err != nil {
 		return err
@@ -184,13 +184,13 @@ func (t *HTTPTurn) read(into any) error {
 }
 
 // Resume ends the call. pieces are all that goes out, and stay as they are. last: they say that the connection ends after them.
-func (t *HTTPTurn) Resume(last bool) (pieces [][]byte) {
+func (t *InlineHTTPCall) Resume(last bool) (pieces [][]byte) {
 	t.finishWith(&t.answer, func() error { return t.Job.(replying).rest(t) })
 	return t.answer.pieces(last)
 }
 
 // Serve ends the call, and answers it.
-func (t *HTTPTurn) Serve(w http.ResponseWriter) {
+func (t *InlineHTTPCall) Serve(w http.ResponseWriter) {
 	maps.Copy(w.Header(), t.answer.header)
 	t.finishWith(w, func() error {
 		defer whenOver(t.x.ctx, t.x.cutOff)() // before the end of the call, which ends its context
@@ -198,7 +198,7 @@ func (t *HTTPTurn) Serve(w http.ResponseWriter) {
 	})
 }
 
-func (t *HTTPTurn) finishWith(w http.ResponseWriter, rest func() error) {
+func (t *InlineHTTPCall) finishWith(w http.ResponseWriter, rest func() error) {
 	x := &t.x
 	x.w, x.control = w, http.NewResponseController(w)
 	fault := t.Finish(rest)
@@ -215,7 +215,7 @@ type querying struct {
 	rows jsonSink
 }
 
-func (j *querying) Begin(t *core.Turn) (ready bool, err error) {
+func (j *querying) Begin(t *core.InlineCall) (ready bool, err error) {
 	var body jsonExecute
 	if err := j.web.read(&body); err != nil {
 		return false, err
@@ -228,8 +228,8 @@ func (j *querying) Begin(t *core.Turn) (ready bool, err error) {
 	return j.Executing.Begin(t)
 }
 
-func (j *querying) rest(t *HTTPTurn) error {
-	done, err := j.Run(&t.Turn)
+func (j *querying) rest(t *InlineHTTPCall) error {
+	done, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ type beginningHTTP struct {
 	overHTTP
 }
 
-func (j *beginningHTTP) Begin(t *core.Turn) (bool, error) {
+func (j *beginningHTTP) Begin(t *core.InlineCall) (bool, error) {
 	var body jsonBegin
 	if err := j.web.read(&body); err != nil {
 		return false, err
@@ -251,8 +251,8 @@ func (j *beginningHTTP) Begin(t *core.Turn) (bool, error) {
 	return j.Beginning.Begin(t)
 }
 
-func (j *beginningHTTP) rest(t *HTTPTurn) error {
-	res, err := j.Run(&t.Turn)
+func (j *beginningHTTP) rest(t *InlineHTTPCall) error {
+	res, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return err
 	}
@@ -265,7 +265,7 @@ type endingHTTP struct {
 	overHTTP
 }
 
-func (j *endingHTTP) Begin(t *core.Turn) (bool, error) {
+func (j *endingHTTP) Begin(t *core.InlineCall) (bool, error) {
 	var body jsonEndTx
 	if err := j.web.read(&body); err != nil {
 		return false, err
@@ -274,11 +274,11 @@ func (j *endingHTTP) Begin(t *core.Turn) (bool, error) {
 	return j.Ending.Begin(t)
 }
 
-func (j *endingHTTP) rest(t *HTTPTurn) error {
-	if err := j.Run(&t.Turn); err != nil {
+func (j *endingHTTP) rest(t *InlineHTTPCall) error {
+	if err := j.Run(&t.InlineCall); err != nil {
 		return err
 	}
-	return t.x.replyMessage(j.Response(&t.Turn))
+	return t.x.replyMessage(j.Response(&t.InlineCall))
 }
 
 // kvGettingHTTP reads one value over HTTP.
@@ -288,7 +288,7 @@ type kvGettingHTTP struct {
 	cond kv.Condition
 }
 
-func (j *kvGettingHTTP) Begin(t *core.Turn) (ready bool, err error) {
+func (j *kvGettingHTTP) Begin(t *core.InlineCall) (ready bool, err error) {
 	var id kv.ID
 	if j.Table, id, j.cond, err = j.web.api.kvGetOf(&j.web.x); err != nil {
 		return false, err
@@ -296,8 +296,8 @@ func (j *kvGettingHTTP) Begin(t *core.Turn) (ready bool, err error) {
 	return j.Get(t, j.Table.KeyOf(id), "", "")
 }
 
-func (j *kvGettingHTTP) rest(t *HTTPTurn) error {
-	row, modified, err := j.Row(&t.Turn, j.cond)
+func (j *kvGettingHTTP) rest(t *InlineHTTPCall) error {
+	row, modified, err := j.Row(&t.InlineCall, j.cond)
 	if err != nil {
 		return err
 	}
@@ -311,7 +311,7 @@ type kvBatchGettingHTTP struct {
 	ids []kv.ID
 }
 
-func (j *kvBatchGettingHTTP) Begin(t *core.Turn) (_ bool, err error) {
+func (j *kvBatchGettingHTTP) Begin(t *core.InlineCall) (_ bool, err error) {
 	var body jsonKVBatchGet
 	if j.Table, j.ids, err = j.web.api.kvBatchGetOf(&j.web.x, &body, j.web.read); err != nil {
 		return false, err
@@ -320,8 +320,8 @@ func (j *kvBatchGettingHTTP) Begin(t *core.Turn) (_ bool, err error) {
 	return j.Look(t, body.Timeout, body.Priority)
 }
 
-func (j *kvBatchGettingHTTP) rest(t *HTTPTurn) error {
-	found, err := j.Found(&t.Turn, j.ids)
+func (j *kvBatchGettingHTTP) rest(t *InlineHTTPCall) error {
+	found, err := j.Found(&t.InlineCall, j.ids)
 	if err != nil {
 		return err
 	}
@@ -334,7 +334,7 @@ type kvPuttingHTTP struct {
 	overHTTP
 }
 
-func (j *kvPuttingHTTP) Begin(t *core.Turn) (bool, error) {
+func (j *kvPuttingHTTP) Begin(t *core.InlineCall) (bool, error) {
 	w, err := j.web.api.kvPutOf(&j.web.x, func(limit int, setting string) ([]byte, error) {
 		return j.web.body(limit, setting)
 	})
@@ -344,8 +344,8 @@ func (j *kvPuttingHTTP) Begin(t *core.Turn) (bool, error) {
 	return j.Writing.Start(t, w, "", "")
 }
 
-func (j *kvPuttingHTTP) rest(t *HTTPTurn) error {
-	done, err := j.Run(&t.Turn)
+func (j *kvPuttingHTTP) rest(t *InlineHTTPCall) error {
+	done, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return err
 	}
@@ -358,7 +358,7 @@ type kvDeletingHTTP struct {
 	overHTTP
 }
 
-func (j *kvDeletingHTTP) Begin(t *core.Turn) (bool, error) {
+func (j *kvDeletingHTTP) Begin(t *core.InlineCall) (bool, error) {
 	w, err := j.web.api.kvDeleteOf(&j.web.x)
 	if err != nil {
 		return false, err
@@ -366,8 +366,8 @@ func (j *kvDeletingHTTP) Begin(t *core.Turn) (bool, error) {
 	return j.Writing.Start(t, w, "", "")
 }
 
-func (j *kvDeletingHTTP) rest(t *HTTPTurn) error {
-	if _, err := j.Run(&t.Turn); err != nil {
+func (j *kvDeletingHTTP) rest(t *InlineHTTPCall) error {
+	if _, err := j.Run(&t.InlineCall); err != nil {
 		return err
 	}
 	return t.x.send(http.StatusNoContent, "")

@@ -39,7 +39,7 @@ const Other = "OTHER"
 
 // Call is one call that ended.
 type Call struct {
-	Face     string // how it came: http, grpc, wire
+	API      string // how it came: http, grpc, wire
 	Name     string // of its method
 	Status   string // "": it did its work
 	App      string // "": nobody's
@@ -235,7 +235,7 @@ func (r *Recorder) newKind(status string) *atomic.Uint64 {
 func (r *Recorder) point(now time.Time) {
 	var in Reading
 	r.read(&in)
-	r.slow.turn(now)
+	r.slow.rotate(now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	seconds := max(now.Sub(r.at).Seconds(), 0.001)
@@ -388,8 +388,8 @@ func quickest(all []Slow) (least int) {
 	return least
 }
 
-// turn begins another minute when it is time.
-func (s *slowest) turn(now time.Time) {
+// rotate begins another minute when it is time.
+func (s *slowest) rotate(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -11,8 +11,8 @@ import (
 
 // Why a call ends that goes around the owner of its session.
 var (
-	ErrOwnerLeft  = errors.New("the node that owns the session left the cluster while another node forwarded the call to it")
-	ErrUnanswered = errors.New("the node that owns the session gave no answer within routing.forward_silence to a call that another node forwarded to it")
+	ErrHomeNodeLeft = errors.New("the node that owns the session left the cluster while another node forwarded the call to it")
+	ErrUnanswered   = errors.New("the node that owns the session gave no answer within routing.forward_silence to a call that another node forwarded to it")
 )
 
 // Detours are the calls under way that go around the owners of their sessions. The node that forwards such a call does
@@ -26,18 +26,18 @@ type Detours struct {
 
 // Detour is a call around a lost owner.
 type Detour struct {
-	of      *Detours
-	owner   cluster.NodeID
-	cut     func(why error)
-	silence time.Duration
-	timer   *time.Timer // nil: no limit
+	of       *Detours
+	homeNode cluster.NodeID
+	cut      func(why error)
+	silence  time.Duration
+	timer    *time.Timer // nil: no limit
 }
 
 // Begin watches a call around owner until End. cut is to end the call, with ErrUnanswered after silence (0: no limit) on a
-// goroutine of its own, with ErrOwnerLeft on that of SetView. It may be called more than once, and just after End.
+// goroutine of its own, with ErrHomeNodeLeft on that of SetView. It may be called more than once, and just after End.
 // left: the owner has left before, and cut is not called for that.
 func (d *Detours) Begin(owner cluster.NodeID, silence time.Duration, cut func(why error)) (t *Detour, left bool) {
-	t = &Detour{of: d, owner: owner, cut: cut, silence: silence}
+	t = &Detour{of: d, homeNode: owner, cut: cut, silence: silence}
 	if silence > 0 {
 		t.timer = time.AfterFunc(silence, func() {
 			defer panics.Go("the end of a call around a lost owner")
@@ -59,13 +59,13 @@ func (d *Detours) SetView(v cluster.View) {
 	d.mu.Lock()
 	d.view = v
 	for t := range d.all {
-		if hasLeft(v, t.owner) {
+		if hasLeft(v, t.homeNode) {
 			all = append(all, t)
 		}
 	}
 	d.mu.Unlock()
 	for _, t := range all { // some may be over by now
-		t.cut(ErrOwnerLeft)
+		t.cut(ErrHomeNodeLeft)
 	}
 }
 

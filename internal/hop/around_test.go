@@ -27,8 +27,8 @@ func TestDetours(t *testing.T) {
 		{"somebody_waits_again", silence, func(_ *Detours, d *Detour) { d.Hush(); time.Sleep(time.Hour); d.Heard() }, ErrUnanswered, time.Hour + silence},
 		{"a_part_of_the_limit_is_left", silence, func(_ *Detours, d *Detour) { d.Wait(time.Second) }, ErrUnanswered, time.Second},
 		{"over", silence, func(all *Detours, d *Detour) { d.End(); all.SetView(gone) }, nil, 0},
-		{"the_owner_left", 0, func(all *Detours, _ *Detour) { time.Sleep(time.Second); all.SetView(gone) }, ErrOwnerLeft, time.Second},
-		{"the_owner_is_not_listed", 0, func(all *Detours, _ *Detour) { all.SetView(cluster.View{}) }, ErrOwnerLeft, 0},
+		{"the_owner_left", 0, func(all *Detours, _ *Detour) { time.Sleep(time.Second); all.SetView(gone) }, ErrHomeNodeLeft, time.Second},
+		{"the_owner_is_not_listed", 0, func(all *Detours, _ *Detour) { all.SetView(cluster.View{}) }, ErrHomeNodeLeft, 0},
 		{"the_owner_is_in_doubt", 0, func(all *Detours, _ *Detour) { all.SetView(missing) }, nil, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

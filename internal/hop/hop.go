@@ -38,8 +38,8 @@ type Router interface {
 	Leave(cluster.Outcome)
 }
 
-// Judge hears of every outcome; internal/pessimize satisfies it.
-type Judge interface {
+// HealthReporter hears of every outcome; internal/pessimize satisfies it.
+type HealthReporter interface {
 	Report(cluster.Outcome)
 }
 
@@ -56,10 +56,10 @@ func Busy(err error) bool { return errors.Is(err, ErrFull) || errors.Is(err, rou
 // Picks is how many nodes are tried for a call that is bound to none.
 const Picks = 3
 
-// Ways is how calls come to nodes. Router and Judge must be given.
+// Ways is how calls come to nodes. Router and HealthReporter must be given.
 type Ways struct {
 	Router  Router
-	Judge   Judge
+	Health  HealthReporter
 	Refresh func() // has discovery ask soon: a node may be leaving; must not block; nil: nobody asks
 
 	// A call of an open transaction that another node forwards to its owner ends when nothing of its answer comes for
@@ -70,7 +70,7 @@ type Ways struct {
 
 // To says where a call goes.
 type To struct {
-	Owner     cluster.NodeID // of its session; 0: any node
+	HomeNode  cluster.NodeID // of its session; 0: any node
 	OpenTx    bool           // the session has a transaction open
 	Uncounted bool           // the call lasts for as long as its client likes, mostly idle: there may be more of them than a node may have calls
 }
@@ -89,23 +89,23 @@ type Entry struct {
 func Reach[C any](w *Ways, to To, at *Entry, connect func() (C, error)) (conn C, node cluster.NodeID, err error) {
 	for try := 1; ; try++ {
 		if node, err = w.choose(to); err != nil {
-			return conn, to.Owner, err
+			return conn, to.HomeNode, err
 		}
 		if err = ErrFull; to.Uncounted || w.Router.Enter(node) {
-			*at = Entry{node, to.Owner != 0 && to.Owner != node, !to.Uncounted}
+			*at = Entry{node, to.HomeNode != 0 && to.HomeNode != node, !to.Uncounted}
 			if conn, err = connect(); err != nil {
 				w.Back(at)
 			}
 		}
-		if err == nil || to.Owner != 0 || try == Picks {
+		if err == nil || to.HomeNode != 0 || try == Picks {
 			return conn, node, err
 		}
 	}
 }
 
 func (w *Ways) choose(to To) (cluster.NodeID, error) {
-	if to.Owner != 0 {
-		return w.Router.Target(to.Owner, to.OpenTx)
+	if to.HomeNode != 0 {
+		return w.Router.Target(to.HomeNode, to.OpenTx)
 	}
 	n, err := w.Router.Pick()
 	return n.ID, err
@@ -126,7 +126,7 @@ func (p *Entry) empty() (was Entry) {
 // Leave judges a call that ended with such signs, tells everybody, and takes back its entry.
 // It adds the node and the verdict to d, and to s whether the node forwarded the call. meter is that of the limit of sessions that the call
 // counts for; nil: none.
-func (w *Ways) Leave(p *Entry, d *Done, s *ydbstatus.Signs, meter Judge) {
+func (w *Ways) Leave(p *Entry, d *Done, s *ydbstatus.Signs, meter HealthReporter) {
 	left := p.empty()
 	s.Forwarded = left.Around
 	w.end(left.Node, left.counted, d, s, meter)
@@ -137,7 +137,7 @@ func (w *Ways) Report(node cluster.NodeID, d *Done, s *ydbstatus.Signs) {
 	w.end(node, false, d, s, nil)
 }
 
-func (w *Ways) end(node cluster.NodeID, counted bool, d *Done, s *ydbstatus.Signs, meter Judge) {
+func (w *Ways) end(node cluster.NodeID, counted bool, d *Done, s *ydbstatus.Signs, meter HealthReporter) {
 	d.Node, d.Verdict = node, ydbstatus.Judge(*s)
 	o := cluster.Outcome{
 		Node: node, Kind: s.Kind, Blame: d.Verdict.Blame, Latency: d.First, Waits: d.Method != nil && d.Method.Waits,
@@ -149,7 +149,7 @@ func (w *Ways) end(node cluster.NodeID, counted bool, d *Done, s *ydbstatus.Sign
 	if counted {
 		w.Router.Leave(o)
 	}
-	w.Judge.Report(o)
+	w.Health.Report(o)
 	if meter != nil {
 		meter.Report(o)
 	}
@@ -157,7 +157,7 @@ func (w *Ways) end(node cluster.NodeID, counted bool, d *Done, s *ydbstatus.Sign
 
 // Silent tells the judge that a connection with calls under way brings no byte.
 func (w *Ways) Silent(node cluster.NodeID) {
-	w.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
+	w.Health.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
 }
 
 // Reroutes counts how often a call of an open transaction that found no connection to go over was made again within the

@@ -70,7 +70,7 @@ func (m meter) Report(o cluster.Outcome) {
 	}
 }
 
-func (b *board) ways() *Ways { return &Ways{Router: b, Judge: b} }
+func (b *board) ways() *Ways { return &Ways{Router: b, Health: b} }
 
 // enter is Reach where there is a connection to every node.
 func enter(w *Ways, to To) (at Entry, err error) {
@@ -90,15 +90,15 @@ func TestEnter(t *testing.T) {
 		err   error
 		heard []string
 	}{
-		{"to_the_owner", board{target: 2}, To{Owner: 2}, Entry{2, false, true}, nil, []string{"target 2 false", "enter 2"}},
-		{"around_the_owner", board{target: 3}, To{Owner: 2, OpenTx: true}, Entry{3, true, true}, nil, []string{"target 2 true", "enter 3"}},
-		{"the_owner_is_gone", board{}, To{Owner: 2}, Entry{Node: 2}, routing.ErrGone, []string{"target 2 false"}},
-		{"the_owner_is_full_and_no_other_will_do", board{target: 2, full: []cluster.NodeID{2}}, To{Owner: 2}, Entry{Node: 2}, ErrFull, []string{"target 2 false", "enter 2"}},
+		{"to_the_owner", board{target: 2}, To{HomeNode: 2}, Entry{2, false, true}, nil, []string{"target 2 false", "enter 2"}},
+		{"around_the_owner", board{target: 3}, To{HomeNode: 2, OpenTx: true}, Entry{3, true, true}, nil, []string{"target 2 true", "enter 3"}},
+		{"the_owner_is_gone", board{}, To{HomeNode: 2}, Entry{Node: 2}, routing.ErrGone, []string{"target 2 false"}},
+		{"the_owner_is_full_and_no_other_will_do", board{target: 2, full: []cluster.NodeID{2}}, To{HomeNode: 2}, Entry{Node: 2}, ErrFull, []string{"target 2 false", "enter 2"}},
 		{"to_any_node", board{picks: []cluster.NodeID{4}}, To{}, Entry{4, false, true}, nil, []string{"enter 4"}},
 		{"another_node_for_a_full_one", board{picks: []cluster.NodeID{4, 5}, full: []cluster.NodeID{4}}, To{}, Entry{5, false, true}, nil, []string{"enter 4", "enter 5"}},
 		{"all_are_full", board{picks: []cluster.NodeID{4, 5, 6, 7}, full: []cluster.NodeID{4, 5, 6}}, To{}, Entry{Node: 6}, ErrFull, []string{"enter 4", "enter 5", "enter 6"}},
 		{"no_node_to_pick", board{}, To{}, Entry{}, routing.ErrBusy, nil},
-		{"what_is_no_load_enters_a_full_node", board{target: 2, full: []cluster.NodeID{2}}, To{Owner: 2, Uncounted: true}, Entry{Node: 2}, nil, []string{"target 2 false"}},
+		{"what_is_no_load_enters_a_full_node", board{target: 2, full: []cluster.NodeID{2}}, To{HomeNode: 2, Uncounted: true}, Entry{Node: 2}, nil, []string{"target 2 false"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := &c.board
@@ -130,9 +130,9 @@ func TestReach(t *testing.T) {
 		{"another_node_for_one_without_a_connection", board{picks: []cluster.NodeID{4, 5}}, To{}, 1, false, Entry{5, false, true}, 5, nil, []string{"enter 4", "leave 4 ", "enter 5"}},
 		{"connect_has_told_of_the_node", board{picks: []cluster.NodeID{4, 5}}, To{}, 1, true, Entry{5, false, true}, 5, nil, []string{"enter 4", "leave 4 UNAVAILABLE", "report", "enter 5"}},
 		{"full_nodes_and_lost_ones_count_alike", board{picks: []cluster.NodeID{4, 5, 6, 7}, full: []cluster.NodeID{4}}, To{}, 2, false, Entry{}, 6, lost, []string{"enter 4", "enter 5", "leave 5 ", "enter 6", "leave 6 "}},
-		{"only_the_owner_will_do", board{target: 2}, To{Owner: 2}, 1, false, Entry{}, 2, lost, []string{"target 2 false", "enter 2", "leave 2 "}},
-		{"the_owner_is_gone", board{}, To{Owner: 2}, 0, false, Entry{}, 2, routing.ErrGone, []string{"target 2 false"}},
-		{"what_is_no_load_leaves_nothing", board{target: 2}, To{Owner: 2, Uncounted: true}, 1, false, Entry{}, 2, lost, []string{"target 2 false"}},
+		{"only_the_owner_will_do", board{target: 2}, To{HomeNode: 2}, 1, false, Entry{}, 2, lost, []string{"target 2 false", "enter 2", "leave 2 "}},
+		{"the_owner_is_gone", board{}, To{HomeNode: 2}, 0, false, Entry{}, 2, routing.ErrGone, []string{"target 2 false"}},
+		{"what_is_no_load_leaves_nothing", board{target: 2}, To{HomeNode: 2, Uncounted: true}, 1, false, Entry{}, 2, lost, []string{"target 2 false"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := c.board.ways()
@@ -190,7 +190,7 @@ func TestAPlaceIsLeftOnce(t *testing.T) {
 		heard []string
 	}{
 		{"left", To{}, func(w *Ways, p *Entry) { w.Leave(p, new(Done), new(ydbstatus.Signs), nil) }, []string{"enter 4", "leave 4 SUCCESS", "report"}},
-		{"left_with_a_meter", To{}, func(w *Ways, p *Entry) { w.Leave(p, new(Done), new(ydbstatus.Signs), meter{w.Judge.(*board)}) }, []string{"enter 4", "leave 4 SUCCESS", "report", "meter"}},
+		{"left_with_a_meter", To{}, func(w *Ways, p *Entry) { w.Leave(p, new(Done), new(ydbstatus.Signs), meter{w.Health.(*board)}) }, []string{"enter 4", "leave 4 SUCCESS", "report", "meter"}},
 		{"nothing_was_sent", To{}, (*Ways).Back, []string{"enter 4", "leave 4 "}},
 		{"no_load_is_reported_all_the_same", To{Uncounted: true}, func(w *Ways, p *Entry) { w.Leave(p, new(Done), new(ydbstatus.Signs), nil) }, []string{"report"}},
 		{"no_load_goes_back", To{Uncounted: true}, (*Ways).Back, nil},
@@ -301,7 +301,7 @@ func TestAForwardedRefusalBlamesNoNode(t *testing.T) {
 	for target, want := range map[cluster.NodeID]cluster.Blame{2: cluster.BlameRefusal, 3: cluster.BlameNone} {
 		b := &board{target: target}
 		w := b.ways()
-		p, err := enter(w, To{Owner: 2, OpenTx: true})
+		p, err := enter(w, To{HomeNode: 2, OpenTx: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -321,9 +321,9 @@ func (none) Report(cluster.Outcome) {}
 func steady(t testing.TB) func() {
 	router := routing.New(routing.Default())
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "b:2"}}, ""))
-	w := &Ways{Router: router, Judge: none{}}
+	w := &Ways{Router: router, Health: none{}}
 	return func() {
-		p, err := enter(w, To{Owner: 2})
+		p, err := enter(w, To{HomeNode: 2})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,7 +67,7 @@ func (b *batch) write() error {
 // for by halves, in order.
 func (b *batch) put(ctx context.Context, items []item) error {
 	l := b.s.layout.Load()
-	for _, place := range b.g.sets[items[0].set].places {
+	for _, place := range b.g.sets[items[0].set].indices {
 		if l.columns[place].gone {
 			return b.sift(ctx, items)
 		}
@@ -130,7 +130,7 @@ func (b *batch) sift(ctx context.Context, items []item) (err error) {
 
 func (b *batch) goneOf(row int32) string {
 	l := b.s.layout.Load()
-	for _, place := range b.g.sets[b.g.rows[row].set].places {
+	for _, place := range b.g.sets[b.g.rows[row].set].indices {
 		if l.columns[place].gone {
 			return l.columns[place].name
 		}

@@ -52,8 +52,8 @@ type slot struct {
 
 // set is the columns that rows name, in the order of their places.
 type set struct {
-	mask   string
-	places []int32
+	mask    string
+	indices []int32
 }
 
 func newGather() *gather {
@@ -87,7 +87,7 @@ func (g *gather) setOf(mask []byte) int32 {
 	for i, b := range mask {
 		for bit := range 8 {
 			if b&(1<<bit) != 0 {
-				s.places = append(s.places, int32(8*i+bit))
+				s.indices = append(s.indices, int32(8*i+bit))
 			}
 		}
 	}
@@ -135,7 +135,7 @@ func (g *gather) add(l *layout, offset uint64, c *yql.Cells, hash uint64, key []
 		if !c.Spans[i].Set() {
 			continue
 		}
-		place := l.places[i]
+		place := l.indices[i]
 		g.mask[place/8] |= 1 << (place % 8)
 		value := c.Value(i)
 		g.arena = binary.AppendUvarint(append(g.arena, tagItems), uint64(len(value)))
@@ -295,7 +295,7 @@ func (e *encoder) request(g *gather, l *layout, table string, bound []byte, item
 	}
 	// Type{list_type: {item: Type{struct_type: {members}}}}; the tags of list_type (102) and struct_type (104) have two bytes.
 	members := 0
-	for _, place := range g.sets[items[0].set].places {
+	for _, place := range g.sets[items[0].set].indices {
 		members += len(l.columns[place].member)
 	}
 	structType := 2 + protowire.SizeBytes(members)
@@ -312,7 +312,7 @@ func (e *encoder) request(g *gather, l *layout, table string, bound []byte, item
 	b = binary.AppendUvarint(protowire.AppendTag(b, 102, protowire.BytesType), uint64(listType))
 	length(tagElement, structType)
 	b = binary.AppendUvarint(protowire.AppendTag(b, 104, protowire.BytesType), uint64(members))
-	for _, place := range g.sets[items[0].set].places {
+	for _, place := range g.sets[items[0].set].indices {
 		b = append(b, l.columns[place].member...)
 	}
 	length(tagValue, list)
@@ -332,7 +332,7 @@ func (e *encoder) request(g *gather, l *layout, table string, bound []byte, item
 
 // merge appends the cells of an item to merged: of each column the newest.
 func (e *encoder) merge(g *gather, it *item) {
-	places := g.sets[it.set].places
+	places := g.sets[it.set].indices
 	if n := int(places[len(places)-1]) + 1; len(e.cells) < n {
 		e.cells = make([][]byte, n)
 	}
@@ -340,7 +340,7 @@ func (e *encoder) merge(g *gather, it *item) {
 	for k := len(it.rows) - 1; k >= 0 && left > 0; k-- {
 		r := &g.rows[it.rows[k]]
 		cells := g.arena[r.start:r.end]
-		for _, place := range g.sets[r.set].places {
+		for _, place := range g.sets[r.set].indices {
 			size, n := binary.Uvarint(cells[1:]) // behind tagItems
 			end := 1 + n + int(size)
 			if e.cells[place] == nil {

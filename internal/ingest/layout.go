@@ -19,7 +19,7 @@ import (
 type layout struct {
 	columns  []column
 	rows     *yql.Rows
-	places   []int // in columns, by the place in rows
+	indices  []int // in columns, by the place in rows
 	order    []int // the places in rows, in the order of those in columns
 	at       []int // the places in rows by those in columns; -1: gone
 	key      []int // the primary key, as places in columns
@@ -67,20 +67,20 @@ func newLayout(d *Ydb_Table.DescribeTableResult, old *layout) (*layout, error) {
 		if needed(meta) && !slices.Contains(d.GetPrimaryKey(), meta.GetName()) {
 			l.required = append(l.required, place)
 		}
-		l.places, names, types = append(l.places, place), append(names, meta.GetName()), append(types, meta.GetType())
+		l.indices, names, types = append(l.indices, place), append(names, meta.GetName()), append(types, meta.GetType())
 	}
 	l.rows = yql.NewRows(names, types)
 	l.at = slices.Repeat([]int{-1}, len(l.columns))
-	for i, place := range l.places {
+	for i, place := range l.indices {
 		l.order, l.at[place] = append(l.order, i), i
 	}
-	slices.SortFunc(l.order, func(a, b int) int { return l.places[a] - l.places[b] })
+	slices.SortFunc(l.order, func(a, b int) int { return l.indices[a] - l.indices[b] })
 	for _, name := range d.GetPrimaryKey() {
 		i, ok := l.rows.Find(name)
 		if !ok {
 			return nil, fmt.Errorf("ingest: the key column %.64q is none of the table's", name)
 		}
-		l.key = append(l.key, l.places[i])
+		l.key = append(l.key, l.indices[i])
 		l.loose = l.loose || !yql.SortKeyType(types[i])
 	}
 	if len(l.key) == 0 {
@@ -94,7 +94,7 @@ func newLayout(d *Ydb_Table.DescribeTableResult, old *layout) (*layout, error) {
 
 // same tells whether nothing changed since the layout before.
 func (l *layout) same(old *layout) bool {
-	return old != nil && slices.Equal(l.places, old.places) && slices.Equal(l.required, old.required)
+	return old != nil && slices.Equal(l.indices, old.indices) && slices.Equal(l.required, old.required)
 }
 
 // needed tells whether a row, which may be new, has to name a column.

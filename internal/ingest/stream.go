@@ -46,11 +46,11 @@ type Stream struct {
 
 // adding belongs to the goroutine that adds rows.
 type adding struct {
-	cells  yql.Cells
-	key    []byte
-	names  []string // of the rows of the message before
-	places []int    // places in the layout's rows, of placed
-	placed *layout
+	cells   yql.Cells
+	key     []byte
+	names   []string // of the rows of the message before
+	indices []int    // indices in the layout's rows, of placed
+	placed  *layout
 }
 
 // signals tell the goroutines of a stream that they may go on.
@@ -144,9 +144,9 @@ func tooLong(limit int) error {
 	return &yql.Error{Msg: fmt.Sprintf("the row has more than %d bytes (ingest.max_row)", limit)}
 }
 
-// AddWire adds a row of the columns with these names: the bytes of a sidecarv1.Row,
+// AddEncoded adds a row of the columns with these names: the bytes of a sidecarv1.Row,
 // with the values in their order.
-func (s *Stream) AddWire(names []string, row []byte) error {
+func (s *Stream) AddEncoded(names []string, row []byte) error {
 	if len(row) > s.engine.config.MaxRow {
 		return s.Refuse(tooLong(s.engine.config.MaxRow))
 	}
@@ -154,7 +154,7 @@ func (s *Stream) AddWire(names []string, row []byte) error {
 		if err := s.find(l, names); err != nil {
 			return err
 		}
-		return l.rows.Encoded(s.places, row, &s.cells)
+		return l.rows.Encoded(s.indices, row, &s.cells)
 	})
 }
 
@@ -163,16 +163,16 @@ func (s *Stream) find(l *layout, names []string) error {
 	if s.placed == l && slices.Equal(names, s.names) {
 		return nil
 	}
-	s.placed, s.places = nil, s.places[:0]
+	s.placed, s.indices = nil, s.indices[:0]
 	for _, name := range names {
 		i, ok := l.rows.Find(name)
 		if !ok {
 			return &yql.Error{Msg: fmt.Sprintf("the table has no column %.64q", name)}
 		}
-		if slices.Contains(s.places, i) {
+		if slices.Contains(s.indices, i) {
 			return &yql.Error{Path: name, Msg: "the column stands twice"}
 		}
-		s.places = append(s.places, i)
+		s.indices = append(s.indices, i)
 	}
 	s.placed, s.names = l, slices.Clone(names)
 	return nil
@@ -294,7 +294,7 @@ func (s *Stream) waitLocked() error {
 // Finish says that all rows were added.
 func (s *Stream) Finish() { s.Stop(io.EOF) }
 
-// Stop has the stream take no more rows, for a reason that AddJSON and AddWire
+// Stop has the stream take no more rows, for a reason that AddJSON and AddEncoded
 // return, and Next when all rows that were taken are done. The first reason counts.
 func (s *Stream) Stop(reason error) {
 	s.mu.Lock()

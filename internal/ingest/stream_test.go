@@ -456,7 +456,7 @@ func TestValuesOfTheGRPCFace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.AddWire(row.names, octets); err != nil {
+			if err := s.AddEncoded(row.names, octets); err != nil {
 				t.Fatal(err)
 			}
 		}

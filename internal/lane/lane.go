@@ -22,19 +22,19 @@ const Large = 64 << 10
 // the place is not wanted is rest, so that a caller that sends one large request after the other seldom waits for it.
 // It is safe for concurrent use.
 type Lane struct {
-	places int
+	slots int
 
 	small atomic.Bool // one has gone by since that was looked at, however long ago
 
 	mu     sync.Mutex // guards what follows, and the doors
 	lately time.Time  // when a small request was noticed last
-	free   []slot     // empty while there are callers at a door
+	free   []freeSlot // empty while there are callers at a door
 	doors  []*Door
 	now    time.Duration // Door.used of the door that was let in last, when it was
 }
 
-// slot is a place that is free.
-type slot struct {
+// freeSlot is a place that is free.
+type freeSlot struct {
 	owes time.Duration // of rest, when it was given back
 	free time.Time     // since when
 }
@@ -51,11 +51,11 @@ const (
 // New returns a lane with that number of places, 1 at least.
 func New(places int) *Lane {
 	places = max(1, places)
-	return &Lane{places: places, free: make([]slot, places)}
+	return &Lane{slots: places, free: make([]freeSlot, places)}
 }
 
-// Places are how many may work at a time.
-func (l *Lane) Places() int { return l.places }
+// Slots are how many may work at a time.
+func (l *Lane) Slots() int { return l.slots }
 
 // Small notices that a small request goes by.
 func (l *Lane) Small() {
@@ -74,7 +74,7 @@ type Door struct {
 // waiter is a goroutine that waits at a door.
 type waiter struct {
 	at    *list.Element // nil: it has a place
-	begin chan slot     // with room for its place
+	begin chan freeSlot // with room for its place
 }
 
 // NewDoor adds a door.
@@ -86,18 +86,18 @@ func (l *Lane) NewDoor() *Door {
 	return d
 }
 
-// Place is a place that is taken. The zero Place is none.
-type Place struct {
+// Slot is a place of the lane that is taken. The zero Slot is none.
+type Slot struct {
 	door  *Door
-	slot  slot
+	free  freeSlot
 	begun time.Time
 }
 
 // Held reports whether it is one.
-func (p Place) Held() bool { return p.door != nil }
+func (p Slot) Held() bool { return p.door != nil }
 
 // Enter waits for a place, which must be left. The error is why ctx ended before.
-func (d *Door) Enter(ctx context.Context) (Place, error) {
+func (d *Door) Enter(ctx context.Context) (Slot, error) {
 	l := d.lane
 	l.mu.Lock()
 	if d.waiting.Len() == 0 {
@@ -114,15 +114,15 @@ func (d *Door) Enter(ctx context.Context) (Place, error) {
 }
 
 func (d *Door) waitLocked(push func(any) *list.Element) *waiter {
-	t := &waiter{begin: make(chan slot, 1)}
+	t := &waiter{begin: make(chan freeSlot, 1)}
 	t.at = push(t)
 	return t
 }
 
-func (d *Door) await(ctx context.Context, t *waiter) (Place, error) {
+func (d *Door) await(ctx context.Context, t *waiter) (Slot, error) {
 	select {
 	case s := <-t.begin:
-		return Place{d, s, time.Now()}, nil
+		return Slot{d, s, time.Now()}, nil
 	case <-ctx.Done():
 	}
 	d.lane.mu.Lock()
@@ -132,7 +132,7 @@ func (d *Door) await(ctx context.Context, t *waiter) (Place, error) {
 	} else {
 		d.lane.giveLocked(<-t.begin)
 	}
-	return Place{}, context.Cause(ctx)
+	return Slot{}, context.Cause(ctx)
 }
 
 // Slice is after how much time at a place Pause lets other doors have it.
@@ -140,7 +140,7 @@ const Slice = 20 * time.Millisecond
 
 // Pause gives the place up if it was worked at for Slice, and waits for one again: behind doors that used less, and before others at its own door. It may
 // have to wait for a rest, too. After an error, which is why ctx ended, there is no place.
-func (p *Place) Pause(ctx context.Context) (err error) {
+func (p *Slot) Pause(ctx context.Context) (err error) {
 	if !p.Held() || time.Since(p.begun) < Slice {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (p *Place) Pause(ctx context.Context) (err error) {
 }
 
 // Leave gives the place back, at once or after a rest.
-func (p Place) Leave() {
+func (p Slot) Leave() {
 	if !p.Held() {
 		return
 	}
@@ -163,7 +163,7 @@ func (p Place) Leave() {
 	p.leaveLocked()
 }
 
-func (p Place) leaveLocked() {
+func (p Slot) leaveLocked() {
 	l, now := p.door.lane, time.Now()
 	if l.small.Swap(false) {
 		l.lately = now
@@ -171,25 +171,25 @@ func (p Place) leaveLocked() {
 	worked := now.Sub(p.begun)
 	p.door.used += worked
 	if now.Sub(l.lately) > smallAfter {
-		l.giveLocked(slot{})
+		l.giveLocked(freeSlot{})
 		return
 	}
-	owes := max(0, p.slot.owes-p.begun.Sub(p.slot.free)) + worked/2
+	owes := max(0, p.free.owes-p.begun.Sub(p.free.free)) + worked/2
 	rest := min(owes-mayOwe, mostRest)
 	if rest < leastRest {
-		l.giveLocked(slot{owes, now})
+		l.giveLocked(freeSlot{owes, now})
 		return
 	}
 	time.AfterFunc(rest, func() {
 		defer panics.Go("the end of a rest")
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.giveLocked(slot{mayOwe, time.Now()})
+		l.giveLocked(freeSlot{mayOwe, time.Now()})
 	})
 }
 
 // giveLocked gives a place to the first of the door that used least, or keeps it for whoever comes.
-func (l *Lane) giveLocked(s slot) {
+func (l *Lane) giveLocked(s freeSlot) {
 	var next *Door
 	for _, d := range l.doors {
 		if d.waiting.Len() > 0 && (next == nil || d.used < next.used) {

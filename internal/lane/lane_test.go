@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func enter(t *testing.T, d *Door) Place {
+func enter(t *testing.T, d *Door) Slot {
 	t.Helper()
 	p, err := d.Enter(t.Context())
 	if err != nil {
@@ -130,7 +130,7 @@ func TestPausesLetOthersIn(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		p.Leave()
-		var none Place
+		var none Slot
 		if err := none.Pause(t.Context()); err != nil {
 			t.Error(err)
 		}

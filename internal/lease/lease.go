@@ -4,12 +4,12 @@
 // It owns the table of leases and their clocks, and knows nothing of what is
 // leased. What always holds:
 //
-//   - A lease is used by one call at a time: whoever has a Turn is alone.
+//   - A lease is used by one call at a time: whoever has an ActiveStep is alone.
 //   - A numbered step (Step.Seq) runs at most once. A repeat gets the stored
 //     outcome of the last step or is refused; a repeat that comes while the first
 //     is still running waits for it.
 //   - Every value granted is handed to the end function exactly once, outside all
-//     locks, and never while a Turn is open: at the end of the last step, after
+//     locks, and never while an ActiveStep is open: at the end of the last step, after
 //     Config.Idle (or what EndUnused says) without a call, after Config.Max
 //     whatever happens, or at Close.
 //   - An ended lease is remembered for Config.Idle, so that the repeat of its last
@@ -147,7 +147,7 @@ type Table[V, O any] struct {
 	closed   bool           // no Take either
 	unused   unused
 	empty    chan struct{}  // closed when draining and no lease is open
-	ending   sync.WaitGroup // calls of end; Add only under mu, before closed or by a Turn that is still open
+	ending   sync.WaitGroup // calls of end; Add only under mu, before closed or by an ActiveStep that is still open
 }
 
 // unused is the rule of EndUnused; the zero value is none.
@@ -162,8 +162,8 @@ type lease[V, O any] struct {
 	granted time.Time
 	touched time.Time     // when the last step ended; for an ended lease, when that was
 	why     Reason        // Open until it ends
-	busy    chan struct{} // non-nil while a Turn is open; closed when it ends
-	running Step          // step of the open Turn
+	busy    chan struct{} // non-nil while an ActiveStep is open; closed when it ends
+	running Step          // step of the open ActiveStep
 	last    Step          // the last step that was run
 	seq     uint64        // its number, also when the caller gave none
 	outcome O
@@ -183,8 +183,8 @@ func New[V, O any](cfg Config, end func(V, Reason)) *Table[V, O] {
 
 // Open makes a lease and returns its first turn, which must be ended with Grant
 // followed by Keep or End, or with Drop. The first step is not yet one of the
-// lease: see Turn.Count.
-func (t *Table[V, O]) Open() (*Turn[V, O], error) {
+// lease: see ActiveStep.Count.
+func (t *Table[V, O]) Open() (*ActiveStep[V, O], error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -197,14 +197,14 @@ func (t *Table[V, O]) Open() (*Turn[V, O], error) {
 	l := &lease[V, O]{token: t.token(), granted: now, touched: now, busy: make(chan struct{})}
 	t.leases[l.token] = l
 	t.open++
-	return &Turn[V, O]{table: t, lease: l}, nil
+	return &ActiveStep[V, O]{table: t, lease: l}, nil
 }
 
 // Take asks for the turn to run step on the lease of token. Exactly one of the
 // three results says what to do: run it and end the turn; answer with the
 // stored outcome, since the step is a repeat; or refuse with the error, one of
 // the above or ctx's.
-func (t *Table[V, O]) Take(ctx context.Context, token string, step Step) (*Turn[V, O], *O, error) {
+func (t *Table[V, O]) Take(ctx context.Context, token string, step Step) (*ActiveStep[V, O], *O, error) {
 	for {
 		turn, outcome, wait, err := t.try(token, step)
 		if wait == nil {
@@ -219,13 +219,13 @@ func (t *Table[V, O]) Take(ctx context.Context, token string, step Step) (*Turn[
 }
 
 // Now is Take for whoever cannot wait: nil if there is anything else to do than to run the step.
-func (t *Table[V, O]) Now(token string, step Step) *Turn[V, O] {
+func (t *Table[V, O]) Now(token string, step Step) *ActiveStep[V, O] {
 	turn, _, _, _ := t.try(token, step)
 	return turn
 }
 
 // try is one try of Take; wait is the end of the running step to wait for.
-func (t *Table[V, O]) try(token string, step Step) (turn *Turn[V, O], outcome *O, wait chan struct{}, err error) {
+func (t *Table[V, O]) try(token string, step Step) (turn *ActiveStep[V, O], outcome *O, wait chan struct{}, err error) {
 	switch instance, ok := parse(token); {
 	case !ok:
 		return nil, nil, nil, ErrMalformed
@@ -261,7 +261,7 @@ func (t *Table[V, O]) try(token string, step Step) (turn *Turn[V, O], outcome *O
 		return nil, nil, nil, &EndedError{Why: why, Seq: l.seq}
 	}
 	l.busy, l.running = make(chan struct{}), step
-	return &Turn[V, O]{table: t, lease: l, step: step, count: !step.Final}, nil, nil, nil
+	return &ActiveStep[V, O]{table: t, lease: l, step: step, count: !step.Final}, nil, nil, nil
 }
 
 // Info is what Look tells of a lease.

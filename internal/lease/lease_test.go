@@ -64,7 +64,7 @@ func grant(t *testing.T, table *Table[int, string], v int) string {
 	return turn.Token()
 }
 
-func take(t *testing.T, table *Table[int, string], token string, step Step) *Turn[int, string] {
+func take(t *testing.T, table *Table[int, string], token string, step Step) *ActiveStep[int, string] {
 	t.Helper()
 	turn, stored, err := table.Take(t.Context(), token, step)
 	if turn == nil {

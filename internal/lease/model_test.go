@@ -101,7 +101,7 @@ func (m *model) random(r *rand.Rand) Step {
 }
 
 // run is a step that got its turn: it must be one that never had it before.
-func (m *model) run(t *testing.T, r *rand.Rand, turn *Turn[int, string], step Step) {
+func (m *model) run(t *testing.T, r *rand.Rand, turn *ActiveStep[int, string], step Step) {
 	time.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
 	if step.Seq > 0 && r.IntN(8) == 0 {
 		turn.Undo()

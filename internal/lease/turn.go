@@ -2,9 +2,9 @@ package lease
 
 import "time"
 
-// Turn is the right to run one step on a lease, alone. It is used by one
+// ActiveStep is the right to run one step on a lease, alone. It is used by one
 // goroutine and must be ended by exactly one of Keep, Undo, End and Drop.
-type Turn[V, O any] struct {
+type ActiveStep[V, O any] struct {
 	table *Table[V, O]
 	lease *lease[V, O]
 	step  Step
@@ -12,26 +12,26 @@ type Turn[V, O any] struct {
 }
 
 // Token returns the lease's token.
-func (t *Turn[V, O]) Token() string { return t.lease.token }
+func (t *ActiveStep[V, O]) Token() string { return t.lease.token }
 
 // Value returns what is leased.
-func (t *Turn[V, O]) Value() V { return t.lease.value }
+func (t *ActiveStep[V, O]) Value() V { return t.lease.value }
 
 // Seq returns the number of the last step that was run before this turn.
-func (t *Turn[V, O]) Seq() uint64 { return t.lease.seq }
+func (t *ActiveStep[V, O]) Seq() uint64 { return t.lease.seq }
 
 // Deadline returns when the lease ends whatever happens; the step should not last longer.
-func (t *Turn[V, O]) Deadline() time.Time { return t.lease.granted.Add(t.table.cfg.Max) }
+func (t *ActiveStep[V, O]) Deadline() time.Time { return t.lease.granted.Add(t.table.cfg.Max) }
 
 // Grant puts the value into a lease that Open made.
-func (t *Turn[V, O]) Grant(v V) {
+func (t *ActiveStep[V, O]) Grant(v V) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
 	t.lease.value = v
 }
 
 // Count makes the turn of Open a step of its own: the first.
-func (t *Turn[V, O]) Count(s Step) {
+func (t *ActiveStep[V, O]) Count(s Step) {
 	s.Seq = max(s.Seq, 1)
 	t.step, t.count = s, true
 }
@@ -39,7 +39,7 @@ func (t *Turn[V, O]) Count(s Step) {
 // Keep ends the turn after a step that was run, with its outcome, or nil if that
 // is too large to be kept. It returns the time until the lease ends if nothing is
 // sent, or 0 if it just did, because its time was up or the table is closed.
-func (t *Turn[V, O]) Keep(outcome *O) time.Duration {
+func (t *ActiveStep[V, O]) Keep(outcome *O) time.Duration {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
 	t.ranLocked(outcome)
@@ -47,7 +47,7 @@ func (t *Turn[V, O]) Keep(outcome *O) time.Duration {
 }
 
 // Undo ends the turn of a step that surely was not run: its number may be used again.
-func (t *Turn[V, O]) Undo() {
+func (t *ActiveStep[V, O]) Undo() {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
 	t.backLocked()
@@ -55,7 +55,7 @@ func (t *Turn[V, O]) Undo() {
 
 // End ends the turn and the lease after a step that was run, with its outcome,
 // and gives the value back before it returns.
-func (t *Turn[V, O]) End(why Reason, outcome *O) {
+func (t *ActiveStep[V, O]) End(why Reason, outcome *O) {
 	tab, l := t.table, t.lease
 	tab.end(l.value, why)
 	tab.mu.Lock()
@@ -66,7 +66,7 @@ func (t *Turn[V, O]) End(why Reason, outcome *O) {
 }
 
 // Drop ends the turn of Open when nothing could be leased; no trace is left.
-func (t *Turn[V, O]) Drop() {
+func (t *ActiveStep[V, O]) Drop() {
 	tab, l := t.table, t.lease
 	tab.mu.Lock()
 	defer tab.mu.Unlock()
@@ -77,7 +77,7 @@ func (t *Turn[V, O]) Drop() {
 }
 
 // ranLocked notes the step as the last one.
-func (t *Turn[V, O]) ranLocked(outcome *O) {
+func (t *ActiveStep[V, O]) ranLocked(outcome *O) {
 	l := t.lease
 	var none O
 	l.last, l.outcome, l.kept = t.step, none, outcome != nil
@@ -90,7 +90,7 @@ func (t *Turn[V, O]) ranLocked(outcome *O) {
 }
 
 // backLocked ends the turn, and the lease if it must not live on.
-func (t *Turn[V, O]) backLocked() time.Duration {
+func (t *ActiveStep[V, O]) backLocked() time.Duration {
 	tab, l := t.table, t.lease
 	l.touched = time.Now()
 	t.doneLocked()
@@ -105,7 +105,7 @@ func (t *Turn[V, O]) backLocked() time.Duration {
 	return tab.left(l, l.touched)
 }
 
-func (t *Turn[V, O]) doneLocked() {
+func (t *ActiveStep[V, O]) doneLocked() {
 	close(t.lease.busy)
 	t.lease.busy = nil
 }

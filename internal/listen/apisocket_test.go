@@ -14,7 +14,7 @@ func local(t *testing.T, path string, take func(setting, address string) net.Lis
 	t.Helper()
 	var on Set
 	const port = "127.0.0.1:0"
-	at := Places{GRPC: port, HTTP: port, Admin: port, HTTPSocket: path, Take: take}
+	at := Addresses{GRPC: port, HTTP: port, Admin: port, HTTPSocket: path, Take: take}
 	if err := on.Bind(at, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}

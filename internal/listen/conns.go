@@ -84,7 +84,7 @@ type arrival struct {
 	user     *UserAddr     // of a Unix socket; nil: the address is the connection's
 	since    time.Time     // it came; constant
 	patience time.Duration // the first bytes may take at least so long; 0: what the server says
-	place    *list.Element // among newcomers, guarded by Conns.mu; nil: it is none
+	elem     *list.Element // among newcomers, guarded by Conns.mu; nil: it is none
 	// asked: it is no newcomer. A request came (over HTTP/1.1 its headers, over HTTP/2 its first bytes), or a handshake ended where
 	// HTTP/2 is all that is spoken, or it came from another process.
 	asked atomic.Bool
@@ -111,10 +111,10 @@ type heading struct {
 	whole  atomic.Bool // the headers of a request are here
 	second atomic.Bool // HTTP/2 without TLS for sure, which bounds its headers itself; other goroutines read them
 	// Of the goroutine that reads headers.
-	shared  bool // share has begun
-	preface int  // bytes of HTTP/2's that have come; -1: it is something else
-	head    int  // bytes of headers
-	share   memguard.Reservation
+	reserving bool // share has begun
+	preface   int  // bytes of HTTP/2's that have come; -1: it is something else
+	head      int  // bytes of headers
+	memory    memguard.Reservation
 }
 
 // underWay counts the requests of a connection.
@@ -166,7 +166,7 @@ func (s *Conns) take(conn net.Conn, patience time.Duration, newcomer bool) net.C
 	defer s.mu.Unlock()
 	s.open[g] = struct{}{}
 	if newcomer {
-		g.place = s.newcomers.PushBack(g)
+		g.elem = s.newcomers.PushBack(g)
 	}
 	return g
 }
@@ -192,9 +192,9 @@ func (s *Conns) forget(g *Conn) {
 
 // settled takes g off the newcomers. mu is held.
 func (s *Conns) settled(g *Conn) {
-	if g.place != nil {
-		s.newcomers.Remove(g.place)
-		g.place = nil
+	if g.elem != nil {
+		s.newcomers.Remove(g.elem)
+		g.elem = nil
 	}
 }
 

@@ -46,12 +46,12 @@ func (g *Conn) roomFor(b []byte) bool {
 	if g.head += n; g.head <= freeHead {
 		return true
 	}
-	if !g.shared {
-		g.shared = true
-		g.share.Begin(g.of.Headers, nil, 0)
-		g.share.Coming(func() { _ = g.Stream.SetReadDeadline(time.Unix(1, 0)) }) // its reader sees it
+	if !g.reserving {
+		g.reserving = true
+		g.memory.Begin(g.of.Headers, nil, 0)
+		g.memory.Coming(func() { _ = g.Stream.SetReadDeadline(time.Unix(1, 0)) }) // its reader sees it
 	}
-	return g.share.Take(HeadTwice*n) == ""
+	return g.memory.Take(HeadTwice*n) == ""
 }
 
 // HeadTwice: headers are there as they came and as a request.
@@ -101,9 +101,9 @@ func (g *Conn) headersAre(whole bool) {
 	}
 	g.whole.Store(whole)
 	g.head = 0
-	if g.shared {
-		g.shared = false
-		g.share.Release()
+	if g.reserving {
+		g.reserving = false
+		g.memory.Release()
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
-// Places say where to listen, and how. An empty address is of no listener.
-type Places struct {
+// Addresses say where to listen, and how. An empty address is of no listener.
+type Addresses struct {
 	GRPC, HTTP, Admin, Probes, XDS string
 	GRPCSocket, HTTPSocket         string
 
@@ -32,13 +32,13 @@ type Places struct {
 type Set struct {
 	GRPC, HTTP, Admin, Probes, XDS *Listener // probes, xds: nil if off
 	GRPCSocket, HTTPSocket         *Listener // Unix sockets of the same APIs; nil: off
-	places                         Places
+	addresses                      Addresses
 	opened                         chan struct{} // closed when connections may be accepted
 }
 
 // Bind binds all ports, or takes them over, or none: the error joins all that failed.
-func (l *Set) Bind(at Places, log *slog.Logger) error {
-	l.places, l.opened = at, make(chan struct{})
+func (l *Set) Bind(at Addresses, log *slog.Logger) error {
+	l.addresses, l.opened = at, make(chan struct{})
 	replaces := at.Take != nil
 	if !replaces {
 		at.Take = func(string, string) net.Listener { return nil }
@@ -88,7 +88,7 @@ func (l *Set) Bind(at Places, log *slog.Logger) error {
 }
 
 // bindPort binds an address, or takes its listener over.
-func (at *Places) bindPort(setting, address string, log *slog.Logger) (*Listener, error) {
+func (at *Addresses) bindPort(setting, address string, log *slog.Logger) (*Listener, error) {
 	if listener, ok := at.Take(setting, address).(*net.TCPListener); ok {
 		return newListener(listener, newDoor(setting, log), at.Memory), nil
 	}
@@ -100,7 +100,7 @@ func (at *Places) bindPort(setting, address string, log *slog.Logger) (*Listener
 }
 
 // bindSocket binds a Unix socket of the plain API, or takes its listener over.
-func (at *Places) bindSocket(setting, path string, replaces bool, log *slog.Logger) (*Listener, error) {
+func (at *Addresses) bindSocket(setting, path string, replaces bool, log *slog.Logger) (*Listener, error) {
 	if came, ok := at.Take(setting, path).(*net.UnixListener); ok {
 		came.SetUnlinkOnClose(false)
 		p := newListener(came, newDoor(setting, log), at.Memory)
@@ -148,9 +148,9 @@ func (l *Set) Named() []takeover.Listener {
 		setting, listen string
 		listener        *Listener
 	}{
-		{"grpc.listen", l.places.GRPC, l.GRPC}, {"http.listen", l.places.HTTP, l.HTTP},
-		{"admin.listen", l.places.Admin, l.Admin}, {"admin.probes", l.places.Probes, l.Probes}, {"xds.address", l.places.XDS, l.XDS},
-		{"grpc.socket", l.places.GRPCSocket, l.GRPCSocket}, {"http.socket", l.places.HTTPSocket, l.HTTPSocket},
+		{"grpc.listen", l.addresses.GRPC, l.GRPC}, {"http.listen", l.addresses.HTTP, l.HTTP},
+		{"admin.listen", l.addresses.Admin, l.Admin}, {"admin.probes", l.addresses.Probes, l.Probes}, {"xds.address", l.addresses.XDS, l.XDS},
+		{"grpc.socket", l.addresses.GRPCSocket, l.GRPCSocket}, {"http.socket", l.addresses.HTTPSocket, l.HTTPSocket},
 	} {
 		if one.listener != nil {
 			all = append(all, takeover.Listener{Setting: one.setting, Listen: one.listen, Listener: one.listener})

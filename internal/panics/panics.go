@@ -21,16 +21,16 @@ import (
 
 // Error is a panic that was caught.
 type Error struct {
-	Place string // what panicked, in words that are few and fixed
+	Where string // what panicked, in words that are few and fixed
 	Value any
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("panic in %s: %v", e.Place, e.Value) }
+func (e *Error) Error() string { return fmt.Sprintf("panic in %s: %v", e.Where, e.Value) }
 
 // Seen is what is known of the panics so far.
 type Seen struct {
 	Count uint64
-	Place string    // of the last one
+	Where string    // of the last one
 	At    time.Time // of the last one; zero: there was none
 }
 
@@ -57,7 +57,7 @@ func Stats() Seen {
 // must be called by the function that was deferred, so that the stack is that of the panic.
 func Caught(place string, value any) error {
 	count.Add(1)
-	last.Store(&Seen{Place: place, At: time.Now()})
+	last.Store(&Seen{Where: place, At: time.Now()})
 	l := log.Load()
 	if l == nil {
 		l = slog.Default()

@@ -19,7 +19,7 @@ func TestCaught(t *testing.T) {
 	LogTo(slog.New(slog.NewTextHandler(&out, nil)))
 	before := Stats().Count
 	err := Call("a test", func() error { breaks(); return nil })
-	if e, ok := errors.AsType[*Error](err); !ok || e.Place != "a test" || err.Error() != "panic in a test: broken" {
+	if e, ok := errors.AsType[*Error](err); !ok || e.Where != "a test" || err.Error() != "panic in a test: broken" {
 		t.Errorf("Call = %v", err)
 	}
 	var work sync.WaitGroup
@@ -32,7 +32,7 @@ func TestCaught(t *testing.T) {
 	if err := Call("a test", func() error { return fine }); err != fine {
 		t.Errorf("Call = %v; want what f returns", err)
 	}
-	if s := Stats(); s.Count != before+2 || s.Place != "a goroutine" || s.At.IsZero() {
+	if s := Stats(); s.Count != before+2 || s.Where != "a goroutine" || s.At.IsZero() {
 		t.Errorf("%+v after two panics, %d before", s, before)
 	}
 	if lines := strings.Count(out.String(), "level=ERROR"); lines != 2 || strings.Count(out.String(), "panics.breaks") < 2 {

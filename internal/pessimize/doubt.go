@@ -131,7 +131,7 @@ const (
 )
 
 // suspect has nodes probed whose last calls were slow.
-func (j *Judge) suspect(now time.Time) {
+func (j *Detector) suspect(now time.Time) {
 	for _, n := range j.nodes {
 		if n.doubt.doubts() || !n.sits() {
 			continue
@@ -153,7 +153,7 @@ func (j *Judge) suspect(now time.Time) {
 }
 
 // tooSlow ejects a node, if it may.
-func (j *Judge) tooSlow(n *node, now time.Time, reason string) {
+func (j *Detector) tooSlow(n *node, now time.Time, reason string) {
 	if j.mayEject() {
 		n.eject(j.config, slow, cluster.CauseLatency, now, reason)
 		return
@@ -165,7 +165,7 @@ func (j *Judge) tooSlow(n *node, now time.Time, reason string) {
 }
 
 // mayEject reports whether one more node may be ejected for its latency: the cap.
-func (j *Judge) mayEject() bool {
+func (j *Detector) mayEject() bool {
 	listed, out, soft := j.census()
 	return (out+1)*2 <= listed && soft+1 <= max(1, int(j.config.SoftMax*float64(listed)))
 }
@@ -173,9 +173,9 @@ func (j *Judge) mayEject() bool {
 // probedSlow judges how long an answered probe took. It reports whether the
 // answer counts as slow, and as a good one: neither, while it is not known what
 // is normal, or the probe lies between the two.
-func (j *Judge) probedSlow(n *node, took time.Duration, now time.Time) (slow, good bool, normal norm) {
+func (j *Detector) probedSlow(n *node, took time.Duration, now time.Time) (slow, good bool, normal norm) {
 	age := freshAge
-	if n.verdict.Health == cluster.Probing {
+	if n.condition.Health == cluster.Probing {
 		age = knownAge
 	}
 	if took < j.config.LatencyFloor {
@@ -196,13 +196,13 @@ func (j *Judge) probedSlow(n *node, took time.Duration, now time.Time) (slow, go
 }
 
 // probeSlow takes a probe that was answered too late to be a good one.
-func (j *Judge) probeSlow(n *node, normal norm, r probeResult, now time.Time) {
+func (j *Detector) probeSlow(n *node, normal norm, r probeResult, now time.Time) {
 	n.answers = 0
 	reason := fmt.Sprintf("a probe took %v, on %d other nodes %v: the limit is %v",
 		round(r.took), normal.nodes, round(normal.median), round(normal.limit))
 	n.lastProbe.text = "slow: " + reason
-	if n.verdict.Health == cluster.Probing {
-		n.verdict.Reason = reason
+	if n.condition.Health == cluster.Probing {
+		n.condition.Reason = reason
 		n.nextProbe = now.Add(jitter(j.config.ProbeInterval))
 		return
 	}

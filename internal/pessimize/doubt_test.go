@@ -106,8 +106,8 @@ func (s *doubtSteps) agree() {
 		if n.doubt.state != s.state[&n.doubt] {
 			s.check.Errorf("seed %d: the doubt of node %d is %v; by its steps it is %v", s.check.seed, id, n.doubt.state, s.state[&n.doubt])
 		}
-		if n.verdict.Health >= cluster.Ejected && n.doubt.state != undoubted {
-			s.check.Errorf("seed %d: node %d is %v and %v", s.check.seed, id, n.verdict.Health, n.doubt.state)
+		if n.condition.Health >= cluster.Ejected && n.doubt.state != undoubted {
+			s.check.Errorf("seed %d: node %d is %v and %v", s.check.seed, id, n.condition.Health, n.doubt.state)
 		}
 	}
 }

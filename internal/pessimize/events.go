@@ -18,15 +18,15 @@ type EventKind string
 
 // The kinds of event.
 const (
-	EventState   EventKind = "state"   // of a node: an edge of the machine
-	EventLeaving EventKind = "leaving" // a node announced its shutdown or left discovery, or stays after all
-	EventShare   EventKind = "share"   // of load, while a node returns
-	EventBan     EventKind = "ban"     // by an operator
-	EventDrain   EventKind = "drain"   // by an operator
-	EventNode    EventKind = "node"    // became known, was replaced, or is forgotten
-	EventSpared  EventKind = "spared"  // too slow, but too many nodes are ejected already
-	EventMissing EventKind = "missing" // nodes vanished from discovery in numbers and are held, or no longer
-	EventPanic   EventKind = "panic"   // more than half of the nodes are ejected, or no longer
+	EventState    EventKind = "state"   // of a node: an edge of the machine
+	EventDraining EventKind = "leaving" // a node announced its shutdown or left discovery, or stays after all
+	EventRamp     EventKind = "share"   // of load, while a node returns
+	EventBan      EventKind = "ban"     // by an operator
+	EventDrain    EventKind = "drain"   // by an operator
+	EventNode     EventKind = "node"    // became known, was replaced, or is forgotten
+	EventSpared   EventKind = "spared"  // too slow, but too many nodes are ejected already
+	EventMissing  EventKind = "missing" // nodes vanished from discovery in numbers and are held, or no longer
+	EventPanic    EventKind = "panic"   // more than half of the nodes are ejected, or no longer
 )
 
 // Event is one change. Seq counts from 1, over all nodes, without gaps.
@@ -40,7 +40,7 @@ type Event struct {
 	Reason string         `json:"reason"`
 }
 
-// journal keeps the newest events. Judge.mu guards it.
+// journal keeps the newest events. Detector.mu guards it.
 type journal struct {
 	ejections [cluster.CauseSize]uint64 // counted here, because steps are noted here
 	last      uint64
@@ -77,7 +77,7 @@ func (j *journal) after(seq uint64) []Event {
 
 // Events returns what happened after the event with the given number, 0 for
 // all that is remembered: the newest 1,000, oldest first.
-func (j *Judge) Events(after uint64) []Event {
+func (j *Detector) Events(after uint64) []Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.journal.after(after)

@@ -81,13 +81,13 @@ func medians(voices []voice) (median, upper time.Duration) {
 
 // sits reports whether a node has a say in what is normal.
 func (n *node) sits() bool {
-	return n.departed.IsZero() && (n.verdict.Health == cluster.Healthy || n.verdict.Health == cluster.Suspect)
+	return n.departed.IsZero() && (n.condition.Health == cluster.Healthy || n.condition.Health == cluster.Suspect)
 }
 
 // normal is what the other nodes show for one kind of call. It is sure if they
 // are enough that were seen for no longer than span: of two nodes that become
 // slow together, the one with fewer calls still shows the fast ones before.
-func (j *Judge) normal(x *node, kind int) (n norm, sure bool) {
+func (j *Detector) normal(x *node, kind int) (n norm, sure bool) {
 	self := x.recent[kind].sum
 	j.compared++
 	var all, strict []voice
@@ -110,7 +110,7 @@ func (j *Judge) normal(x *node, kind int) (n norm, sure bool) {
 
 // weigh takes the newest latencies of all nodes and finds those that are much
 // slower than the others.
-func (j *Judge) weigh(now time.Time) {
+func (j *Detector) weigh(now time.Time) {
 	began := j.beatAt
 	j.beatAt = now
 	type suspicion struct {
@@ -165,7 +165,7 @@ func (j *Judge) weigh(now time.Time) {
 }
 
 // voices are those of all nodes, and how many nodes could have one.
-func (j *Judge) voices(kind int) (voices []voice, sitting int) {
+func (j *Detector) voices(kind int) (voices []voice, sitting int) {
 	voices = make([]voice, 0, len(j.nodes))
 	for _, n := range j.nodes {
 		if n.sits() {
@@ -202,7 +202,7 @@ func (n *node) heardLatencies() bool {
 }
 
 // setSlowOver says from which latency a call counts as slow, everywhere.
-func (j *Judge) setSlowOver() {
+func (j *Detector) setSlowOver() {
 	for kind := range timedKinds {
 		voices, sitting := j.voices(kind)
 		over := time.Duration(0)
@@ -215,7 +215,7 @@ func (j *Judge) setSlowOver() {
 	}
 }
 
-func (j *Judge) weighOne(n *node, kind int, now time.Time) {
+func (j *Detector) weighOne(n *node, kind int, now time.Time) {
 	s := n.recent[kind].sum
 	normal, sure := j.normal(n, kind)
 	if normal.limit == 0 {
@@ -247,17 +247,17 @@ func (s summary) patience() time.Duration {
 
 // census counts the listed nodes that no operator banned, as internal/routing
 // does, those of them that are ejected or listed as unhealthy, and those ejected for soft signs.
-func (j *Judge) census() (listed, out, soft int) {
+func (j *Detector) census() (listed, out, soft int) {
 	for _, n := range j.nodes {
-		if !n.departed.IsZero() || n.orders.banned {
+		if !n.departed.IsZero() || n.overrides.banned {
 			continue
 		}
 		listed++
-		ejected := n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing
+		ejected := n.condition.Health == cluster.Ejected || n.condition.Health == cluster.Probing
 		if ejected || n.Unwell {
 			out++
 		}
-		if ejected && !n.verdict.Unreachable {
+		if ejected && !n.condition.Unreachable {
 			soft++
 		}
 	}
@@ -265,7 +265,7 @@ func (j *Judge) census() (listed, out, soft int) {
 }
 
 // probeNorm is what the probes of the other nodes show, none older than age.
-func (j *Judge) probeNorm(x *node, now time.Time, age time.Duration) norm {
+func (j *Detector) probeNorm(x *node, now time.Time, age time.Duration) norm {
 	var all []voice
 	for _, o := range j.nodes {
 		if p := o.lastProbe; o != x && o.sits() && !o.questioned() && p.ok && now.Sub(p.at) <= age {
@@ -277,7 +277,7 @@ func (j *Judge) probeNorm(x *node, now time.Time, age time.Duration) norm {
 
 // askOthers has some other nodes probed, those of the same zone first, to see
 // what is normal. It reports whether there are enough.
-func (j *Judge) askOthers(x *node, now time.Time, age time.Duration) bool {
+func (j *Detector) askOthers(x *node, now time.Time, age time.Duration) bool {
 	type candidate struct {
 		*node
 		rank float64

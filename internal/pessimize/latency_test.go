@@ -267,7 +267,7 @@ func TestOneSlowNode(t *testing.T) {
 						if got := w.Stats().Ejections; got[cluster.CauseLatency] == 0 || got[cluster.CauseLatency] != sum(got[:]) {
 							t.Errorf("ejections by cause: %v", got)
 						}
-						t.Logf("after %v: %s", after, w.verdicts()[1].Reason)
+						t.Logf("after %v: %s", after, w.conditions()[1].Reason)
 					})
 				}
 			})

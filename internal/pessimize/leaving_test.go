@@ -13,19 +13,19 @@ import (
 
 func TestLeavingByHint(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
-		w.report(1, cluster.CallControl, cluster.BlameLeaving, 3)
-		v := w.verdicts()[1]
-		if v.Health != cluster.Healthy || !v.Leaving || v.Reason != "announced its shutdown" {
+		w.report(1, cluster.CallControl, cluster.BlameDraining, 3)
+		v := w.conditions()[1]
+		if v.Health != cluster.Healthy || !v.Draining || v.Reason != "announced its shutdown" {
 			t.Errorf("verdict %+v", v)
 		}
 		time.Sleep(50 * time.Second)
-		w.report(1, cluster.CallControl, cluster.BlameLeaving, 1)
+		w.report(1, cluster.CallControl, cluster.BlameDraining, 1)
 		time.Sleep(50 * time.Second)
-		if !w.verdicts()[1].Leaving {
+		if !w.conditions()[1].Draining {
 			t.Error("stays, 50 s after its last hint")
 		}
 		time.Sleep(12 * time.Second)
-		if w.verdicts()[1].Leaving {
+		if w.conditions()[1].Draining {
 			t.Error("still leaving, though listed and answering a minute after its last hint")
 		}
 	})
@@ -33,10 +33,10 @@ func TestLeavingByHint(t *testing.T) {
 
 // The answer to a probe may be the first sign that a node shuts down, or that its address is another's now.
 func TestLeavingByProbe(t *testing.T) {
-	for _, blame := range []cluster.Blame{cluster.BlameLeaving, cluster.BlameForeign} {
+	for _, blame := range []cluster.Blame{cluster.BlameDraining, cluster.BlameForeign} {
 		inBubble(t, Default(), func(w *world) {
 			w.report(1, cluster.CallProbe, blame, 1)
-			if v := w.verdicts()[1]; v.Health != cluster.Healthy || !v.Leaving {
+			if v := w.conditions()[1]; v.Health != cluster.Healthy || !v.Draining {
 				t.Errorf("%v: verdict %+v; want leaving", blame, v)
 			}
 		})
@@ -46,14 +46,14 @@ func TestLeavingByProbe(t *testing.T) {
 func TestLeavingNodeThatGoesAway(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		w.prober.fail(1, errors.New("connection refused"))
-		w.report(1, cluster.CallControl, cluster.BlameLeaving, 1)
+		w.report(1, cluster.CallControl, cluster.BlameDraining, 1)
 		time.Sleep(Default().Leaving + time.Second)
-		if v := w.verdicts()[1]; v.Health == cluster.Healthy || !v.Unreachable || !v.Leaving {
+		if v := w.conditions()[1]; v.Health == cluster.Healthy || !v.Unreachable || !v.Draining {
 			t.Errorf("verdict %+v; want ejected, unreachable, leaving", v)
 		}
 		w.prober.fail(1, nil) // restarted
 		w.awaitHealth(1, cluster.Healthy, 4*time.Second)
-		if w.verdicts()[1].Leaving {
+		if w.conditions()[1].Draining {
 			t.Error("still leaving after it was restarted")
 		}
 	})
@@ -72,7 +72,7 @@ func TestANodeThatLeftIsNotBackByAnOldProbe(t *testing.T) {
 		}
 		w.SetTopology(nodes(2, 3))
 		time.Sleep(time.Second)
-		if v := w.verdicts()[1]; !v.Leaving || v.Reason != "left discovery" || w.prober.count(1) != 1 {
+		if v := w.conditions()[1]; !v.Draining || v.Reason != "left discovery" || w.prober.count(1) != 1 {
 			t.Errorf("verdict %+v after %d probes; want it leaving after the one", v, w.prober.count(1))
 		}
 	})
@@ -81,15 +81,15 @@ func TestANodeThatLeftIsNotBackByAnOldProbe(t *testing.T) {
 // A node that an operator drained has its slow start when it is undrained, not while it gets nothing new.
 func TestADrainedNodeThatStaysHasNoSlowStart(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
-		w.report(1, cluster.CallControl, cluster.BlameLeaving, 1)
+		w.report(1, cluster.CallControl, cluster.BlameDraining, 1)
 		w.do(w.Drain(1))
 		time.Sleep(Default().Leaving + 2*time.Second)
-		v := w.verdicts()[1]
-		if !v.Leaving || v.Share != 0 || v.Reason != "drained by an operator; still there after it announced its shutdown" {
+		v := w.conditions()[1]
+		if !v.Draining || v.Ramp != 0 || v.Reason != "drained by an operator; still there after it announced its shutdown" {
 			t.Errorf("verdict %+v; want it drained, and all of its share", v)
 		}
 		w.do(w.Undrain(1))
-		if v := w.verdicts()[1]; v.Leaving || v.Share != shareFirst {
+		if v := w.conditions()[1]; v.Draining || v.Ramp != rampFirst {
 			t.Errorf("verdict %+v; want a slow start", v)
 		}
 	})
@@ -101,7 +101,7 @@ func TestGoneFromDiscovery(t *testing.T) {
 		w.SetTopology(nodes(3, 4))
 		w.SetTopology(cluster.Topology{}) // says nothing
 		w.settle()
-		if v := w.verdicts()[2]; !v.Leaving || v.Reason != "left discovery" {
+		if v := w.conditions()[2]; !v.Draining || v.Reason != "left discovery" {
 			t.Errorf("verdict %+v", v)
 		}
 		time.Sleep(Default().Forget / 2)
@@ -111,12 +111,12 @@ func TestGoneFromDiscovery(t *testing.T) {
 		}
 		w.SetTopology(nodes(2, 3, 4))
 		w.settle()
-		if v := w.verdicts()[2]; v.Leaving || v.Reason != "back in discovery" {
+		if v := w.conditions()[2]; v.Draining || v.Reason != "back in discovery" {
 			t.Errorf("verdict %+v", v)
 		}
 		time.Sleep(Default().Forget/2 + 2*time.Second)
-		if _, known := w.verdicts()[1]; known || len(w.verdicts()) != 3 {
-			t.Errorf("verdicts %v; want node 1 forgotten", w.verdicts())
+		if _, known := w.conditions()[1]; known || len(w.conditions()) != 3 {
+			t.Errorf("verdicts %v; want node 1 forgotten", w.conditions())
 		}
 	})
 }
@@ -127,30 +127,30 @@ func TestListedAsLeaving(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		list := func(leaving bool) {
 			all := slices.Clone(nodes(1, 2, 3, 4).Nodes)
-			all[1].Leaving = leaving
+			all[1].Draining = leaving
 			w.SetTopology(cluster.NewTopology(all, ""))
 			w.settle()
 		}
 		list(true)
 		for range 3 {
-			if v := w.verdicts()[2]; !v.Leaving || v.Reason != drained || v.Health != cluster.Healthy {
+			if v := w.conditions()[2]; !v.Draining || v.Reason != drained || v.Health != cluster.Healthy {
 				t.Errorf("verdict %+v", v)
 			}
-			if why, _ := w.Why(2); !why.Leaving || !why.Listed || !strings.Contains(why.Summary, "drains it") {
+			if why, _ := w.Why(2); !why.Draining || !why.Listed || !strings.Contains(why.Summary, "drains it") {
 				t.Errorf("why %+v", why)
 			}
 			time.Sleep(2 * Default().Leaving)
 			w.settle()
 		}
 		list(false)
-		if v := w.verdicts()[2]; v.Leaving || v.Reason != "" {
+		if v := w.conditions()[2]; v.Draining || v.Reason != "" {
 			t.Errorf("verdict %+v", v)
 		}
-		w.report(2, cluster.CallControl, cluster.BlameLeaving, 1) // the node itself
+		w.report(2, cluster.CallControl, cluster.BlameDraining, 1) // the node itself
 		w.settle()
 		list(true)
 		list(false)
-		if v := w.verdicts()[2]; !v.Leaving || v.Reason != "announced its shutdown" {
+		if v := w.conditions()[2]; !v.Draining || v.Reason != "announced its shutdown" {
 			t.Errorf("verdict %+v", v)
 		}
 	})

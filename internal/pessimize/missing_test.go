@@ -28,25 +28,25 @@ func TestMissingNodes(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		w.SetTopology(vanished)
 		w.settle()
-		verdicts := w.verdicts()
-		if v := verdicts[1]; v.Health != cluster.Healthy || v.Leaving || w.prober.count(1) != before[0]+1 {
+		verdicts := w.conditions()
+		if v := verdicts[1]; v.Health != cluster.Healthy || v.Draining || w.prober.count(1) != before[0]+1 {
 			t.Errorf("a node that answers is %+v after %d probes; want as it was, after one", v, w.prober.count(1)-before[0])
 		}
-		if v := verdicts[2]; v.Health != cluster.Ejected || !v.Unreachable || v.Leaving {
+		if v := verdicts[2]; v.Health != cluster.Ejected || !v.Unreachable || v.Draining {
 			t.Errorf("a node that refuses connections is %+v; want ejected and unreachable", v)
 		}
-		if v := verdicts[3]; v.Health != cluster.Suspect || v.Leaving {
+		if v := verdicts[3]; v.Health != cluster.Suspect || v.Draining {
 			t.Errorf("a node that refuses a session is %+v; want suspect", v)
 		}
 		if n := w.prober.count(4); n != before[1] {
 			t.Errorf("a listed node got %d probes", n-before[1])
 		}
-		if why, _ := w.Why(1); !why.Missing || why.Listed || why.Leaving || !strings.Contains(why.Summary, "newest answer of discovery lacks it") {
+		if why, _ := w.Why(1); !why.Missing || why.Listed || why.Draining || !strings.Contains(why.Summary, "newest answer of discovery lacks it") {
 			t.Errorf("Why = %+v", why)
 		}
 		w.SetTopology(nodes(1, 3, 4, 5, 6))
 		w.settle()
-		if v := w.verdicts(); v[1].Leaving || v[3].Leaving || !v[2].Leaving {
+		if v := w.conditions(); v[1].Draining || v[3].Draining || !v[2].Draining {
 			t.Errorf("after the return of two: %+v", v)
 		}
 		var told []string
@@ -108,7 +108,7 @@ func TestASilentConnectionIsSeenByALookInBetween(t *testing.T) {
 		w.nudge()
 		w.settle()
 		w.is(1, cluster.Ejected)
-		if v := w.verdicts()[1]; v.Cause != cluster.CauseSilence {
+		if v := w.conditions()[1]; v.Cause != cluster.CauseSilence {
 			t.Errorf("verdict %+v", v)
 		}
 	})

@@ -10,15 +10,15 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// node is the state machine of one node. Judge.mu guards it; only Run writes.
+// node is the state machine of one node. Detector.mu guards it; only Run writes.
 type node struct {
 	cluster.Node
 	signs   *signs
 	journal *journal
 	history []Event // the newest of this node
 
-	verdict cluster.Verdict // of the machine: without what an operator orders
-	orders  orders          // as Run last saw them
+	condition cluster.Condition // of the machine: without what an operator orders
+	overrides overrides         // as Run last saw them
 
 	observed
 	penalty
@@ -118,12 +118,12 @@ func newNode(n cluster.Node, c Config, j *journal, now time.Time) *node {
 	s := new(signs)
 	s.floor.Store(int64(c.LatencyFloor))
 	return &node{
-		Node:     n,
-		signs:    s,
-		journal:  j,
-		verdict:  cluster.Verdict{Since: now},
-		penalty:  penalty{healthySince: now},
-		observed: observed{window: window{began: now}, heard: heard{now, jitter(c.IdleProbe)}},
+		Node:      n,
+		signs:     s,
+		journal:   j,
+		condition: cluster.Condition{Since: now},
+		penalty:   penalty{healthySince: now},
+		observed:  observed{window: window{began: now}, heard: heard{now, jitter(c.IdleProbe)}},
 	}
 }
 
@@ -135,19 +135,19 @@ const unwell = "unhealthy, says who lists the nodes"
 
 // shown is the verdict that is published: the machine's with the operator's orders, and
 // with what discovery says of the node.
-func (n *node) shown() cluster.Verdict {
-	v := n.verdict
+func (n *node) shown() cluster.Condition {
+	v := n.condition
 	why := make([]string, 0, 3)
-	if n.orders.banned {
+	if n.overrides.banned {
 		v.Banned = true
-		why = append(why, strings.TrimSuffix("banned by an operator: "+n.orders.reason, ": "))
+		why = append(why, strings.TrimSuffix("banned by an operator: "+n.overrides.reason, ": "))
 	}
-	if n.orders.drained {
-		v.Leaving = true
+	if n.overrides.drained {
+		v.Draining = true
 		why = append(why, "drained by an operator")
 	}
-	if n.Leaving {
-		v.Leaving = true
+	if n.Draining {
+		v.Draining = true
 		why = append(why, drained)
 	}
 	if n.Unwell {
@@ -163,9 +163,9 @@ func (n *node) shown() cluster.Verdict {
 }
 
 // look reads the signs and steps the machine.
-func (n *node) look(j *Judge, now time.Time) {
+func (n *node) look(j *Detector, now time.Time) {
 	c := j.config
-	before := n.verdict.Health
+	before := n.condition.Health
 	// Rows are read first: a success that comes in between then makes the
 	// judgement milder by one look, never harsher.
 	brokenRow, refusedRow := n.signs.brokenRow.Load(), n.signs.refusedRow.Load()
@@ -197,34 +197,34 @@ func (n *node) look(j *Judge, now time.Time) {
 	if at.bad != last.bad {
 		n.lastBad, n.goodAtBad = now, at.succeeded
 		n.judge(j, now, brokenRow, refusedRow, at, at.silent != last.silent)
-		if n.verdict.Health == cluster.Suspect && !n.doubt.doubts() {
+		if n.condition.Health == cluster.Suspect && !n.doubt.doubts() {
 			n.nextProbe = now.Add(c.ProbeInterval)
 		}
 	}
-	if at.broken != last.broken && n.verdict.Health == cluster.Ejected || at.silent != last.silent && n.verdict.Health == cluster.Probing {
-		n.verdict.Unreachable = true
+	if at.broken != last.broken && n.condition.Health == cluster.Ejected || at.silent != last.silent && n.condition.Health == cluster.Probing {
+		n.condition.Unreachable = true
 	}
 	switch {
-	case n.verdict.Health != before:
+	case n.condition.Health != before:
 		// One step a look: what was read speaks of the time before it.
-	case n.verdict.Health == cluster.Suspect:
+	case n.condition.Health == cluster.Suspect:
 		if now.Sub(n.lastBad) >= c.ProbeInterval && at.succeeded != n.goodAtBad {
 			n.step(c, good, now, "calls succeed")
 		}
-	case n.verdict.Health == cluster.Ejected:
+	case n.condition.Health == cluster.Ejected:
 		// Somebody got through, as happens when no node answers and all are
 		// tried: no reason to wait any longer with the probe.
-		early := n.verdict.Unreachable && at.succeeded != last.succeeded
+		early := n.condition.Unreachable && at.succeeded != last.succeeded
 		if n.departed.IsZero() && (early || !now.Before(n.until)) {
-			n.step(c, rested, now, n.verdict.Reason)
+			n.step(c, rested, now, n.condition.Reason)
 		}
 	}
-	n.setShare(n.share(c, now), now)
-	n.signs.watched.Store(n.verdict.Health == cluster.Ejected && n.verdict.Unreachable)
+	n.setRamp(n.ramp(c, now), now)
+	n.signs.watched.Store(n.condition.Health == cluster.Ejected && n.condition.Unreachable)
 }
 
 // judge weighs new bad signs.
-func (n *node) judge(j *Judge, now time.Time, brokenRow, refusedRow int64, at counts, silent bool) {
+func (n *node) judge(j *Detector, now time.Time, brokenRow, refusedRow int64, at counts, silent bool) {
 	c := j.config
 	o := n.signs.last.Load()
 	refused := at.refused - n.window.refused
@@ -249,7 +249,7 @@ const refusalFactor = 5
 
 // refuses ejects a node that refuses calls, if it does so much more than the others, and
 // if not too many are ejected already.
-func (j *Judge) refuses(n *node, now time.Time, reason string) {
+func (j *Detector) refuses(n *node, now time.Time, reason string) {
 	switch {
 	case !j.refusesAlone(n):
 		n.step(j.config, sign, now, reason+"; other nodes refuse as much")
@@ -263,7 +263,7 @@ func (j *Judge) refuses(n *node, now time.Time, reason string) {
 // refusesAlone reports whether a node refuses several times the share of its calls that the
 // others refuse, by the median, and as many times in a row. Without another node that is
 // in use nobody knows, and there is nowhere else to go.
-func (j *Judge) refusesAlone(n *node) bool {
+func (j *Detector) refusesAlone(n *node) bool {
 	if j.refusing == nil {
 		j.refusing = j.refusals()
 	}
@@ -278,7 +278,7 @@ type refusing struct{ shares, rows []float64 }
 
 // refusals is what refusesAlone compares with. One look makes it once: when a whole cluster
 // refuses, all nodes are compared with it.
-func (j *Judge) refusals() *refusing {
+func (j *Detector) refusals() *refusing {
 	j.compared++
 	r := new(refusing)
 	for _, o := range j.nodes {
@@ -322,23 +322,23 @@ func (n *node) refusalShare() float64 {
 
 // eject takes an edge that may lead to Ejected.
 func (n *node) eject(c Config, e event, cause cluster.Cause, now time.Time, reason string) {
-	from := n.verdict.Health
+	from := n.condition.Health
 	if table[from][e] == cluster.Ejected && from != cluster.Ejected {
-		n.verdict.Cause = cause
-		n.verdict.Unreachable = e == hard || e == failed
+		n.condition.Cause = cause
+		n.condition.Unreachable = e == hard || e == failed
 		n.repeats = n.owed(c, now) + 1
 		n.until = now.Add(jitter(ejection(c, n.repeats)))
 		n.ejections[cause]++
 		n.journal.ejections[cause]++
 		n.forgetSlowness(now)
-		n.verdict.Share, n.verdict.Joined = 0, false
+		n.condition.Ramp, n.condition.Joined = 0, false
 	}
 	n.step(c, e, now, reason)
 }
 
 // owed is how many repeats are not forgiven yet.
 func (n *node) owed(c Config, now time.Time) int {
-	if n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing {
+	if n.condition.Health == cluster.Ejected || n.condition.Health == cluster.Probing {
 		return n.repeats
 	}
 	return max(0, n.repeats-int(now.Sub(n.healthySince)/c.Forgive))
@@ -346,13 +346,13 @@ func (n *node) owed(c Config, now time.Time) int {
 
 // step takes one edge of the table.
 func (n *node) step(c Config, e event, now time.Time, reason string) {
-	from := n.verdict.Health
+	from := n.condition.Health
 	to := table[from][e]
 	if to == from {
 		return
 	}
 	n.journal.add(now, n, EventState, from.String(), to.String(), reason)
-	n.verdict.Health, n.verdict.Since, n.verdict.Reason = to, now, reason
+	n.condition.Health, n.condition.Since, n.condition.Reason = to, now, reason
 	switch to {
 	case cluster.Probing:
 		n.answers, n.misses = 0, 0
@@ -361,11 +361,11 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 		n.signs.clear()
 		n.window = window{began: now, succeeded: n.seen.succeeded, refused: n.seen.refused}
 		n.past = n.window
-		n.verdict.Unreachable, n.verdict.Cause = false, cluster.CauseNone
+		n.condition.Unreachable, n.condition.Cause = false, cluster.CauseNone
 		if from == cluster.Probing {
 			n.healthySince, n.startedAt, n.joined = now, now, false
 			n.forgetSlowness(now)
-			n.setShare(n.share(c, now), now)
+			n.setRamp(n.ramp(c, now), now)
 		}
 		if n.departed.IsZero() && e == answered {
 			n.stay(now, "answers probes")
@@ -375,28 +375,28 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 
 // leave notes that the node is going away.
 func (n *node) leave(now time.Time, reason string) {
-	if !n.verdict.Leaving {
-		n.journal.add(now, n, EventLeaving, "", "leaving", reason)
+	if !n.condition.Draining {
+		n.journal.add(now, n, EventDraining, "", "leaving", reason)
 	}
-	n.verdict.Leaving, n.verdict.Reason = true, reason
+	n.condition.Draining, n.condition.Reason = true, reason
 }
 
 // stay takes back that the node is leaving.
 func (n *node) stay(now time.Time, reason string) {
-	if n.verdict.Leaving {
-		n.journal.add(now, n, EventLeaving, "leaving", "", reason)
+	if n.condition.Draining {
+		n.journal.add(now, n, EventDraining, "leaving", "", reason)
 	}
 	n.hinted = time.Time{}
-	n.verdict.Leaving = false
+	n.condition.Draining = false
 }
 
 // leaves reports whether the node gets nothing new because it is going away, for whatever reason.
-func (n *node) leaves() bool { return n.verdict.Leaving || n.orders.drained || n.Leaving }
+func (n *node) leaves() bool { return n.condition.Draining || n.overrides.drained || n.Draining }
 
 // begin gives a slow start to nodes that joined, or stay after all: they may be processes that
 // have just started, with cold caches, and all sidecars learn of them at once. When most of the
 // nodes are new at a time, they have none: the few others could not carry the load meanwhile.
-func (j *Judge) begin(now time.Time) {
+func (j *Detector) begin(now time.Time) {
 	var fresh []*node
 	listed, coming := 0, 0 // coming: those that are still in a slow start because they joined
 	for _, n := range j.nodes {
@@ -405,7 +405,7 @@ func (j *Judge) begin(now time.Time) {
 		if n.departed.IsZero() {
 			listed++
 		}
-		if n.verdict.Joined {
+		if n.condition.Joined {
 			coming++
 		}
 		if !n.left && (left || n.arrived != arrivedNot) {
@@ -416,7 +416,7 @@ func (j *Judge) begin(now time.Time) {
 	}
 	if 2*(len(fresh)+coming) > listed { // also if a cluster comes back piece by piece
 		for _, n := range j.nodes {
-			if n.verdict.Joined {
+			if n.condition.Joined {
 				n.startedAt = time.Time{}
 			}
 		}
@@ -429,40 +429,40 @@ func (j *Judge) begin(now time.Time) {
 
 // The slow start: the share of a node that returned or joined, in this many steps.
 const (
-	shareSteps = 5
-	shareFirst = 0.1
+	rampSteps = 5
+	rampFirst = 0.1
 )
 
-// share is what a node gets of its fair share at this time; 0 for all of it.
-func (n *node) share(c Config, now time.Time) float32 {
+// ramp is what a node gets of its fair share at this time; 0 for all of it.
+func (n *node) ramp(c Config, now time.Time) float32 {
 	passed := now.Sub(n.startedAt)
-	if n.startedAt.IsZero() || passed >= c.SlowStart || n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing {
+	if n.startedAt.IsZero() || passed >= c.SlowStart || n.condition.Health == cluster.Ejected || n.condition.Health == cluster.Probing {
 		return 0
 	}
-	return max(shareFirst, float32(shareSteps*passed/c.SlowStart)/shareSteps)
+	return max(rampFirst, float32(rampSteps*passed/c.SlowStart)/rampSteps)
 }
 
-func (n *node) setShare(share float32, now time.Time) {
-	if n.verdict.Share != share {
-		n.journal.add(now, n, EventShare, shareText(n.verdict.Share), shareText(share), "slow start")
-		n.verdict.Share = share
+func (n *node) setRamp(share float32, now time.Time) {
+	if n.condition.Ramp != share {
+		n.journal.add(now, n, EventRamp, rampText(n.condition.Ramp), rampText(share), "slow start")
+		n.condition.Ramp = share
 	}
-	n.verdict.Joined = share != 0 && n.joined
+	n.condition.Joined = share != 0 && n.joined
 }
 
-func shareText(share float32) string {
+func rampText(share float32) string {
 	if share == 0 {
 		share = 1
 	}
 	return fmt.Sprintf("%.0f%%", 100*share)
 }
 
-// nextShare is when the share grows; zero: it does not.
-func (n *node) nextShare(c Config, now time.Time) time.Time {
-	if n.verdict.Share == 0 {
+// nextRamp is when the share grows; zero: it does not.
+func (n *node) nextRamp(c Config, now time.Time) time.Time {
+	if n.condition.Ramp == 0 {
 		return time.Time{}
 	}
-	step := c.SlowStart / shareSteps
+	step := c.SlowStart / rampSteps
 	return n.startedAt.Add((now.Sub(n.startedAt)/step + 1) * step)
 }
 

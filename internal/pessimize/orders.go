@@ -10,15 +10,15 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// maxOrders bounds the nodes that operators gave orders about.
-const maxOrders = 1000
+// maxOverrides bounds the nodes for which operators have set overrides.
+const maxOverrides = 1000
 
-// ErrUnknown is wrapped by the errors of orders about a node that is not known.
+// ErrUnknown is wrapped by the errors of overrides for a node that is not known.
 var ErrUnknown = errors.New("no such node")
 
-// orders are what an operator wants of a node. They belong to its ID: neither
+// overrides are what an operator wants of a node. They belong to its ID: neither
 // discovery nor the state machine, a new address or a long absence changes them.
-type orders struct {
+type overrides struct {
 	banned  bool
 	until   time.Time // end of the ban; zero: until Unban
 	reason  string
@@ -30,12 +30,12 @@ type orders struct {
 // is shown to other operators; it is cut to one line of 200 bytes. The error, if
 // any, says what is wrong with the arguments; it wraps ErrUnknown where nobody
 // knows the node.
-func (j *Judge) Ban(id cluster.NodeID, d time.Duration, reason string) error {
+func (j *Detector) Ban(id cluster.NodeID, d time.Duration, reason string) error {
 	if d < 0 {
 		return fmt.Errorf("ban node %d for %v: must be >= 0; 0 is until it is taken back", id, d)
 	}
-	return j.order(id, func(o *orders) {
-		*o = orders{banned: true, reason: line(reason), drained: o.drained}
+	return j.override(id, func(o *overrides) {
+		*o = overrides{banned: true, reason: line(reason), drained: o.drained}
 		if d > 0 {
 			o.until = time.Now().Add(d)
 		}
@@ -43,23 +43,23 @@ func (j *Judge) Ban(id cluster.NodeID, d time.Duration, reason string) error {
 }
 
 // Unban takes back Ban, if there is one.
-func (j *Judge) Unban(id cluster.NodeID) error {
-	return j.order(id, func(o *orders) { *o = orders{drained: o.drained} })
+func (j *Detector) Unban(id cluster.NodeID) error {
+	return j.override(id, func(o *overrides) { *o = overrides{drained: o.drained} })
 }
 
 // Drain has the node count as leaving until Undrain: what is open there may
 // finish, nothing new comes, and its sessions go.
-func (j *Judge) Drain(id cluster.NodeID) error {
-	return j.order(id, func(o *orders) { o.drained = true })
+func (j *Detector) Drain(id cluster.NodeID) error {
+	return j.override(id, func(o *overrides) { o.drained = true })
 }
 
 // Undrain takes back Drain. It does not take back what the node itself announced.
-func (j *Judge) Undrain(id cluster.NodeID) error {
-	return j.order(id, func(o *orders) { o.drained = false })
+func (j *Detector) Undrain(id cluster.NodeID) error {
+	return j.override(id, func(o *overrides) { o.drained = false })
 }
 
-// Order is what operators want of a node.
-type Order struct {
+// Override is what operators want of a node.
+type Override struct {
 	Node    cluster.NodeID `json:"node"`
 	Banned  bool           `json:"banned,omitempty"`
 	Until   time.Time      `json:"until,omitzero"` // end of the ban; zero: until Unban
@@ -67,72 +67,72 @@ type Order struct {
 	Drained bool           `json:"drained,omitempty"`
 }
 
-// Orders returns all orders, by node.
-func (j *Judge) Orders() []Order {
+// Overrides returns all orders, by node.
+func (j *Detector) Overrides() []Override {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	all := make([]Order, 0, len(j.orders))
-	for id, o := range j.orders {
-		all = append(all, Order{id, o.banned, o.until, o.reason, o.drained})
+	all := make([]Override, 0, len(j.overrides))
+	for id, o := range j.overrides {
+		all = append(all, Override{id, o.banned, o.until, o.reason, o.drained})
 	}
-	slices.SortFunc(all, func(a, b Order) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(all, func(a, b Override) int { return cmp.Compare(a.Node, b.Node) })
 	return all
 }
 
 // Adopt takes over the orders of another judge, of nodes that need not be known yet.
-func (j *Judge) Adopt(all []Order) {
+func (j *Detector) Adopt(all []Override) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, o := range all {
-		taken := orders{banned: o.Banned, drained: o.Drained}
+		taken := overrides{banned: o.Banned, drained: o.Drained}
 		if o.Banned {
 			taken.until, taken.reason = o.Until, line(o.Reason)
 		}
-		if taken != (orders{}) && len(j.orders) < maxOrders {
-			j.orders[o.Node] = taken
+		if taken != (overrides{}) && len(j.overrides) < maxOverrides {
+			j.overrides[o.Node] = taken
 		}
 	}
 	j.nudge()
 }
 
-// order changes what is wanted; Run does it.
-func (j *Judge) order(id cluster.NodeID, change func(*orders)) error {
+// override changes what is wanted; Run does it.
+func (j *Detector) override(id cluster.NodeID, change func(*overrides)) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	o, ordered := j.orders[id]
+	o, ordered := j.overrides[id]
 	if !ordered && j.nodes[id] == nil {
 		return fmt.Errorf("%w: %d is neither in discovery nor remembered", ErrUnknown, id)
 	}
 	change(&o)
 	switch {
-	case o == orders{}:
-		delete(j.orders, id)
-	case !ordered && len(j.orders) >= maxOrders:
-		return fmt.Errorf("%d nodes are banned or drained already; take some of that back first", maxOrders)
+	case o == overrides{}:
+		delete(j.overrides, id)
+	case !ordered && len(j.overrides) >= maxOverrides:
+		return fmt.Errorf("%d nodes are banned or drained already; take some of that back first", maxOverrides)
 	default:
-		j.orders[id] = o
+		j.overrides[id] = o
 	}
 	j.nudge()
 	return nil
 }
 
 // obey ends bans whose time is over and brings the nodes in line with the orders.
-func (j *Judge) obey(now time.Time) {
-	for id, o := range j.orders {
+func (j *Detector) obey(now time.Time) {
+	for id, o := range j.overrides {
 		if o.banned && !o.until.IsZero() && !now.Before(o.until) {
-			if o = (orders{drained: o.drained}); o.drained {
-				j.orders[id] = o
+			if o = (overrides{drained: o.drained}); o.drained {
+				j.overrides[id] = o
 			} else {
-				delete(j.orders, id)
+				delete(j.overrides, id)
 			}
 		}
 	}
 	for id, n := range j.nodes {
-		was, is := n.orders, j.orders[id]
+		was, is := n.overrides, j.overrides[id]
 		if was == is {
 			continue
 		}
-		n.orders = is
+		n.overrides = is
 		if was.banned != is.banned || was.until != is.until || was.reason != is.reason {
 			reason := cmp.Or(is.reason, "by an operator")
 			if !is.banned && !was.until.IsZero() && !now.Before(was.until) {
@@ -146,7 +146,7 @@ func (j *Judge) obey(now time.Time) {
 	}
 }
 
-func (o orders) banText() string {
+func (o overrides) banText() string {
 	switch {
 	case !o.banned:
 		return ""
@@ -157,7 +157,7 @@ func (o orders) banText() string {
 	}
 }
 
-func (o orders) drainText() string {
+func (o overrides) drainText() string {
 	if o.drained {
 		return "drained"
 	}

@@ -23,35 +23,35 @@ func (w *world) do(err error) {
 func TestBan(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		w.do(w.Ban(1, 0, "disk\nto be "+strings.Repeat("swapped ", 100)))
-		v := w.verdicts()[1]
+		v := w.conditions()[1]
 		if !v.Banned || v.Health != cluster.Healthy || !strings.HasPrefix(v.Reason, "banned by an operator: disk to be swapped") || len(v.Reason) > 240 {
 			t.Errorf("verdict %+v", v)
 		}
 		// The machine goes on underneath, and probes do.
 		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
-		if v := w.verdicts()[1]; !v.Banned || v.Health != cluster.Ejected || !v.Unreachable {
+		if v := w.conditions()[1]; !v.Banned || v.Health != cluster.Ejected || !v.Unreachable {
 			t.Errorf("verdict %+v", v)
 		}
 		w.awaitHealth(1, cluster.Healthy, 5*time.Second)
 		// It outlives refreshes, another address, and being forgotten.
 		w.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "elsewhere:2136"}, {ID: 2, Address: "node-2:2136"}}, ""))
 		w.settle()
-		if !w.verdicts()[1].Banned {
+		if !w.conditions()[1].Banned {
 			t.Error("not banned at another address")
 		}
 		w.SetTopology(nodes(2, 3))
 		time.Sleep(Default().Forget + time.Second)
-		if _, known := w.verdicts()[1]; known {
+		if _, known := w.conditions()[1]; known {
 			t.Error("not forgotten")
 		}
 		w.SetTopology(nodes(1, 2, 3))
 		w.settle()
-		if !w.verdicts()[1].Banned {
+		if !w.conditions()[1].Banned {
 			t.Error("not banned after it came back")
 		}
 		w.do(w.Unban(1))
 		w.do(w.Unban(1))
-		if v := w.verdicts()[1]; v.Banned || v.Reason != "" {
+		if v := w.conditions()[1]; v.Banned || v.Reason != "" {
 			t.Errorf("verdict %+v after Unban", v)
 		}
 	})
@@ -63,11 +63,11 @@ func TestABanEnds(t *testing.T) {
 		w.do(w.Ban(1, time.Hour, ""))
 		w.do(w.Ban(1, time.Minute, "shorter")) // takes its place
 		time.Sleep(59 * time.Second)
-		if !w.verdicts()[1].Banned {
+		if !w.conditions()[1].Banned {
 			t.Error("over too early")
 		}
 		time.Sleep(time.Second)
-		if v := w.verdicts()[1]; v.Banned || !v.Leaving {
+		if v := w.conditions()[1]; v.Banned || !v.Draining {
 			t.Errorf("verdict %+v after the ban; want drained still", v)
 		}
 	})
@@ -79,16 +79,16 @@ func TestDrain(t *testing.T) {
 		w.do(w.Drain(1))
 		w.SetTopology(nodes(1, 2, 3))
 		time.Sleep(10 * time.Minute) // answered probes do not take it back
-		if v := w.verdicts()[1]; !v.Leaving || v.Health != cluster.Healthy || v.Reason != "drained by an operator" {
+		if v := w.conditions()[1]; !v.Draining || v.Health != cluster.Healthy || v.Reason != "drained by an operator" {
 			t.Errorf("verdict %+v", v)
 		}
-		w.report(1, cluster.CallControl, cluster.BlameLeaving, 1)
+		w.report(1, cluster.CallControl, cluster.BlameDraining, 1)
 		w.do(w.Undrain(1))
-		if v := w.verdicts()[1]; !v.Leaving || v.Reason != "announced its shutdown" {
+		if v := w.conditions()[1]; !v.Draining || v.Reason != "announced its shutdown" {
 			t.Errorf("verdict %+v; want leaving, as it announced itself", v)
 		}
 		time.Sleep(2 * Default().Leaving)
-		if v := w.verdicts()[1]; v.Leaving {
+		if v := w.conditions()[1]; v.Draining {
 			t.Errorf("verdict %+v", v)
 		}
 		var drains int
@@ -115,17 +115,17 @@ func TestOrdersThatMakeNoSense(t *testing.T) {
 		if err := w.Ban(1, -time.Second, ""); err == nil {
 			t.Error("banned for less than no time")
 		}
-		w.SetTopology(nodes(upTo(maxOrders + 1)...))
+		w.SetTopology(nodes(upTo(maxOverrides + 1)...))
 		w.settle()
-		for _, id := range upTo(maxOrders) {
+		for _, id := range upTo(maxOverrides) {
 			if err := w.Drain(id); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := w.Drain(maxOrders + 1); err == nil {
+		if err := w.Drain(maxOverrides + 1); err == nil {
 			t.Error("no bound")
 		}
-		if err := w.Undrain(maxOrders + 1); err != nil {
+		if err := w.Undrain(maxOverrides + 1); err != nil {
 			t.Errorf("Undrain of a node without orders: %v", err)
 		}
 	})
@@ -157,7 +157,7 @@ func TestOrdersFromManyGoroutines(t *testing.T) {
 		for _, id := range upTo(3) {
 			w.do(w.Unban(id))
 			w.do(w.Undrain(id))
-			if v := w.verdicts()[id]; v.Banned || v.Leaving {
+			if v := w.conditions()[id]; v.Banned || v.Draining {
 				t.Errorf("node %d: %+v", id, v)
 			}
 		}
@@ -329,19 +329,19 @@ func TestWhySlow(t *testing.T) {
 
 // Orders that another judge had are in force as soon as discovery lists their nodes, and can be taken back before.
 func TestAdoptedOrders(t *testing.T) {
-	var all []Order
+	var all []Override
 	inBubble(t, Default(), func(w *world) {
 		if err := errors.Join(w.Ban(1, time.Minute, "a disk"), w.Drain(1), w.Ban(2, 0, ""), w.Drain(3)); err != nil {
 			t.Fatal(err)
 		}
-		all = w.Orders()
-		all = append(all, Order{Node: 9, Drained: true}, Order{Node: 8})
+		all = w.Overrides()
+		all = append(all, Override{Node: 9, Drained: true}, Override{Node: 8})
 	})
 	inBubble(t, Default(), func(w *world) {
 		w.Adopt(all)
 		w.settle()
-		v := w.verdicts()
-		if !v[1].Banned || !v[1].Leaving || !v[2].Banned || v[2].Leaving || v[3].Banned || !v[3].Leaving {
+		v := w.conditions()
+		if !v[1].Banned || !v[1].Draining || !v[2].Banned || v[2].Draining || v[3].Banned || !v[3].Draining {
 			t.Errorf("verdicts %+v", v)
 		}
 		if err := w.Undrain(9); err != nil {
@@ -352,7 +352,7 @@ func TestAdoptedOrders(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		w.settle()
-		if v := w.verdicts(); v[1].Banned || !v[1].Leaving || !v[2].Banned {
+		if v := w.conditions(); v[1].Banned || !v[1].Draining || !v[2].Banned {
 			t.Errorf("after a minute: %+v", v)
 		}
 	})

@@ -49,14 +49,14 @@ const (
 	restPerNode = 4 * time.Microsecond
 )
 
-func (j *Judge) gap() time.Duration {
+func (j *Detector) gap() time.Duration {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return max(minGap, time.Duration(len(j.nodes))*restPerNode)
 }
 
-// Judge is safe for use by any number of goroutines.
-type Judge struct {
+// Detector is safe for use by any number of goroutines.
+type Detector struct {
 	prober Prober
 	log    *slog.Logger
 
@@ -67,8 +67,8 @@ type Judge struct {
 	mu          sync.Mutex // guards all below; never held while a subscriber or a probe runs
 	config      Config
 	topology    *cluster.Topology
-	orders      map[cluster.NodeID]orders
-	subscribers []func(cluster.Verdicts)
+	overrides   map[cluster.NodeID]overrides
+	subscribers []func(cluster.Conditions)
 	panics      []func()
 	state
 }
@@ -81,31 +81,31 @@ type state struct {
 	refusing  *refusing // of this look; nil: not needed yet
 	compared  int       // times that a node's latencies were compared with all others'
 	probes    underWay
-	published cluster.Verdicts // what subscribers know
-	ejected   int              // listed nodes among them that are ejected
-	panicking bool             // more than half
-	beatAt    time.Time        // last look at the latencies
-	idleFrom  time.Time        // no probe of an idle node before
-	heldFrom  time.Time        // no probe of a missing node before
+	published cluster.Conditions // what subscribers know
+	ejected   int                // listed nodes among them that are ejected
+	panicking bool               // more than half
+	beatAt    time.Time          // last look at the latencies
+	idleFrom  time.Time          // no probe of an idle node before
+	heldFrom  time.Time          // no probe of a missing node before
 }
 
 // New returns a judge that knows no node. Nothing happens before Run.
-func New(config Config, prober Prober, log *slog.Logger) *Judge {
-	j := &Judge{
-		config:  config,
-		prober:  prober,
-		log:     log,
-		wake:    make(chan struct{}, 1),
-		results: make(chan probeResult, maxProbes),
-		orders:  make(map[cluster.NodeID]orders),
-		state:   state{nodes: make(map[cluster.NodeID]*node)},
+func New(config Config, prober Prober, log *slog.Logger) *Detector {
+	j := &Detector{
+		config:    config,
+		prober:    prober,
+		log:       log,
+		wake:      make(chan struct{}, 1),
+		results:   make(chan probeResult, maxProbes),
+		overrides: make(map[cluster.NodeID]overrides),
+		state:     state{nodes: make(map[cluster.NodeID]*node)},
 	}
 	j.signs.Store(&map[cluster.NodeID]*signs{})
 	return j
 }
 
 // Config returns the configuration that is in force.
-func (j *Judge) Config() Config {
+func (j *Detector) Config() Config {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.config
@@ -113,7 +113,7 @@ func (j *Judge) Config() Config {
 
 // Reconfigure puts another configuration into force, which must be valid. What has
 // been counted and decided stays; the next look judges it again.
-func (j *Judge) Reconfigure(c Config) {
+func (j *Detector) Reconfigure(c Config) {
 	j.mu.Lock()
 	j.config = c
 	for _, n := range j.nodes {
@@ -128,7 +128,7 @@ func (j *Judge) Reconfigure(c Config) {
 // serves another database. A probe with BlameTransport is a failed probe on a connection
 // that had calls outstanding, and ejects at once. Report takes no lock, and allocates only
 // for bad signs.
-func (j *Judge) Report(o cluster.Outcome) {
+func (j *Detector) Report(o cluster.Outcome) {
 	if o.Kind == cluster.CallProbe && o.Blame <= cluster.BlameRefusal {
 		return
 	}
@@ -140,7 +140,7 @@ func (j *Judge) Report(o cluster.Outcome) {
 // SetTopology takes the newest answer of discovery. A node that it no longer
 // lists is Leaving and remembered for Config.Forget. An empty topology is no
 // answer and is ignored.
-func (j *Judge) SetTopology(t cluster.Topology) {
+func (j *Detector) SetTopology(t cluster.Topology) {
 	if len(t.Nodes) == 0 {
 		return
 	}
@@ -152,7 +152,7 @@ func (j *Judge) SetTopology(t cluster.Topology) {
 
 // Subscribe has f called by Run with every new set of verdicts, which names all
 // known nodes. f must not block. Subscribe before Run.
-func (j *Judge) Subscribe(f func(cluster.Verdicts)) {
+func (j *Detector) Subscribe(f func(cluster.Conditions)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.subscribers = append(j.subscribers, f)
@@ -162,7 +162,7 @@ func (j *Judge) Subscribe(f func(cluster.Verdicts)) {
 // to be ejected, without those that operators banned, and at each further
 // ejection while that lasts: it is time to ask discovery. f must not block. Call
 // it before Run.
-func (j *Judge) OnPanic(f func()) {
+func (j *Detector) OnPanic(f func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.panics = append(j.panics, f)
@@ -176,7 +176,7 @@ type Heard struct {
 }
 
 // Heard reads what the calls to a node have shown into h; nothing for a node that is not known.
-func (j *Judge) Heard(id cluster.NodeID, h *Heard) {
+func (j *Detector) Heard(id cluster.NodeID, h *Heard) {
 	*h = Heard{}
 	if s := (*j.signs.Load())[id]; s != nil {
 		for k := range s.times {
@@ -186,7 +186,7 @@ func (j *Judge) Heard(id cluster.NodeID, h *Heard) {
 	}
 }
 
-func (j *Judge) nudge() {
+func (j *Detector) nudge() {
 	select {
 	case j.wake <- struct{}{}:
 	default: // Run has yet to come to the last one
@@ -194,7 +194,7 @@ func (j *Judge) nudge() {
 }
 
 // Run judges until ctx ends, and waits for the probes under way. It returns nil.
-func (j *Judge) Run(ctx context.Context) error {
+func (j *Detector) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var probes sync.WaitGroup
 	defer probes.Wait()
@@ -244,7 +244,7 @@ func (j *Judge) Run(ctx context.Context) error {
 }
 
 // heed takes the results of probes, at most one of each node.
-func (j *Judge) heed(results []probeResult, now time.Time) {
+func (j *Detector) heed(results []probeResult, now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, r := range results {
@@ -257,7 +257,7 @@ func (j *Judge) heed(results []probeResult, now time.Time) {
 
 // look reads all signs, steps the machines, and starts the probes that are due.
 // It returns when to look again, if nothing happens before.
-func (j *Judge) look(ctx context.Context, probes *sync.WaitGroup, now time.Time) (next time.Time) {
+func (j *Detector) look(ctx context.Context, probes *sync.WaitGroup, now time.Time) (next time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.stats.Looks++
@@ -277,7 +277,7 @@ func (j *Judge) look(ctx context.Context, probes *sync.WaitGroup, now time.Time)
 
 // applyTopology brings the nodes in line with the newest topology and forgets
 // those that left long ago.
-func (j *Judge) applyTopology(now time.Time) {
+func (j *Detector) applyTopology(now time.Time) {
 	changed := false
 	if j.topology != nil {
 		changed = j.setNodes(*j.topology, now)
@@ -301,7 +301,7 @@ func (j *Judge) applyTopology(now time.Time) {
 }
 
 // setNodes reports whether there is another set of signs now.
-func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
+func (j *Detector) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 	listed := make(map[cluster.NodeID]bool, len(t.Nodes))
 	first := len(j.nodes) == 0
 	var counted vanished
@@ -339,9 +339,9 @@ func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 }
 
 // replace puts another process in the place of a node that is listed at another address.
-func (j *Judge) replace(known *node, n cluster.Node, now time.Time) {
+func (j *Detector) replace(known *node, n cluster.Node, now time.Time) {
 	replaced := newNode(n, j.config, &j.journal, now)
-	replaced.history, replaced.orders, replaced.arrived = known.history, known.orders, arrivedMoved
+	replaced.history, replaced.overrides, replaced.arrived = known.history, known.overrides, arrivedMoved
 	if !known.departed.IsZero() {
 		replaced.arrived = arrivedNew
 	}
@@ -352,10 +352,10 @@ func (j *Judge) replace(known *node, n cluster.Node, now time.Time) {
 // list takes what discovery says of a node that it listed before at the same address.
 func (n *node) list(as cluster.Node, now time.Time) {
 	switch {
-	case as.Leaving && !n.Leaving:
-		n.journal.add(now, n, EventLeaving, "", "leaving", drained)
-	case !as.Leaving && n.Leaving:
-		n.journal.add(now, n, EventLeaving, "leaving", "", "no longer drained")
+	case as.Draining && !n.Draining:
+		n.journal.add(now, n, EventDraining, "", "leaving", drained)
+	case !as.Draining && n.Draining:
+		n.journal.add(now, n, EventDraining, "leaving", "", "no longer drained")
 	}
 	if as.Missing && !n.Missing {
 		n.missing = now
@@ -364,7 +364,7 @@ func (n *node) list(as cluster.Node, now time.Time) {
 	if !n.departed.IsZero() {
 		n.departed, n.arrived = time.Time{}, arrivedNew
 		n.stay(now, "back in discovery")
-		n.verdict.Reason = "back in discovery"
+		n.condition.Reason = "back in discovery"
 	}
 }
 
@@ -394,7 +394,7 @@ func (v vanished) tell(j *journal, listed int, now time.Time) {
 
 // publish tells the log and the subscribers what changed, and raises the alarm
 // if it is time.
-func (j *Judge) publish(ctx context.Context) {
+func (j *Detector) publish(ctx context.Context) {
 	j.mu.Lock()
 	changed := len(j.published) != len(j.nodes)
 	for id, n := range j.nodes {
@@ -405,7 +405,7 @@ func (j *Judge) publish(ctx context.Context) {
 	}
 	alarm := false
 	if changed {
-		verdicts := make(cluster.Verdicts, len(j.nodes))
+		verdicts := make(cluster.Conditions, len(j.nodes))
 		for id, n := range j.nodes {
 			verdicts[id] = n.shown()
 		}
@@ -432,7 +432,7 @@ func (j *Judge) publish(ctx context.Context) {
 
 // alarm keeps the count of ejected nodes, and reports whether more than half are
 // and more than before.
-func (j *Judge) alarm(now time.Time) (more bool) {
+func (j *Detector) alarm(now time.Time) (more bool) {
 	listed, out, _ := j.census()
 	more = out > j.ejected
 	j.ejected = out
@@ -450,11 +450,11 @@ func (j *Judge) alarm(now time.Time) (more bool) {
 }
 
 // tell logs events.
-func (j *Judge) tell(ctx context.Context, events []Event) {
+func (j *Detector) tell(ctx context.Context, events []Event) {
 	for _, e := range events {
 		level := slog.LevelInfo
 		switch {
-		case e.Kind == EventShare, e.Kind == EventNode:
+		case e.Kind == EventRamp, e.Kind == EventNode:
 			level = slog.LevelDebug
 		case e.To == cluster.Ejected.String(), e.To == "panic", e.To == "missing":
 			level = slog.LevelWarn

@@ -75,9 +75,9 @@ func (p *prober) count(id cluster.NodeID) int {
 // world is a judge that runs in a synctest bubble.
 type world struct {
 	testing.TB
-	*Judge
+	*Detector
 	prober   *prober
-	last     atomic.Pointer[cluster.Verdicts]
+	last     atomic.Pointer[cluster.Conditions]
 	panicked atomic.Int64
 	stop     func()
 }
@@ -86,8 +86,8 @@ func inBubble(t *testing.T, config Config, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{TB: t, prober: newProber()}
-		w.Judge = New(config, w.prober, slog.New(slog.DiscardHandler))
-		w.Subscribe(func(v cluster.Verdicts) { w.last.Store(&v) })
+		w.Detector = New(config, w.prober, slog.New(slog.DiscardHandler))
+		w.Subscribe(func(v cluster.Conditions) { w.last.Store(&v) })
 		w.OnPanic(func() { w.panicked.Add(1) })
 		w.SetTopology(nodes(1, 2, 3))
 		ctx, cancel := context.WithCancel(context.Background())
@@ -119,8 +119,8 @@ func (w *world) settle() {
 	synctest.Wait()
 }
 
-// verdicts returns those of this instant.
-func (w *world) verdicts() cluster.Verdicts {
+// conditions returns those of this instant.
+func (w *world) conditions() cluster.Conditions {
 	synctest.Wait()
 	return *w.last.Load()
 }
@@ -134,7 +134,7 @@ func (w *world) report(id cluster.NodeID, kind cluster.CallKind, blame cluster.B
 
 func (w *world) is(id cluster.NodeID, want cluster.Health) {
 	w.Helper()
-	if got := w.verdicts()[id]; got.Health != want {
+	if got := w.conditions()[id]; got.Health != want {
 		w.Errorf("node %d is %v (%s); want %v", id, got.Health, got.Reason, want)
 	}
 }
@@ -143,9 +143,9 @@ func (w *world) is(id cluster.NodeID, want cluster.Health) {
 func (w *world) awaitHealth(id cluster.NodeID, want cluster.Health, limit time.Duration) time.Duration {
 	w.Helper()
 	began := time.Now()
-	for w.verdicts()[id].Health != want {
+	for w.conditions()[id].Health != want {
 		if time.Since(began) > limit {
-			w.Fatalf("node %d is %v after %v; want %v", id, w.verdicts()[id].Health, limit, want)
+			w.Fatalf("node %d is %v after %v; want %v", id, w.conditions()[id].Health, limit, want)
 		}
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
@@ -162,8 +162,8 @@ func TestTransportErrors(t *testing.T) {
 		w.is(1, cluster.Suspect) // a success between
 		w.report(1, cluster.CallOpen, cluster.BlameTransport, 1)
 		w.is(1, cluster.Ejected)
-		v := w.verdicts()[1]
-		if !v.Unreachable || v.Leaving || v.Reason != "UNAVAILABLE on open; 2 transport errors in a row" {
+		v := w.conditions()[1]
+		if !v.Unreachable || v.Draining || v.Reason != "UNAVAILABLE on open; 2 transport errors in a row" {
 			t.Errorf("verdict %+v", v)
 		}
 		w.is(2, cluster.Healthy)
@@ -202,12 +202,12 @@ func TestALostConnectionIsOneSign(t *testing.T) {
 
 func TestNoBlameChangesNothing(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
-		before := w.verdicts()[1]
+		before := w.conditions()[1]
 		w.report(1, cluster.CallExecute, cluster.BlameNone, 1000)
 		w.report(9, cluster.CallExecute, cluster.BlameTransport, 1000) // an unknown node
 		w.report(1, cluster.CallProbe, cluster.BlameRefusal, 1000)     // the judge makes its own probes
-		if w.verdicts()[1] != before || len(w.verdicts()) != 3 {
-			t.Errorf("verdicts %v", w.verdicts())
+		if w.conditions()[1] != before || len(w.conditions()) != 3 {
+			t.Errorf("verdicts %v", w.conditions())
 		}
 	})
 }
@@ -221,14 +221,14 @@ func TestASilentConnectionEjectsAtOnce(t *testing.T) {
 		w.prober.fail(1, errors.New("black hole"))
 		w.report(1, cluster.CallExecute, cluster.BlameSuccess, 100)
 		silent()
-		if v := w.verdicts()[1]; v.Health != cluster.Ejected || !v.Unreachable || v.Reason != "SILENT on probe; a connection with calls outstanding is dead" {
+		if v := w.conditions()[1]; v.Health != cluster.Ejected || !v.Unreachable || v.Reason != "SILENT on probe; a connection with calls outstanding is dead" {
 			t.Errorf("verdict %+v", v)
 		}
 		// Another while it is being probed: it is unreachable again, and starts again.
 		w.prober.fail(1, ErrRefused)
 		w.awaitHealth(1, cluster.Probing, 2*time.Second)
 		time.Sleep(2 * time.Second)
-		if w.verdicts()[1].Unreachable {
+		if w.conditions()[1].Unreachable {
 			t.Error("unreachable, though it refuses")
 		}
 		// Right after a probe: the next one is refused, and ends what is looked at.
@@ -237,7 +237,7 @@ func TestASilentConnectionEjectsAtOnce(t *testing.T) {
 			synctest.Wait()
 		}
 		silent()
-		if v := w.verdicts()[1]; v.Health != cluster.Probing || !v.Unreachable {
+		if v := w.conditions()[1]; v.Health != cluster.Probing || !v.Unreachable {
 			t.Errorf("verdict %+v; want probing and unreachable", v)
 		}
 	})
@@ -250,7 +250,7 @@ func TestRefusals(t *testing.T) {
 			w.is(1, cluster.Suspect)
 			w.report(1, cluster.CallExecute, cluster.BlameRefusal, 1)
 			w.is(1, cluster.Ejected)
-			if w.verdicts()[1].Unreachable {
+			if w.conditions()[1].Unreachable {
 				w.Error("a node that refuses counts as unreachable")
 			}
 		},
@@ -290,7 +290,7 @@ func TestRefusals(t *testing.T) {
 			w.is(1, cluster.Ejected)
 			w.report(2, cluster.CallExecute, cluster.BlameRefusal, 50)
 			w.is(2, cluster.Suspect)
-			if reason := w.verdicts()[2].Reason; !strings.Contains(reason, "OVERLOADED") && !strings.Contains(reason, "UNAVAILABLE") {
+			if reason := w.conditions()[2].Reason; !strings.Contains(reason, "OVERLOADED") && !strings.Contains(reason, "UNAVAILABLE") {
 				w.Errorf("reason %q", reason)
 			}
 		},
@@ -347,7 +347,7 @@ func TestASuspectRecovers(t *testing.T) {
 			w.prober.fail(1, errors.New("connection\nrefused"))
 			w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
 			w.awaitHealth(1, cluster.Ejected, Default().ProbeInterval+20*time.Millisecond)
-			if v := w.verdicts()[1]; !v.Unreachable || v.Reason != "probe: connection refused" {
+			if v := w.conditions()[1]; !v.Unreachable || v.Reason != "probe: connection refused" {
 				t.Errorf("verdict %+v", v)
 			}
 		})
@@ -368,7 +368,7 @@ func TestReturnNeedsProbes(t *testing.T) {
 		w.prober.fail(1, fmt.Errorf("OVERLOADED: %w", ErrRefused))
 		time.Sleep(2 * time.Second)
 		w.is(1, cluster.Probing)
-		if w.verdicts()[1].Unreachable {
+		if w.conditions()[1].Unreachable {
 			t.Error("unreachable, though it answers by refusing")
 		}
 		w.prober.fail(1, nil)
@@ -473,7 +473,7 @@ func TestASoftEjectionTurnsHard(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		w.report(1, cluster.CallExecute, cluster.BlameRefusal, 5)
 		w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
-		if v := w.verdicts()[1]; v.Health != cluster.Ejected || !v.Unreachable {
+		if v := w.conditions()[1]; v.Health != cluster.Ejected || !v.Unreachable {
 			t.Errorf("verdict %+v; want ejected and unreachable", v)
 		}
 	})

@@ -73,12 +73,12 @@ func (n *node) wantsProbe(c Config, now time.Time) (due time.Time, idle bool) {
 		return time.Time{}, false
 	}
 	switch {
-	case n.verdict.Health == cluster.Ejected:
+	case n.condition.Health == cluster.Ejected:
 		return time.Time{}, false
-	case n.verdict.Leaving && n.verdict.Health != cluster.Probing:
+	case n.condition.Draining && n.condition.Health != cluster.Probing:
 		// It refuses sessions, which is what a probe asks for: whatever else is held against it can wait.
 		return later(n.hinted.Add(c.Leaving), n.nextProbe), false
-	case n.verdict.Health == cluster.Probing || n.verdict.Health == cluster.Suspect || n.doubt.doubts():
+	case n.condition.Health == cluster.Probing || n.condition.Health == cluster.Suspect || n.doubt.doubts():
 		due = n.nextProbe
 	}
 	if n.reference {
@@ -98,12 +98,12 @@ func (n *node) wantsProbe(c Config, now time.Time) (due time.Time, idle bool) {
 // doubtful reports whether the node is missing and gave no sign since: a probe shows
 // whether it is gone.
 func (n *node) doubtful() bool {
-	return n.Missing && n.heard.at.Before(n.missing) && n.verdict.Health != cluster.Ejected && n.verdict.Health != cluster.Probing
+	return n.Missing && n.heard.at.Before(n.missing) && n.condition.Health != cluster.Ejected && n.condition.Health != cluster.Probing
 }
 
 // lost reports whether the newest that is known of the node is that it cannot be reached.
 // Each probe of such a node may take all of Config.ProbeTimeout.
-func (n *node) lost() bool { return n.verdict.Health == cluster.Probing && n.verdict.Unreachable }
+func (n *node) lost() bool { return n.condition.Health == cluster.Probing && n.condition.Unreachable }
 
 // rank orders the probes that are due: the lower ones are first. Lost nodes have an order of
 // their own: those that were lost just now are before those that are lost for long.
@@ -111,9 +111,9 @@ func (n *node) rank() int {
 	switch {
 	case n.lost():
 		return min(n.misses, fresh)
-	case n.doubt.doubts(), n.reference, n.verdict.Health == cluster.Suspect:
+	case n.doubt.doubts(), n.reference, n.condition.Health == cluster.Suspect:
 		return 0 // in use, and in question
-	case n.verdict.Health == cluster.Probing:
+	case n.condition.Health == cluster.Probing:
 		return 1 // it answers, and is to return
 	default:
 		return 2
@@ -130,8 +130,8 @@ func (u *underWay) of(lost bool) *int {
 	return &u.others
 }
 
-// places is how many probes of a half may be under way when so many are or should be.
-func places(wanted int, timeout time.Duration) int {
+// workers is how many probes of a half may be under way when so many are or should be.
+func workers(wanted int, timeout time.Duration) int {
 	return min(maxProbes/2, max(fewProbes, int(time.Duration(wanted)*timeout/turn)))
 }
 
@@ -147,24 +147,24 @@ func (p dueProbe) compare(o dueProbe) int {
 }
 
 // startProbes starts what is due and returns when to look again.
-func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now time.Time) (next time.Time) {
+func (j *Detector) startProbes(ctx context.Context, running *sync.WaitGroup, now time.Time) (next time.Time) {
 	next = j.beatAt.Add(beat)
 	soonest := func(t time.Time) {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
 	}
-	for id, o := range j.orders {
+	for id, o := range j.overrides {
 		if j.nodes[id] != nil && o.banned {
 			soonest(o.until)
 		}
 	}
 	var lost, others, idle, held []dueProbe
 	for _, n := range j.nodes {
-		if n.verdict.Health == cluster.Ejected && n.departed.IsZero() {
+		if n.condition.Health == cluster.Ejected && n.departed.IsZero() {
 			soonest(n.until)
 		}
-		soonest(n.nextShare(j.config, now))
+		soonest(n.nextRamp(j.config, now))
 		due, quiet := n.wantsProbe(j.config, now)
 		if due.IsZero() {
 			continue
@@ -206,13 +206,13 @@ func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now ti
 
 // startThose starts as many of the probes as there are places, all of lost nodes or none, and
 // returns how many. The result of the next one that ends brings Run back for the others.
-func (j *Judge) startThose(ctx context.Context, running *sync.WaitGroup, due []dueProbe, now time.Time) (started int) {
+func (j *Detector) startThose(ctx context.Context, running *sync.WaitGroup, due []dueProbe, now time.Time) (started int) {
 	if len(due) == 0 {
 		return 0
 	}
 	lost := due[0].lost()
 	underWay := j.probes.of(lost)
-	room := min(len(due), places(*underWay+len(due), j.config.ProbeTimeout)-*underWay)
+	room := min(len(due), workers(*underWay+len(due), j.config.ProbeTimeout)-*underWay)
 	if room <= 0 {
 		return 0
 	}
@@ -238,7 +238,7 @@ func (j *Judge) startThose(ctx context.Context, running *sync.WaitGroup, due []d
 }
 
 // probed takes the result of a probe.
-func (j *Judge) probed(r probeResult, now time.Time) {
+func (j *Detector) probed(r probeResult, now time.Time) {
 	n, c := r.node, j.config
 	n.probing = false
 	if n.stood = r.stoodStill() && !n.stood; n.stood { // once: on a machine as busy as that the next one counts
@@ -269,10 +269,10 @@ func (n *node) probeFailed(c Config, r probeResult, now time.Time) {
 	n.nextProbe = now.Add(jitter(c.ProbeInterval))
 	n.lastBad, n.goodAtBad = now, n.signs.succeeded.Load()
 	switch {
-	case n.verdict.Health == cluster.Probing:
+	case n.condition.Health == cluster.Probing:
 		n.misses++
-		n.verdict.Unreachable = !r.refused()
-		n.verdict.Reason = r.reason()
+		n.condition.Unreachable = !r.refused()
+		n.condition.Reason = r.reason()
 	case r.refused() || n.signs.succeeded.Load() != r.succeeded:
 		n.step(c, sign, now, r.reason())
 	default:
@@ -280,13 +280,13 @@ func (n *node) probeFailed(c Config, r probeResult, now time.Time) {
 	}
 }
 
-func (j *Judge) probeAnswered(r probeResult, now time.Time) {
+func (j *Detector) probeAnswered(r probeResult, now time.Time) {
 	n, c := r.node, j.config
-	if n.verdict.Health == cluster.Probing && r.began.Before(n.verdict.Since) {
+	if n.condition.Health == cluster.Probing && r.began.Before(n.condition.Since) {
 		return // it says nothing of the time after the ejection: the next one begins now
 	}
 	n.nextProbe = now.Add(jitter(c.ProbeInterval / 4))
-	timed := n.doubt.doubts() || n.verdict.Health == cluster.Probing && n.verdict.Cause == cluster.CauseLatency
+	timed := n.doubt.doubts() || n.condition.Health == cluster.Probing && n.condition.Cause == cluster.CauseLatency
 	if n.doubt.doubts() {
 		n.nextProbe = now.Add(jitter(doubtGap))
 	}
@@ -300,15 +300,15 @@ func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 			if !slow && n.doubt.doubts() && normal.limit == 0 {
 				n.nextProbe = now.Add(jitter(doubtGap / 3)) // others are asked: their answers take no longer
 			}
-			n.verdict.Unreachable = n.verdict.Unreachable && n.verdict.Health != cluster.Probing
+			n.condition.Unreachable = n.condition.Unreachable && n.condition.Health != cluster.Probing
 			return
 		}
 		n.doubt.settle(now)
 	}
 	n.answers++
-	switch n.verdict.Health {
+	switch n.condition.Health {
 	case cluster.Probing:
-		n.verdict.Unreachable = false
+		n.condition.Unreachable = false
 		if n.answers >= c.Probes {
 			n.step(c, answered, now, fmt.Sprintf("%d probes answered", n.answers))
 		}
@@ -320,12 +320,12 @@ func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 		}
 	case cluster.Healthy:
 		// One that left discovery was asked before: its answer says nothing of its return.
-		if n.verdict.Leaving && n.departed.IsZero() && r.began.Sub(n.hinted) >= c.Leaving {
+		if n.condition.Draining && n.departed.IsZero() && r.began.Sub(n.hinted) >= c.Leaving {
 			n.stay(now, "still there after it announced its shutdown")
-			n.verdict.Reason = "still there after it announced its shutdown"
+			n.condition.Reason = "still there after it announced its shutdown"
 			if !n.leaves() { // else begin gives it its slow start when it stays
 				n.startedAt, n.joined = now, false // it may have been restarted
-				n.setShare(n.share(c, now), now)
+				n.setRamp(n.ramp(c, now), now)
 			}
 		}
 	}

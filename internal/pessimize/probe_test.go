@@ -115,7 +115,7 @@ func TestPlaces(t *testing.T) {
 		timeout time.Duration
 		want    int
 	}{{1, time.Second, fewProbes}, {320, time.Second, fewProbes}, {1700, time.Second, 170}, {5000, time.Second, maxProbes / 2}, {100, 10 * time.Second, 100}} {
-		if got := places(c.wanted, c.timeout); got != c.want {
+		if got := workers(c.wanted, c.timeout); got != c.want {
 			t.Errorf("%d wanted, %v each: %d places; want %d", c.wanted, c.timeout, got, c.want)
 		}
 	}

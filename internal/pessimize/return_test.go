@@ -19,9 +19,9 @@ func (w *world) slowNode() {
 	all := everywhere(3, statements(50, around(time.Millisecond)))
 	all[1] = []traffic{statements(50, around(50*time.Millisecond))}
 	began := time.Now()
-	for w.verdicts()[1].Health != cluster.Ejected {
+	for w.conditions()[1].Health != cluster.Ejected {
 		if time.Since(began) > 5*time.Second {
-			w.Fatalf("a slow node is %+v", w.verdicts()[1])
+			w.Fatalf("a slow node is %+v", w.conditions()[1])
 		}
 		w.drive(1, 250*time.Millisecond, all)
 	}
@@ -33,7 +33,7 @@ func TestASlowNodeReturnsWhenItIsFast(t *testing.T) {
 		w.awaitHealth(1, cluster.Probing, 2*time.Second)
 		asked := w.prober.count(2) + w.prober.count(3)
 		time.Sleep(time.Minute)
-		v := w.verdicts()[1]
+		v := w.conditions()[1]
 		if v.Health != cluster.Probing || v.Unreachable || !strings.HasPrefix(v.Reason, "a probe took 50ms, on 2 other nodes 0s") {
 			t.Errorf("after a minute of slow probes: %+v", v)
 		}
@@ -101,7 +101,7 @@ func TestTheCapOfSlowNodes(t *testing.T) {
 				for range 20 {
 					w.drive(1, 250*time.Millisecond, all)
 					out := 0
-					for _, v := range w.verdicts() {
+					for _, v := range w.conditions() {
 						if v.Health > cluster.Suspect {
 							out++
 						}
@@ -144,16 +144,16 @@ func TestLatencyEjectsNobodyBesideDeadNodes(t *testing.T) {
 func TestSlowStart(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		var shares []float32
-		w.Subscribe(func(v cluster.Verdicts) { shares = append(shares, v[1].Share) })
+		w.Subscribe(func(v cluster.Conditions) { shares = append(shares, v[1].Ramp) })
 		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
 		w.awaitHealth(1, cluster.Healthy, 5*time.Second)
-		began := w.verdicts()[1].Since
+		began := w.conditions()[1].Since
 		time.Sleep(Default().SlowStart - time.Second - time.Since(began))
-		if got := w.verdicts()[1].Share; got != 0.8 {
+		if got := w.conditions()[1].Ramp; got != 0.8 {
 			t.Errorf("share %v a second before the end; want 0.8", got)
 		}
 		time.Sleep(time.Second + 2*time.Millisecond)
-		if got := w.verdicts()[1].Share; got != 0 {
+		if got := w.conditions()[1].Ramp; got != 0 {
 			t.Errorf("share %v after the slow start; want all", got)
 		}
 		if got, want := slices.Compact(shares), []float32{0, 0.1, 0.2, 0.4, 0.6, 0.8, 0}; !slices.Equal(got, want) {
@@ -163,7 +163,7 @@ func TestSlowStart(t *testing.T) {
 		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
 		w.awaitHealth(1, cluster.Healthy, 5*time.Second)
 		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
-		if v := w.verdicts()[1]; v.Health != cluster.Ejected || v.Share != 0 {
+		if v := w.conditions()[1]; v.Health != cluster.Ejected || v.Ramp != 0 {
 			t.Errorf("verdict %+v", v)
 		}
 	})
@@ -172,7 +172,7 @@ func TestSlowStart(t *testing.T) {
 	inBubble(t, off, func(w *world) {
 		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
 		w.awaitHealth(1, cluster.Healthy, 5*time.Second)
-		if got := w.verdicts()[1].Share; got != 0 {
+		if got := w.conditions()[1].Ramp; got != 0 {
 			t.Errorf("share %v though slow_start is off", got)
 		}
 	})
@@ -225,11 +225,11 @@ func TestSlowStartOfNodesThatJoin(t *testing.T) {
 			w.settle()
 		}, append(slices.Clone(rise), rise...), true},
 		"who_lists_it_undrains_it": {3, func(w *world) {
-			list(w, func(n []cluster.Node) { n[2].Leaving = true })
+			list(w, func(n []cluster.Node) { n[2].Draining = true })
 			list(w, func([]cluster.Node) {})
 		}, append([]float32{0}, rise...), false},
 		"announced_its_shutdown_and_stays": {3, func(w *world) {
-			w.report(3, cluster.CallControl, cluster.BlameLeaving, 1)
+			w.report(3, cluster.CallControl, cluster.BlameDraining, 1)
 			time.Sleep(Default().Leaving + Default().SlowStart/20)
 		}, append([]float32{0}, rise...), false},
 	} {
@@ -238,14 +238,14 @@ func TestSlowStartOfNodesThatJoin(t *testing.T) {
 				var shares []float32
 				var at []time.Duration
 				began, joined := time.Now(), false
-				w.Subscribe(func(all cluster.Verdicts) {
+				w.Subscribe(func(all cluster.Conditions) {
 					v, known := all[tc.node]
-					if known && (len(shares) == 0 || shares[len(shares)-1] != v.Share) {
-						shares = append(shares, v.Share)
+					if known && (len(shares) == 0 || shares[len(shares)-1] != v.Ramp) {
+						shares = append(shares, v.Ramp)
 						at = append(at, time.Since(began))
 					}
 					joined = joined || v.Joined
-					if v.Joined && v.Share == 0 {
+					if v.Joined && v.Ramp == 0 {
 						t.Errorf("joined with all of its share: %+v", v)
 					}
 				})
@@ -257,7 +257,7 @@ func TestSlowStartOfNodesThatJoin(t *testing.T) {
 					t.Errorf("shares %v, joined %v; want %v, %v", shares, joined, tc.want, tc.joined)
 				}
 				for i := max(1, len(at)-5); i < len(at) && len(tc.want) > 2; i++ {
-					if step := at[i] - at[i-1]; shares[i-1] >= shareFirst && (step < Default().SlowStart/5 || step > Default().SlowStart/5+10*time.Millisecond) {
+					if step := at[i] - at[i-1]; shares[i-1] >= rampFirst && (step < Default().SlowStart/5 || step > Default().SlowStart/5+10*time.Millisecond) {
 						t.Errorf("from %v to %v in %v", shares[i-1], shares[i], step)
 					}
 				}
@@ -268,7 +268,7 @@ func TestSlowStartOfNodesThatJoin(t *testing.T) {
 	off.SlowStart = 0
 	inBubble(t, off, func(w *world) {
 		set(w, 1, 2, 3, 4)
-		if v := w.verdicts()[4]; v.Share != 0 || v.Joined {
+		if v := w.conditions()[4]; v.Ramp != 0 || v.Joined {
 			t.Errorf("%+v though slow_start is off", v)
 		}
 	})
@@ -330,7 +330,7 @@ func TestAProbeThatFailsBesideCallsThatSucceedEjectsNobody(t *testing.T) {
 		time.Sleep(Default().ProbeTimeout)
 		w.is(1, cluster.Suspect)
 		time.Sleep(Default().ProbeInterval + 2*Default().ProbeTimeout) // the next one, without calls
-		if w.verdicts()[1].Health <= cluster.Suspect {
+		if w.conditions()[1].Health <= cluster.Suspect {
 			t.Error("not ejected though nothing is answered")
 		}
 	})
@@ -350,14 +350,14 @@ func TestCauses(t *testing.T) {
 		t.Run(want.String(), func(t *testing.T) {
 			inBubble(t, Default(), func(w *world) {
 				do(w)
-				v := w.verdicts()[1]
+				v := w.conditions()[1]
 				if v.Cause != want || v.Unreachable != (want <= cluster.CauseProbe) {
 					t.Errorf("verdict %+v", v)
 				}
 				w.prober.fail(1, nil)
 				w.prober.take(1, 0)
 				w.awaitHealth(1, cluster.Healthy, 5*time.Second)
-				if v := w.verdicts()[1]; v.Cause != cluster.CauseNone {
+				if v := w.conditions()[1]; v.Cause != cluster.CauseNone {
 					t.Errorf("cause %v after its return", v.Cause)
 				}
 			})

@@ -64,8 +64,8 @@ func TestRefusalsAreComparedOnceALook(t *testing.T) {
 		t.Errorf("%d comparisons; want 1", n)
 	}
 	for id, n := range j.nodes {
-		if n.verdict.Health != cluster.Suspect {
-			t.Fatalf("node %d is %v: %s", id, n.verdict.Health, n.verdict.Reason)
+		if n.condition.Health != cluster.Suspect {
+			t.Fatalf("node %d is %v: %s", id, n.condition.Health, n.condition.Reason)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func TestMiddleBut(t *testing.T) {
 }
 
 // steady is a judge of count nodes on which all statements took the same time, after one look.
-func steady(t testing.TB, count int, took time.Duration) *Judge {
+func steady(t testing.TB, count int, took time.Duration) *Detector {
 	j := New(Default(), newProber(), slog.New(slog.DiscardHandler))
 	j.SetTopology(many(count))
 	now := time.Now()

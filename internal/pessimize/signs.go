@@ -83,7 +83,7 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 		}
 		s.broken.Add(1)
 		s.brokenRow.Add(1)
-	case cluster.BlameLeaving:
+	case cluster.BlameDraining:
 		s.hints.Add(1)
 		return true
 	case cluster.BlameForeign:

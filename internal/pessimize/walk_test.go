@@ -21,8 +21,8 @@ func TestRandomWalk(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		inBubble(t, Default(), func(w *world) {
 			check := &walkCheck{
-				T: t, Judge: w.Judge, seed: seed, prober: w.prober, last: w.verdicts(), listed: 3,
-				answered: map[cluster.NodeID]int{}, repeats: map[cluster.NodeID]int{}, returned: map[cluster.NodeID]time.Time{}, orders: map[cluster.NodeID]orders{},
+				T: t, Detector: w.Detector, seed: seed, prober: w.prober, last: w.conditions(), listed: 3,
+				answered: map[cluster.NodeID]int{}, repeats: map[cluster.NodeID]int{}, returned: map[cluster.NodeID]time.Time{}, orders: map[cluster.NodeID]overrides{},
 			}
 			w.Subscribe(check.next)
 			steps := watchDoubts(check, &doubts)
@@ -30,7 +30,7 @@ func TestRandomWalk(t *testing.T) {
 			for range 1000 {
 				check.disturb(w, random)
 				w.settle()
-				check.obeyed(w.verdicts())
+				check.obeyed(w.conditions())
 				steps.agree()
 			}
 			check.peace(w)
@@ -101,8 +101,8 @@ func (c *walkCheck) peace(w *world) {
 		w.do(w.Undrain(id + 1))
 	}
 	time.Sleep(Default().Forget + 2*Default().EjectionMax)
-	for id, v := range w.verdicts() {
-		if v.Health != cluster.Healthy || v.Leaving || v.Unreachable || v.Banned || v.Share != 0 {
+	for id, v := range w.conditions() {
+		if v.Health != cluster.Healthy || v.Draining || v.Unreachable || v.Banned || v.Ramp != 0 {
 			c.Errorf("seed %d: node %d is %+v after a long peace", c.seed, id, v)
 		}
 	}
@@ -112,25 +112,25 @@ func (c *walkCheck) peace(w *world) {
 // the orders and of the ejection times.
 type walkCheck struct {
 	*testing.T
-	*Judge
+	*Detector
 	seed     uint64
 	prober   *prober
 	listed   int // nodes in discovery
-	last     cluster.Verdicts
+	last     cluster.Conditions
 	answered map[cluster.NodeID]int // probes asked when the node was last seen Ejected
 	repeats  map[cluster.NodeID]int // as the rule has it
 	returned map[cluster.NodeID]time.Time
-	orders   map[cluster.NodeID]orders
+	orders   map[cluster.NodeID]overrides
 	event    uint64
 	state    map[cluster.NodeID]string // by the events
 }
 
-func (c *walkCheck) next(verdicts cluster.Verdicts) {
+func (c *walkCheck) next(verdicts cluster.Conditions) {
 	config := Default()
 	for id, v := range verdicts {
 		was, known := c.last[id]
 		if !known {
-			was = cluster.Verdict{}
+			was = cluster.Condition{}
 			delete(c.repeats, id)
 		}
 		if v.Health == cluster.Ejected || !known {
@@ -145,8 +145,8 @@ func (c *walkCheck) next(verdicts cluster.Verdicts) {
 				c.Errorf("seed %d: node %d is back after %d probes", c.seed, id, n)
 			}
 			c.returned[id] = v.Since
-			if v.Share != shareFirst {
-				c.Errorf("seed %d: node %d is back with a share of %v", c.seed, id, v.Share)
+			if v.Ramp != rampFirst {
+				c.Errorf("seed %d: node %d is back with a share of %v", c.seed, id, v.Ramp)
 			}
 		}
 		if was.Health != v.Health && v.Reason == "" {
@@ -156,11 +156,11 @@ func (c *walkCheck) next(verdicts cluster.Verdicts) {
 			c.Errorf("seed %d: node %d is healthy and unreachable", c.seed, id)
 		}
 		out := v.Health == cluster.Ejected || v.Health == cluster.Probing
-		if out != (v.Cause != cluster.CauseNone) || out && v.Share != 0 || v.Share < 0 || v.Share >= 1 {
+		if out != (v.Cause != cluster.CauseNone) || out && v.Ramp != 0 || v.Ramp < 0 || v.Ramp >= 1 {
 			c.Errorf("seed %d: node %d is %+v", c.seed, id, v)
 		}
-		if !out && known && was.Share == 0 && v.Share != 0 && edge[0] != cluster.Probing && !(was.Leaving && !v.Leaving) {
-			c.Errorf("seed %d: node %d has a share of %v after all of it", c.seed, id, v.Share)
+		if !out && known && was.Ramp == 0 && v.Ramp != 0 && edge[0] != cluster.Probing && !(was.Draining && !v.Draining) {
+			c.Errorf("seed %d: node %d has a share of %v after all of it", c.seed, id, v.Ramp)
 		}
 		if was.Health <= cluster.Suspect && v.Health == cluster.Ejected {
 			c.ejected(id, v, verdicts)
@@ -170,7 +170,7 @@ func (c *walkCheck) next(verdicts cluster.Verdicts) {
 }
 
 // ejected checks the time of an ejection against the rule, and the cap.
-func (c *walkCheck) ejected(id cluster.NodeID, v cluster.Verdict, all cluster.Verdicts) {
+func (c *walkCheck) ejected(id cluster.NodeID, v cluster.Condition, all cluster.Conditions) {
 	config := Default()
 	forgiven := 0
 	if c.repeats[id] > 0 {
@@ -228,13 +228,13 @@ func (c *walkCheck) order(id cluster.NodeID, what int, d time.Duration) {
 }
 
 // obeyed checks what is published against the orders.
-func (c *walkCheck) obeyed(verdicts cluster.Verdicts) {
+func (c *walkCheck) obeyed(verdicts cluster.Conditions) {
 	for id, v := range verdicts {
 		o := c.orders[id]
 		if banned := o.banned && (o.until.IsZero() || time.Now().Before(o.until)); v.Banned != banned {
 			c.Errorf("seed %d: node %d: banned %v; want %v", c.seed, id, v.Banned, banned)
 		}
-		if o.drained && !v.Leaving {
+		if o.drained && !v.Draining {
 			c.Errorf("seed %d: node %d is drained but not leaving", c.seed, id)
 		}
 	}

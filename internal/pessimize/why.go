@@ -26,7 +26,7 @@ type Why struct {
 	Unreachable bool      `json:"unreachable"`
 	Listed      bool      `json:"listed"`          // by discovery
 	Missing     bool      `json:"missing"`         // the newest answer of discovery lacks it, with many others: it is kept until that is sure
-	Leaving     bool      `json:"leaving"`         // announced, gone from discovery, or drained
+	Draining    bool      `json:"leaving"`         // announced, gone from discovery, or drained
 	Hinted      time.Time `json:"hinted,omitzero"` // newest announcement of its shutdown
 	told        bool      // drained, says discovery
 	unwell      bool      // unhealthy, says discovery
@@ -34,7 +34,7 @@ type Why struct {
 	Banned      bool      `json:"banned"`  // by an operator
 	BanUntil    time.Time `json:"ban_until,omitzero"`
 	BanReason   string    `json:"ban_reason,omitempty"`
-	Share       float32   `json:"share"` // part of its fair share of new load; 1 except in a slow start
+	Ramp        float32   `json:"share"` // part of its fair share of new load; 1 except in a slow start
 
 	TransportRow Row            `json:"transport_row"` // transport errors in a row
 	RefusalRow   Row            `json:"refusal_row"`   // refusals in a row
@@ -104,7 +104,7 @@ type LastProbe struct {
 }
 
 // Why explains a node; false if it is not known.
-func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
+func (j *Detector) Why(id cluster.NodeID) (Why, bool) {
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -113,14 +113,14 @@ func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
 		return Why{}, false
 	}
 	// Orders as they are, which Run may have yet to see.
-	o, c := j.orders[id], j.config
+	o, c := j.overrides[id], j.config
 	w := Why{
 		Node: n.ID, Address: n.Address, Zone: n.Zone,
-		State: n.verdict.Health.String(), Since: n.verdict.Since, Reason: n.verdict.Reason,
-		Unreachable: n.verdict.Unreachable, Listed: n.listed(), Missing: n.Missing,
-		Leaving: n.verdict.Leaving || o.drained || n.Leaving, Hinted: n.hinted, Drained: o.drained, told: n.Leaving, unwell: n.Unwell,
+		State: n.condition.Health.String(), Since: n.condition.Since, Reason: n.condition.Reason,
+		Unreachable: n.condition.Unreachable, Listed: n.listed(), Missing: n.Missing,
+		Draining: n.condition.Draining || o.drained || n.Draining, Hinted: n.hinted, Drained: o.drained, told: n.Draining, unwell: n.Unwell,
 		Banned: o.banned, BanUntil: o.until, BanReason: o.reason,
-		Share:        cmpOr(n.verdict.Share, 1),
+		Ramp:         cmpOr(n.condition.Ramp, 1),
 		TransportRow: Row{int(n.signs.brokenRow.Load()), c.TransportFailures},
 		RefusalRow:   Row{int(n.signs.refusedRow.Load()), c.Refusals},
 		SlowProbes:   Row{n.doubt.slowRow, slowProbes},
@@ -135,8 +135,8 @@ func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
 		Limit: c.RefusalShare, Least: c.RefusalMin,
 		WindowMS: c.RefusalWindow.Milliseconds(), ElapsedMS: now.Sub(n.window.began).Milliseconds(),
 	}
-	if n.verdict.Cause != cluster.CauseNone {
-		w.Cause = n.verdict.Cause.String()
+	if n.condition.Cause != cluster.CauseNone {
+		w.Cause = n.condition.Cause.String()
 	}
 	for cause, count := range n.ejections {
 		if count > 0 {
@@ -150,7 +150,7 @@ func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
 	if p := n.lastProbe; !p.at.IsZero() {
 		w.LastProbe = &LastProbe{p.at, ms(p.took), p.text}
 	}
-	if due, _ := n.wantsProbe(c, now); n.verdict.Health != cluster.Ejected {
+	if due, _ := n.wantsProbe(c, now); n.condition.Health != cluster.Ejected {
 		w.NextProbe = due
 	}
 	w.Latency = j.whySlow(n)
@@ -167,13 +167,13 @@ type Next struct {
 }
 
 // Nexts are those of all known nodes.
-func (j *Judge) Nexts() map[cluster.NodeID]Next {
+func (j *Detector) Nexts() map[cluster.NodeID]Next {
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	all := make(map[cluster.NodeID]Next, len(j.nodes))
 	for id, n := range j.nodes {
-		all[id] = Next{EjectedUntil: n.ejectedUntil(), Drained: j.orders[id].drained, Text: n.next(j.config, j.orders[id], now)}
+		all[id] = Next{EjectedUntil: n.ejectedUntil(), Drained: j.overrides[id].drained, Text: n.next(j.config, j.overrides[id], now)}
 	}
 	return all
 }
@@ -181,13 +181,13 @@ func (j *Judge) Nexts() map[cluster.NodeID]Next {
 func (n *node) listed() bool { return n.departed.IsZero() && !n.Missing }
 
 func (n *node) ejectedUntil() time.Time {
-	if n.verdict.Health != cluster.Ejected {
+	if n.condition.Health != cluster.Ejected {
 		return time.Time{}
 	}
 	return n.until
 }
 
-func (j *Judge) whySlow(n *node) (all []WhySlow) {
+func (j *Detector) whySlow(n *node) (all []WhySlow) {
 	for kind := range n.recent {
 		s := n.recent[kind].sum
 		if s.total == 0 {
@@ -219,7 +219,7 @@ func cmpOr(share, full float32) float32 {
 }
 
 // next says what happens next, if nothing else comes.
-func (n *node) next(c Config, o orders, now time.Time) string {
+func (n *node) next(c Config, o overrides, now time.Time) string {
 	in := func(t time.Time) string {
 		if d := t.Sub(now); d > 0 {
 			return "in " + seconds(d)
@@ -235,19 +235,19 @@ func (n *node) next(c Config, o orders, now time.Time) string {
 	switch {
 	case !n.departed.IsZero():
 		all = append(all, "forgotten "+in(n.departed.Add(c.Forget))+" unless discovery lists it again")
-	case n.verdict.Health == cluster.Ejected:
+	case n.condition.Health == cluster.Ejected:
 		all = append(all, "probes begin "+in(n.until)+"; "+back)
-	case n.verdict.Health == cluster.Probing && n.probing:
+	case n.condition.Health == cluster.Probing && n.probing:
 		all = append(all, "a probe is under way; "+back)
-	case n.verdict.Health == cluster.Probing:
+	case n.condition.Health == cluster.Probing:
 		all = append(all, "probe "+in(due)+"; "+back)
 	case n.doubt.doubts():
 		all = append(all, fmt.Sprintf("probe %s, because its calls are slow; %d slow ones in a row eject it, a fast one clears it", in(due), slowProbes))
-	case n.verdict.Health == cluster.Suspect:
+	case n.condition.Health == cluster.Suspect:
 		all = append(all, fmt.Sprintf("healthy after %v without a bad sign if calls succeed, else a probe %s settles it", c.ProbeInterval, in(due)))
-	case n.verdict.Leaving:
+	case n.condition.Draining:
 		all = append(all, "probe "+in(due)+", if discovery still lists it then; an answer takes the announcement back")
-	case n.verdict.Share != 0:
+	case n.condition.Ramp != 0:
 		all = append(all, "full share of load "+in(n.startedAt.Add(c.SlowStart)))
 	case !due.IsZero():
 		all = append(all, "probe "+in(due)+" if no call comes before")
@@ -293,13 +293,13 @@ func (w *Why) summary(now time.Time) string {
 	add(w.Unreachable, "It cannot be reached")
 	add(!w.Listed && !w.Missing, "Discovery does not list it")
 	add(w.Missing, "The newest answer of discovery lacks it, with many others: it is kept until that is sure")
-	add(w.Leaving && !w.Drained && w.Listed && !w.told, "It announced its shutdown")
+	add(w.Draining && !w.Drained && w.Listed && !w.told, "It announced its shutdown")
 	add(w.told, "Who lists the nodes drains it")
 	add(w.unwell, "Who lists the nodes says that it is unhealthy")
 	add(w.Drained, "An operator drains it")
 	add(w.Banned && w.BanReason == "", "An operator banned it")
 	add(w.Banned && w.BanReason != "", "An operator banned it: %s", w.BanReason)
-	add(w.Share < 1, "It gets %s of its share of load", shareText(w.Share))
+	add(w.Ramp < 1, "It gets %s of its share of load", rampText(w.Ramp))
 	for _, s := range w.Latency {
 		add(!s.SlowSince.IsZero(), "Its %s calls take %v ms, those of %d other nodes %v ms: the limit is %v ms", s.Kind, s.MedianMS, s.Others, s.OthersMS, s.LimitMS)
 	}
@@ -324,7 +324,7 @@ type Stats struct {
 // NodeStats is one node.
 type NodeStats struct {
 	Node      cluster.NodeID
-	Verdict   cluster.Verdict
+	Condition cluster.Condition
 	Listed    bool                           // by discovery
 	Drained   bool                           // by an operator
 	Hinted    time.Time                      // newest announcement of its shutdown; zero: none
@@ -339,7 +339,7 @@ type NodeStats struct {
 }
 
 // Stats returns counts for metrics.
-func (j *Judge) Stats() Stats {
+func (j *Detector) Stats() Stats {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s := j.stats
@@ -347,7 +347,7 @@ func (j *Judge) Stats() Stats {
 	s.Nodes = make([]NodeStats, 0, len(j.nodes))
 	for _, n := range j.nodes {
 		one := NodeStats{
-			Node: n.ID, Verdict: n.shown(), Listed: n.listed(), Drained: j.orders[n.ID].drained, Hinted: n.hinted, Ejections: n.ejections, Succeeded: n.signs.succeeded.Load(), Refused: n.signs.refused.Load(), Recent: n.recent[0].sum.total,
+			Node: n.ID, Condition: n.shown(), Listed: n.listed(), Drained: j.overrides[n.ID].drained, Hinted: n.hinted, Ejections: n.ejections, Succeeded: n.signs.succeeded.Load(), Refused: n.signs.refused.Load(), Recent: n.recent[0].sum.total,
 			Median: n.recent[0].sum.median, Timed: n.recent[0].timed,
 		}
 		for c := range one.Congested {

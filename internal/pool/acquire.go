@@ -76,7 +76,7 @@ func (p *Pool) Cancel(w *Waiter) bool {
 
 // take checks out an idle session without a lock. It may miss one that a sweep has
 // in hand.
-func (p *Pool) take(near Place) *Session {
+func (p *Pool) take(near Home) *Session {
 	home := p.slot()
 	if n := near.node; n != nil && n.shelf == &p.shelf && n.eligible.Load() && n.meet() {
 		if s := p.again(n); s != nil {
@@ -266,7 +266,7 @@ func (p *refusals) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration
 }
 
 // aliveLocked is how many sessions serve the queue.
-func (p *state) aliveLocked() int { return min(p.usableLocked(), p.limit.most) }
+func (p *state) aliveLocked() int { return min(p.usableLocked(), p.cap.most) }
 
 // dismiss tells the callers that the queue rejected.
 func (p *Pool) dismiss(gone *Waiter) {
@@ -392,8 +392,8 @@ func (p *state) waitErrorLocked(w *Waiter, cause error) error {
 	if p.member.Hungry() {
 		e.Shared, e.Grouped = p.member.Shared()
 	}
-	if p.limit.most < p.cfg.Max {
-		e.Limit = p.limit.most
+	if p.cap.most < p.cfg.Max {
+		e.Limit = p.cap.most
 	}
 	e.Live = p.size - len(p.openings) - p.closing
 	e.Busy = max(0, e.Live-p.idleLatelyLocked())

@@ -87,7 +87,7 @@ func (y *walkFamily) look(what string, step int) {
 	}
 	y.check()
 	for _, k := range y.books().Members {
-		if k.Claim {
+		if k.Reserved {
 			y.T.Error("a permit is set aside and its pool does nothing")
 		}
 	}

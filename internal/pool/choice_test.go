@@ -222,7 +222,7 @@ func near(t *testing.T, callers int) {
 		p := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
 		checkOut(t, p, 30)()
 		const calls = 300 * slotTurns
-		places := make([]Place, callers)
+		places := make([]Home, callers)
 		served, same := make(map[cluster.NodeID]int), 0
 		for range calls {
 			var held []*Session
@@ -231,13 +231,13 @@ func near(t *testing.T, callers int) {
 				if !ok {
 					t.Fatal("no session")
 				}
-				if places[i] == s.Place() {
+				if places[i] == s.Home() {
 					same++
 				}
 				if i == 0 {
 					served[s.Node()]++
 				}
-				places[i] = s.Place()
+				places[i] = s.Home()
 				held = append(held, s)
 			}
 			for _, s := range held {
@@ -253,14 +253,14 @@ func near(t *testing.T, callers int) {
 			}
 		}
 
-		near := Place{p.nodes[1]}
+		near := Home{p.nodes[1]}
 		nearNoMore(t, p, near, max(8, callers/3+slotMargin+1))
 
 		other := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
 		checkOut(t, other, 30)()
 		for range 100 {
 			s, ok := other.Try(Ask{Class: Normal, Near: near})
-			if !ok || s.Place().node.shelf != &other.shelf {
+			if !ok || s.Home().node.shelf != &other.shelf {
 				t.Fatal("a session of another pool")
 			}
 			other.Release(s)
@@ -269,7 +269,7 @@ func near(t *testing.T, callers int) {
 }
 
 // nearNoMore checks that of 15 callers that want to be near node 1 no more than most are.
-func nearNoMore(t *testing.T, p *Pool, near Place, most int) {
+func nearNoMore(t *testing.T, p *Pool, near Home, most int) {
 	t.Helper()
 	ofOne := 0
 	var held []*Session

@@ -44,7 +44,7 @@ type SessionStats struct {
 	Session  *Session // to be named to Kill
 	Node     cluster.NodeID
 	Resource Resource
-	Leased   bool
+	InUse    bool
 	Hold     *Hold  // nil: no caller has it, or none has noted it
 	Retired  string // why it must not be used again; "": it may
 	Expires  time.Time
@@ -76,7 +76,7 @@ func (p *Pool) Sessions() []SessionStats {
 		}
 		p.walked++
 		if s := p.cells.at(uint16(i)).session; s != nil && !s.gone {
-			all = append(all, SessionStats{Session: s, Node: s.node.id, Resource: s.res, Leased: !idle[i], Hold: s.hold.Load(), Retired: s.Retired(), Expires: s.expires})
+			all = append(all, SessionStats{Session: s, Node: s.node.id, Resource: s.res, InUse: !idle[i], Hold: s.hold.Load(), Retired: s.Retired(), Expires: s.expires})
 		}
 	}
 	return all

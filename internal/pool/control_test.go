@@ -38,7 +38,7 @@ func TestPauseAndHolders(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second)
 			st := p.Stats()
-			if !st.Pause || st.Waiting[Normal] != 5 || st.Leased != 0 || len(order) != 0 || st.Oldest < 5*time.Second {
+			if !st.Pause || st.Waiting[Normal] != 5 || st.InUse != 0 || len(order) != 0 || st.Oldest < 5*time.Second {
 				t.Errorf("%+v, served %v; want five in line and nobody served", st, order)
 			}
 			if q := p.Queues(); len(q) != 1 || q[0].Waiting != 5 || q[0].Class != Normal || q[0].Oldest != st.Oldest {
@@ -82,7 +82,7 @@ func TestPauseAndHolders(t *testing.T) {
 			leased := 0
 			all := p.Sessions()
 			for _, s := range all {
-				if s.Leased {
+				if s.InUse {
 					leased++
 					if s.Hold != hold || s.Session != g.Session {
 						t.Errorf("%+v", s)

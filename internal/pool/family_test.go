@@ -91,7 +91,7 @@ func (y *family) check() {
 		k := books.Members[i]
 		sum += k.Held
 		used[k.Group] += k.Held
-		if k.Claim {
+		if k.Reserved {
 			sum++
 			used[k.Group]++
 		}
@@ -100,8 +100,8 @@ func (y *family) check() {
 		if k.Held != p.size || k.Leaving < 0 || k.Leaving > k.Held || k.Coming < 0 {
 			y.Errorf("pool %d has %d permits for %d sessions, %d leaving, %d coming", i, k.Held, p.size, k.Leaving, k.Coming)
 		}
-		if k.Queued && k.Claim || k.Queued != k.InQueue || (k.Queued || k.Claim) != p.member.Hungry() {
-			y.Errorf("pool %d: queued %v, claim %v, in the queue %v, hungry %v", i, k.Queued, k.Claim, k.InQueue, p.member.Hungry())
+		if k.Queued && k.Reserved || k.Queued != k.InQueue || (k.Queued || k.Reserved) != p.member.Hungry() {
+			y.Errorf("pool %d: queued %v, claim %v, in the queue %v, hungry %v", i, k.Queued, k.Reserved, k.InQueue, p.member.Hungry())
 		}
 		if waiting, ahead := p.wantLocked(); k.Queued && max(waiting, ahead) <= 0 {
 			y.Errorf("pool %d is in the queue and wants nothing", i)
@@ -140,8 +140,8 @@ func (y *family) checkEnd() {
 		y.Errorf("after all pools are closed: %+v", st)
 	}
 	for _, k := range books.Members {
-		if k.Held != 0 || k.Leaving != 0 || k.Coming != 0 || k.Claim {
-			y.Errorf("after all pools are closed, one has %d permits, %d leaving, %d coming, claim %v", k.Held, k.Leaving, k.Coming, k.Claim)
+		if k.Held != 0 || k.Leaving != 0 || k.Coming != 0 || k.Reserved {
+			y.Errorf("after all pools are closed, one has %d permits, %d leaving, %d coming, claim %v", k.Held, k.Leaving, k.Coming, k.Reserved)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func TestGrowsEvenlyAtOnce(t *testing.T) {
 		synctest.Wait()
 		evenly(t, f)
 		st := p.Stats()
-		if st.Leased != 50 || st.Waiting[Normal] != 150 || st.Sessions != 50 {
+		if st.InUse != 50 || st.Waiting[Normal] != 150 || st.Sessions != 50 {
 			t.Errorf("%+v; want 50 leased, 150 waiting", st)
 		}
 		wg.Wait()

@@ -134,7 +134,7 @@ func TestInterleavings(t *testing.T) {
 				p.slots[i].Store(0)
 			}
 			p.slots[p.slot()].Store(uint32(s.index) + 1)
-			if got := p.take(Place{}); got != nil {
+			if got := p.take(Home{}); got != nil {
 				t.Error("a session of a node that is not eligible was leased")
 				p.Release(got)
 			}

@@ -28,7 +28,7 @@ func TestSetLimit(t *testing.T) {
 			if !errors.As(err, &late) || late.Limit != 3 || late.Busy != 3 || late.Live != 10 || !strings.Contains(err.Error(), "3 allowed now") {
 				t.Errorf("Acquire: %v, %+v; want 3 of 10 in use, by the limit", err, late)
 			}
-			if st := p.Stats(); st.Limit != 3 || st.Aside != 7 || st.Leased != 3 || st.Idle != 7 || f.sum() != 10 {
+			if st := p.Stats(); st.Limit != 3 || st.Aside != 7 || st.InUse != 3 || st.Idle != 7 || f.sum() != 10 {
 				t.Errorf("%+v; want 7 aside", st)
 			}
 			back()
@@ -36,7 +36,7 @@ func TestSetLimit(t *testing.T) {
 		"leaves_alone_what_is_in_use_when_it_is_lowered": func(t *testing.T, p *Pool, f *servers) {
 			back := checkOut(t, p, 10)
 			p.SetLimit(4)
-			if n := p.Stats().Leased; n != 10 {
+			if n := p.Stats().InUse; n != 10 {
 				t.Errorf("%d in use; want 10 until they come back", n)
 			}
 			served := 0

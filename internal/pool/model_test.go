@@ -53,7 +53,7 @@ type walk struct {
 	switched
 	held     []*Session
 	resting  []*Session                      // given to Recover
-	homes    []Place                         // homes of sessions that were in use
+	homes    []Home                          // homes of sessions that were in use
 	waiting  [ClassSize * walkApps][]*walker // by class and app
 	mu       sync.Mutex
 	step     int
@@ -273,8 +273,8 @@ func (w *walk) changeView() {
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		n.Weight = []float32{0, 0.1, 0.5, 1, 1}[w.r.IntN(5)]
-		n.Verdict = cluster.Verdict{Health: cluster.Health(w.r.IntN(4)), Unreachable: w.r.IntN(3) == 0, Leaving: w.r.IntN(5) == 0, Share: []float32{0, 0.1, 0.5}[w.r.IntN(3)], Joined: w.r.IntN(2) == 0}
-		w.soft[n.ID] = n.Use == cluster.UseOpen && n.Verdict.Health >= cluster.Ejected && !n.Verdict.Unreachable && !n.Verdict.Leaving
+		n.Condition = cluster.Condition{Health: cluster.Health(w.r.IntN(4)), Unreachable: w.r.IntN(3) == 0, Draining: w.r.IntN(5) == 0, Ramp: []float32{0, 0.1, 0.5}[w.r.IntN(3)], Joined: w.r.IntN(2) == 0}
+		w.soft[n.ID] = n.Use == cluster.UseOpen && n.Condition.Health >= cluster.Ejected && !n.Condition.Unreachable && !n.Condition.Draining
 		n.Load = new(cluster.Load)
 		n.Load.Observe(time.Duration(w.r.IntN(10)) * time.Millisecond)
 	}
@@ -322,7 +322,7 @@ func (w *walk) hold(s *Session) {
 		w.Errorf("session of node %d says %d", r.node, s.Node())
 	}
 	w.held = append(w.held, s)
-	w.homes = append(w.homes, s.Place())
+	w.homes = append(w.homes, s.Home())
 	w.homes = w.homes[max(0, len(w.homes)-20):]
 	s.slot = uint32(w.r.IntN(len(w.p.slots)))
 }

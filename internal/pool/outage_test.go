@@ -143,7 +143,7 @@ func TestOutage(t *testing.T) {
 				}
 				down := view(1, 2, 3)
 				for i := range down.Nodes {
-					down.Nodes[i].Verdict = cluster.Verdict{Health: cluster.Ejected, Unreachable: true}
+					down.Nodes[i].Condition = cluster.Condition{Health: cluster.Ejected, Unreachable: true}
 				}
 				p.SetView(down)
 				f.forget()
@@ -158,8 +158,8 @@ func TestOutage(t *testing.T) {
 				if tt.told {
 					time.Sleep(100 * time.Millisecond) // a probe found out
 					up := view(1, 2, 3)
-					up.Nodes[0].Verdict = cluster.Verdict{}
-					up.Nodes[1].Verdict, up.Nodes[2].Verdict = down.Nodes[1].Verdict, down.Nodes[2].Verdict
+					up.Nodes[0].Condition = cluster.Condition{}
+					up.Nodes[1].Condition, up.Nodes[2].Condition = down.Nodes[1].Condition, down.Nodes[2].Condition
 					up.Nodes[1].Use, up.Nodes[2].Use = cluster.UseNone, cluster.UseNone
 					p.SetView(up)
 				}

@@ -19,8 +19,8 @@ const parkMax = time.Minute
 // soft reports whether a node gets nothing new only because of its own load, or because it is
 // listed as unhealthy: it can be reached, stays in the cluster, and nobody banned it.
 func soft(n cluster.ViewNode) bool {
-	v := n.Verdict
-	return n.Use == cluster.UseOpen && (v.Health >= cluster.Ejected || n.Unwell) && !v.Unreachable && !v.Leaving && !v.Banned &&
+	v := n.Condition
+	return n.Use == cluster.UseOpen && (v.Health >= cluster.Ejected || n.Unwell) && !v.Unreachable && !v.Draining && !v.Banned &&
 		!n.Gone && n.Pile.State < cluster.PileBehind
 }
 
@@ -50,7 +50,7 @@ func (p *state) unparkLocked(n int) {
 // parkedLocked closes the sessions that were parked for long enough, and says when others
 // will have been.
 func (p *state) parkedLocked(now time.Time, due func(time.Time)) {
-	if p.limit.parked.Load() == 0 {
+	if p.cap.parked.Load() == 0 {
 		return
 	}
 	for _, n := range p.order {

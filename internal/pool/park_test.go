@@ -13,15 +13,15 @@ import (
 // ejected is a view of two nodes of which the second is ejected for refusals.
 func ejected(change func(*cluster.ViewNode)) cluster.View {
 	v := viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNew, 2: cluster.UseOpen})
-	v.Nodes[1].Verdict = cluster.Verdict{Health: cluster.Ejected, Cause: cluster.CauseRefusals}
+	v.Nodes[1].Condition = cluster.Condition{Health: cluster.Ejected, Cause: cluster.CauseRefusals}
 	if change != nil {
 		change(&v.Nodes[1])
 	}
 	return v
 }
 
-// leaseOf checks out a session of one node, of those that are idle.
-func leaseOf(t *testing.T, p *Pool, id cluster.NodeID) (s *Session) {
+// checkOutOf checks out a session of one node, of those that are idle.
+func checkOutOf(t *testing.T, p *Pool, id cluster.NodeID) (s *Session) {
 	t.Helper()
 	var others []*Session
 	for s == nil {
@@ -49,33 +49,33 @@ func TestWhoParks(t *testing.T) {
 		parks  bool
 	}{
 		"refuses":           {nil, true},
-		"is slow":           {func(n *cluster.ViewNode) { n.Verdict.Cause = cluster.CauseLatency }, true},
-		"is probed":         {func(n *cluster.ViewNode) { n.Verdict.Health = cluster.Probing }, true},
+		"is slow":           {func(n *cluster.ViewNode) { n.Condition.Cause = cluster.CauseLatency }, true},
+		"is probed":         {func(n *cluster.ViewNode) { n.Condition.Health = cluster.Probing }, true},
 		"is missing, too":   {func(n *cluster.ViewNode) { n.Missing = true }, true},
-		"cannot be reached": {func(n *cluster.ViewNode) { n.Use, n.Verdict.Unreachable = cluster.UseNone, true }, false},
+		"cannot be reached": {func(n *cluster.ViewNode) { n.Use, n.Condition.Unreachable = cluster.UseNone, true }, false},
 		"cannot be reached, probed": {func(n *cluster.ViewNode) {
-			n.Use, n.Verdict.Health, n.Verdict.Unreachable = cluster.UseNone, cluster.Probing, true
+			n.Use, n.Condition.Health, n.Condition.Unreachable = cluster.UseNone, cluster.Probing, true
 		}, false},
-		"leaves":         {func(n *cluster.ViewNode) { n.Verdict.Leaving = true }, false},
-		"is banned":      {func(n *cluster.ViewNode) { n.Verdict.Banned = true }, false},
-		"is gone":        {func(n *cluster.ViewNode) { n.Gone, n.Verdict.Leaving = true, true }, false},
+		"leaves":         {func(n *cluster.ViewNode) { n.Condition.Draining = true }, false},
+		"is banned":      {func(n *cluster.ViewNode) { n.Condition.Banned = true }, false},
+		"is gone":        {func(n *cluster.ViewNode) { n.Gone, n.Condition.Draining = true, true }, false},
 		"is behind":      {func(n *cluster.ViewNode) { n.Pile.State = cluster.PileBehind }, false},
 		"is detached":    {func(n *cluster.ViewNode) { n.Pile.State = cluster.PileDetached }, false},
-		"is not ejected": {func(n *cluster.ViewNode) { n.Verdict = cluster.Verdict{} }, false},
+		"is not ejected": {func(n *cluster.ViewNode) { n.Condition = cluster.Condition{} }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newServers(1, 2)
 				p := start(t, config(50), f, view(1, 2))
 				checkOut(t, p, 12)()
-				s := leaseOf(t, p, 2)
+				s := checkOutOf(t, p, 2)
 				p.SetView(ejected(tt.change))
 				synctest.Wait()
 				want := 0
 				if tt.parks {
 					want = 5
 				}
-				if st := p.Stats(); st.Parked != want || st.Aside != 0 || st.Idle != 6+want || st.Leased != 1 || f.live()[1] != want+1 {
+				if st := p.Stats(); st.Parked != want || st.Aside != 0 || st.Idle != 6+want || st.InUse != 1 || f.live()[1] != want+1 {
 					t.Errorf("%+v; want %d parked", st, want)
 				}
 				p.Release(s)
@@ -109,14 +109,14 @@ func TestParkingEnds(t *testing.T) {
 		within time.Duration // they are there until then, and not much longer; 0: at once
 	}{
 		"the node is lost": {do: func(p *Pool) {
-			p.SetView(ejected(func(n *cluster.ViewNode) { n.Use, n.Verdict.Unreachable = cluster.UseNone, true }))
+			p.SetView(ejected(func(n *cluster.ViewNode) { n.Use, n.Condition.Unreachable = cluster.UseNone, true }))
 		}},
-		"the node leaves":          {do: func(p *Pool) { p.SetView(ejected(func(n *cluster.ViewNode) { n.Verdict.Leaving = true })) }},
+		"the node leaves":          {do: func(p *Pool) { p.SetView(ejected(func(n *cluster.ViewNode) { n.Condition.Draining = true })) }},
 		"the node leaves the view": {do: func(p *Pool) { p.SetView(view(1)) }},
 		"a minute": {do: func(p *Pool) {
 			for range 3 { // further views do not begin it again
 				time.Sleep(10 * time.Second)
-				p.SetView(ejected(func(n *cluster.ViewNode) { n.Verdict.Health = cluster.Probing }))
+				p.SetView(ejected(func(n *cluster.ViewNode) { n.Condition.Health = cluster.Probing }))
 			}
 		}, within: parkMax},
 		"unused":        {change: func(c *Config) { c.Idle, c.Min = 20*time.Second, 6 }, within: 20 * time.Second},
@@ -175,7 +175,7 @@ func TestParked(t *testing.T) {
 		"stay in the slow start": {nil, func(t *testing.T, p *Pool, f *servers) {
 			for _, share := range []float32{0.1, 0.2, 0.4, 0.6, 0.8, 0} {
 				v := view(1, 2)
-				v.Nodes[0].Weight, v.Nodes[1].Weight, v.Nodes[1].Verdict.Share = 1, share, share
+				v.Nodes[0].Weight, v.Nodes[1].Weight, v.Nodes[1].Condition.Ramp = 1, share, share
 				if share == 0 {
 					v.Nodes[1].Weight = 1
 				}
@@ -243,7 +243,7 @@ func TestParked(t *testing.T) {
 		"are those that come back while callers wait": {func(c *Config) { c.Max, c.MaxPerNode = 12, 6 }, func(t *testing.T, p *Pool, f *servers) {
 			p.SetView(view(1, 2))
 			synctest.Wait()
-			of2 := leaseOf(t, p, 2)
+			of2 := checkOutOf(t, p, 2)
 			p.SetView(ejected(nil))
 			synctest.Wait()
 			of1 := checkOut(t, p, 6)
@@ -301,7 +301,7 @@ func TestParked(t *testing.T) {
 			defer checkOut(t, p, 4)()
 			p.SetView(ejected(nil))
 			synctest.Wait()
-			if st := p.Stats(); st.Parked+st.Aside != 8 || st.Leased != 4 || f.sum() != 12 {
+			if st := p.Stats(); st.Parked+st.Aside != 8 || st.InUse != 4 || f.sum() != 12 {
 				t.Errorf("%+v; want 4 in use", st)
 			}
 			p.SetLimit(20)
@@ -309,7 +309,7 @@ func TestParked(t *testing.T) {
 		}},
 		"are named as idle": {nil, func(t *testing.T, p *Pool, f *servers) {
 			for _, s := range p.Sessions() {
-				if s.Leased {
+				if s.InUse {
 					t.Errorf("a session of node %d is leased", s.Node)
 				}
 			}

@@ -165,8 +165,8 @@ func TestRaiseAllPools(t *testing.T) {
 		b.Reconfigure(cfg, nil)
 		for _, p := range []*Pool{old, young} {
 			back := checkOut(t, p, high)
-			if st := p.Stats(); st.Leased != high || st.Max != high {
-				t.Errorf("%d sessions leased of %d; want %d", st.Leased, st.Max, high)
+			if st := p.Stats(); st.InUse != high || st.Max != high {
+				t.Errorf("%d sessions leased of %d; want %d", st.InUse, st.Max, high)
 			}
 			back()
 		}

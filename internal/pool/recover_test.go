@@ -53,7 +53,7 @@ func TestRecover(t *testing.T) {
 				p := startPool(t, recovers{f, func(context.Context) (bool, error) { asked++; return c.idle(asked) }}, f, view(1), config(1), nil)
 				first := get(t, p)
 				p.Recover(first)
-				if st := p.Stats(); st.Recovering != 1 || st.Leased != 1 || st.Idle != 0 {
+				if st := p.Stats(); st.Recovering != 1 || st.InUse != 1 || st.Idle != 0 {
 					t.Errorf("%+v; want it to count as leased", st)
 				}
 				began := time.Now()
@@ -103,7 +103,7 @@ func TestRecoverOnAnEjectedNode(t *testing.T) {
 		f := newServers(1, 2)
 		p := startPool(t, recovers{f, func(context.Context) (bool, error) { return true, nil }}, f, view(1, 2), config(50), nil)
 		checkOut(t, p, 12)()
-		s := leaseOf(t, p, 2)
+		s := checkOutOf(t, p, 2)
 		p.SetView(ejected(nil))
 		synctest.Wait()
 		p.Recover(s)

@@ -140,7 +140,7 @@ func TestViewsAreCheap(t *testing.T) {
 			v := view(l.ids...)
 			for i := range v.Nodes {
 				if v.Nodes[i].Use = use; use == cluster.UseOpen {
-					v.Nodes[i].Verdict.Health = cluster.Ejected
+					v.Nodes[i].Condition.Health = cluster.Ejected
 				}
 			}
 			return v
@@ -300,7 +300,7 @@ func TestFiguresAreCheap(t *testing.T) {
 		}{
 			{"stats", func() {
 				st := l.Stats()
-				if st.Sessions != manySessions || st.Leased != manySessions/2 || st.Idle != manySessions/2 || len(st.Nodes) != manyNodes {
+				if st.Sessions != manySessions || st.InUse != manySessions/2 || st.Idle != manySessions/2 || len(st.Nodes) != manyNodes {
 					t.Errorf("%+v, %d nodes", st.Counts, len(st.Nodes))
 				}
 			}, 5 * manyNodes, 3},
@@ -308,7 +308,7 @@ func TestFiguresAreCheap(t *testing.T) {
 				leased := 0
 				all := l.Sessions()
 				for _, s := range all {
-					if s.Leased {
+					if s.InUse {
 						leased++
 					}
 				}

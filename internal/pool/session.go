@@ -41,8 +41,8 @@ type Session struct {
 	node    *node
 	name    string // of the resource, if it has one
 
-	// Holder is for the caller that uses the session. The pool does not look at it.
-	Holder any
+	// User is for the caller that uses the session. The pool does not look at it.
+	User any
 
 	// Owned by the caller that uses the session, or has taken it from a slot or a stack.
 	uses     uint32 // how often it was checked out
@@ -76,8 +76,8 @@ type Session struct {
 // Node returns the node that the session lives on.
 func (s *Session) Node() cluster.NodeID { return s.node.id }
 
-// Place returns where the session lives, for Ask.Near.
-func (s *Session) Place() Place { return Place{s.node} }
+// Home returns where the session lives, for Ask.Near.
+func (s *Session) Home() Home { return Home{s.node} }
 
 // Name returns what the resource says it is called (ID() string), or "".
 func (s *Session) Name() string { return s.name }

@@ -304,7 +304,7 @@ func TestANodeThatJoins(t *testing.T) {
 		}{{0.1, 2}, {0.2, 4}, {0.4, 7}, {0.8, 12}, {0, 14}} {
 			v := weights(1, 1, 1)
 			if tt.share > 0 {
-				v.Nodes[2].Weight, v.Nodes[2].Verdict = tt.share, cluster.Verdict{Share: tt.share, Joined: true}
+				v.Nodes[2].Weight, v.Nodes[2].Condition = tt.share, cluster.Condition{Ramp: tt.share, Joined: true}
 			}
 			p.SetView(v)
 			time.Sleep(5 * time.Second)
@@ -313,7 +313,7 @@ func TestANodeThatJoins(t *testing.T) {
 			const times = 10 // where a session is taken from is by chance, too
 			for range times {
 				release := checkOut(t, p, calls)
-				sum += p.Stats().Nodes[2].Leased
+				sum += p.Stats().Nodes[2].InUse
 				release()
 			}
 			if n := float64(sum) / times; n < float64(tt.want)-1 || n > float64(tt.want)+1 {

@@ -62,7 +62,7 @@ type Counts struct {
 	Sessions int // opening, idle, in use and closing: what the limits count
 	Opening  int
 	Idle     int
-	Leased   int
+	InUse    int
 	Closing  int
 
 	Created uint64 // opened
@@ -75,7 +75,7 @@ func (c *Counts) add(d Counts) {
 	c.Sessions += d.Sessions
 	c.Opening += d.Opening
 	c.Idle += d.Idle
-	c.Leased += d.Leased
+	c.InUse += d.InUse
 	c.Closing += d.Closing
 	c.Created += d.Created
 	c.Closed += d.Closed
@@ -109,7 +109,7 @@ func (p *Pool) breathLocked() {
 func (p *Pool) stats(piece int) (Stats, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.limit.most, Aside: p.limit.held(), Parked: int(p.limit.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past, Moving: p.spread.moving, Queued: p.queue.Joined(), TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
+	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.cap.most, Aside: p.cap.held(), Parked: int(p.cap.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past, Moving: p.spread.moving, Queued: p.queue.Joined(), TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
 	if waiting, ahead := p.wantLocked(); !p.closed {
 		st.Paced = max(0, min(max(waiting, ahead), p.cfg.Max-p.size))
 	}
@@ -138,7 +138,7 @@ func (p *Pool) stats(piece int) (Stats, bool) {
 		ns := NodeStats{Node: n.id, Eligible: n.eligible.Load(), Failures: n.pace.failures, Counts: n.counts}
 		ns.Sessions, ns.Opening, ns.Closing = n.size, n.opening, n.closing
 		ns.Idle = min(slots[n]+n.idle.len()+len(n.aside), live)
-		ns.Leased = live - ns.Idle
+		ns.InUse = live - ns.Idle
 		if ns.Eligible {
 			ns.Cap, ns.Weight, ns.Fair, ns.Surplus = n.view.cap, n.view.weight, n.balance.fair, n.balance.surplus
 			if !now.Before(n.pace.until) {

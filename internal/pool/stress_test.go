@@ -53,8 +53,8 @@ func TestStress(t *testing.T) {
 		t.Errorf("%d sessions at a time; max %d", most, cfg.Max)
 	}
 	st := p.Stats()
-	if st.Leased != 0 || st.Waiting != [ClassSize]int{} {
-		t.Errorf("%d leased and %v waiting after all is done", st.Leased, st.Waiting)
+	if st.InUse != 0 || st.Waiting != [ClassSize]int{} {
+		t.Errorf("%d leased and %v waiting after all is done", st.InUse, st.Waiting)
 	}
 	// Every session that the nodes know is one that the pool knows.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -77,7 +77,7 @@ func stressView(r *rand.Rand) cluster.View {
 	}
 	v := viewOf(uses)
 	for i := range v.Nodes {
-		v.Nodes[i].Verdict.Health = cluster.Health(r.IntN(4)) // ejected ones park their sessions
+		v.Nodes[i].Condition.Health = cluster.Health(r.IntN(4)) // ejected ones park their sessions
 	}
 	return v
 }

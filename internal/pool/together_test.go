@@ -301,12 +301,12 @@ func (y *family) checkIdle() {
 		if k.Leaving != 0 || k.Coming != 0 || p.going != 0 {
 			y.Errorf("pool %d: %d leaving, %d coming, %d going; want none in the end", i, k.Leaving, k.Coming, p.going)
 		}
-		if st := p.Stats(); st.InLine() > 0 || st.Leased > 0 || st.Sessions > st.Max {
+		if st := p.Stats(); st.InLine() > 0 || st.InUse > 0 || st.Sessions > st.Max {
 			y.Errorf("pool %d in the end: %+v", i, st)
 		}
 		for _, s := range p.Sessions() {
-			if s.Retired != "" || s.Leased {
-				y.Errorf("pool %d has in the end a session that is retired (%q) or in use (%t)", i, s.Retired, s.Leased)
+			if s.Retired != "" || s.InUse {
+				y.Errorf("pool %d has in the end a session that is retired (%q) or in use (%t)", i, s.Retired, s.InUse)
 			}
 		}
 	}

@@ -82,12 +82,12 @@ func (p *state) applyAllLocked(v cluster.View) (others bool) {
 			n.shelf = p.shelf
 			p.nodes[vn.ID], others = n, true
 		}
-		to := nodeView{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load, parks: soft(vn)}
+		to := nodeView{known: true, bad: vn.Condition.Health >= cluster.Ejected || vn.Condition.Unreachable, load: vn.Load, parks: soft(vn)}
 		if vn.Use == cluster.UseNew {
 			to.weight = weight(vn)
 			to.cap = p.cfg.nodeCap(eligible, to.weight/sum)
 			to.keeps = vn.Missing && to.weight == 0
-			to.starts = vn.Verdict.Share > 0
+			to.starts = vn.Condition.Ramp > 0
 			to.part = partOf(vn)
 		}
 		p.applyLocked(n, to, vn.Use)
@@ -107,7 +107,7 @@ func weightOf(n cluster.ViewNode) float64 {
 // partOf is the part of its weight by which the sessions of a node are chosen: less than 1 while a node
 // that joined is in its slow start.
 func partOf(n cluster.ViewNode) float64 {
-	if s := n.Verdict.Share; n.Verdict.Joined && s > 0 && s < 1 {
+	if s := n.Condition.Ramp; n.Condition.Joined && s > 0 && s < 1 {
 		return float64(s)
 	}
 	return 1
@@ -138,9 +138,9 @@ func (p *state) applyLocked(n *node, to nodeView, use cluster.Use) {
 	n.eligible.Store(is)
 	switch {
 	case is && !was:
-		p.limit.parked.Add(-int32(len(n.aside)))
+		p.cap.parked.Add(-int32(len(n.aside)))
 	case !is && was:
-		p.limit.parked.Add(int32(len(n.aside)))
+		p.cap.parked.Add(int32(len(n.aside)))
 	}
 	switch {
 	case is || !to.parks:

@@ -53,7 +53,7 @@ func TestMissingNodesKeepTheirSessions(t *testing.T) {
 
 func TestViews(t *testing.T) {
 	use := func(u cluster.Use, leaving bool) func(*cluster.ViewNode) {
-		return func(n *cluster.ViewNode) { n.Use, n.Verdict.Leaving = u, leaving }
+		return func(n *cluster.ViewNode) { n.Use, n.Condition.Draining = u, leaving }
 	}
 	tests := []struct {
 		name   string

@@ -14,11 +14,11 @@ type Ask struct {
 	Weight uint16        // of the app's queue next to the others in the class; 0 counts as 1
 	Needs  time.Duration // about how long the work needs the session; 0: unknown
 	Left   time.Duration // time until the outcome is of no use any more; 0: unknown
-	Near   Place         // from where a session is preferred, for a caller that has had one there
+	Near   Home          // from where a session is preferred, for a caller that has had one there
 }
 
-// Place is where a session lives. The zero Place is nowhere.
-type Place struct{ node *node }
+// Home is where a session lives. The zero Home is nowhere.
+type Home struct{ node *node }
 
 // hopeless reports whether the work cannot be done in time even if it begins now.
 func (a Ask) hopeless() bool { return a.Left > 0 && a.Left < a.Needs }

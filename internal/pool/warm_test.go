@@ -110,7 +110,7 @@ func TestWarmUpHasPauses(t *testing.T) {
 func TestNewsEndsPauses(t *testing.T) {
 	verdict := func(v cluster.View, health cluster.Health) cluster.View {
 		for i := range v.Nodes {
-			v.Nodes[i].Verdict.Health, v.Nodes[i].Verdict.Unreachable = health, health >= cluster.Ejected
+			v.Nodes[i].Condition.Health, v.Nodes[i].Condition.Unreachable = health, health >= cluster.Ejected
 		}
 		return v
 	}

@@ -27,7 +27,7 @@ func TestOwnerOfASession(t *testing.T) {
 		"ydb://session/3?node_id=99999999999999999999999999&i=1": 0,
 		"bare": 0, "": 0, "node_id=5": 0, "?node_id=5": 5,
 	} {
-		if got := Owner([]byte(id)); got != want {
+		if got := HomeNode([]byte(id)); got != want {
 			t.Errorf("%s: %d; want %d", id, got, want)
 		}
 	}
@@ -147,7 +147,7 @@ func FuzzSession(f *testing.F) {
 			if !enough {
 				t.Fatal("a whole message is not enough")
 			}
-			Owner(session)
+			HomeNode(session)
 			// The last string of that number that a strict reader finds, as far as the message is well formed.
 			if len(path) == 1 {
 				if want, ok := lastBytes(message, protowire.Number(path[0])); ok && string(want) != string(session) {
@@ -189,7 +189,7 @@ func BenchmarkSession(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		session, _ := SessionOf(message, true, Find(path).Session)
-		if Owner(session) != 50001 {
+		if HomeNode(session) != 50001 {
 			b.Fatal()
 		}
 	}

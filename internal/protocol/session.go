@@ -9,9 +9,9 @@ import (
 
 var nodeKey = []byte("node_id=")
 
-// Owner returns the node that a session's id names: ydb://session/3?node_id=N&id=X.
+// HomeNode returns the node that a session's id names: ydb://session/3?node_id=N&id=X.
 // 0: it names none.
-func Owner(session []byte) cluster.NodeID {
+func HomeNode(session []byte) cluster.NodeID {
 	for {
 		i := bytes.Index(session, nodeKey)
 		if i < 0 {

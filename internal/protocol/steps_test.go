@@ -29,7 +29,7 @@ func TestStepsOfMessages(t *testing.T) {
 		stepcount.Reader{Name: name, Most: most, Read: f, Texts: texts}.Check(t)
 	}
 	for _, path := range [][]int{{1}, {2}, {2, 2}} {
-		check(fmt.Sprint("session ", path), 10, func(text []byte) { session, _ := SessionOf(text, true, path); Owner(session) })
+		check(fmt.Sprint("session ", path), 10, func(text []byte) { session, _ := SessionOf(text, true, path); HomeNode(session) })
 	}
 	check("each field", 5, func(text []byte) { EachField(text, func(protowire.Number, []byte) {}) })
 	for name, wants := range map[string]*Fields{"a query": executeQuery, "a data query": executeDataQuery, "a part": plainMeta6, "a result": operationMeta2, "a commit": sessionAndTx} {

@@ -23,16 +23,16 @@ func TestDepartedNode(t *testing.T) {
 	}
 	steps := []struct {
 		name     string
-		verdicts cluster.Verdicts
+		verdicts cluster.Conditions
 		want     string
 	}{
 		{"keeps_open_work_before_pessimize_heard_of_it", nil, "open"},
-		{"keeps_open_work", cluster.Verdicts{2: leaving}, "open"},
-		{"unless_it_is_unreachable", cluster.Verdicts{2: {Health: cluster.Ejected, Unreachable: true, Leaving: true}}, "none"},
-		{"until_pessimize_forgets_it", cluster.Verdicts{}, "unknown"},
+		{"keeps_open_work", cluster.Conditions{2: leaving}, "open"},
+		{"unless_it_is_unreachable", cluster.Conditions{2: {Health: cluster.Ejected, Unreachable: true, Draining: true}}, "none"},
+		{"until_pessimize_forgets_it", cluster.Conditions{}, "unknown"},
 	}
 	for _, step := range steps {
-		r.SetVerdicts(step.verdicts)
+		r.SetConditions(step.verdicts)
 		if got := use(); got != step.want {
 			t.Errorf("%s: use %s; want %s", step.name, got, step.want)
 		}
@@ -69,11 +69,11 @@ func TestDepartedNodesWithSomethingOpenStay(t *testing.T) {
 		sessions[id+301] = true
 	}
 	r.SetTopology(topology(1000))
-	gone := cluster.Verdicts{}
+	gone := cluster.Conditions{}
 	for _, id := range all[:999] {
 		gone[id] = leaving
 	}
-	r.SetVerdicts(gone)
+	r.SetConditions(gone)
 	for round := range 3 {
 		for id := range cluster.NodeID(600) {
 			if _, err := r.Target(id+1, true); err != nil {
@@ -83,7 +83,7 @@ func TestDepartedNodesWithSomethingOpenStay(t *testing.T) {
 		if got := r.Stats().Departed; got != 600 {
 			t.Errorf("round %d: %d departed nodes are kept; want those 600 on which something is open", round, got)
 		}
-		r.SetVerdicts(nil) // it has forgotten them
+		r.SetConditions(nil) // it has forgotten them
 		r.SetTopology(topology(1000))
 	}
 	for id := range cluster.NodeID(300) {
@@ -122,10 +122,10 @@ func TestACallThatEntersAForgottenNode(t *testing.T) {
 	r.SetTopology(topology(append(ids, 5000)...))
 	old := r.current.Load() // Enter reads it ...
 	i, _ := old.index(5000)
-	r.SetVerdicts(cluster.Verdicts{5000: {Leaving: true}})
+	r.SetConditions(cluster.Conditions{5000: {Draining: true}})
 	r.SetTopology(topology(ids...))
-	r.SetVerdicts(cluster.Verdicts{5000: {Leaving: true}})
-	r.SetVerdicts(cluster.Verdicts{})
+	r.SetConditions(cluster.Conditions{5000: {Draining: true}})
+	r.SetConditions(cluster.Conditions{})
 	if _, known := r.current.Load().index(5000); known || r.builder.loads[5000] != nil {
 		t.Fatal("the node is not forgotten")
 	}

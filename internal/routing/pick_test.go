@@ -44,7 +44,7 @@ func TestPickHeedsWeights(t *testing.T) {
 	for _, open := range []int{1, 10, 100} {
 		r := New(Default())
 		r.SetTopology(topology(1, 2, 3))
-		r.SetVerdicts(cluster.Verdicts{3: {Share: 0.1}})
+		r.SetConditions(cluster.Conditions{3: {Ramp: 0.1}})
 		got := shares(t, r, open, 50_000)
 		if full := (got[1] + got[2]) / 2; got[3] < 0.05*full || got[3] > 0.2*full || math.Abs(got[1]-got[2]) > 0.05 {
 			t.Errorf("%d calls open: shares %v; want a tenth of the others' for node 3", open, got)
@@ -87,8 +87,8 @@ func TestAReturningNodeIsNotAsSlowAsItLeft(t *testing.T) {
 	for range 100 {
 		carriedOut(r, 3, time.Second)
 	}
-	r.SetVerdicts(cluster.Verdicts{3: soft})
-	r.SetVerdicts(nil)
+	r.SetConditions(cluster.Conditions{3: soft})
+	r.SetConditions(nil)
 	if got := r.View().Nodes[2].Load.Latency(); got != 0 {
 		t.Errorf("taken for %v; want nothing known", got)
 	}

@@ -72,9 +72,9 @@ func (r *Router) SetTopology(t cluster.Topology) {
 	r.update(func(b *builder) { b.setTopology(t) })
 }
 
-// SetVerdicts takes the newest verdicts.
-func (r *Router) SetVerdicts(v cluster.Verdicts) {
-	r.update(func(b *builder) { b.setVerdicts(v) })
+// SetConditions takes the newest conditions.
+func (r *Router) SetConditions(v cluster.Conditions) {
+	r.update(func(b *builder) { b.setConditions(v) })
 }
 
 // KeepWhile has nodes that left discovery stay in the view, for what is open there,

@@ -22,47 +22,47 @@ func topology(ids ...cluster.NodeID) cluster.Topology {
 }
 
 var (
-	soft    = cluster.Verdict{Health: cluster.Ejected}
-	hard    = cluster.Verdict{Health: cluster.Ejected, Unreachable: true}
-	probed  = cluster.Verdict{Health: cluster.Probing, Unreachable: true}
-	suspect = cluster.Verdict{Health: cluster.Suspect, Unreachable: true}
-	leaving = cluster.Verdict{Leaving: true}
-	banned  = cluster.Verdict{Banned: true}
-	lost    = cluster.Verdict{Banned: true, Health: cluster.Ejected, Unreachable: true}
+	soft    = cluster.Condition{Health: cluster.Ejected}
+	hard    = cluster.Condition{Health: cluster.Ejected, Unreachable: true}
+	probed  = cluster.Condition{Health: cluster.Probing, Unreachable: true}
+	suspect = cluster.Condition{Health: cluster.Suspect, Unreachable: true}
+	leaving = cluster.Condition{Draining: true}
+	banned  = cluster.Condition{Banned: true}
+	lost    = cluster.Condition{Banned: true, Health: cluster.Ejected, Unreachable: true}
 )
 
 func TestUse(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
-		verdicts cluster.Verdicts // of nodes 1..4
+		verdicts cluster.Conditions // of nodes 1..4
 		want     string
 		panics   bool
 	}{
 		{name: "all_healthy", want: "new new new new"},
-		{name: "suspects_stay_in_use", verdicts: cluster.Verdicts{1: suspect}, want: "new new new new"},
-		{name: "soft_ejection_lets_open_work_finish", verdicts: cluster.Verdicts{1: soft}, want: "open new new new"},
-		{name: "unreachable_gets_nothing", verdicts: cluster.Verdicts{1: hard, 2: probed}, want: "none none new new"},
-		{name: "leaving_lets_open_work_finish", verdicts: cluster.Verdicts{4: leaving}, want: "new new new open"},
-		{name: "half_ejected_is_no_panic", verdicts: cluster.Verdicts{1: soft, 2: soft}, want: "open open new new"},
-		{name: "more_than_half_ejected_ignores_soft_ejections", verdicts: cluster.Verdicts{1: soft, 2: soft, 3: hard}, want: "new new none new", panics: true},
-		{name: "unreachable_nodes_wait_while_one_answers", verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard}, want: "none none none new", panics: true},
-		{name: "a_refusing_node_comes_before_unreachable_ones", verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard, 4: soft}, want: "none none none new", panics: true},
-		{name: "a_leaving_node_comes_before_unreachable_ones", verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard, 4: leaving}, want: "none none none new", panics: true},
-		{name: "a_refusing_node_comes_before_a_leaving_one", verdicts: cluster.Verdicts{1: soft, 2: leaving, 3: leaving, 4: leaving}, want: "new open open open"},
-		{name: "none_answers_so_any_is_tried", verdicts: cluster.Verdicts{1: hard, 2: hard, 3: probed, 4: hard}, want: "new new new new", panics: true},
-		{name: "all_refuse_so_all_are_used", verdicts: cluster.Verdicts{1: soft, 2: soft, 3: soft, 4: soft}, want: "new new new new", panics: true},
-		{name: "a_banned_node_lets_open_work_finish", verdicts: cluster.Verdicts{1: banned}, want: "open new new new"},
-		{name: "a_ban_outlives_trouble_elsewhere", verdicts: cluster.Verdicts{1: banned, 2: hard, 3: hard, 4: hard}, want: "open new new new", panics: true},
-		{name: "a_ban_outlives_panic", verdicts: cluster.Verdicts{1: {Banned: true, Health: cluster.Ejected}, 2: soft, 3: soft, 4: soft}, want: "open new new new", panics: true},
-		{name: "banned_nodes_do_not_count_for_panic", verdicts: cluster.Verdicts{1: {Banned: true, Health: cluster.Ejected}, 2: {Banned: true, Health: cluster.Ejected}, 3: soft}, want: "open open open new"},
-		{name: "the_last_node_is_never_cut_off", verdicts: cluster.Verdicts{1: banned, 2: banned, 3: lost, 4: lost}, want: "new new none none"},
-		{name: "not_even_if_it_is_banned_and_lost", verdicts: cluster.Verdicts{1: lost, 2: lost, 3: lost, 4: lost}, want: "new new new new"},
-		{name: "all_leave_so_all_are_used", verdicts: cluster.Verdicts{1: leaving, 2: leaving, 3: leaving, 4: leaving}, want: "new new new new"},
+		{name: "suspects_stay_in_use", verdicts: cluster.Conditions{1: suspect}, want: "new new new new"},
+		{name: "soft_ejection_lets_open_work_finish", verdicts: cluster.Conditions{1: soft}, want: "open new new new"},
+		{name: "unreachable_gets_nothing", verdicts: cluster.Conditions{1: hard, 2: probed}, want: "none none new new"},
+		{name: "leaving_lets_open_work_finish", verdicts: cluster.Conditions{4: leaving}, want: "new new new open"},
+		{name: "half_ejected_is_no_panic", verdicts: cluster.Conditions{1: soft, 2: soft}, want: "open open new new"},
+		{name: "more_than_half_ejected_ignores_soft_ejections", verdicts: cluster.Conditions{1: soft, 2: soft, 3: hard}, want: "new new none new", panics: true},
+		{name: "unreachable_nodes_wait_while_one_answers", verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard}, want: "none none none new", panics: true},
+		{name: "a_refusing_node_comes_before_unreachable_ones", verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard, 4: soft}, want: "none none none new", panics: true},
+		{name: "a_leaving_node_comes_before_unreachable_ones", verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard, 4: leaving}, want: "none none none new", panics: true},
+		{name: "a_refusing_node_comes_before_a_leaving_one", verdicts: cluster.Conditions{1: soft, 2: leaving, 3: leaving, 4: leaving}, want: "new open open open"},
+		{name: "none_answers_so_any_is_tried", verdicts: cluster.Conditions{1: hard, 2: hard, 3: probed, 4: hard}, want: "new new new new", panics: true},
+		{name: "all_refuse_so_all_are_used", verdicts: cluster.Conditions{1: soft, 2: soft, 3: soft, 4: soft}, want: "new new new new", panics: true},
+		{name: "a_banned_node_lets_open_work_finish", verdicts: cluster.Conditions{1: banned}, want: "open new new new"},
+		{name: "a_ban_outlives_trouble_elsewhere", verdicts: cluster.Conditions{1: banned, 2: hard, 3: hard, 4: hard}, want: "open new new new", panics: true},
+		{name: "a_ban_outlives_panic", verdicts: cluster.Conditions{1: {Banned: true, Health: cluster.Ejected}, 2: soft, 3: soft, 4: soft}, want: "open new new new", panics: true},
+		{name: "banned_nodes_do_not_count_for_panic", verdicts: cluster.Conditions{1: {Banned: true, Health: cluster.Ejected}, 2: {Banned: true, Health: cluster.Ejected}, 3: soft}, want: "open open open new"},
+		{name: "the_last_node_is_never_cut_off", verdicts: cluster.Conditions{1: banned, 2: banned, 3: lost, 4: lost}, want: "new new none none"},
+		{name: "not_even_if_it_is_banned_and_lost", verdicts: cluster.Conditions{1: lost, 2: lost, 3: lost, 4: lost}, want: "new new new new"},
+		{name: "all_leave_so_all_are_used", verdicts: cluster.Conditions{1: leaving, 2: leaving, 3: leaving, 4: leaving}, want: "new new new new"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := New(Default())
 			r.SetTopology(topology(4, 2, 1, 3))
-			r.SetVerdicts(tc.verdicts)
+			r.SetConditions(tc.verdicts)
 			view := r.View()
 			got := ""
 			for _, n := range view.Nodes {
@@ -85,21 +85,21 @@ func TestUseInvariants(t *testing.T) {
 	for range 5_000 {
 		n := 1 + random.IntN(6)
 		ids := make([]cluster.NodeID, n)
-		verdicts := cluster.Verdicts{}
+		verdicts := cluster.Conditions{}
 		for i := range ids {
 			ids[i] = cluster.NodeID(i + 1)
-			verdicts[ids[i]] = cluster.Verdict{
+			verdicts[ids[i]] = cluster.Condition{
 				Health:      cluster.Health(random.IntN(4)),
-				Leaving:     random.IntN(3) == 0,
+				Draining:    random.IntN(3) == 0,
 				Unreachable: random.IntN(2) == 0,
 				Banned:      random.IntN(4) == 0,
-				Share:       float32(random.IntN(2)) / 4,
+				Ramp:        float32(random.IntN(2)) / 4,
 			}
 		}
 		r, other := New(Default()), New(Default())
 		r.SetTopology(topology(ids...))
-		r.SetVerdicts(verdicts)
-		other.SetVerdicts(verdicts)
+		r.SetConditions(verdicts)
+		other.SetConditions(verdicts)
 		other.SetTopology(topology(ids...))
 		view := r.View()
 		if !reflect.DeepEqual(view, other.View()) {
@@ -110,7 +110,7 @@ func TestUseInvariants(t *testing.T) {
 			if node.Use == cluster.UseNew {
 				best = min(best, rankOf(node))
 			}
-			reachable = reachable || !unreachable(node.Verdict)
+			reachable = reachable || !unreachable(node.Condition)
 		}
 		if best == rankGone {
 			t.Fatalf("no node may be used: %v", verdicts)
@@ -120,15 +120,15 @@ func TestUseInvariants(t *testing.T) {
 			if rank < best {
 				t.Fatalf("node %d is better than those in use: %v", node.ID, view.Nodes)
 			}
-			if unreachable(node.Verdict) && rank != best && node.Use != cluster.UseNone {
+			if unreachable(node.Condition) && rank != best && node.Use != cluster.UseNone {
 				t.Fatalf("node %d is unreachable and has use %v; another is better", node.ID, node.Use)
 			}
-			if unreachable(node.Verdict) && !reachable && !node.Verdict.Banned && node.Use != cluster.UseNew {
+			if unreachable(node.Condition) && !reachable && !node.Condition.Banned && node.Use != cluster.UseNew {
 				t.Fatalf("node %d has use %v, though none answers", node.ID, node.Use)
 			}
 			want := float32(0)
 			if node.Use == cluster.UseNew {
-				want = float32(share(node.Verdict))
+				want = float32(rampOf(node.Condition))
 			}
 			if node.Weight != want || node.Load == nil {
 				t.Fatalf("node %d has weight %v; want %v: %v", node.ID, node.Weight, want, node)
@@ -146,9 +146,9 @@ func TestCountsWhileNodesComeAndGo(t *testing.T) {
 	for id := range cluster.NodeID(maxLoads + 1) {
 		stay = append(stay, moving+id+1)
 	}
-	all, rest, leaves := topology(append(upTo(moving), stay...)...), topology(stay...), cluster.Verdicts{}
+	all, rest, leaves := topology(append(upTo(moving), stay...)...), topology(stay...), cluster.Conditions{}
 	for _, id := range upTo(moving) {
-		leaves[id] = cluster.Verdict{Leaving: true}
+		leaves[id] = cluster.Condition{Draining: true}
 	}
 	r.SetTopology(all)
 	var calls, news sync.WaitGroup
@@ -179,8 +179,8 @@ func TestCountsWhileNodesComeAndGo(t *testing.T) {
 			default:
 			}
 			r.SetTopology(rest)
-			r.SetVerdicts(leaves)
-			r.SetVerdicts(nil)
+			r.SetConditions(leaves)
+			r.SetConditions(nil)
 			r.SetTopology(all)
 		}
 	})
@@ -207,7 +207,7 @@ func (r *Router) open(id cluster.NodeID) int64 {
 func TestPickPrefersTheLessLoadedOfTwo(t *testing.T) {
 	r := New(Default())
 	r.SetTopology(topology(1, 2, 3, 4))
-	r.SetVerdicts(cluster.Verdicts{4: soft})
+	r.SetConditions(cluster.Conditions{4: soft})
 	for range 3000 {
 		n, err := r.Pick()
 		if err != nil {
@@ -279,19 +279,19 @@ func TestSubscribersHearOfChangesOnly(t *testing.T) {
 		}
 	}
 	since := time.Now()
-	quarter := cluster.Verdict{Health: cluster.Suspect, Share: 0.25, Since: since, Reason: "returns"}
+	quarter := cluster.Condition{Health: cluster.Suspect, Ramp: 0.25, Since: since, Reason: "returns"}
 	half := quarter
-	half.Share = 0.5
+	half.Ramp = 0.5
 	step("the first topology", true, func() { r.SetTopology(topology(1, 2)) })
 	step("the same one", false, func() { r.SetTopology(topology(1, 2)) })
-	step("no verdicts", false, func() { r.SetVerdicts(nil) })
-	step("a verdict", true, func() { r.SetVerdicts(cluster.Verdicts{1: quarter}) })
-	step("the same one, made anew", false, func() { r.SetVerdicts(cluster.Verdicts{1: quarter, 2: {}}) })
-	step("a larger share", true, func() { r.SetVerdicts(cluster.Verdicts{1: half}) })
+	step("no verdicts", false, func() { r.SetConditions(nil) })
+	step("a verdict", true, func() { r.SetConditions(cluster.Conditions{1: quarter}) })
+	step("the same one, made anew", false, func() { r.SetConditions(cluster.Conditions{1: quarter, 2: {}}) })
+	step("a larger share", true, func() { r.SetConditions(cluster.Conditions{1: half}) })
 	step("a load", false, func() {
 		r.Enter(1)
 		r.Leave(cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: time.Second})
-		r.SetVerdicts(cluster.Verdicts{1: half})
+		r.SetConditions(cluster.Conditions{1: half})
 	})
 	step("another zone of the node that answered, which counts for nothing here", false, func() {
 		again := topology(1, 2)
@@ -299,10 +299,10 @@ func TestSubscribersHearOfChangesOnly(t *testing.T) {
 		r.SetTopology(again)
 	})
 	step("a node that left", true, func() { r.SetTopology(topology(1)) })
-	step("that pessimize heard of, too", false, func() { r.SetVerdicts(cluster.Verdicts{1: half, 2: leaving}) })
+	step("that pessimize heard of, too", false, func() { r.SetConditions(cluster.Conditions{1: half, 2: leaving}) })
 	step("leaving nodes", true, func() {
 		r.SetTopology(topology(1, 2, 3, 4))
-		r.SetVerdicts(cluster.Verdicts{1: hard, 2: hard, 4: leaving})
+		r.SetConditions(cluster.Conditions{1: hard, 2: hard, 4: leaving})
 	})
 	step("panic, though no node changed", true, func() { r.SetTopology(topology(1, 2, 3)) })
 	late := 0
@@ -322,7 +322,7 @@ func TestLeaveObservesSuccess(t *testing.T) {
 		r.Leave(cluster.Outcome{Node: 1, Kind: k, Blame: b, Latency: latency})
 	}
 	latency := func() time.Duration { return r.View().Nodes[0].Load.Latency() }
-	for _, b := range []cluster.Blame{cluster.BlameNone, cluster.BlameRefusal, cluster.BlameTransport, cluster.BlameLeaving} {
+	for _, b := range []cluster.Blame{cluster.BlameNone, cluster.BlameRefusal, cluster.BlameTransport, cluster.BlameDraining} {
 		leave(cluster.CallExecute, b, time.Microsecond)
 	}
 	for _, k := range []cluster.CallKind{cluster.CallOpen, cluster.CallCommit, cluster.CallControl, cluster.CallProbe} {
@@ -351,7 +351,7 @@ func TestLeaveObservesSuccess(t *testing.T) {
 		t.Errorf("latency %v after a long wait without an answer; want 9ms", got)
 	}
 	silent(time.Millisecond)
-	r.SetVerdicts(cluster.Verdicts{1: suspect})
+	r.SetConditions(cluster.Conditions{1: suspect})
 	r.SetTopology(topology(1, 2, 3))
 	if got := latency(); got != 9*time.Millisecond {
 		t.Errorf("latency %v; want 9ms, also in later views", got)
@@ -397,7 +397,7 @@ func TestSubscribersSeeViewsInOrder(t *testing.T) {
 	for range 4 {
 		wait.Go(func() {
 			for i := range 200 {
-				r.SetVerdicts([]cluster.Verdicts{nil, {1: suspect}}[i%2])
+				r.SetConditions([]cluster.Conditions{nil, {1: suspect}}[i%2])
 			}
 		})
 	}
@@ -416,7 +416,7 @@ func TestSubscriberMayCallTheRouter(t *testing.T) {
 	r.Subscribe(func(v cluster.View) {
 		if !changed {
 			changed = true
-			r.SetVerdicts(cluster.Verdicts{1: hard})
+			r.SetConditions(cluster.Conditions{1: hard})
 		}
 	})
 	r.SetTopology(topology(1, 2))
@@ -487,15 +487,15 @@ func TestUpdatesAreLinear(t *testing.T) {
 		r.KeepWhile(func(cluster.NodeID) bool { return true })
 		all := topology(upTo(count)...)
 		half := topology(upTo(count / 2)...)
-		verdicts := cluster.Verdicts{}
+		verdicts := cluster.Conditions{}
 		for _, id := range upTo(count) {
-			verdicts[id] = cluster.Verdict{Leaving: int(id) > count/2}
+			verdicts[id] = cluster.Condition{Draining: int(id) > count/2}
 		}
 		for name, do := range map[string]func(){
 			"all nodes":     func() { r.SetTopology(all) },
 			"half of them":  func() { r.SetTopology(half) },
-			"verdicts":      func() { r.SetVerdicts(verdicts) },
-			"none any more": func() { r.SetVerdicts(nil) },
+			"verdicts":      func() { r.SetConditions(verdicts) },
+			"none any more": func() { r.SetConditions(nil) },
 		} {
 			r.SetTopology(all)
 			before := r.builder.walked

@@ -19,15 +19,15 @@ const silentAfter = 30 * time.Second
 
 // builder makes views. Router.mu guards it.
 type builder struct {
-	config   Config
-	local    string    // zone of the first node that answered discovery: this host does not move
-	listened time.Time // when forgetSilent last looked
-	topology cluster.Topology
-	verdicts cluster.Verdicts
-	departed []departed                // oldest first
-	uses     func(cluster.NodeID) bool // whether a node has sessions; nil: nobody knows
-	loads    map[cluster.NodeID]*load
-	walked   int // nodes that were looked at; tests count them
+	config     Config
+	local      string    // zone of the first node that answered discovery: this host does not move
+	listened   time.Time // when forgetSilent last looked
+	topology   cluster.Topology
+	conditions cluster.Conditions
+	departed   []departed                // oldest first
+	uses       func(cluster.NodeID) bool // whether a node has sessions; nil: nobody knows
+	loads      map[cluster.NodeID]*load
+	walked     int // nodes that were looked at; tests count them
 }
 
 // departed is a node that discovery no longer lists.
@@ -82,12 +82,12 @@ func (b *builder) setTopology(t cluster.Topology) {
 	})
 }
 
-func (b *builder) setVerdicts(v cluster.Verdicts) {
-	b.verdicts = v
+func (b *builder) setConditions(v cluster.Conditions) {
+	b.conditions = v
 	for i := range b.departed {
 		b.walked++
 		d := &b.departed[i]
-		d.confirmed = d.confirmed || v[d.node.ID].Leaving
+		d.confirmed = d.confirmed || v[d.node.ID].Draining
 	}
 	b.forgetDeparted()
 }
@@ -96,7 +96,7 @@ func (b *builder) setVerdicts(v cluster.Verdicts) {
 func (b *builder) forgetDeparted() {
 	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool {
 		b.walked++
-		_, known := b.verdicts[d.node.ID]
+		_, known := b.conditions[d.node.ID]
 		return d.confirmed && !known && !b.open(d.node.ID)
 	})
 }
@@ -111,12 +111,12 @@ func (b *builder) open(id cluster.NodeID) bool {
 func (b *builder) build() *view {
 	all := make([]cluster.ViewNode, 0, len(b.topology.Nodes)+len(b.departed))
 	for _, n := range b.topology.Nodes {
-		all = append(all, cluster.ViewNode{Node: n, Verdict: b.verdicts[n.ID]})
+		all = append(all, cluster.ViewNode{Node: n, Condition: b.conditions[n.ID]})
 	}
 	for _, d := range b.departed {
-		verdict := b.verdicts[d.node.ID]
-		verdict.Leaving = true
-		all = append(all, cluster.ViewNode{Node: d.node, Verdict: verdict, Gone: true})
+		verdict := b.conditions[d.node.ID]
+		verdict.Draining = true
+		all = append(all, cluster.ViewNode{Node: d.node, Condition: verdict, Gone: true})
 	}
 	slices.SortFunc(all, func(x, y cluster.ViewNode) int { return int(x.ID) - int(y.ID) })
 
@@ -196,7 +196,7 @@ const (
 	rankMissing                 // the newest answer of discovery lacks it, and is in doubt
 	rankBehind                  // of a pile that lacks data
 	rankSoft                    // ejected because it refused, or listed as unhealthy; it may answer
-	rankLeaving                 // going away, but it answers
+	rankDraining                // going away, but it answers
 	rankUnreachable             // ejected because it could not be reached
 	rankBanned                  // an operator's word outlives trouble on other nodes
 	rankBannedLost              // banned, and it cannot be reached
@@ -204,14 +204,14 @@ const (
 	rankGone                    // not in discovery: the same
 )
 
-func ejected(v cluster.Verdict) bool {
+func ejected(v cluster.Condition) bool {
 	return v.Health == cluster.Ejected || v.Health == cluster.Probing
 }
 
-func unreachable(v cluster.Verdict) bool { return ejected(v) && v.Unreachable }
+func unreachable(v cluster.Condition) bool { return ejected(v) && v.Unreachable }
 
 func rankOf(n cluster.ViewNode) rank {
-	switch v := n.Verdict; {
+	switch v := n.Condition; {
 	case n.Gone:
 		return rankGone
 	case n.Pile.State == cluster.PileDetached:
@@ -222,8 +222,8 @@ func rankOf(n cluster.ViewNode) rank {
 		return rankBanned
 	case unreachable(v):
 		return rankUnreachable
-	case v.Leaving:
-		return rankLeaving
+	case v.Draining:
+		return rankDraining
 	case ejected(v), n.Unwell:
 		return rankSoft
 	case n.Pile.State == cluster.PileBehind:
@@ -256,9 +256,9 @@ func uses(nodes []cluster.ViewNode) (panicking, reserve bool) {
 			continue
 		}
 		r := rankOf(n)
-		if !n.Verdict.Banned && r != rankDetached {
+		if !n.Condition.Banned && r != rankDetached {
 			present++
-			if ejected(n.Verdict) || n.Unwell {
+			if ejected(n.Condition) || n.Unwell {
 				out++
 			}
 			if r == rankMissing {
@@ -273,7 +273,7 @@ func uses(nodes []cluster.ViewNode) (panicking, reserve bool) {
 		switch r := rankOf(*n); {
 		case r == best && r < rankDetached, r == rankMissing, r == rankSoft && panicking:
 			n.Use = cluster.UseNew
-		case unreachable(n.Verdict):
+		case unreachable(n.Condition):
 			n.Use = cluster.UseNone
 		default:
 			n.Use = cluster.UseOpen

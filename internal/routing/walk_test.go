@@ -60,7 +60,7 @@ func (w *walk) step() {
 	case 0:
 		w.topology()
 	case 1:
-		w.verdicts()
+		w.conditions()
 	case 2, 3:
 		n, err := w.r.Pick()
 		if err == nil && w.r.Enter(n.ID) {
@@ -103,19 +103,19 @@ func (w *walk) topology() {
 	w.r.SetTopology(t)
 }
 
-func (w *walk) verdicts() {
-	v := cluster.Verdicts{}
+func (w *walk) conditions() {
+	v := cluster.Conditions{}
 	for id := range cluster.NodeID(9) {
-		v[id+1] = cluster.Verdict{
+		v[id+1] = cluster.Condition{
 			Health:      cluster.Health(w.IntN(4)),
-			Leaving:     w.IntN(5) == 0,
+			Draining:    w.IntN(5) == 0,
 			Unreachable: w.IntN(3) == 0,
 			Banned:      w.IntN(6) == 0,
-			Share:       []float32{0, 0, 0.05, 0.5, 1, -1}[w.IntN(6)],
+			Ramp:        []float32{0, 0, 0.05, 0.5, 1, -1}[w.IntN(6)],
 			Joined:      w.IntN(2) == 0,
 		}
 	}
-	w.r.SetVerdicts(v)
+	w.r.SetConditions(v)
 }
 
 func (w *walk) check() {
@@ -137,8 +137,8 @@ func (w *walk) check() {
 		}
 		w.loads[n.ID] = n.Load
 		most = max(most, n.Weight)
-		unbanned = unbanned || listed && !n.Verdict.Banned
-		freshBanned = freshBanned || n.Verdict.Banned && n.Use == cluster.UseNew
+		unbanned = unbanned || listed && !n.Condition.Banned
+		freshBanned = freshBanned || n.Condition.Banned && n.Use == cluster.UseNew
 	}
 	if len(w.listed) == 0 {
 		return

@@ -82,13 +82,13 @@ func weigh(nodes []cluster.ViewNode, preferred []string, reserve bool) float64 {
 			continue
 		}
 		s.listed++
-		if n.Verdict.Joined {
-			s.coming += 1 - share(n.Verdict)
+		if n.Condition.Joined {
+			s.coming += 1 - rampOf(n.Condition)
 		} else {
 			s.settled = true
 		}
 		if carries(n) {
-			s.capacity += share(n.Verdict)
+			s.capacity += rampOf(n.Condition)
 		}
 	}
 	part := near.health()
@@ -113,15 +113,15 @@ func weigh(nodes []cluster.ViewNode, preferred []string, reserve bool) float64 {
 		if sideOf(*n) == &near {
 			per = perNear
 		}
-		n.Weight = float32(share(n.Verdict) * per / max(perNear, perFar))
+		n.Weight = float32(rampOf(n.Condition) * per / max(perNear, perFar))
 	}
 	return part
 }
 
-// share is what the node gets of a full share of new load, above 0 and at most 1.
-func share(v cluster.Verdict) float64 {
-	if v.Share > 0 && v.Share < 1 {
-		return float64(v.Share)
+// rampOf is what the node gets of a full share of new load, above 0 and at most 1.
+func rampOf(v cluster.Condition) float64 {
+	if v.Ramp > 0 && v.Ramp < 1 {
+		return float64(v.Ramp)
 	}
 	return 1
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
-// holderLeast is how long a session must be in use to be looked at one by one.
-const holderLeast = time.Second
+// useLeast is how long a session must be in use to be looked at one by one.
+const useLeast = time.Second
 
 // Picture is the state of this moment, as findings look at it.
 func (s *Source) Picture() findings.Picture {
@@ -23,7 +23,7 @@ func (s *Source) Picture() findings.Picture {
 	out := findings.Picture{
 		At: now.At, Stage: now.Stage.String(), Panic: now.Routed.Panic,
 		Pool: findings.Pool{
-			Max: p.Max, Limit: p.Limit, Min: p.Min, Sessions: p.Sessions, Busy: p.Leased, Idle: p.Idle, Creating: p.Opening,
+			Max: p.Max, Limit: p.Limit, Min: p.Min, Sessions: p.Sessions, Busy: p.InUse, Idle: p.Idle, Creating: p.Opening,
 			Waiting: p.InLine(), Oldest: p.Oldest, Paused: p.Pause, TimedOut: p.TimedOut, Refused: p.Refused,
 			Created: p.Created, Failed: p.Failed, OpenError: lineOf(p.OpenErr),
 		},
@@ -50,8 +50,8 @@ func (s *Source) Picture() findings.Picture {
 	case unauthorized(p.OpenErr):
 		out.Credentials = out.Pool.OpenError
 	}
-	for _, l := range s.SessionLines(holderLeast) {
-		out.Holders = append(out.Holders, findings.Holder{
+	for _, l := range s.SessionLines(useLeast) {
+		out.SessionUses = append(out.SessionUses, findings.SessionUse{
 			Session: l.Session, App: l.App, Node: l.Node, Trace: l.Trace, Held: time.Duration(l.HeldMS) * time.Millisecond,
 			Transaction: l.transaction, Busy: l.Busy,
 		})
@@ -85,11 +85,11 @@ func NodePictures(routed routing.Stats, judged pessimize.Stats) (all []findings.
 		counted[n.Node] = n
 	}
 	for _, n := range routed.Nodes {
-		v, c := n.Node.Verdict, counted[n.Node.ID]
-		gone := v.Leaving && !c.Listed && !c.Drained && c.Hinted.IsZero()
+		v, c := n.Node.Condition, counted[n.Node.ID]
+		gone := v.Draining && !c.Listed && !c.Drained && c.Hinted.IsZero()
 		one := findings.Node{
 			ID: uint32(n.Node.ID), Address: n.Node.Address, Health: v.Health.String(), Cause: causeOf(v), Reason: v.Reason, Since: v.Since,
-			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, Leaving: v.Leaving,
+			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, Draining: v.Draining,
 			Gone: gone, Missing: n.Node.Missing, Unwell: n.Node.Unwell,
 			Succeeded: c.Succeeded, Timed: c.Timed, Refused: c.Congested[cluster.CongestedUnknown] + c.Congested[cluster.CongestedNode],
 			Tables: congested(c, cluster.CongestedTable), Disk: congested(c, cluster.CongestedDisk),

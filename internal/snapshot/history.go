@@ -9,13 +9,13 @@ import (
 func (s *Source) Reading(r *history.Reading) {
 	now := s.look(ofPool | ofAPI)
 	p := &now.Pool
-	r.Used, r.Idle, r.Creating, r.Limit, r.Waiting = p.Leased, p.Idle, p.Opening, p.Limit, p.InLine()
+	r.Used, r.Idle, r.Creating, r.Limit, r.Waiting = p.InUse, p.Idle, p.Opening, p.Limit, p.InLine()
 	r.Transactions = now.API.Transactions
 	sessions := sessionsByNode(p)
 	var heard pessimize.Heard
 	for _, n := range now.View.Nodes {
-		s.Judge.Heard(n.ID, &heard)
+		s.Detector.Heard(n.ID, &heard)
 		of := sessions[n.ID]
-		r.Nodes = append(r.Nodes, history.NodeReading{ID: uint32(n.ID), Used: of.Leased, Idle: of.Idle, Bad: heard.Bad, Took: heard.Took})
+		r.Nodes = append(r.Nodes, history.NodeReading{ID: uint32(n.ID), Used: of.InUse, Idle: of.Idle, Bad: heard.Bad, Took: heard.Took})
 	}
 }

@@ -49,7 +49,7 @@ type pageNow struct {
 // slowCall is a slow call. Times are milliseconds; those of its phases do not overlap.
 type slowCall struct {
 	At       int64   `json:"at_ms"` // of its end, since 1970
-	Face     string  `json:"face"`
+	API      string  `json:"face"`
 	Name     string  `json:"name"`
 	Status   string  `json:"status,omitempty"` // left out: it did its work
 	App      string  `json:"app,omitempty"`
@@ -96,7 +96,7 @@ func (s *Source) pageNow() *pageNow {
 		Process: s.Started.UTC().Format("20060102T150405.000000000"), At: now.At.UnixMilli(),
 		Version: s.Version, Database: s.Driver.Database(), Stage: now.Stage.String(), UptimeS: now.At.Sub(s.Started).Seconds(),
 		TraceLink: s.Starting.TraceLink,
-		Findings:  s.Findings.Report().Findings, Pool: now.PoolState(), Nodes: now.NodesState(s.Judge.Nexts()), API: now.API,
+		Findings:  s.Findings.Report().Findings, Pool: now.PoolState(), Nodes: now.NodesState(s.Detector.Nexts()), API: now.API,
 		HeldLongMS: now.Settings.HeldLong.Milliseconds(),
 		TxMaxMS:    s.Starting.TxMax.Milliseconds(), Transactions: s.API.Transactions(),
 		Slow: []slowCall{}, Events: []admin.Event{},
@@ -115,7 +115,7 @@ func (s *Source) pageNow() *pageNow {
 func slowCallOf(s *history.Slow) slowCall {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	return slowCall{
-		At: s.At.UnixMilli(), Face: s.Face, Name: s.Name, Status: s.Status, App: s.App, Node: s.Node, Attempts: s.Attempts,
+		At: s.At.UnixMilli(), API: s.API, Name: s.Name, Status: s.Status, App: s.App, Node: s.Node, Attempts: s.Attempts,
 		Took: ms(s.Took), Queue: ms(s.Queue), Acquire: ms(s.Acquire), Hop: ms(max(s.Hop-s.Server, 0)), Server: ms(s.Server),
 		TraceID: traceText(s.Trace),
 	}

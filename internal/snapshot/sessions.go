@@ -74,7 +74,7 @@ func (s *Source) SessionLines(least time.Duration) []SessionLine {
 				one.Kind, one.Busy = "transaction", busy[its.Session] || running[one.Session]
 			}
 		}
-		if its.Leased || hold != nil {
+		if its.InUse || hold != nil {
 			one.State = "used"
 			if its.Retired != "" {
 				one.State = "ending"

@@ -112,7 +112,7 @@ func (s *Source) look(at parts) *Snapshot {
 		out.Routed, out.Discovery, out.Kept = s.Router.Stats(), s.Discovery.State(), s.Discovery.Held()
 	}
 	if at&ofHealth != 0 {
-		out.Judged = s.Judge.Stats()
+		out.Judged = s.Detector.Stats()
 	}
 	if at&ofAPI != 0 {
 		out.API = s.API.State()

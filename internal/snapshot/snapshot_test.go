@@ -18,10 +18,10 @@ import (
 // Documents are made of a look and of nothing else.
 func TestDocumentsOfALook(t *testing.T) {
 	s := new(Snapshot)
-	s.Pool.Max, s.Pool.Leased, s.Pool.Oldest = 7, 3, 1500*time.Microsecond
+	s.Pool.Max, s.Pool.InUse, s.Pool.Oldest = 7, 3, 1500*time.Microsecond
 	s.Pool.OpenErr = errors.New("first\nsecond")
 	s.Pool.Waiting[pool.Normal] = 2
-	s.Pool.Nodes = []pool.NodeStats{{Node: 5, Counts: pool.Counts{Sessions: 4, Leased: 3}, Fair: 1.26}}
+	s.Pool.Nodes = []pool.NodeStats{{Node: 5, Counts: pool.Counts{Sessions: 4, InUse: 3}, Fair: 1.26}}
 	s.Warm = true
 	p := s.PoolState()
 	if p.Max != 7 || p.Busy != 3 || p.OldestMS != 1.5 || p.OpenErr != "first" || p.Waiting[pool.Normal.String()] != 2 || !p.Warm {

@@ -35,7 +35,7 @@ type NodeSources struct {
 	OwnPools  func() []*pool.Pool // pools with the sidecar's own credentials, Pool first
 	Limits    func() *LimitsState // of sessions in use; nil: not pool.adaptive
 	Router    *routing.Router
-	Judge     *pessimize.Judge
+	Detector  *pessimize.Detector
 	Driver    *upstream.Driver
 	Discovery *discovery.Discovery
 	Client    *upstream.Client

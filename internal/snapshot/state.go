@@ -83,7 +83,7 @@ func (s *Snapshot) PoolState() PoolState {
 	}
 	return PoolState{
 		Max: p.Max, Min: p.Min, Paused: p.Pause, OldestMS: milliseconds(p.Oldest), OpenErr: lineOf(p.OpenErr),
-		Sessions: p.Sessions, Idle: p.Idle, Busy: p.Leased, Creating: p.Opening, Closing: p.Closing, Waiting: waiting,
+		Sessions: p.Sessions, Idle: p.Idle, Busy: p.InUse, Creating: p.Opening, Closing: p.Closing, Waiting: waiting,
 		Created: p.Created, Closed: p.Closed, Failed: p.Failed, TimedOut: p.TimedOut, Refused: p.Refused, Shed: shed,
 		Moved: p.Moved, Moving: p.Moving, Paced: p.Paced, Warm: s.Warm, Limit: p.Limit, Aside: p.Aside,
 		Parked: p.Parked, Recovering: p.Recovering, Recovered: p.Recovered, Adaptive: adaptiveStateOf(s.Limits),
@@ -138,7 +138,7 @@ type NodeStateItem struct {
 	Pile        string         `json:"pile,omitempty"`       // of a cluster in bridge mode
 	PileState   string         `json:"pile_state,omitempty"` // primary, synchronized, not_synchronized or detached
 	Health      string         `json:"health"`
-	Leaving     bool           `json:"leaving"`
+	Draining    bool           `json:"leaving"`
 	Unwell      bool           `json:"listed_unhealthy"` // as discovery says: the node gets new work only when most nodes are ejected or listed so
 	Missing     bool           `json:"missing"`          // it vanished from discovery with many others, and is kept until that is sure
 	Unreachable bool           `json:"unreachable"`
@@ -147,7 +147,7 @@ type NodeStateItem struct {
 	Cause       string         `json:"cause,omitempty"` // of the ejection
 	Use         string         `json:"use"`
 	Weight      float32        `json:"weight"`          // part of new load, relative to the other nodes
-	Share       float32        `json:"share,omitempty"` // of its fair share while it returns from an ejection; left out: all of it
+	Ramp        float32        `json:"share,omitempty"` // of its fair share while it returns from an ejection; left out: all of it
 	Reason      string         `json:"reason,omitempty"`
 	Since       time.Time      `json:"since,omitzero"`
 	Until       time.Time      `json:"until,omitzero"` // end of the ejection time
@@ -169,7 +169,9 @@ type NodeStateItem struct {
 }
 
 // NodesState returns /state/nodes.
-func (s *Source) NodesState() NodesState { return s.look(ofPool | ofNodes).NodesState(s.Judge.Nexts()) }
+func (s *Source) NodesState() NodesState {
+	return s.look(ofPool | ofNodes).NodesState(s.Detector.Nexts())
+}
 
 // NodesState returns /state/nodes, told what happens next on each node. It needs the pool and the nodes.
 func (s *Snapshot) NodesState(nexts map[cluster.NodeID]pessimize.Next) NodesState {
@@ -192,23 +194,23 @@ func (s *Snapshot) NodesState(nexts map[cluster.NodeID]pessimize.Next) NodesStat
 	sessions := sessionsByNode(&s.Pool)
 	for _, n := range routed.Nodes {
 		p, next := sessions[n.Node.ID], nexts[n.Node.ID]
-		v := n.Node.Verdict
+		v := n.Node.Condition
 		out.Nodes = append(out.Nodes, NodeStateItem{
 			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone, Pile: n.Node.Pile.Name, PileState: n.Node.Pile.State.String(),
-			Health: v.Health.String(), Leaving: v.Leaving, Missing: n.Node.Missing, Unwell: n.Node.Unwell, Unreachable: v.Unreachable, Banned: v.Banned, Drained: next.Drained,
-			Use: n.Node.Use.String(), Weight: n.Node.Weight, Share: v.Share, Reason: v.Reason, Since: v.Since,
+			Health: v.Health.String(), Draining: v.Draining, Missing: n.Node.Missing, Unwell: n.Node.Unwell, Unreachable: v.Unreachable, Banned: v.Banned, Drained: next.Drained,
+			Use: n.Node.Use.String(), Weight: n.Node.Weight, Ramp: v.Ramp, Reason: v.Reason, Since: v.Since,
 			Until: next.EjectedUntil, Next: next.Text,
 			Cause:     causeOf(v),
 			LatencyMS: float64(n.Node.Load.Latency().Microseconds()) / 1000, Cost: n.Node.Load.Cost(),
 			Calls: n.Calls, Refused: n.Refused,
-			Sessions: p.Sessions, Cap: p.Cap, Fair: math.Round(10*p.Fair) / 10, Idle: p.Idle, Busy: p.Leased, Creating: p.Opening, Closing: p.Closing,
+			Sessions: p.Sessions, Cap: p.Cap, Fair: math.Round(10*p.Fair) / 10, Idle: p.Idle, Busy: p.InUse, Creating: p.Opening, Closing: p.Closing,
 			Created: p.Created, Failed: p.Failed, Failures: p.Failures,
 		})
 	}
 	return out
 }
 
-func causeOf(v cluster.Verdict) string {
+func causeOf(v cluster.Condition) string {
 	if v.Cause == cluster.CauseNone {
 		return ""
 	}

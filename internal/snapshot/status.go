@@ -15,7 +15,7 @@ func (s *Source) Status() *sidecarv1.StatusResponse {
 		Version: s.Version, Database: s.Driver.Database(), State: state.String(),
 		UptimeS: now.At.Sub(s.Started).Seconds(),
 		Pool: &sidecarv1.PoolStatus{
-			Max: uint32(p.Max), Sessions: uint32(p.Sessions), Idle: uint32(p.Idle), Busy: uint32(p.Leased),
+			Max: uint32(p.Max), Sessions: uint32(p.Sessions), Idle: uint32(p.Idle), Busy: uint32(p.InUse),
 			Creating: uint32(p.Opening), Waiting: uint32(p.InLine()),
 		},
 	}
@@ -23,8 +23,8 @@ func (s *Source) Status() *sidecarv1.StatusResponse {
 	for _, n := range now.View.Nodes {
 		out.Nodes = append(out.Nodes, &sidecarv1.NodeStatus{
 			NodeId: uint32(n.ID), Address: n.Address, Zone: n.Zone,
-			Health: n.Verdict.Health.String(), Use: n.Use.String(), Reason: n.Verdict.Reason,
-			Sessions: uint32(sessions[n.ID].Sessions), Busy: uint32(sessions[n.ID].Leased),
+			Health: n.Condition.Health.String(), Use: n.Use.String(), Reason: n.Condition.Reason,
+			Sessions: uint32(sessions[n.ID].Sessions), Busy: uint32(sessions[n.ID].InUse),
 		})
 	}
 	return out

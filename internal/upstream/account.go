@@ -22,9 +22,9 @@ type ticketSource interface {
 	table() bool
 }
 
-// Account opens sessions with credentials, or in a database, that are not the driver's
+// SessionOpener opens sessions with credentials, or in a database, that are not the driver's
 // own. Its sessions are for ID, Forget and Close alone: calls on them are forwarded.
-type Account struct {
+type SessionOpener struct {
 	d        *Driver
 	database string
 	app      string // app whose name its sessions bear; "": none
@@ -33,26 +33,26 @@ type Account struct {
 	last     atomic.Pointer[ticket]
 }
 
-// Account returns an account of a database of the cluster. ticket returns what to open
+// SessionOpener returns an opener of sessions in a database of the cluster. ticket returns what to open
 // and delete sessions with, "" for nothing; nil: the driver's own credentials. table says
 // that its sessions are of the table service: they have no stream that keeps them.
-func (d *Driver) Account(database string, table bool, ticket func() string) *Account {
-	return &Account{d: d, database: database, tables: table, ticket: ticket}
+func (d *Driver) SessionOpener(database string, table bool, ticket func() string) *SessionOpener {
+	return &SessionOpener{d: d, database: database, tables: table, ticket: ticket}
 }
 
 // Named has sessions that are opened from now on bear an app's name, which servers choose a resource
-// pool by and show. It must be called before the account is used, which it returns.
-func (a *Account) Named(app string) *Account {
+// pool by and show. It must be called before the opener is used, which it returns.
+func (a *SessionOpener) Named(app string) *SessionOpener {
 	a.app = app
 	return a
 }
 
 // Open satisfies pool.Opener, as Driver.Open does. The ticket is that of the moment.
-func (a *Account) Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
+func (a *SessionOpener) Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
 	return a.d.openAs(ctx, a, node, retire)
 }
 
-func (a *Account) get(ctx context.Context) (*ticket, error) {
+func (a *SessionOpener) get(ctx context.Context) (*ticket, error) {
 	value := ""
 	if a.ticket != nil {
 		value = a.ticket()
@@ -70,9 +70,9 @@ func (a *Account) get(ctx context.Context) (*ticket, error) {
 	return k, nil
 }
 
-func (a *Account) table() bool { return a.tables }
+func (a *SessionOpener) table() bool { return a.tables }
 
-func (a *Account) reject() {
+func (a *SessionOpener) reject() {
 	if a.ticket == nil {
 		a.d.tickets.reject()
 	}
@@ -80,7 +80,7 @@ func (a *Account) reject() {
 
 // WhoAmI asks a node for the user of the ticket. The user is "" if the cluster names none;
 // a node of a cluster that enforces no tickets may answer an error instead.
-func (a *Account) WhoAmI(ctx context.Context) (user string, err error) {
+func (a *SessionOpener) WhoAmI(ctx context.Context) (user string, err error) {
 	h, err := a.d.start(ctx, target{method: methodWhoAmI, weight: weight{kind: cluster.CallControl}, as: a})
 	if err != nil {
 		return "", err

@@ -156,7 +156,7 @@ func (a *Ahead) send(ctx context.Context, s *Session, effects yql.Effects, via V
 		s.via = nil
 		if v := recover(); v != nil {
 			s.spoiled, s.ahead, s.tries = true, nil, nil
-			a.err = &panics.Error{Place: "the first call of a request", Value: v} // for Do, if the call goes on after the panic
+			a.err = &panics.Error{Where: "the first call of a request", Value: v} // for Do, if the call goes on after the panic
 			panic(v)                                                              // for whoever's turn it is: its forwarder may be half changed
 		}
 	}()

@@ -83,7 +83,7 @@ func unitsOfWeb(all *apps.Registry) uint64 {
 func TestSessionsOfAnAppAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStack(t, 1, nil)
-		all, web := webOf(t, apps.Config{Max: 5, Limits: []string{"web sessions=2"}})
+		all, web := webOf(t, apps.Config{Max: 5, Quotas: []string{"web sessions=2"}})
 		state := func() apps.ClassState {
 			for _, one := range all.State(classNames) {
 				if one.App == "web" && len(one.Classes) > 0 {

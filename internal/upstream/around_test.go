@@ -220,7 +220,7 @@ func aroundAnOwnerThatDies(t *testing.T, nodes *devcluster.Cluster, limit time.D
 	config := shipped()
 	config.URL = "grpc://" + nodes.Node(3).Address() + "/local"
 	router := newOpenRouter()
-	d, err := New(config, Deps{Ways: hop.Ways{Router: router, Judge: &notes{}, ForwardSilence: limit}})
+	d, err := New(config, Deps{Ways: hop.Ways{Router: router, Health: &notes{}, ForwardSilence: limit}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func BenchmarkSelect1(b *testing.B) {
 	config := shipped()
 	config.URL = c.Endpoint()
 	router := routing.New(routing.Default())
-	d, err := New(config, Deps{Ways: hop.Ways{Router: router, Judge: &silent{}}})
+	d, err := New(config, Deps{Ways: hop.Ways{Router: router, Health: &silent{}}})
 	if err != nil {
 		b.Fatal(err)
 	}

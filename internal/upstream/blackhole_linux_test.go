@@ -68,7 +68,7 @@ func TestStartsThoughAddressesAreDead(t *testing.T) {
 	config := shipped()
 	config.URL = strings.Replace(c.Endpoint(), "grpc://", "grpc://"+dead+",", 1)
 	config.ConnectTimeout, config.DiscoveryTimeout = time.Minute, time.Minute
-	d, err := New(config, Deps{Ways: hop.Ways{Router: newOpenRouter(), Judge: &notes{}}})
+	d, err := New(config, Deps{Ways: hop.Ways{Router: newOpenRouter(), Health: &notes{}}})
 	if err != nil {
 		t.Fatal(err)
 	}

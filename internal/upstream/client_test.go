@@ -53,7 +53,7 @@ func newStack(t *testing.T, size int, change func(*stackConfig)) *stack {
 	c := stackConfig{upstream: Default(), pool: pool.Default(), routing: routing.Default(), retry: DefaultRetry()}
 	c.upstream.URL = "grpc://node1:2136/local"
 	c.pool.Max = 8
-	c.deps = Deps{Ways: hop.Ways{Judge: s.judge}, Dial: s.dial}
+	c.deps = Deps{Ways: hop.Ways{Health: s.judge}, Dial: s.dial}
 	if change != nil {
 		change(&c)
 	}

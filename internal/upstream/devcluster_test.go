@@ -82,7 +82,7 @@ func TestWholeHeedsHints(t *testing.T) {
 	w.cluster.Node(3).Drain(devcluster.Drain{Mode: devcluster.DrainHints, Limits: devcluster.Limits{Soft: 5 * time.Second, Hard: 5 * time.Second}})
 	w.until("node 3 leaving", func(v cluster.View) bool {
 		n, ok := v.Find(3)
-		return !ok || n.Verdict.Leaving
+		return !ok || n.Condition.Draining
 	})
 	close(stop)
 	if done, failed := wait(); failed != 0 {
@@ -110,7 +110,7 @@ func TestWholeSeesANodeStop(t *testing.T) {
 			leaver.Drain(devcluster.Drain{Mode: mode, Limits: limits})
 			w.until("node 3 leaving", func(v cluster.View) bool {
 				n, ok := v.Find(3)
-				return !ok || n.Verdict.Leaving
+				return !ok || n.Condition.Draining
 			})
 			deadline := time.Now().Add(time.Minute)
 			await.True(t, "no session stays on the node", func() bool { return len(leaver.Sessions()) == 0 })
@@ -168,8 +168,8 @@ func TestWholeOutlivesSessionsThatEndWithAStatus(t *testing.T) {
 				t.Errorf("%d of 100 statements failed afterwards", failed)
 			}
 			for _, n := range w.router.View().Nodes { // a hint would stay for a minute
-				if n.Verdict.Leaving {
-					t.Errorf("node %d is taken for one that stops: %s", n.Node.ID, n.Verdict.Reason)
+				if n.Condition.Draining {
+					t.Errorf("node %d is taken for one that stops: %s", n.Node.ID, n.Condition.Reason)
 				}
 			}
 			created := int64(0)

@@ -55,7 +55,7 @@ type Driver struct {
 	deps   Deps
 	endpoint
 	build   string               // product and version
-	meter   hop.Judge            // see Meter; nil: none
+	meter   hop.HealthReporter   // see Meter; nil: none
 	reached func(address string) // see OnConnect; nil: nobody wants to know
 	log     *slog.Logger
 	tel     *telemetry
@@ -201,7 +201,7 @@ func (s *signIn) Certs() *certs.Keeper { return s.certs }
 
 // Meter has calls on sessions reported to m as well. It must be called before the
 // driver is used.
-func (d *Driver) Meter(m hop.Judge) { d.meter = m }
+func (d *Driver) Meter(m hop.HealthReporter) { d.meter = m }
 
 // OnConnect has f called with the address of each node to which a connection was
 // made: another process may listen there now. f must not block. Call it before the

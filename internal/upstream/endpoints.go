@@ -289,9 +289,9 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 	if e.Denied() {
 		return nil // the right is missing on every node
 	}
-	if b := e.Verdict.Blame; b == cluster.BlameLeaving || b == cluster.BlameForeign {
+	if b := e.Verdict.Blame; b == cluster.BlameDraining || b == cluster.BlameForeign {
 		d.renew(c)
-		d.deps.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: b, Detail: e.StatusName()})
+		d.deps.Health.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: b, Detail: e.StatusName()})
 	}
 	if e.Verdict.Blame != cluster.BlameTransport {
 		return fmt.Errorf("%w: %w", pessimize.ErrRefused, e)

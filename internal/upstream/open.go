@@ -193,7 +193,7 @@ func (c *nodeConn) createSession(ctx context.Context, table bool, options ...grp
 		if r.GetNodeId() != 0 {
 			return r.GetSessionId(), cluster.NodeID(r.GetNodeId()), err
 		}
-		return r.GetSessionId(), protocol.Owner([]byte(r.GetSessionId())), err
+		return r.GetSessionId(), protocol.HomeNode([]byte(r.GetSessionId())), err
 	}
 	r, err := Ydb_Table_V1.NewTableServiceClient(c.cc).CreateSession(ctx, &Ydb_Table.CreateSessionRequest{}, options...)
 	if err == nil {
@@ -203,7 +203,7 @@ func (c *nodeConn) createSession(ctx context.Context, table bool, options ...grp
 	if err == nil {
 		err = r.GetOperation().GetResult().UnmarshalTo(result)
 	}
-	return result.GetSessionId(), protocol.Owner([]byte(result.GetSessionId())), err
+	return result.GetSessionId(), protocol.HomeNode([]byte(result.GetSessionId())), err
 }
 
 // deleteSession deletes a session on its node.
@@ -243,9 +243,9 @@ func (c *nodeConn) rollback(ctx context.Context, table bool, id, tx string) erro
 // state as long as ctx allows, and leaves a watcher behind.
 func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) error {
 	start := time.Now()
-	k, err := s.owner.get(ctx)
+	k, err := s.tickets.get(ctx)
 	if err != nil {
-		return d.openFailed(ctx, s.owner, s.conn, methodAttach, start, false, err)
+		return d.openFailed(ctx, s.tickets, s.conn, methodAttach, start, false, err)
 	}
 	// The stream lives as long as the session, so it must not end with ctx; only
 	// the wait for the first state does.
@@ -271,7 +271,7 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	case err == nil && state.GetSessionHint() != nil:
 		err = &answer{status: Ydb.StatusIds_UNAVAILABLE} // it leaves before it came
 		if state.GetNodeShutdown() != nil {
-			s.report(cluster.BlameLeaving, "node_shutdown")
+			s.report(cluster.BlameDraining, "node_shutdown")
 		}
 	case err == nil:
 		err = Check(state.GetStatus(), state.GetIssues())
@@ -281,7 +281,7 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	}
 	if err != nil {
 		cancel()
-		return d.openFailed(ctx, s.owner, s.conn, methodAttach, start, sent, err)
+		return d.openFailed(ctx, s.tickets, s.conn, methodAttach, start, sent, err)
 	}
 	if !d.watchLife(s, stream, cancel, retire) {
 		cancel()
@@ -353,7 +353,7 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 			retire("the node reported " + ydbstatus.StatusName(state.GetStatus()))
 		case state.GetNodeShutdown() != nil:
 			s.unwanted.Store(true)
-			s.report(cluster.BlameLeaving, "node_shutdown")
+			s.report(cluster.BlameDraining, "node_shutdown")
 			retire("the node announced its shutdown")
 		case state.GetSessionShutdown() != nil:
 			s.unwanted.Store(true)
@@ -370,7 +370,7 @@ func (s *Session) unwantedNow(sign string) {
 	}
 	s.d.deps.Look()
 	if s.conn.asked.again(time.Now()) {
-		s.report(cluster.BlameLeaving, sign)
+		s.report(cluster.BlameDraining, sign)
 	}
 }
 
@@ -389,7 +389,7 @@ func (s *Session) streamEnded() {
 // leaves counts the end of the attach stream as a sign that the node leaves, if it was not counted.
 func (s *Session) leaves(sign string) {
 	if at := s.ending.Swap(nil); at != nil && s.conn.asked.again(*at) {
-		s.report(cluster.BlameLeaving, sign)
+		s.report(cluster.BlameDraining, sign)
 	}
 }
 
@@ -420,11 +420,11 @@ func (s *Session) report(blame cluster.Blame, detail string) {
 
 // tell reports what the session's life shows of its node.
 func (s *Session) tell(o cluster.Outcome) {
-	if o.Blame == cluster.BlameLeaving {
+	if o.Blame == cluster.BlameDraining {
 		s.d.renew(s.conn)
 	}
 	o.Node, o.Kind = s.conn.node.ID, cluster.CallControl
-	s.d.deps.Judge.Report(o)
+	s.d.deps.Health.Report(o)
 }
 
 // creates is the method that makes sessions of an owner.
@@ -449,7 +449,7 @@ func (d *Driver) openFailed(ctx context.Context, owner ticketSource, c *nodeConn
 	if e.Unauthorized() {
 		owner.reject()
 	}
-	if e.Verdict.Blame == cluster.BlameLeaving {
+	if e.Verdict.Blame == cluster.BlameDraining {
 		d.renew(c)
 	}
 	d.tel.hop.Add(done.Key, done.Took)

@@ -233,7 +233,7 @@ func TestAGrantThatMissesItsTurn(t *testing.T) {
 				}
 			}()
 			v.send()
-		}, (&panics.Error{Place: "the first call of a request", Value: "broken"}).Error()},
+		}, (&panics.Error{Where: "the first call of a request", Value: "broken"}).Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -257,8 +257,8 @@ func TestAGrantThatMissesItsTurn(t *testing.T) {
 					t.Errorf("%v; want %s", err, c.want)
 				}
 				time.Sleep(time.Second) // the session recovers, or is deleted
-				if st := s.pool.Stats(); st.Leased != 0 || st.InLine() != 0 {
-					t.Errorf("%d sessions are leased, %d calls wait", st.Leased, st.InLine())
+				if st := s.pool.Stats(); st.InUse != 0 || st.InLine() != 0 {
+					t.Errorf("%d sessions are leased, %d calls wait", st.InUse, st.InLine())
 				}
 				if _, err := s.query(within(t, time.Second), Call{}, plain); err != nil {
 					t.Error(err)

@@ -30,11 +30,11 @@ var (
 // Session is one session on one node. Whoever leased it from the pool drives
 // it, one call at a time; only Close, ID, Node and the watcher may run beside. While it recovers, the pool asks AtRest instead.
 type Session struct {
-	d     *Driver
-	owner ticketSource // it was opened with, and is deleted with
-	conn  *nodeConn    // of the node that owns it; a reference is held until Close
-	id    string
-	ended chan struct{} // closed when no watcher runs
+	d       *Driver
+	tickets ticketSource // it was opened with, and is deleted with
+	conn    *nodeConn    // of the node that owns it; a reference is held until Close
+	id      string
+	ended   chan struct{} // closed when no watcher runs
 
 	before  uint64    // wire.lost when the attach stream began
 	opening time.Time // when it began to be opened
@@ -73,7 +73,7 @@ type driven struct {
 }
 
 func newSession(d *Driver, owner ticketSource, c *nodeConn, id string) *Session {
-	s := &Session{d: d, owner: owner, conn: c, id: id, ended: make(chan struct{})}
+	s := &Session{d: d, tickets: owner, conn: c, id: id, ended: make(chan struct{})}
 	close(s.ended) // until there is a watcher
 	return s
 }
@@ -136,11 +136,11 @@ func (s *Session) delete(ctx context.Context) error {
 		return nil
 	}
 	defer c.drop()
-	k, err := s.owner.get(ctx)
+	k, err := s.tickets.get(ctx)
 	if err != nil {
 		return err
 	}
-	if err := c.deleteSession(metadata.NewOutgoingContext(ctx, k.call), s.owner.table(), s.id); err != nil {
+	if err := c.deleteSession(metadata.NewOutgoingContext(ctx, k.call), s.tickets.table(), s.id); err != nil {
 		_, e := failure(ctx, err, true)
 		e.Op, e.Node = "DeleteSession", s.conn.node.ID
 		return e
@@ -266,11 +266,11 @@ func (s *Session) AtRest(ctx context.Context) (bool, error) {
 		return false, errUnusable
 	}
 	defer s.conn.drop()
-	k, err := s.owner.get(ctx)
+	k, err := s.tickets.get(ctx)
 	if err != nil {
 		return false, err
 	}
-	err = s.conn.rollback(metadata.NewOutgoingContext(ctx, k.call), s.owner.table(), s.id, noTx)
+	err = s.conn.rollback(metadata.NewOutgoingContext(ctx, k.call), s.tickets.table(), s.id, noTx)
 	a, answered := errors.AsType[*answer](err)
 	switch {
 	case err == nil:

@@ -30,7 +30,7 @@ type holed struct {
 	hole *abyss
 }
 
-func newHoled(t *testing.T, size int, judge hop.Judge) *holed {
+func newHoled(t *testing.T, size int, judge hop.HealthReporter) *holed {
 	t.Helper()
 	b := &holed{}
 	c := newCluster(t, size)
@@ -39,7 +39,7 @@ func newHoled(t *testing.T, size int, judge hop.Judge) *holed {
 	b.bench = benchOn(t, c, func(_ *Config, d *Deps) {
 		d.Silence, d.ProbeTimeout = silence, probeTimeout
 		if judge != nil {
-			d.Judge = judge
+			d.Health = judge
 		}
 		d.Dial = func(ctx context.Context, address string) (conn net.Conn, err error) {
 			if address == c.node(1).address {

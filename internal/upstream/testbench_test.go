@@ -130,7 +130,7 @@ func benchOn(t *testing.T, c *fakeCluster, change func(*Config, *Deps)) *bench {
 	b := &bench{fakeCluster: c, router: newOpenRouter(), judge: &notes{}}
 	config := shipped()
 	config.URL = "grpc://node1:2136/local"
-	deps := Deps{Ways: hop.Ways{Router: b.router, Judge: b.judge}, Dial: c.dial, Version: "test"}
+	deps := Deps{Ways: hop.Ways{Router: b.router, Health: b.judge}, Dial: c.dial, Version: "test"}
 	if change != nil {
 		change(&config, &deps)
 	}

@@ -104,7 +104,7 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 	}
 	entry, to := hop.Entry{}, hop.To{OpenTx: t.openTx}
 	if t.home != nil {
-		to.Owner = t.home.node.ID
+		to.HomeNode = t.home.node.ID
 	}
 	c, node, err := hop.Reach(&d.deps.Ways, to, &entry, func() (*nodeConn, error) { return d.connFor(entry.Node, t.home) })
 	if err != nil {
@@ -139,7 +139,7 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 func (h *trip) goAround(owner cluster.NodeID) {
 	var left bool
 	if h.detour, left = h.d.detours.Begin(owner, h.d.deps.ForwardSilence, h.cut); left {
-		h.cut(hop.ErrOwnerLeft)
+		h.cut(hop.ErrHomeNodeLeft)
 	}
 }
 
@@ -204,7 +204,7 @@ func (h *trip) end(err error) *Error {
 		if !signs.CallerGone && signs.Code == codes.Canceled && h.why() == errSilent {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, errSilent
 		}
-		if cause := h.why(); !signs.CallerGone && signs.Code == codes.Canceled && (cause == hop.ErrOwnerLeft || cause == hop.ErrUnanswered) {
+		if cause := h.why(); !signs.CallerGone && signs.Code == codes.Canceled && (cause == hop.ErrHomeNodeLeft || cause == hop.ErrUnanswered) {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, cause
 		}
 		if !signs.CallerGone && h.why() == ErrKilled {
@@ -216,8 +216,8 @@ func (h *trip) end(err error) *Error {
 			signs.Cause = ydbstatus.CauseProcess
 		case e.cause == hop.ErrUnanswered && signs.NotSent:
 			signs.Cause = ydbstatus.CauseUnknown // it was the connection to the node that was silent
-		case e.cause == hop.ErrOwnerLeft, e.cause == hop.ErrUnanswered:
-			signs.Cause = ydbstatus.CauseOwner
+		case e.cause == hop.ErrHomeNodeLeft, e.cause == hop.ErrUnanswered:
+			signs.Cause = ydbstatus.CauseHomeNode
 		}
 	}
 	h.finish(signs, e)
@@ -261,7 +261,7 @@ func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 		Sent: !signs.NotSent, Left: signs.CallerGone && signs.Code == codes.Canceled,
 		Took: took, First: h.first, Request: h.sizes[0], Answer: h.sizes[1], App: h.app,
 	}
-	var meter hop.Judge
+	var meter hop.HealthReporter
 	if h.homed {
 		meter = h.d.meter
 	}
@@ -294,6 +294,6 @@ func unsent(ctx context.Context, t target, err error) *Error {
 
 // unrouted is the error of a call that found no node to go to; lost: only the owner of its session could serve it.
 func unrouted(m *protocol.Method, node cluster.NodeID, err error, lost bool) *Error {
-	signs := ydbstatus.Signs{Unrouted: true, OwnerLost: lost}
+	signs := ydbstatus.Signs{Unrouted: true, HomeNodeLost: lost}
 	return &Error{Op: m.Name(), Node: node, Code: codes.Unavailable, Verdict: ydbstatus.Judge(signs), unrouted: true, cause: err}
 }

@@ -23,7 +23,7 @@ type whole struct {
 	t       *testing.T
 	cluster *devcluster.Cluster
 	router  *routing.Router
-	judge   *pessimize.Judge
+	judge   *pessimize.Detector
 	driver  *Driver
 	pool    *pool.Pool
 	client  *Client
@@ -60,7 +60,7 @@ func startWholeAsking(t *testing.T, asks discovery.Config, change func(*devclust
 	quiet := slog.New(slog.DiscardHandler)
 	var d *Driver
 	w.judge = pessimize.New(pessimize.Default(), prober(func(ctx context.Context, id cluster.NodeID) error { return d.Probe(ctx, id) }), quiet)
-	if d, err = New(up, Deps{Ways: hop.Ways{Router: w.router, Judge: w.judge}, Dial: nodes.Dial}); err != nil {
+	if d, err = New(up, Deps{Ways: hop.Ways{Router: w.router, Health: w.judge}, Dial: nodes.Dial}); err != nil {
 		t.Fatal(err)
 	}
 	w.driver, w.pool = d, pool.New(p, d, quiet)
@@ -70,7 +70,7 @@ func startWholeAsking(t *testing.T, asks discovery.Config, change func(*devclust
 	w.found = discovery.New(asks, d, quiet)
 	w.found.Subscribe(w.judge.SetTopology)
 	w.found.Subscribe(w.router.SetTopology)
-	w.judge.Subscribe(w.router.SetVerdicts)
+	w.judge.Subscribe(w.router.SetConditions)
 	w.judge.OnPanic(w.found.Refresh)
 	w.router.Subscribe(d.SetView)
 	w.router.Subscribe(w.pool.SetView)

@@ -36,9 +36,9 @@ func TestAnotherAppAdoptsNoSession(t *testing.T) {
 func TestPoolsOfNewcomersAreNotClosed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &looking{look: func() {}}
-	ts := NewIdentityPools(ctx, PoolsConfig{Accounts: p, Database: "/local"})
+	ts := NewIdentityPools(ctx, PoolsConfig{Cluster: p, Database: "/local"})
 	identity := ts.obtain(poolKey{database: "/local", user: anonymous})
-	p.look = func() { identity.lent.Store(true) }
+	p.look = func() { identity.wasUsed.Store(true) }
 	ts.Sweep(time.Now().Add(2 * poolIdle))
 	if identity.gone.Load() {
 		t.Error("it was closed")

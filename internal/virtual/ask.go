@@ -101,7 +101,7 @@ func (ts *IdentityPools) find(q *question) {
 	var user string
 	var status Ydb.StatusIds_StatusCode
 	err := panics.Call("the search for the owner of a ticket", func() error {
-		user, status = ts.config.Accounts.WhoAmI(ctx, q.database, q.ticket)
+		user, status = ts.config.Cluster.WhoAmI(ctx, q.database, q.ticket)
 		return nil
 	})
 	switch {

@@ -11,7 +11,7 @@ func TestSessionsThatNobodyUsesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 50
 		vs, own, who, mallory := New(Config{Sessions: most}), new(IdentityPool), &Credentials{}, &Credentials{Hash: [32]byte{1}}
-		own.lent.Store(true)
+		own.wasUsed.Store(true)
 		create := func(who *Credentials, stripe int) *Session { return vs.Create(vs.Stripe(stripe), who, nil, false) }
 		used, attached := create(who, 0), create(who, 1)
 		if _, err := vs.Enter(used.id, who, own, nil, false, nil); err != nil {
@@ -74,7 +74,7 @@ func TestWhoHasMostSessionsMakesRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const most = 1000
 			vs, own := New(Config{Sessions: most}), new(IdentityPool)
-			own.lent.Store(true)
+			own.wasUsed.Store(true)
 			caller := func(n byte) *Credentials { return &Credentials{Hash: [32]byte{n}, ConnSessions: new(ConnSessions)} }
 			create := func(who *Credentials) *Session {
 				v := vs.Create(vs.Stripe(int(who.Hash[0])), who, nil, false)
@@ -119,7 +119,7 @@ func TestSessionsThatAreLeftMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 50
 		vs, own := New(Config{Sessions: most}), new(IdentityPool)
-		own.lent.Store(true)
+		own.wasUsed.Store(true)
 		create := func() *Session {
 			return vs.Create(vs.Stripe(0), &Credentials{ConnSessions: new(ConnSessions)}, nil, false)
 		}

@@ -21,7 +21,7 @@ type Waiter interface{ Wake() }
 
 // PoolsConfig is what identity pools are made of.
 type PoolsConfig struct {
-	Accounts Accounts
+	Cluster  Cluster
 	Own      Pool                                 // everybody works with the sidecar's credentials, on this pool; nil: with their own
 	Database string                               // of Own
 	Tables   bool                                 // the table service has sessions of its own
@@ -290,14 +290,14 @@ func (ts *IdentityPools) idle(now time.Time) (idle []*IdentityPool) {
 	all := ts.made(func() {})
 	used := make([]bool, len(all))
 	for i, t := range all {
-		lent := t.lent.Swap(false)
+		lent := t.wasUsed.Swap(false)
 		used[i] = t.mine.Busy() || lent || t.sessions.Load() > 0
 	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	for i, t := range all {
 		// Somebody may have come since.
-		if used[i] || t.lent.Load() || t.sessions.Load() > 0 {
+		if used[i] || t.wasUsed.Load() || t.sessions.Load() > 0 {
 			t.used = now
 		}
 		if now.Sub(t.used) >= poolIdle && !t.gone.Load() {
@@ -362,7 +362,7 @@ type PoolState struct {
 	Sessions   int    `json:"sessions"` // on the nodes; of these:
 	Opening    int    `json:"opening"`
 	Idle       int    `json:"idle"`
-	Leased     int    `json:"leased"`
+	InUse      int    `json:"leased"`
 	Recovering int    `json:"recovering"` // of the leased ones, those whose call was given up: their nodes are asked whether they are idle
 	Recovered  uint64 `json:"recovered"`  // sessions used again after that, so far
 	Closing    int    `json:"closing"`
@@ -379,7 +379,7 @@ func (ts *IdentityPools) State() []PoolState {
 	out := make([]PoolState, 0, len(all))
 	for _, t := range all {
 		st, name := t.mine.Stats(), t.name
-		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, App: name.app, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Recovering: st.Recovering, Recovered: st.Recovered, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine(), Virtual: int(t.sessions.Load())}
+		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, App: name.app, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, InUse: st.InUse, Recovering: st.Recovering, Recovered: st.Recovered, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine(), Virtual: int(t.sessions.Load())}
 		out = append(out, one)
 	}
 	slices.SortFunc(out, func(a, b PoolState) int { return b.Sessions - a.Sessions })

@@ -21,7 +21,7 @@ import (
 // still is a pool that does nothing.
 type still struct {
 	OwnedPool
-	leased bool
+	inUse  bool
 	closed bool
 }
 
@@ -32,7 +32,7 @@ func (p *still) Run(ctx context.Context) error {
 	return nil
 }
 func (p *still) Stats() (st pool.Stats)      { return st }
-func (p *still) Busy() bool                  { return p.leased }
+func (p *still) Busy() bool                  { return p.inUse }
 func (p *still) Close(context.Context) error { p.closed = true; return nil }
 func (p *still) Pool(PoolConfig) OwnedPool   { return p }
 func (p *still) WhoAmI(context.Context, string, string) (string, Ydb.StatusIds_StatusCode) {
@@ -60,7 +60,7 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := new(still)
-		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: p, Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Cluster: p, Database: "/local"})
 		name := poolKey{database: "/local", user: anonymous}
 		one := ts.obtain(name)
 		if ts.obtain(name) != one {
@@ -82,11 +82,11 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 		one.sessions.Store(1)
 		look()
 		one.sessions.Store(0)
-		p.leased = true
+		p.inUse = true
 		look()
 		look() // longer in all than a pool that nobody uses stays
-		p.leased = false
-		one.lent.Store(true)
+		p.inUse = false
+		one.wasUsed.Store(true)
 		look()
 		cancel() // pools end with the server
 		time.Sleep(poolIdle)
@@ -102,7 +102,7 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 func TestIdentitiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: new(brief), Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Cluster: new(brief), Database: "/local"})
 		get := func(user string) *IdentityPool {
 			t.Helper()
 			identity := ts.obtain(poolKey{database: "/local", user: user})
@@ -131,7 +131,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			get(fmt.Sprint(i))
 			if i%100 == 0 {
-				honest.lent.Store(true)
+				honest.wasUsed.Store(true)
 			}
 			synctest.Wait() // for what makes room to be closed
 		}
@@ -162,7 +162,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 // While pools take their time to close, their number is bounded, too.
 func TestClosingPoolsAreBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	ts := NewIdentityPools(ctx, PoolsConfig{Accounts: new(lasting), Database: "/local"})
+	ts := NewIdentityPools(ctx, PoolsConfig{Cluster: new(lasting), Database: "/local"})
 	made := 0
 	for range 3 * MaxPools {
 		if ts.obtain(poolKey{database: "/local", user: fmt.Sprint(made)}) == nil {
@@ -181,7 +181,7 @@ func TestClosingPoolsAreBounded(t *testing.T) {
 func TestPoolsGoByTheNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: new(brief), Database: "/local", Pools: func(nodes int) int { return 20 / (1 + nodes) }})
+		ts := NewIdentityPools(ctx, PoolsConfig{Cluster: new(brief), Database: "/local", Pools: func(nodes int) int { return 20 / (1 + nodes) }})
 		for i, step := range []struct{ nodes, comes, want int }{{0, 30, 20}, {1, 5, 15}, {1, 30, 10}, {3, 3, 7}, {0, 30, 20}} {
 			ts.SetView(cluster.View{Nodes: make([]cluster.ViewNode, step.nodes)})
 			for k := range step.comes {
@@ -275,7 +275,7 @@ func TestAllOctetsOfATicketsHashCount(t *testing.T) {
 			for i := range sha256.Size {
 				synctest.Test(t, func(t *testing.T) {
 					ctx, cancel := context.WithCancel(t.Context())
-					ts := NewIdentityPools(ctx, PoolsConfig{Accounts: &named{users: users}, Database: "/local"})
+					ts := NewIdentityPools(ctx, PoolsConfig{Cluster: &named{users: users}, Database: "/local"})
 					one, other := NewCredentials("/local", "one"), NewCredentials("/local", "other")
 					other.Hash = one.Hash
 					other.Hash[i] ^= 1
@@ -322,7 +322,7 @@ func TestNewTicketsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		o := &oracle{answers: make(chan struct{})}
-		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: o, Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Cluster: o, Database: "/local"})
 		var wakes atomic.Int64
 		ask := func(client any, ticket string) error {
 			who := NewCredentials("/local", ticket)
@@ -389,7 +389,7 @@ func TestPoolsAreCalledWithoutTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := &looking{}
-		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: p, Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Cluster: p, Database: "/local"})
 		looks := 0
 		p.look = func() {
 			looks++
@@ -419,7 +419,7 @@ func TestANewPoolMissesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a := &hearing{proceed: make(chan struct{})}
 		a.slow.Store(true)
-		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: a, Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Cluster: a, Database: "/local"})
 		view := func(id cluster.NodeID) {
 			ts.SetView(cluster.View{Nodes: []cluster.ViewNode{{Node: cluster.Node{ID: id}}}})
 			synctest.Wait()
@@ -447,7 +447,7 @@ func TestNobodyWaitsForPoolsThatHearOfNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a := &hearing{proceed: make(chan struct{})}
-		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: a, Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Cluster: a, Database: "/local"})
 		for i := range 10 {
 			ts.obtain(poolKey{database: "/local", user: fmt.Sprint(i)})
 		}
@@ -481,7 +481,7 @@ func TestAPoolThatIsMadeHoldsUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a := &slowBirths{proceed: make(chan struct{})}
-		ts := NewIdentityPools(ctx, PoolsConfig{Accounts: a, Database: "/local"})
+		ts := NewIdentityPools(ctx, PoolsConfig{Cluster: a, Database: "/local"})
 		slow, other := poolKey{database: "/local", user: "slow"}, poolKey{database: "/local", user: "other"}
 		var wakes atomic.Int64
 		must := func(name poolKey, want error) *IdentityPool {

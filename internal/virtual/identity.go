@@ -14,8 +14,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
-// Accounts is what the server needs of the cluster on behalf of its callers.
-type Accounts interface {
+// Cluster is what the server needs of the cluster on behalf of its callers.
+type Cluster interface {
 	// WhoAmI names the user of a ticket; user is "" if the cluster names none. The
 	// status is SUCCESS, UNAUTHORIZED, or UNAVAILABLE: no node could be asked.
 	WhoAmI(ctx context.Context, database, ticket string) (user string, status Ydb.StatusIds_StatusCode)
@@ -61,9 +61,9 @@ type IdentityPool struct {
 	mine   OwnedPool              // Pool, if it was made here
 	ticket atomic.Pointer[string] // what sessions are opened with: of whoever needed one last
 
-	gone atomic.Bool // its pool is closed, or about to be
-	left atomic.Bool // it was closed because another one needed the room
-	lent atomic.Bool // a session of it, since the last sweep; calls write it only if it is not set
+	gone    atomic.Bool // its pool is closed, or about to be
+	left    atomic.Bool // it was closed because another one needed the room
+	wasUsed atomic.Bool // a session of it, since the last sweep; calls write it only if it is not set
 
 	sessions atomic.Int64 // of clients; changed when one is first used and when it ends
 

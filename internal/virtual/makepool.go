@@ -63,7 +63,7 @@ func (ts *IdentityPools) makePool(t *IdentityPool) {
 	if ts.config.Own == nil {
 		config.Ticket = func() string { return *t.ticket.Load() }
 	}
-	panics.Keep(ts.ctx, "the making of a pool", func() { t.mine = ts.config.Accounts.Pool(config) })
+	panics.Keep(ts.ctx, "the making of a pool", func() { t.mine = ts.config.Cluster.Pool(config) })
 	if t.mine == nil { // the server ends
 		return
 	}
@@ -137,7 +137,7 @@ func (ts *IdentityPools) makeRoomLocked(most int) bool {
 		switch {
 		case t.mine == nil:
 			continue
-		case t.lent.Swap(false):
+		case t.wasUsed.Swap(false):
 			t.used = now
 		}
 		if oldest == nil || t.used.Before(oldest.used) {

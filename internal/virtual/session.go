@@ -56,14 +56,14 @@ type Session struct {
 	server    *pool.Session // the one that stays with it: state.holds
 	client    Client        // of the last call
 	state     state
-	always    bool       // its server session stays with it to the end: mode session
-	lost      bool       // a transaction of it was lost with its server session
-	temporary bool       // something on it lasts as long as the server session: a temporary table, settings of PostgreSQL
-	closing   bool       // the node wants the server session closed
-	inTx      bool       // it is counted in Sessions.inTx
-	n         uint8      // of open
-	streams   uint8      // how many there were, modulo 256
-	near      pool.Place // of the last server session
+	always    bool      // its server session stays with it to the end: mode session
+	lost      bool      // a transaction of it was lost with its server session
+	temporary bool      // something on it lasts as long as the server session: a temporary table, settings of PostgreSQL
+	closing   bool      // the node wants the server session closed
+	inTx      bool      // it is counted in Sessions.inTx
+	n         uint8     // of open
+	streams   uint8     // how many there were, modulo 256
+	near      pool.Home // of the last server session
 
 	prev   *Session // in the list of those that nobody attached to
 	next   *Session
@@ -179,12 +179,12 @@ func newRings() *rings {
 
 // counts are since the start.
 type counts struct {
-	Borrowed, Waited, InDoubt       uint64
+	CheckedOut, Waited, InDoubt     uint64
 	Created, Refused, Lost, Expired uint64
 }
 
 func (c *counts) add(o *counts) {
-	c.Borrowed += o.Borrowed
+	c.CheckedOut += o.CheckedOut
 	c.Waited += o.Waited
 	c.InDoubt += o.InDoubt
 	c.Created += o.Created

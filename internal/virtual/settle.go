@@ -87,8 +87,8 @@ func (r Return) Give() {
 	if r.Server == nil || r.Fate == Kept {
 		return
 	}
-	if app, ok := r.Server.Holder.(*apps.Stripe); ok {
-		r.Server.Holder = nil
+	if app, ok := r.Server.User.(*apps.Stripe); ok {
+		r.Server.User = nil
 		app.Done(uint8(Class))
 	}
 	switch r.Fate {
@@ -146,8 +146,8 @@ func (vs *Sessions) Settle(own *Stripe, l *Use, o *Outcome) (back Return, watch 
 	}
 	recovers := ran && !clean && !o.Gone && l.recoverable(o)
 	borrowed := l.Server != nil && !l.Bound
-	if borrowed && !l.Identity.lent.Load() { // other shards read it for each of their calls
-		l.Identity.lent.Store(true)
+	if borrowed && !l.Identity.wasUsed.Load() { // other shards read it for each of their calls
+		l.Identity.wasUsed.Store(true)
 	}
 	v, s := l.Session, own
 	if v != nil {
@@ -156,7 +156,7 @@ func (vs *Sessions) Settle(own *Stripe, l *Use, o *Outcome) (back Return, watch 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if borrowed {
-		s.count.Borrowed++
+		s.count.CheckedOut++
 	}
 	what := Discarded
 	switch {
@@ -196,7 +196,7 @@ func (vs *Sessions) settleLocked(s *Stripe, l *Use, o *Outcome, ran, clean, reco
 	if l.Server == nil {
 		s.moveLocked(v, free)
 	} else {
-		v.near = l.Server.Place()
+		v.near = l.Server.Home()
 		fate = vs.fateLocked(s, l, o, ran, clean, recovers)
 		vs.countTxLocked(v)
 	}
@@ -215,7 +215,7 @@ func (vs *Sessions) fateLocked(s *Stripe, l *Use, o *Outcome, ran, clean, recove
 	v := l.Session
 	had := v.dirty()
 	if ran && clean {
-		clean = v.account(&l.Request, o, l.Told)
+		clean = v.noteTransactions(&l.Request, o, l.Told)
 	}
 	v.closing = v.closing || l.Closing
 	if !clean {
@@ -249,9 +249,9 @@ func (vs *Sessions) fateLocked(s *Stripe, l *Use, o *Outcome, ran, clean, recove
 	return Kept
 }
 
-// account notes what a call that was answered has done to the transactions of its session. told is the one that
+// noteTransactions notes what a call that was answered has done to the transactions of its session. told is the one that
 // the client was told of before, or 0. False: nobody knows.
-func (v *Session) account(q *Request, o *Outcome, told uint64) bool {
+func (v *Session) noteTransactions(q *Request, o *Outcome, told uint64) bool {
 	begins := q.Begin && !q.Commit || o.Role == protocol.RoleBegin
 	v.temporary = v.temporary || q.Temporary // also if it failed: settings of PostgreSQL's syntax are made when a text is read, and stay
 	switch {

@@ -10,19 +10,19 @@ import (
 
 // State is the part of /state/connections about sessions of SDKs.
 type State struct {
-	Sessions int    `json:"sessions"`
-	Attached int    `json:"attached"`
-	Bound    int    `json:"bound"` // have a server session between their calls
-	Created  uint64 `json:"created"`
-	Refused  uint64 `json:"refused"`  // beyond wire.max_virtual_sessions
-	Expired  uint64 `json:"expired"`  // without a stream, and not used; and those that made room for new ones
-	Lost     uint64 `json:"lost"`     // transactions rolled back because their client or node went away, or did not use them during a stop
-	Borrowed uint64 `json:"borrowed"` // server sessions, by calls
-	Waited   uint64 `json:"waited"`   // calls that waited in the queue
-	Starved  uint64 `json:"starved"`  // calls told OVERLOADED because sessions of mode session keep all sessions of their pool
-	InDoubt  uint64 `json:"in_doubt"` // server sessions that nobody knew the state of after a call: deleted, or recovered (see pools)
-	Unnamed  uint64 `json:"unnamed"`  // callers whose app got no sessions of its own because there were too many: see apps.sessions
-	Evicted  uint64 `json:"evicted"`  // pools of identities closed because another one needed the room
+	Sessions   int    `json:"sessions"`
+	Attached   int    `json:"attached"`
+	Bound      int    `json:"bound"` // have a server session between their calls
+	Created    uint64 `json:"created"`
+	Refused    uint64 `json:"refused"`  // beyond wire.max_virtual_sessions
+	Expired    uint64 `json:"expired"`  // without a stream, and not used; and those that made room for new ones
+	Lost       uint64 `json:"lost"`     // transactions rolled back because their client or node went away, or did not use them during a stop
+	CheckedOut uint64 `json:"borrowed"` // server sessions, by calls
+	Waited     uint64 `json:"waited"`   // calls that waited in the queue
+	Starved    uint64 `json:"starved"`  // calls told OVERLOADED because sessions of mode session keep all sessions of their pool
+	InDoubt    uint64 `json:"in_doubt"` // server sessions that nobody knew the state of after a call: deleted, or recovered (see pools)
+	Unnamed    uint64 `json:"unnamed"`  // callers whose app got no sessions of its own because there were too many: see apps.sessions
+	Evicted    uint64 `json:"evicted"`  // pools of identities closed because another one needed the room
 
 	Pools []PoolState `json:"pools"` // of callers' identities; not the sidecar's own
 }
@@ -44,7 +44,7 @@ func (vs *Sessions) State(ts *IdentityPools) *State {
 		s.mu.Unlock()
 	}
 	st.Created, st.Refused, st.Lost, st.Expired = c.Created, c.Refused, c.Lost, c.Expired
-	st.Borrowed, st.Waited, st.InDoubt, st.Starved = c.Borrowed, c.Waited, c.InDoubt, vs.Starved.Load()
+	st.CheckedOut, st.Waited, st.InDoubt, st.Starved = c.CheckedOut, c.Waited, c.InDoubt, vs.Starved.Load()
 	return st
 }
 
@@ -112,7 +112,7 @@ func (vs *Sessions) SessionUses() []SessionUse {
 		s.mu.Lock()
 		for v := range s.bound {
 			h := SessionUse{Session: v.server, Since: vs.began.Add(v.since.since()), Busy: v.state.busy(), Transactions: int(v.n)}
-			if app, ok := v.server.Holder.(*apps.Stripe); ok {
+			if app, ok := v.server.User.(*apps.Stripe); ok {
 				h.App = app.Name()
 			}
 			all = append(all, h)

@@ -16,7 +16,7 @@ import (
 func TestLines(t *testing.T) {
 	var s Stripe
 	var v Session
-	if size := unsafe.Sizeof(s); size != 128 || unsafe.Offsetof(s.count)+unsafe.Sizeof(s.count.Borrowed) > 64 {
+	if size := unsafe.Sizeof(s); size != 128 || unsafe.Offsetof(s.count)+unsafe.Sizeof(s.count.CheckedOut) > 64 {
 		t.Errorf("a stripe is of %d bytes, its first counter at %d", size, unsafe.Offsetof(s.count))
 	}
 	if size := unsafe.Sizeof(v); size <= 176 || size > 192 || unsafe.Offsetof(v.n) >= 64 {
@@ -55,7 +55,7 @@ func TestStripesOfIDs(t *testing.T) {
 func TestLimitOverStripes(t *testing.T) {
 	const most, makers, rounds = 50, 2 * stripeCount, 300
 	vs, own, who := New(Config{Sessions: most}), new(IdentityPool), new(Credentials)
-	own.lent.Store(true)
+	own.wasUsed.Store(true)
 	var there, refused atomic.Int64
 	var wg sync.WaitGroup
 	for i := range makers {

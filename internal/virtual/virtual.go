@@ -245,7 +245,7 @@ func (vs *Sessions) Enter(id ID, who *Credentials, t *IdentityPool, app *apps.Ap
 }
 
 // Near is where the session's last server session was. Only its call may ask.
-func (v *Session) Near() pool.Place { return v.near }
+func (v *Session) Near() pool.Home { return v.near }
 
 // Attach notes the stream that keeps a session alive, and the connection that it came over. The number is for
 // Detached. The error is ErrNoSession or ErrAttached.

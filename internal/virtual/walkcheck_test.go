@@ -52,8 +52,8 @@ func (w *walk) check() {
 		}
 		w.checkOne(v)
 	}
-	if ps := w.pool.Stats(); ps.Leased-ps.Recovering != held {
-		w.Errorf("%d server sessions are leased, of them %d recovering; want %d", ps.Leased, ps.Recovering, held)
+	if ps := w.pool.Stats(); ps.InUse-ps.Recovering != held {
+		w.Errorf("%d server sessions are leased, of them %d recovering; want %d", ps.InUse, ps.Recovering, held)
 	}
 	if n := int(w.identity.sessions.Load()); n != owned || int(w.vs.n.Load()) != len(w.all) {
 		w.Errorf("%d of the identity, %d counted; want %d, %d", n, w.vs.n.Load(), owned, len(w.all))
@@ -142,8 +142,8 @@ func (w *walk) finish() {
 	w.all, w.staying = nil, map[*seen]bool{}
 	time.Sleep(10 * time.Second) // what recovers
 	w.check()
-	if w.pool.Stats().Leased > 0 {
-		w.Errorf("leased at the end: %d", w.pool.Stats().Leased)
+	if w.pool.Stats().InUse > 0 {
+		w.Errorf("leased at the end: %d", w.pool.Stats().InUse)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

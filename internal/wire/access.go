@@ -20,7 +20,7 @@ func logCall(log *accesslog.Log, d *hop.Done, end h2.End, id trace.TraceID) {
 		return
 	}
 	line := accesslog.Call{
-		Face: "ydb", Method: d.Path("_OTHER"), Status: d.Result(), App: d.App.Name(), Node: uint32(d.Node), Took: d.Took,
+		API: "ydb", Method: d.Path("_OTHER"), Status: d.Result(), App: d.App.Name(), Node: uint32(d.Node), Took: d.Took,
 		Phases:  [4]accesslog.Phase{{Name: "wait_ms", MS: accesslog.Milliseconds(d.Waited)}, {Name: "first_part_ms", MS: accesslog.Milliseconds(d.First)}},
 		Request: d.Request, Answer: d.Answer,
 	}

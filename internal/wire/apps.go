@@ -193,7 +193,7 @@ func (k *call) errand() hop.Errand {
 func answered(app *apps.Stripe, g pool.Grant, err error) {
 	e := hop.Errand{App: app, Class: virtual.Class}
 	if e.Answered(g.Waited, err); err == nil {
-		g.Session.Holder = app
+		g.Session.User = app
 	}
 }
 

@@ -43,7 +43,7 @@ func (f *frames) around(k *call, owner cluster.NodeID, by *link) (*h2.Conn, erro
 		// That the owner has left already is not looked at: the view that says so ended what was bound to it, or comes to this shard in
 		// a turn of its own.
 		d.watch, _ = f.detours.Begin(owner, limit, func(why error) {
-			if why == hop.ErrOwnerLeft {
+			if why == hop.ErrHomeNodeLeft {
 				d.end()
 				return
 			}

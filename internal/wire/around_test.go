@@ -40,7 +40,7 @@ func newDetoured(t *testing.T, limit time.Duration) *detoured {
 	d := &detoured{house: h, s: h.guest("a").session(), router: h.server.deps.Router.(brokenRouter).Router}
 	d.tx = d.s.must(success, "select", beginTx)
 	d.owner = h.ownerOf(d.s)
-	d.router.SetVerdicts(cluster.Verdicts{d.owner: {Health: cluster.Ejected, Unreachable: true}})
+	d.router.SetConditions(cluster.Conditions{d.owner: {Health: cluster.Ejected, Unreachable: true}})
 	return d
 }
 
@@ -147,7 +147,7 @@ func (c lostOwner) ends(t *testing.T, listed bool) {
 		t.Errorf("it ended with %v, %q, %v; want %v, %q", got.status, got.text, got.err, c.want, c.text)
 	}
 	d.nothingLeft()
-	judge := d.server.deps.Judge.(brokenJudge).outcomes
+	judge := d.server.deps.Health.(brokenReporter).outcomes
 	judge.mu.Lock()
 	all := slices.Clone(judge.all)
 	judge.mu.Unlock()
@@ -168,16 +168,16 @@ func TestCallsAroundTheirOwnerGoOn(t *testing.T) {
 
 // ejecting is a judge that says a node cannot be reached after a number of signs of that.
 type ejecting struct {
-	hop.Judge
+	hop.HealthReporter
 	router *routing.Router
 	signs  atomic.Int64
 	after  int64
 }
 
 func (j *ejecting) Report(o cluster.Outcome) {
-	j.Judge.Report(o)
+	j.HealthReporter.Report(o)
 	if o.Blame == cluster.BlameTransport && j.signs.Add(1) == j.after {
-		go j.router.SetVerdicts(cluster.Verdicts{o.Node: {Health: cluster.Ejected, Unreachable: true}})
+		go j.router.SetConditions(cluster.Conditions{o.Node: {Health: cluster.Ejected, Unreachable: true}})
 	}
 }
 
@@ -208,8 +208,8 @@ func TestATransactionOutlivesTheVerdictOnItsNode(t *testing.T) {
 			nodes, judge := new(unreachable), &ejecting{after: c.after}
 			h := newHouseWith(t, 1, nil, nil, nil, func(d *Deps) {
 				nodes.network = d.Nodes.(network)
-				judge.Judge, judge.router = d.Judge, d.Router.(brokenRouter).Router
-				d.Nodes, d.Judge = nodes, judge
+				judge.HealthReporter, judge.router = d.Health, d.Router.(brokenRouter).Router
+				d.Nodes, d.Health = nodes, judge
 			})
 			h.mu.Lock()
 			h.forwards = true
@@ -237,7 +237,7 @@ func TestATransactionOutlivesTheVerdictOnItsNode(t *testing.T) {
 func TestNothingIsLeftOfAWayAroundThatWasNotTaken(t *testing.T) {
 	d := newDetoured(t, time.Hour)
 	f, nodes := d.server.shards[0], &refusing{Nodes: d.server.deps.Nodes}
-	nodes.refused = func() { d.router.SetVerdicts(cluster.Verdicts{}) } // the owner is within reach again
+	nodes.refused = func() { d.router.SetConditions(cluster.Conditions{}) } // the owner is within reach again
 	f.shard.Do(func(*h2.Forwarder) { d.server.deps.Nodes = nodes })
 	done := make(chan *Ydb_Query.ExecuteQueryResponsePart, 1)
 	go func() {
@@ -266,7 +266,7 @@ func TestNothingIsLeftOfAWayAroundThatWasNotTaken(t *testing.T) {
 	if part := <-done; part.GetStatus() != Ydb.StatusIds_UNDETERMINED {
 		t.Errorf("%v; want UNDETERMINED, as of any call whose node is lost", part)
 	}
-	d.server.deps.Judge.(brokenJudge).outcomes.wait(t, "the owner is to blame", func(o cluster.Outcome) bool {
+	d.server.deps.Health.(brokenReporter).outcomes.wait(t, "the owner is to blame", func(o cluster.Outcome) bool {
 		return o.Node == d.owner && o.Blame == cluster.BlameTransport
 	})
 	d.nothingLeft()

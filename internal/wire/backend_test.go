@@ -380,7 +380,7 @@ func (t tableNode) StreamReadTable(r *Ydb_Table.ReadTableRequest, out Ydb_Table_
 func (n *queryNode) free(r interface{ GetSessionId() string }) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if id := r.GetSessionId(); protocol.Owner([]byte(id)) == virtual.NodeID {
+	if id := r.GetSessionId(); protocol.HomeNode([]byte(id)) == virtual.NodeID {
 		n.wrong = append(n.wrong, fmt.Sprintf("%T came with the virtual session %s", r, id))
 	}
 }

@@ -69,7 +69,7 @@ func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 	router := routing.New(routing.Default())
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "b:2"}, {ID: 3, Address: "c:3"}}, ""))
 	bounds := []time.Duration{10e3, 25e3, 50e3, 100e3, 250e3, 500e3, 1e6, 25e5, 5e6, 1e7, 25e6, 5e7, 1e8, 25e7, 5e8, 1e9, 25e8, 5e9, 1e10, 3e10}
-	deps := Deps{Ways: hop.Ways{Router: router, Judge: nobody{}}, Tracer: tracer, Histogram: func(string, string, string, ...float64) *latency.Durations { return latency.NewDurations(bounds) }}
+	deps := Deps{Ways: hop.Ways{Router: router, Health: nobody{}}, Tracer: tracer, Histogram: func(string, string, string, ...float64) *latency.Durations { return latency.NewDurations(bounds) }}
 	f := &frames{server: &Server{deps: deps}, series: newInstruments(deps.Histogram).series()}
 	k := &call{traced: new(traced)}
 	k.method = protocol.Named("/Ydb.Query.V1.QueryService/ExecuteQuery")
@@ -81,7 +81,7 @@ func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 			k.traced.begin(tracer, nil)
 		}
 		var err error
-		if _, _, err = hop.Reach(&deps.Ways, hop.To{Owner: 2}, &k.at, connected); err != nil {
+		if _, _, err = hop.Reach(&deps.Ways, hop.To{HomeNode: 2}, &k.at, connected); err != nil {
 			t.Fatal(err)
 		}
 		f.tell(k, o, ydbstatus.Signs{Status: success})
@@ -163,7 +163,7 @@ func checkingOut(b testing.TB) (shard func(int) (once func())) {
 	}
 	openSessions(b, p)
 	b.Cleanup(func() {
-		if st := vs.State(ts); st.InDoubt > 0 || st.Bound > 0 || st.Borrowed == 0 {
+		if st := vs.State(ts); st.InDoubt > 0 || st.Bound > 0 || st.CheckedOut == 0 {
 			b.Errorf("%+v", st)
 		}
 		vs.Close()

@@ -75,7 +75,7 @@ func (d served) path(name string) (path string, ok bool) {
 // newIdentities returns the identities of a server's callers.
 func (s *Server) newIdentities(ctx context.Context, config Config) *virtual.IdentityPools {
 	c := virtual.PoolsConfig{
-		Accounts: s.deps.Accounts, Database: s.databases[0], Tables: config.TableSessions == TableSessionsOwn,
+		Cluster: s.deps.Cluster, Database: s.databases[0], Tables: config.TableSessions == TableSessionsOwn,
 		Names: s.deps.Names, Weight: s.deps.Apps.Weight, Pools: s.deps.Pools, Refused: s.refused, Log: s.log,
 	}
 	if s.own {

@@ -235,8 +235,8 @@ func TestRefusedRequestsBorrowNothing(t *testing.T) {
 		answer.free()
 	}
 	after := h.server.State().Virtual
-	if after.Waited != before.Waited || after.Borrowed != before.Borrowed || after.InDoubt != before.InDoubt {
-		t.Errorf("%d calls waited, %d sessions were borrowed, %d spoilt", after.Waited-before.Waited, after.Borrowed-before.Borrowed, after.InDoubt-before.InDoubt)
+	if after.Waited != before.Waited || after.CheckedOut != before.CheckedOut || after.InDoubt != before.InDoubt {
+		t.Errorf("%d calls waited, %d sessions were borrowed, %d spoilt", after.Waited-before.Waited, after.CheckedOut-before.CheckedOut, after.InDoubt-before.InDoubt)
 	}
 	holder.must(success, "select", inTx(tx, true))
 	s.must(success, "select", nil)
@@ -251,7 +251,7 @@ func TestNextStatementGoesWhereTheLastWent(t *testing.T) {
 	h.resting()
 	id, _ := virtual.Parse([]byte(s.id))
 	who := virtual.NewCredentials("/local", "")
-	if v, _ := h.server.sessions.See(id, &who, nil); v == nil || v.Near() == (pool.Place{}) {
+	if v, _ := h.server.sessions.See(id, &who, nil); v == nil || v.Near() == (pool.Home{}) {
 		t.Error("it does not know where that was")
 	}
 }

@@ -212,7 +212,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		if !enough {
 			return nil, h2.ErrNeedMessage
 		}
-		owner = protocol.Owner(session)
+		owner = protocol.HomeNode(session)
 	}
 	k.join(c)
 	return f.connect(c, k, owner)
@@ -278,7 +278,7 @@ func (f *frames) link(k *call) (*link, error) {
 // reach finds a node and its connection: for a session of owner, which has a transaction open, or not; or, for 0, any.
 func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, error) {
 	ways := &f.server.deps.Ways
-	to := hop.To{Owner: owner, OpenTx: openTx, Uncounted: k.method != nil && k.method.Endless}
+	to := hop.To{HomeNode: owner, OpenTx: openTx, Uncounted: k.method != nil && k.method.Endless}
 	conn, _, err := hop.Reach(ways, to, &k.at, func() (conn *h2.Conn, err error) {
 		if k.detour != nil {
 			k.detour.waits = false // it was not sent
@@ -422,7 +422,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 	}
 	if u := k.unpacking; u != nil {
 		u.over.Store(true)
-		if !f.server.unpackers.drop(u.conn, &u.place) && u.done { // else its goroutine does
+		if !f.server.unpackers.drop(u.conn, &u.elem) && u.done { // else its goroutine does
 			f.shard.Unhold(u.ticket, u.held)
 			u.held = 0
 		}
@@ -492,7 +492,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 		case k.foreign: // its client was told something else
 			s = ydbstatus.Signs{Status: Ydb.StatusIds_UNAUTHORIZED, Foreign: true}
 		case k.detour != nil && k.detour.cut: // its owner is lost, for which no other node is to blame
-			s.Cause = ydbstatus.CauseOwner
+			s.Cause = ydbstatus.CauseHomeNode
 		case aboutRequest(o, s):
 			s.Cause = ydbstatus.CauseRequest
 		}
@@ -500,7 +500,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 			s.Lost = o.Node.Number()
 		}
 		about(&s, k.method)
-		var meter hop.Judge
+		var meter hop.HealthReporter
 		if k.uses && k.Server != nil {
 			meter = k.Identity.Meter
 		}

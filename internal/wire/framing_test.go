@@ -150,10 +150,10 @@ func reported(server *Server, judge *outcomes) []cluster.Outcome {
 }
 
 // verdictsOn are those of the product's judge after such outcomes.
-func verdictsOn(t *testing.T, all []cluster.Outcome) (last cluster.Verdicts) {
+func verdictsOn(t *testing.T, all []cluster.Outcome) (last cluster.Conditions) {
 	synctest.Test(t, func(t *testing.T) {
 		judge := pessimize.New(pessimize.Default(), reachable{}, slog.New(slog.DiscardHandler))
-		judge.Subscribe(func(v cluster.Verdicts) { last = v })
+		judge.Subscribe(func(v cluster.Conditions) { last = v })
 		ctx, stop := context.WithCancel(t.Context())
 		var runs sync.WaitGroup
 		runs.Go(func() { _ = judge.Run(ctx) })
@@ -243,7 +243,7 @@ func TestBrokenFramingOnVirtualSessionsBlamesNoNode(t *testing.T) {
 	g := h.guest("a")
 	virtual := g.session()
 	headers := []string{"x-ydb-database", g.database, "x-ydb-auth-ticket", g.ticket, "x-client", g.name}
-	judge := h.server.deps.Judge.(brokenJudge).outcomes
+	judge := h.server.deps.Health.(brokenReporter).outcomes
 	query := func(id string) []byte {
 		return bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: id, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}})
 	}

@@ -99,7 +99,7 @@ func TestCallsThatNeedNoSessionTakeAnyID(t *testing.T) {
 		}
 	}
 	h.resting()
-	if n := h.server.State().Virtual.Borrowed; n > 0 {
+	if n := h.server.State().Virtual.CheckedOut; n > 0 {
 		t.Errorf("%d sessions were in use", n)
 	}
 }

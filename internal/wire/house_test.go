@@ -57,7 +57,7 @@ func (h *house) ownerOf(s *session) cluster.NodeID {
 	if bound == "" {
 		h.Fatal("nothing is bound")
 	}
-	return protocol.Owner([]byte(bound))
+	return protocol.HomeNode([]byte(bound))
 }
 
 // losesNodeOf stops the node that has the server session of s.
@@ -108,8 +108,8 @@ func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Co
 	list := h.startNodes()
 	h.pool = pool.New(pools, h.backend, nil)
 	router := routing.New(routing.Default())
-	deps := Deps{Ways: hop.Ways{Router: brokenRouter{router, h.broken}, Judge: brokenJudge{&outcomes{new: make(chan struct{}, 1)}, h.broken}}, Nodes: network(list), Apps: all,
-		Mine: h.mine, Pool: brokenPool{h.pool, h.broken}, Accounts: brokenAccounts{accounts{h.backend, pools}, h.broken}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }, Unary: map[string]unary.Method{checkPath: largeCheck}}
+	deps := Deps{Ways: hop.Ways{Router: brokenRouter{router, h.broken}, Health: brokenReporter{&outcomes{new: make(chan struct{}, 1)}, h.broken}}, Nodes: network(list), Apps: all,
+		Mine: h.mine, Pool: brokenPool{h.pool, h.broken}, Cluster: brokenCluster{fakeCluster{h.backend, pools}, h.broken}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }, Unary: map[string]unary.Method{checkPath: largeCheck}}
 	for _, change := range needs {
 		change(&deps)
 	}
@@ -186,8 +186,8 @@ func (h *house) resting() {
 	h.Helper()
 	h.eventually("all sessions rest", func() string {
 		st := h.pool.Stats()
-		if st.Leased > 0 || st.Closing > 0 || h.inLine() > 0 || h.openTx() > 0 || h.server.State().Virtual.Bound > 0 || h.server.sessions.InTx() != 0 {
-			return fmt.Sprintf("%d busy, %d wait, %d transactions, %+v", st.Leased, h.inLine(), h.openTx(), h.server.State().Virtual)
+		if st.InUse > 0 || st.Closing > 0 || h.inLine() > 0 || h.openTx() > 0 || h.server.State().Virtual.Bound > 0 || h.server.sessions.InTx() != 0 {
+			return fmt.Sprintf("%d busy, %d wait, %d transactions, %+v", st.InUse, h.inLine(), h.openTx(), h.server.State().Virtual)
 		}
 		return ""
 	})
@@ -229,7 +229,7 @@ type session struct {
 func (g *guest) session() *session {
 	g.Helper()
 	r, err := g.query.CreateSession(g.with(g.ctx), &Ydb_Query.CreateSessionRequest{})
-	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS || r.GetNodeId() != virtual.NodeID || protocol.Owner([]byte(r.GetSessionId())) != virtual.NodeID {
+	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS || r.GetNodeId() != virtual.NodeID || protocol.HomeNode([]byte(r.GetSessionId())) != virtual.NodeID {
 		g.Fatalf("created %v, %v", r, err)
 	}
 	s := &session{guest: g, id: r.GetSessionId()}

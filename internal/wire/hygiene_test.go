@@ -71,8 +71,8 @@ func TestASessionGrantedAtTheEndGoesBack(t *testing.T) {
 	w.use = nil // its call is over
 	h.server.Stop()
 	h.pool.Release(g.Session)
-	if st := h.pool.Stats(); st.Leased != 0 {
-		t.Errorf("%d sessions are leased", st.Leased)
+	if st := h.pool.Stats(); st.InUse != 0 {
+		t.Errorf("%d sessions are leased", st.InUse)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestNobodyIsRefusedWhileSessionsComeFree(t *testing.T) {
 // blamed makes a call, which goes to a node, and returns what the node is blamed for.
 func (h *house) blamed(call func()) cluster.Outcome {
 	h.Helper()
-	judge := h.server.deps.Judge.(brokenJudge)
+	judge := h.server.deps.Health.(brokenReporter)
 	judge.mu.Lock()
 	judge.all = nil
 	judge.mu.Unlock()

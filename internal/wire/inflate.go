@@ -70,10 +70,10 @@ type aside struct {
 	from   io.Reader
 	barren int // bytes since something came out
 
-	by    *unpackers // nil: it has no turns
-	conn  *h2.Conn   // the client's
-	place lane.Place
-	took  time.Time // its turn
+	by   *unpackers // nil: it has no turns
+	conn *h2.Conn   // the client's
+	slot lane.Slot
+	took time.Time // its turn
 }
 
 func (a *aside) Read(p []byte) (n int, err error) {
@@ -81,7 +81,7 @@ func (a *aside) Read(p []byte) (n int, err error) {
 		return 0, errBarren
 	}
 	if a.by != nil && time.Since(a.took) >= lane.Slice {
-		a.place = a.by.yield(a.conn, a.place)
+		a.slot = a.by.yield(a.conn, a.slot)
 		a.begin(a.conn)
 	}
 	n, err = a.from.Read(p)
@@ -184,7 +184,7 @@ func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 		}
 	}
 	k.unpacking = &unpacking{f: f, conn: c.Client(), ticket: c.Ticket(), method: k.method, encoding: encoding, packed: c.Lend()}
-	f.server.unpackers.do(c.Client(), k.unpacking, &k.unpacking.place)
+	f.server.unpackers.do(c.Client(), k.unpacking, &k.unpacking.elem)
 	return h2.ErrPark
 }
 
@@ -197,7 +197,7 @@ type unpacking struct {
 	encoding string
 	packed   []byte
 	head     bool          // plain is what frames.head looks at
-	place    *list.Element // in a line of unpackers, whose lock guards it
+	elem     *list.Element // in a line of unpackers, whose lock guards it
 
 	held int // bytes that count as waiting; of the shard's turn, like done
 	done bool
@@ -358,13 +358,13 @@ type unpackers struct {
 // line has what waits of a client's connection. Connections take turns, so that none waits for all that another one sent.
 type line struct {
 	conn    *h2.Conn
-	place   *list.Element // in unpackers.lines
+	elem    *list.Element // in unpackers.lines
 	waiting list.List     // of packed, until a goroutine begins with it or its call is over; not empty
 }
 
 // in has messages inflated in that lane, until ctx ends.
 func (us *unpackers) in(ctx context.Context, l *lane.Lane) {
-	us.ctx, us.door, us.most = ctx, l.NewDoor(), l.Places()
+	us.ctx, us.door, us.most = ctx, l.NewDoor(), l.Slots()
 }
 
 // do has a message of a client's connection inflated, in turn. Until then place is for drop.
@@ -374,7 +374,7 @@ func (us *unpackers) do(conn *h2.Conn, u packed, place **list.Element) {
 	*place = us.push(conn, u)
 	if us.running < us.most {
 		us.running++
-		us.start(lane.Place{})
+		us.start(lane.Slot{})
 	}
 }
 
@@ -383,7 +383,7 @@ func (us *unpackers) push(conn *h2.Conn, u packed) *list.Element {
 	l := us.of[conn]
 	if l == nil {
 		l = &line{conn: conn}
-		if l.place = us.lines.PushBack(l); us.of == nil {
+		if l.elem = us.lines.PushBack(l); us.of == nil {
 			us.of = map[*h2.Conn]*line{}
 		}
 		us.of[conn] = l
@@ -397,24 +397,24 @@ const mostYielded = 64
 
 // resumed is the next turn of a message that takes long: its goroutine goes on in place of the one that finds it.
 type resumed struct {
-	packed                 // none
-	turn   chan lane.Place // with room for the place of the one that finds it
+	packed                // none
+	slot   chan lane.Slot // with room for the place of the one that finds it
 }
 
 // yield has others of those that wait go first, at the place. It is for a goroutine that inflates a message of the connection, and returns the place of
 // the goroutine that found its turn, which may be none: begin is to follow.
-func (us *unpackers) yield(conn *h2.Conn, place lane.Place) lane.Place {
+func (us *unpackers) yield(conn *h2.Conn, place lane.Slot) lane.Slot {
 	us.mu.Lock()
 	if us.lines.Len() == 0 || us.yielded == mostYielded {
 		us.mu.Unlock()
 		return place
 	}
 	us.yielded++
-	next := resumed{turn: make(chan lane.Place, 1)}
+	next := resumed{slot: make(chan lane.Slot, 1)}
 	us.push(conn, next)
 	us.start(place) // in place of this one
 	us.mu.Unlock()
-	place = <-next.turn
+	place = <-next.slot
 	us.mu.Lock()
 	us.yielded--
 	us.mu.Unlock()
@@ -440,7 +440,7 @@ func (us *unpackers) drop(conn *h2.Conn, place **list.Element) bool {
 // clear forgets a line in which nothing waits.
 func (us *unpackers) clear(l *line) {
 	if l.waiting.Len() == 0 {
-		us.lines.Remove(l.place)
+		us.lines.Remove(l.elem)
 		delete(us.of, l.conn)
 	}
 }
@@ -458,24 +458,24 @@ func (us *unpackers) next() (packed, *h2.Conn) {
 	return u, l.conn
 }
 
-func (us *unpackers) start(place lane.Place) { us.runs.Go(func() { us.run(place) }) }
+func (us *unpackers) start(place lane.Slot) { us.runs.Go(func() { us.run(place) }) }
 
 // run serves what waits, at the place, or one that it waits for.
-func (us *unpackers) run(place lane.Place) {
+func (us *unpackers) run(place lane.Slot) {
 	var i inflater
-	i.aside.by, i.aside.place = us, place
+	i.aside.by, i.aside.slot = us, place
 	for {
 		us.mu.Lock()
 		u, conn := us.next()
 		if u == nil {
 			us.running--
 			us.mu.Unlock()
-			i.aside.place.Leave()
+			i.aside.slot.Leave()
 			return
 		}
 		us.mu.Unlock()
 		if next, ok := u.(resumed); ok {
-			next.turn <- i.aside.place
+			next.slot <- i.aside.slot
 			return
 		}
 		if m, ok := u.(*inflation); !ok || m.packed != nil { // else there is nothing to inflate
@@ -488,10 +488,10 @@ func (us *unpackers) run(place lane.Place) {
 // begin waits for a place to inflate a message of that connection, if there is none. Once the server has stopped, messages are inflated without one: their
 // calls are over.
 func (a *aside) begin(conn *h2.Conn) {
-	if !a.place.Held() {
-		a.place, _ = a.by.door.Enter(a.by.ctx)
+	if !a.slot.Held() {
+		a.slot, _ = a.by.door.Enter(a.by.ctx)
 	} else {
-		_ = a.place.Pause(a.by.ctx)
+		_ = a.slot.Pause(a.by.ctx)
 	}
 	a.conn, a.took = conn, time.Now()
 }
@@ -530,6 +530,6 @@ func (f *frames) head(c *h2.Call, k *call) (message []byte, whole bool, err erro
 	}
 	packed = bytes.Clone(packed)
 	k.unpacking = &unpacking{f: f, conn: c.Client(), ticket: c.Ticket(), encoding: encoding, packed: packed, head: true}
-	f.server.unpackers.do(c.Client(), k.unpacking, &k.unpacking.place)
+	f.server.unpackers.do(c.Client(), k.unpacking, &k.unpacking.elem)
 	return nil, false, h2.ErrPark
 }

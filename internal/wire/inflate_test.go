@@ -460,16 +460,16 @@ func TestConnectionsTakeTurnsToBeInflated(t *testing.T) {
 		if all[i].conn = many; i >= 6 {
 			all[i].conn = few
 		}
-		us.do(all[i].conn, &all[i], &all[i].place)
+		us.do(all[i].conn, &all[i], &all[i].elem)
 	}
-	if !us.drop(many, &all[1].place) || us.drop(many, &all[1].place) {
+	if !us.drop(many, &all[1].elem) || us.drop(many, &all[1].elem) {
 		t.Error("a message that waits is dropped once")
 	}
 	for n, want := range []int{0, 6, 2, 7, 3, 4, 5} {
 		if got, _ := us.next(); got != packed(&all[want]) {
 			t.Fatalf("message %d is not number %d", n, want)
 		}
-		if us.drop(all[want].conn, &all[want].place) {
+		if us.drop(all[want].conn, &all[want].elem) {
 			t.Errorf("message %d is dropped after it was taken", n)
 		}
 	}

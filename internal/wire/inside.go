@@ -62,7 +62,7 @@ func (s *Server) mostInside(c *h2.Call) int {
 type stay struct {
 	messages // of a call of that server
 	ticket   h2.Ticket
-	place    *stayer // nil: it has no place
+	stayer   *stayer // nil: it has no place
 	at       int     // in place.stays
 }
 
@@ -139,7 +139,7 @@ func (s *stays) enter(f *frames, conn *h2.Conn, call *stay) bool {
 		f.shard.Expel(last.ticket, errMoreOf)
 	}
 	s.remove(g)
-	call.place, call.at = g, len(g.stays)
+	call.stayer, call.at = g, len(g.stays)
 	g.stays = append(g.stays, call)
 	s.n++
 	s.add(g)
@@ -148,7 +148,7 @@ func (s *stays) enter(f *frames, conn *h2.Conn, call *stay) bool {
 
 // leave does nothing for a call that has no place.
 func (s *stays) leave(call *stay) {
-	g := call.place
+	g := call.stayer
 	if g == nil {
 		return
 	}
@@ -156,7 +156,7 @@ func (s *stays) leave(call *stay) {
 	last := len(g.stays) - 1
 	g.stays[call.at], g.stays[last].at = g.stays[last], call.at
 	g.stays[last] = nil
-	g.stays, call.place = g.stays[:last], nil
+	g.stays, call.stayer = g.stays[:last], nil
 	s.n--
 	s.add(g)
 }

@@ -82,7 +82,7 @@ func newServedHereWith(t *testing.T, engine h2.Config, bounds Inside, streams ..
 	}
 	path := DefaultDataPath()
 	var err error
-	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Ways: hop.Ways{Router: routing.New(routing.Default()), Judge: &outcomes{}}, Nodes: network{}, Unary: methods, Inside: bounds}, inside); err != nil {
+	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Ways: hop.Ways{Router: routing.New(routing.Default()), Health: &outcomes{}}, Nodes: network{}, Unary: methods, Inside: bounds}, inside); err != nil {
 		t.Fatal(err)
 	}
 	l := listen(t)
@@ -394,8 +394,8 @@ func TestStaysAreCounted(t *testing.T) {
 		}
 		counts, most := map[*h2.Conn]int{}, 0
 		for _, call := range open {
-			counts[call.place.conn]++
-			if most = max(most, counts[call.place.conn]); call.place.stays[call.at] != call {
+			counts[call.stayer.conn]++
+			if most = max(most, counts[call.stayer.conn]); call.stayer.stays[call.at] != call {
 				t.Fatal("a call is not at its place")
 			}
 		}

@@ -15,7 +15,7 @@ import (
 // reached has done no work.
 func TestQuestionsForPlacesAreJudged(t *testing.T) {
 	judge := &outcomes{new: make(chan struct{}, 1)}
-	h := newHouseWith(t, 1, nil, nil, nil, func(d *Deps) { d.Judge = judge })
+	h := newHouseWith(t, 1, nil, nil, nil, func(d *Deps) { d.Health = judge })
 	g := h.guest("app")
 	ask := func() (Ydb.StatusIds_StatusCode, error) {
 		out := new(Ydb_Topic.DescribeTopicResponse)
@@ -42,7 +42,7 @@ func TestQuestionsForPlacesAreJudged(t *testing.T) {
 // What the sidecar refuses of a call that was on its way says nothing of the node.
 func TestRefusedMessagesSayNothingOfTheNode(t *testing.T) {
 	judge := &outcomes{new: make(chan struct{}, 1)}
-	h := newHouseWith(t, 1, nil, nil, nil, func(d *Deps) { d.Judge = judge })
+	h := newHouseWith(t, 1, nil, nil, nil, func(d *Deps) { d.Health = judge })
 	s := h.guest("app").session()
 	stream, err := s.conn.NewStream(s.with(h.ctx), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/Ydb.Query.V1.QueryService/ExecuteQuery")
 	if err != nil {

@@ -27,24 +27,24 @@ type waiting struct {
 	prev     *waiting // in the list of those of the shard that wait
 	next     *waiting
 
-	turn uint64        // counts the uses of this entry, which is used again
-	look *time.Timer   // asks whether the wait is in vain; nil: nothing does
-	each time.Duration // between two looks
+	generation uint64        // counts the uses of this entry, which is used again
+	look       *time.Timer   // asks whether the wait is in vain; nil: nothing does
+	each       time.Duration // between two looks
 }
 
 // mail is for a shard, from whatever goroutine.
 type mail struct {
-	told   *waiting
-	looked *waiting   // it was asked whether the wait is in vain
-	turn   uint64     // which use of looked was asked about
-	kept   bool       // the wait is in vain
-	ticket h2.Ticket  // call that goes on
-	status *h2.Status // if not nil: ends the call
+	told       *waiting
+	looked     *waiting   // it was asked whether the wait is in vain
+	generation uint64     // which use of looked was asked about
+	kept       bool       // the wait is in vain
+	ticket     h2.Ticket  // call that goes on
+	status     *h2.Status // if not nil: ends the call
 
 	refused  *virtual.IdentityPool // the cluster opens no session for its ticket ofTicket
 	ofTicket string
 
-	woken *turned // a call of the plain API that was parked
+	woken *inlineState // a call of the plain API that was parked
 }
 
 // uses is the part of a shard's router that deals with sessions of the pool.
@@ -57,12 +57,12 @@ type uses struct {
 	seen         protocol.Scan // of the message in hand, if that is here whole
 	learned      [16]protocol.Learned
 
-	wake   chan struct{} // capacity 1; has deliver take a turn
-	woken  []*turned     // parked calls whose mail was read; sent at the end of a turn
-	ending bool          // TurnEnds is under way, or comes in this turn
-	inTurn atomic.Bool   // the shard will look at its mail in this turn
-	some   atomic.Bool   // there is mail
-	mu     sync.Mutex    // guards post
+	wake   chan struct{}  // capacity 1; has deliver take a turn
+	woken  []*inlineState // parked calls whose mail was read; sent at the end of a turn
+	ending bool           // TurnEnds is under way, or comes in this turn
+	inTurn atomic.Bool    // the shard will look at its mail in this turn
+	some   atomic.Bool    // there is mail
+	mu     sync.Mutex     // guards post
 	mails  []mail
 	over   bool // nobody reads them any more
 }
@@ -213,7 +213,7 @@ func (f *frames) readAll(all []mail) {
 				f.ring() // TurnEnds may be over in this turn
 			}
 		case m.looked != nil:
-			f.looked(m.looked, m.turn, m.kept)
+			f.looked(m.looked, m.generation, m.kept)
 		case p == nil:
 			f.shard.Later(m.ticket, m.status)
 		case p.use == nil: // its call is over
@@ -246,18 +246,18 @@ func (f *frames) turnAway(t *virtual.IdentityPool, ticket string) {
 
 // lookAt has somebody look after a while whether a wait is in vain.
 func (f *frames) lookAt(p *waiting) {
-	t, turn := p.identity, p.turn
+	t, turn := p.identity, p.generation
 	p.look = time.AfterFunc(p.each, func() {
 		kept := false
 		_ = panics.Call("a look at who keeps sessions", func() error { kept = f.server.sessions.KeepAll(t); return nil }) // then the call waits on
-		f.post(mail{looked: p, turn: turn, kept: kept})
+		f.post(mail{looked: p, generation: turn, kept: kept})
 	})
 }
 
 // looked ends a wait that is in vain.
 func (f *frames) looked(p *waiting, turn uint64, kept bool) {
 	switch {
-	case p.turn != turn || p.use == nil: // its call is over
+	case p.generation != turn || p.use == nil: // its call is over
 	case !kept:
 		f.lookAt(p)
 	case p.identity.Pool.Cancel(p.waiter): // else it is told now
@@ -305,7 +305,7 @@ func (s *uses) newWaiting(l *use, who *caller, app *apps.Stripe, t h2.Ticket) *w
 }
 
 func (s *uses) freeWaiting(p *waiting) {
-	if p.turn++; p.look != nil {
+	if p.generation++; p.look != nil {
 		p.look.Stop()
 		p.look = nil
 	}

@@ -32,11 +32,11 @@ func FuzzSessionIDs(f *testing.F) {
 				want = n
 			}
 		}
-		if got := protocol.Owner([]byte(text)); uint64(got) != want {
+		if got := protocol.HomeNode([]byte(text)); uint64(got) != want {
 			t.Errorf("owner %d; want %d", got, want)
 		}
 		id, ok := virtual.Parse([]byte(text))
-		if ok && (string(id.Append(nil)) != text || protocol.Owner([]byte(text)) != virtual.NodeID) {
+		if ok && (string(id.Append(nil)) != text || protocol.HomeNode([]byte(text)) != virtual.NodeID) {
 			t.Errorf("taken for %s", id.Append(nil))
 		}
 	})

@@ -34,12 +34,12 @@ func (b *broken) at(place string) {
 	}
 }
 
-type brokenJudge struct {
+type brokenReporter struct {
 	*outcomes
 	*broken
 }
 
-func (j brokenJudge) Report(o cluster.Outcome) {
+func (j brokenReporter) Report(o cluster.Outcome) {
 	j.at("Judge.Report")
 	j.outcomes.Report(o)
 }
@@ -113,19 +113,19 @@ func (p brokenPool) Busy() bool {
 	return p.Pool.Busy()
 }
 
-type brokenAccounts struct {
-	accounts
+type brokenCluster struct {
+	fakeCluster
 	*broken
 }
 
-func (a brokenAccounts) WhoAmI(ctx context.Context, database, ticket string) (string, Ydb.StatusIds_StatusCode) {
+func (a brokenCluster) WhoAmI(ctx context.Context, database, ticket string) (string, Ydb.StatusIds_StatusCode) {
 	a.at("Accounts.WhoAmI")
-	return a.accounts.WhoAmI(ctx, database, ticket)
+	return a.fakeCluster.WhoAmI(ctx, database, ticket)
 }
 
-func (a brokenAccounts) Pool(c virtual.PoolConfig) virtual.OwnedPool {
+func (a brokenCluster) Pool(c virtual.PoolConfig) virtual.OwnedPool {
 	a.at("Accounts.Pool")
-	return brokenPool{a.accounts.Pool(c).(*pool.Pool), a.broken}
+	return brokenPool{a.fakeCluster.Pool(c).(*pool.Pool), a.broken}
 }
 
 // expectPanics keeps them out of the log, and checks at the end that there were so many.
@@ -253,7 +253,7 @@ func TestAPanicOutsideLeavesNothingLocked(t *testing.T) {
 			c.must(success, "select", inTx(c.must(success, "select", beginTx), true))
 			h.eventually("all sessions rest", func() string {
 				for name, p := range h.pools() {
-					if p.Leased > 0 || p.Waiting > 0 {
+					if p.InUse > 0 || p.Waiting > 0 {
 						return name
 					}
 				}

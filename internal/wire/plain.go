@@ -23,13 +23,13 @@ type Plain struct {
 	Handler http.Handler
 	// Begin begins a request with its body, and does not wait; nil: it is none for that, and nothing has happened. ctx is the context of the request,
 	// which ends when the answer is no longer waited for. via is as for Begin. nil: none is begun so.
-	Begin func(ctx *callctx.Context, r *http.Request, body []byte, via Via) PlainTurn
+	Begin func(ctx *callctx.Context, r *http.Request, body []byte, via Via) InlineRequest
 	// Idle is how long a connection is kept after a request until the next; 0: for ever.
 	Idle time.Duration
 }
 
-// PlainTurn is a request that was begun so. One of Resume and Serve is called, once.
-type PlainTurn interface {
+// InlineRequest is a request that was begun so. One of Resume and Serve is called, once.
+type InlineRequest interface {
 	// Context ends when the node's answer is no longer waited for.
 	Context() *callctx.Context
 	// Here reports whether Resume does not wait, when all bytes of an answer of a node are here, and that has ended well.
@@ -40,8 +40,8 @@ type PlainTurn interface {
 	Serve(w http.ResponseWriter)
 }
 
-// Guest is whose connection is parked. Its methods must not block.
-type Guest interface {
+// ParkedHandler handles what happens to a parked connection. Its methods must not block.
+type ParkedHandler interface {
 	// Context is that of its requests. It does not end.
 	Context() context.Context
 	// Serves reports whether a request that comes now is to be served here.
@@ -50,7 +50,7 @@ type Guest interface {
 	Ends() bool
 	// Busy says whether a request is under way from now on.
 	Busy(bool)
-	// Back gives the connection back, once, with what was read of it and not served. came is as for driver.Owner, and set if something was read.
+	// Back gives the connection back, once, with what was read of it and not served. came is as for driver.ParkedHandler, and set if something was read.
 	Back(came bool, read []byte)
 }
 
@@ -66,10 +66,10 @@ const (
 
 // Parked is a connection that is parked.
 type Parked struct {
-	frames *frames
-	conn   net.Conn
-	guest  Guest
-	parked *driver.Parked
+	frames  *frames
+	conn    net.Conn
+	handler ParkedHandler
+	parked  *driver.Parked
 
 	// Of the shard's turns, and after the connection was given back of whoever has it:
 	read  []byte        // of a request that is not whole
@@ -82,10 +82,10 @@ type Parked struct {
 
 // Park parks a connection of HTTP/1.1 without TLS over which no request is under way, until then (zero: for ever). Nil: it cannot be parked, and no method
 // of the guest is called.
-func (s *Server) Park(conn net.Conn, until time.Time, guest Guest) *Parked {
+func (s *Server) Park(conn net.Conn, until time.Time, guest ParkedHandler) *Parked {
 	n := int(s.parked.Add(1))
-	p := &Parked{frames: s.shards[n%len(s.shards)], conn: conn, guest: guest}
-	p.parked = p.frames.shard.Prepare(conn, (*owner)(p))
+	p := &Parked{frames: s.shards[n%len(s.shards)], conn: conn, handler: guest}
+	p.parked = p.frames.shard.Prepare(conn, (*parkedEvents)(p))
 	if !p.parked.Park(until) {
 		return nil
 	}
@@ -97,21 +97,21 @@ func (p *Parked) Stop() (read []byte, ok bool) {
 	if !p.parked.Stop() {
 		return nil, false
 	}
-	(*owner)(p).forget()
+	(*parkedEvents)(p).forget()
 	return p.read, true
 }
 
 // Answering is how many requests of connections that are parked are under way.
 func (s *Server) Answering() int { return int(s.answering.Load()) }
 
-// owner is for driver.Owner.
-type owner Parked
+// parkedEvents is for driver.ParkedHandler.
+type parkedEvents Parked
 
 // forget has what is read count no more. It may be called outside of turns.
-func (o *owner) forget() { o.frames.partly.Add(-int64(len(o.read))) }
+func (o *parkedEvents) forget() { o.frames.partly.Add(-int64(len(o.read))) }
 
-// Came implements driver.Owner.
-func (o *owner) Came(b []byte) driver.Next {
+// Came implements driver.ParkedHandler.
+func (o *parkedEvents) Came(b []byte) driver.Next {
 	old := len(o.read)
 	if o.post && old == 0 {
 		o.post = false
@@ -125,7 +125,7 @@ func (o *owner) Came(b []byte) driver.Next {
 		b = o.read
 	}
 	state := http1.Other
-	if o.guest.Serves() {
+	if o.handler.Serves() {
 		var body []byte
 		if body, state = o.request(b, old); state == http1.Whole {
 			r := o.head
@@ -148,7 +148,7 @@ func (o *owner) Came(b []byte) driver.Next {
 }
 
 // request looks for a request in what is here, of which old bytes were before.
-func (o *owner) request(b []byte, old int) (body []byte, state http1.State) {
+func (o *parkedEvents) request(b []byte, old int) (body []byte, state http1.State) {
 	if o.head == nil {
 		if o.head, o.size, state = http1.Head(b, old); state != http1.Whole {
 			return nil, state
@@ -157,18 +157,18 @@ func (o *owner) request(b []byte, old int) (body []byte, state http1.State) {
 	return http1.Body(o.head, b[o.size:])
 }
 
-// Left implements driver.Owner.
-func (o *owner) Left() {
+// Left implements driver.ParkedHandler.
+func (o *parkedEvents) Left() {
 	if o.now != nil {
 		o.now.ctx.Cancel(nil)
 	}
 }
 
-// Rests implements driver.Owner.
-func (o *owner) Rests() driver.Next {
+// Rests implements driver.ParkedHandler.
+func (o *parkedEvents) Rests() driver.Next {
 	o.over()
-	o.guest.Busy(false)
-	if !o.guest.Serves() {
+	o.handler.Busy(false)
+	if !o.handler.Serves() {
 		return driver.Returns
 	}
 	if idle := o.frames.server.deps.Plain.Idle; idle > 0 {
@@ -178,19 +178,19 @@ func (o *owner) Rests() driver.Next {
 }
 
 // over says that the request under way has ended.
-func (o *owner) over() {
+func (o *parkedEvents) over() {
 	o.now = nil
 	o.frames.server.answering.Add(-1)
 }
 
-// Back implements driver.Owner.
-func (o *owner) Back(came bool) {
+// Back implements driver.ParkedHandler.
+func (o *parkedEvents) Back(came bool) {
 	if o.now != nil {
 		o.now.ctx.Cancel(nil)
 		o.over()
 	}
 	o.forget()
-	o.guest.Back(came || len(o.read) > 0, o.read)
+	o.handler.Back(came || len(o.read) > 0, o.read)
 }
 
 // plainRequest is a request under way.
@@ -199,19 +199,19 @@ type plainRequest struct {
 	r   *http.Request
 	ctx callctx.Context // of r
 
-	turned
-	does PlainTurn // it was begun in the turn; nil
+	inlineState
+	does InlineRequest // it was begun in the turn; nil
 }
 
 // start begins with a request, in a turn.
-func (o *owner) start(r *http.Request, body []byte) {
+func (o *parkedEvents) start(r *http.Request, body []byte) {
 	s := o.frames.server
 	v := &plainRequest{of: (*Parked)(o)}
-	v.ctx.Values = o.guest.Context()
+	v.ctx.Values = o.handler.Context()
 	v.r = r.WithContext(&v.ctx)
 	o.now, o.post = v, r.Method == http.MethodPost
 	s.answering.Add(1)
-	o.guest.Busy(true)
+	o.handler.Busy(true)
 	if begin := s.deps.Plain.Begin; begin != nil && v.begin(begin, body) {
 		return
 	}
@@ -223,17 +223,17 @@ func (o *owner) start(r *http.Request, body []byte) {
 }
 
 // begin begins the request in the turn; false: it is none for that.
-func (v *plainRequest) begin(begin func(*callctx.Context, *http.Request, []byte, Via) PlainTurn, body []byte) bool {
+func (v *plainRequest) begin(begin func(*callctx.Context, *http.Request, []byte, Via) InlineRequest, body []byte) bool {
 	f := v.of.frames
 	v.frames, v.rest = f, v
-	v.turn.Most, v.turn.Ready = mostPlain, v.ready
+	v.stream.Most, v.stream.Ready = mostPlain, v.ready
 	v.does = begin(&v.ctx, v.r, body, v)
 	if v.does == nil {
 		return false
 	}
 	f.server.plainCalls.Add(1)
 	v.does.Context().Watch(func() {
-		if v.turn.Stop() {
+		if v.stream.Stop() {
 			f.server.unary.Do(v)
 		}
 	})
@@ -246,7 +246,7 @@ func (v *plainRequest) ready(over bool) {
 	here := false
 	if over {
 		here = panics.Call("an answer to the plain API", func() error {
-			if answer, ok := v.turn.Answer(); !ok || len(answer) > mostPlain || !v.does.Here(answer) {
+			if answer, ok := v.stream.Answer(); !ok || len(answer) > mostPlain || !v.does.Here(answer) {
 				return errWaits
 			}
 			return nil
@@ -258,7 +258,7 @@ func (v *plainRequest) ready(over bool) {
 	}
 	defer v.of.frames.server.plainCalls.Done()
 	v.does.Context().Unwatch()
-	last := v.of.guest.Ends()
+	last := v.of.handler.Ends()
 	var pieces [][]byte
 	v.frames.inTurn.Store(true) // see ahead.ready
 	err := panics.Call("a request of the plain API", func() error { pieces = v.does.Resume(last); return nil })
@@ -279,7 +279,7 @@ func (v *plainRequest) Serve() {
 	s := v.of.frames.server
 	defer s.plainCalls.Done()
 	w := http1.NewWriter(v.of.conn)
-	w.Last, w.Close = v.of.parked.Sending, v.of.guest.Ends
+	w.Last, w.Close = v.of.parked.Sending, v.of.handler.Ends
 	last := true
 	func() {
 		defer func() {

@@ -86,7 +86,7 @@ func TestRefusalsHaveTheServersWords(t *testing.T) {
 func TestTheStatusOfTheWholeAnswerCounts(t *testing.T) {
 	h := newHouse(t, nil)
 	s := h.guest("a").session()
-	judge := h.server.deps.Judge.(brokenJudge).outcomes
+	judge := h.server.deps.Health.(brokenReporter).outcomes
 	for _, text := range []string{"fail UNAVAILABLE", "late UNAVAILABLE"} {
 		if st, _, err := s.run(h.ctx, s.id, text, nil); st != Ydb.StatusIds_UNAVAILABLE || err != nil {
 			t.Fatalf("%s: %v, %v", text, st, err)
@@ -117,7 +117,7 @@ func TestANodeWithoutAConnectionYet(t *testing.T) {
 	config.MaxCallsPerNode = 1
 	router := &picks{Router: routing.New(config)}
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
-	f := &frames{server: &Server{deps: Deps{Ways: hop.Ways{Router: router, Judge: unheard{t}}}}}
+	f := &frames{server: &Server{deps: Deps{Ways: hop.Ways{Router: router, Health: unheard{t}}}}}
 	for owner, want := range map[cluster.NodeID]int{0: hop.Picks, 1: 0} {
 		router.n = 0
 		k := new(call)
@@ -133,7 +133,7 @@ func TestEndlessStreamsEnterAFullNode(t *testing.T) {
 	config.MaxCallsPerNode = 1
 	router := routing.New(config)
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
-	f := &frames{server: &Server{deps: Deps{Ways: hop.Ways{Router: router, Judge: unheard{t}}}}}
+	f := &frames{server: &Server{deps: Deps{Ways: hop.Ways{Router: router, Health: unheard{t}}}}}
 	if !router.Enter(1) {
 		t.Fatal("the node is full")
 	}

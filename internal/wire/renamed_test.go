@@ -60,7 +60,7 @@ func TestCallsThatWaitKeepTheirPool(t *testing.T) {
 	}
 	h.eventually("all sessions are back in their pools", func() string {
 		for _, p := range h.server.State().Virtual.Pools {
-			if p.Leased > 0 || p.Waiting > 0 {
+			if p.InUse > 0 || p.Waiting > 0 {
 				return "one is not"
 			}
 		}

@@ -285,7 +285,7 @@ func (f *frames) namesNoSession(c *h2.Call, k *call, who *caller, r *request) (*
 // namesServerSession routes a call on a session that is none of the sidecar's virtual ones: to its home node, unless a client must
 // not use it.
 func (f *frames) namesServerSession(c *h2.Call, k *call, r *request) (*h2.Conn, error) {
-	owner := protocol.Owner(r.at.id)
+	owner := protocol.HomeNode(r.at.id)
 	if owner == virtual.NodeID {
 		return nil, k.refuse(errNoSession)
 	}

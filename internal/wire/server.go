@@ -75,7 +75,7 @@ type Deps struct {
 	Texts    int                    // bytes that texts of prepared queries may take; 0: 16 MiB
 	Mine     func(id []byte) bool   // whether the session of that id belongs to a pool of this sidecar; nil: none does
 	Pool     virtual.Pool           // of the sidecar's own sessions; for wire.auth = own
-	Accounts virtual.Accounts       // for others
+	Cluster  virtual.Cluster        // for others
 	Database string                 // database of clients that name none
 	Names    func() int             // the most apps of an identity that have sessions of their own, which bear their names; nil: none has
 	Pools    func(nodes int) int    // the most pools of identities, by the number of nodes; nil: virtual.MaxPools

@@ -220,7 +220,7 @@ func TestRefusalsAreStatuses(t *testing.T) {
 	if state, _, err := s.run(t.Context(), sessionID(77), "SELECT 1"); err != nil || state != Ydb.StatusIds_BAD_SESSION {
 		t.Errorf("a session of a node that is gone: %v, %v", state, err)
 	}
-	s.router.SetVerdicts(cluster.Verdicts{1: {Health: cluster.Ejected, Unreachable: true}})
+	s.router.SetConditions(cluster.Conditions{1: {Health: cluster.Ejected, Unreachable: true}})
 	if state, _, err := s.run(t.Context(), sessionID(1), "SELECT 1"); err != nil || state != Ydb.StatusIds_BAD_SESSION {
 		t.Errorf("a session of a node out of reach: %v, %v", state, err)
 	}

@@ -248,7 +248,7 @@ func newStackOf(t *testing.T, all *apps.Registry, config Config) *stack {
 	}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(s.spans), sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()))
 	tracer := tracing.New(provider, func() bool { return true }, tracing.Config{Errors: true}, tracing.Ratio(0))
-	deps := Deps{Ways: hop.Ways{Router: s.router, Judge: s.judge}, Nodes: network{}, Tracer: tracer, Database: "/local", Apps: all}
+	deps := Deps{Ways: hop.Ways{Router: s.router, Health: s.judge}, Nodes: network{}, Tracer: tracer, Database: "/local", Apps: all}
 	l := listen(t)
 	s.addr = l.Addr().String()
 	var wg sync.WaitGroup

@@ -34,7 +34,7 @@ func TestTableSessions(t *testing.T) {
 	g := h.guest("a")
 	created, err := g.table.CreateSession(g.with(h.ctx), &Ydb_Table.CreateSessionRequest{})
 	result := new(Ydb_Table.CreateSessionResult)
-	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil || protocol.Owner([]byte(result.GetSessionId())) != virtual.NodeID {
+	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil || protocol.HomeNode([]byte(result.GetSessionId())) != virtual.NodeID {
 		t.Fatal(created, err)
 	}
 	id := result.GetSessionId()

@@ -22,9 +22,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
-// accounts are those of a backend. Tickets are "user/number"; the user nobody is not
+// fakeCluster are those of a backend. Tickets are "user/number"; the user nobody is not
 // named by the cluster, bad is not accepted, late no longer, and away cannot be asked about.
-type accounts struct {
+type fakeCluster struct {
 	*backend
 	config pool.Config
 }
@@ -37,7 +37,7 @@ func userOf(ticket string) string {
 	return ticket
 }
 
-func (a accounts) WhoAmI(_ context.Context, _, ticket string) (string, Ydb.StatusIds_StatusCode) {
+func (a fakeCluster) WhoAmI(_ context.Context, _, ticket string) (string, Ydb.StatusIds_StatusCode) {
 	a.mu.Lock()
 	a.asked++
 	gate := a.gate
@@ -57,7 +57,7 @@ func (a accounts) WhoAmI(_ context.Context, _, ticket string) (string, Ydb.Statu
 	}
 }
 
-func (a accounts) Pool(c virtual.PoolConfig) virtual.OwnedPool {
+func (a fakeCluster) Pool(c virtual.PoolConfig) virtual.OwnedPool {
 	a.mu.Lock()
 	births := a.births
 	a.mu.Unlock()
@@ -349,7 +349,7 @@ func TestPoolsAreMadeBesideTheTurn(t *testing.T) {
 	wg.Wait()
 	goes.must(success, "select", nil) // its session is not taken by the call that was cancelled
 	h.eventually("all sessions rest", func() string {
-		if p := h.pools()["user bob/local"]; p.Sessions == 0 || p.Leased > 0 || p.Waiting > 0 || h.server.State().Held > 0 {
+		if p := h.pools()["user bob/local"]; p.Sessions == 0 || p.InUse > 0 || p.Waiting > 0 || h.server.State().Held > 0 {
 			return fmt.Sprintf("%+v", p)
 		}
 		return ""

@@ -98,7 +98,7 @@ func (w *messages) Inflate(t h2.Ticket, pieces [][]byte) {
 	}
 	m.held = m.came
 	w.message = m
-	w.frames.server.unpackers.do(w.conn, m, &m.place)
+	w.frames.server.unpackers.do(w.conn, m, &m.elem)
 }
 
 // inflation is a compressed message that a goroutine inflates. What follows it waits.
@@ -108,7 +108,7 @@ type inflation struct {
 	came   int
 	packed [][]byte      // with its protocol.PrefixSize; nil: it is on its way
 	held   int           // bytes that count as waiting; of the shard's turn
-	place  *list.Element // in a line of unpackers, whose lock guards it
+	elem   *list.Element // in a line of unpackers, whose lock guards it
 
 	// Of the goroutine until it is done.
 	plain [][]byte // with room for its protocol.PrefixSize
@@ -128,7 +128,7 @@ var (
 
 // drop forgets the message that waits to be inflated: its stream is over.
 func (w *messages) drop() {
-	if m := w.message; m != nil && w.frames.server.unpackers.drop(w.conn, &m.place) {
+	if m := w.message; m != nil && w.frames.server.unpackers.drop(w.conn, &m.elem) {
 		w.frames.shard.Unhold(m.ticket, m.held)
 		m.held = 0
 	}
@@ -146,7 +146,7 @@ func (m *inflation) serve(i *inflater) {
 		shard.Do(func(e *h2.Forwarder) { more = m.goOn(e, packed, plain, err) })
 	}
 	if more {
-		us.do(m.w.conn, m, &m.place)
+		us.do(m.w.conn, m, &m.elem)
 	}
 }
 

@@ -340,7 +340,7 @@ func (us *unpackers) stop() (start func()) {
 		us.mu.Lock()
 		defer us.mu.Unlock()
 		us.running -= us.most - 1
-		us.start(lane.Place{})
+		us.start(lane.Slot{})
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 // Begin begins a call in the turn, and does not wait. nil: the call cannot be begun so, and nothing has happened. headers are those
 // that a method may want to read, until Begin returns, false: only a server of gRPC knows what to say to them. from is the
 // client's connection. via is for one call to a node.
-type Begin func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via Via) unary.Turn
+type Begin func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via Via) unary.InlineCall
 
 // Via sends the one call to a node that a call begun in a turn makes.
 type Via interface {
@@ -33,33 +33,35 @@ const (
 	mostAnswer  = 16 << 10 // bytes of an answer
 )
 
-// turned is the state that calls begun in a turn share, over gRPC and HTTP. It implements Via.
-type turned struct {
+// inlineState is the state that calls begun in a turn share, over gRPC and HTTP. It implements Via.
+type inlineState struct {
 	frames *frames
-	turn   client.Turn
+	stream client.InlineStream
 	rest   interface{ toGoroutine() } // has a goroutine do the rest of the call
 	send   func()                     // of Park; nil: the call waits for nothing
 }
 
 // To implements Via.
-func (b *turned) To(node cluster.NodeID) grpc.ClientConnInterface { return b.frames.via(node, &b.turn) }
+func (b *inlineState) To(node cluster.NodeID) grpc.ClientConnInterface {
+	return b.frames.via(node, &b.stream)
+}
 
 // Park implements Via.
-func (b *turned) Park(send func()) { b.send = send }
+func (b *inlineState) Park(send func()) { b.send = send }
 
 // Wake implements Via.
-func (b *turned) Wake() { b.frames.post(mail{woken: b}) }
+func (b *inlineState) Wake() { b.frames.post(mail{woken: b}) }
 
 // wait arms the call, or leaves it parked. If the rest can be done already, or nothing was sent, a goroutine does it.
-func (b *turned) wait() {
-	if b.send == nil && !b.turn.Arm() {
+func (b *inlineState) wait() {
+	if b.send == nil && !b.stream.Arm() {
 		b.rest.toGoroutine()
 	}
 }
 
 // sendParked sends a parked call to its node, at the end of a turn.
-func (b *turned) sendParked() {
-	if !b.turn.Hold() {
+func (b *inlineState) sendParked() {
+	if !b.stream.Hold() {
 		return // a goroutine does the rest already
 	}
 	armed := false
@@ -69,14 +71,14 @@ func (b *turned) sendParked() {
 		}
 	}()
 	b.send()
-	armed = b.turn.Arm()
+	armed = b.stream.Arm()
 }
 
 // ahead is a call of gRPC that was begun in a turn.
 type ahead struct {
-	turned
+	inlineState
 	call *unary.Call
-	does unary.Turn
+	does unary.InlineCall
 }
 
 // begun begins a call of the plain API. nil: it cannot be begun in the turn.
@@ -87,11 +89,11 @@ func (f *frames) begun(c *h2.Call, begin Begin) *unary.Call {
 	}
 	a := new(ahead)
 	a.frames, a.rest = f, a
-	a.turn.Most, a.turn.Ready, a.turn.Client = mostAnswer, a.ready, c.Client()
-	a.call = f.port.Begin(c, func(ctx *callctx.Context) unary.Turn {
+	a.stream.Most, a.stream.Ready, a.stream.Client = mostAnswer, a.ready, c.Client()
+	a.call = f.port.Begin(c, func(ctx *callctx.Context) unary.InlineCall {
 		a.does = begin(ctx, func(each func(name, value []byte)) bool { return unary.EachHeader(c, each) }, c.Client(), message, a)
 		return a.does
-	}, a.turn.Stop)
+	}, a.stream.Stop)
 	if a.call != nil {
 		a.wait()
 	}
@@ -99,7 +101,7 @@ func (f *frames) begun(c *h2.Call, begin Begin) *unary.Call {
 }
 
 // via is the way of a call to a node; nil: there is none at once.
-func (f *frames) via(node cluster.NodeID, turn *client.Turn) grpc.ClientConnInterface {
+func (f *frames) via(node cluster.NodeID, turn *client.InlineStream) grpc.ClientConnInterface {
 	l := f.nodes[node]
 	if l == nil {
 		return nil
@@ -121,7 +123,7 @@ func (f *frames) via(node cluster.NodeID, turn *client.Turn) grpc.ClientConnInte
 // ready goes on with the call.
 func (a *ahead) ready(over bool) {
 	if over {
-		if answer, ok := a.turn.Answer(); ok && len(answer) <= mostAnswer && a.does.Here(answer) {
+		if answer, ok := a.stream.Answer(); ok && len(answer) <= mostAnswer && a.does.Here(answer) {
 			a.frames.inTurn.Store(true) // the call that gets the session of this one is sent in this turn
 			a.call.Here()
 			return

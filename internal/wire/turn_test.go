@@ -8,7 +8,7 @@ import (
 
 // parkedCall counts what becomes of a call that is parked.
 type parkedCall struct {
-	turned
+	inlineState
 	sent, wentOn int
 	panics       bool
 }
@@ -82,7 +82,7 @@ func TestParkedCallsThatAreNotSent(t *testing.T) {
 	for _, p := range []*parkedCall{left, broken, whole} {
 		p.Wake()
 	}
-	if !left.turn.Stop() {
+	if !left.stream.Stop() {
 		t.Error("it cannot leave")
 	}
 	broken.panics = true

@@ -24,20 +24,20 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 // node is one of a view, as routing makes it.
-func node(id cluster.NodeID, zone string, use cluster.Use, weight float32, v cluster.Verdict) cluster.ViewNode {
+func node(id cluster.NodeID, zone string, use cluster.Use, weight float32, v cluster.Condition) cluster.ViewNode {
 	return cluster.ViewNode{
-		Node: cluster.Node{ID: id, Address: fmt.Sprintf("10.0.0.%d:2136", id), Zone: zone}, Verdict: v, Use: use, Weight: weight,
+		Node: cluster.Node{ID: id, Address: fmt.Sprintf("10.0.0.%d:2136", id), Zone: zone}, Condition: v, Use: use, Weight: weight,
 	}
 }
 
 func good(id cluster.NodeID, zone string) cluster.ViewNode {
-	return node(id, zone, cluster.UseNew, 1, cluster.Verdict{})
+	return node(id, zone, cluster.UseNew, 1, cluster.Condition{})
 }
 
 var (
-	slow    = cluster.Verdict{Health: cluster.Ejected, Cause: cluster.CauseLatency}
-	lost    = cluster.Verdict{Health: cluster.Ejected, Cause: cluster.CauseTransport, Unreachable: true}
-	leaving = cluster.Verdict{Leaving: true}
+	slow    = cluster.Condition{Health: cluster.Ejected, Cause: cluster.CauseLatency}
+	lost    = cluster.Condition{Health: cluster.Ejected, Cause: cluster.CauseTransport, Unreachable: true}
+	leaving = cluster.Condition{Draining: true}
 )
 
 func with(n cluster.ViewNode, change func(*cluster.ViewNode)) cluster.ViewNode {
@@ -73,8 +73,8 @@ func TestGolden(t *testing.T) {
 		"one_degraded":  {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "a", cluster.UseOpen, 0, slow)}},
 		"one_draining":  {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "a", cluster.UseOpen, 0, leaving)}},
 		"one_lost":      {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "b", cluster.UseNone, 0, lost)}},
-		"one_banned":    {nodes: []cluster.ViewNode{good(1, "a"), node(2, "a", cluster.UseOpen, 0, cluster.Verdict{Banned: true})}},
-		"one_returning": {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "a", cluster.UseNew, 0.1, cluster.Verdict{Share: 0.1})}},
+		"one_banned":    {nodes: []cluster.ViewNode{good(1, "a"), node(2, "a", cluster.UseOpen, 0, cluster.Condition{Banned: true})}},
+		"one_returning": {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "a", cluster.UseNew, 0.1, cluster.Condition{Ramp: 0.1})}},
 		// As routing's rules for panic have it: all get new work.
 		"all_bad":  {nodes: []cluster.ViewNode{node(1, "a", cluster.UseNew, 1, slow), node(2, "a", cluster.UseNew, 1, slow), node(3, "b", cluster.UseNone, 0, lost)}},
 		"one_node": {nodes: []cluster.ViewNode{good(1, "")}},
@@ -91,7 +91,7 @@ func TestGolden(t *testing.T) {
 			with(good(1, "a"), func(n *cluster.ViewNode) { n.Address = "node2.example:2136" }), with(good(2, "a"), func(n *cluster.ViewNode) { n.Address = "[fd00::2]:2136" }),
 			with(good(3, "a"), func(n *cluster.ViewNode) { n.Address = "nobody.example:2136" }),
 		}},
-		"sidecar_leaving": {nodes: []cluster.ViewNode{good(1, "a")}, plan: func(p *plan) { p.leaving = true }},
+		"sidecar_leaving": {nodes: []cluster.ViewNode{good(1, "a")}, plan: func(p *plan) { p.draining = true }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes, _ := newModel(addressed).advance(time.Now(), cluster.View{Nodes: tc.nodes})
@@ -149,7 +149,7 @@ func dump(t *testing.T, p *plan, f Flavor) []byte {
 func acceptable(t *testing.T, p *plan, f Flavor) {
 	t.Helper()
 	for _, a := range p.assignments(f) {
-		acceptableEndpoints(t, a, f, p.leaving)
+		acceptableEndpoints(t, a, f, p.draining)
 	}
 	for _, c := range p.clusters(f) {
 		if err := c.ValidateAll(); err != nil {

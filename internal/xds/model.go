@@ -31,7 +31,7 @@ func statusOf(n *cluster.ViewNode) grade {
 		return healthy
 	case n.Use == cluster.UseNone:
 		return unhealthy
-	case n.Verdict.Leaving, n.Verdict.Banned:
+	case n.Condition.Draining, n.Condition.Banned:
 		return draining
 	default:
 		return degraded

@@ -32,9 +32,9 @@ func told(out []endpoint) string {
 // TestPace plays views at times and looks at what is published.
 func TestPace(t *testing.T) {
 	weight := func(id cluster.NodeID, w float32) cluster.ViewNode {
-		return node(id, "a", cluster.UseNew, w, cluster.Verdict{})
+		return node(id, "a", cluster.UseNew, w, cluster.Condition{})
 	}
-	bad := func(id cluster.NodeID, v cluster.Verdict) cluster.ViewNode {
+	bad := func(id cluster.NodeID, v cluster.Condition) cluster.ViewNode {
 		use := cluster.UseOpen
 		if v.Unreachable {
 			use = cluster.UseNone
@@ -95,7 +95,7 @@ func TestPace(t *testing.T) {
 			{10, []cluster.ViewNode{bad(1, leaving)}, "", 0},
 		},
 		"an operator's ban drains": {
-			{0, []cluster.ViewNode{good(1, "a"), bad(2, cluster.Verdict{Banned: true})}, "1:healthy/100 2:draining ", 0},
+			{0, []cluster.ViewNode{good(1, "a"), bad(2, cluster.Condition{Banned: true})}, "1:healthy/100 2:draining ", 0},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestAlwaysAcceptable(t *testing.T) {
 				if rng.IntN(4) == 0 {
 					continue
 				}
-				n := node(id+1, string(rune('a'+rng.IntN(3))), cluster.Use(rng.IntN(3)), 0, []cluster.Verdict{{}, slow, lost, leaving}[rng.IntN(4)])
+				n := node(id+1, string(rune('a'+rng.IntN(3))), cluster.Use(rng.IntN(3)), 0, []cluster.Condition{{}, slow, lost, leaving}[rng.IntN(4)])
 				if n.Use == cluster.UseNew {
 					n.Weight = []float32{0, 0.001, 0.5, 1, 1000}[rng.IntN(5)]
 				}
@@ -248,7 +248,7 @@ func TestFirstPicture(t *testing.T) {
 				time.Sleep(time.Second)
 				return addressed(host), nil
 			}
-			d.Max, d.Leaving = func() int { return int(limit.Load()) }, ends.Load
+			d.Max, d.Draining = func() int { return int(limit.Load()) }, ends.Load
 		}))
 		defer p.Stop()
 		ctx, cancel := context.WithCancel(t.Context())

@@ -49,7 +49,7 @@ type Deps struct {
 	Sidecar  net.Addr                                            // of the sidecar's gRPC listener
 	Secure   bool                                                // which speaks TLS
 	Max      func() int                                          // sessions that the pool may have; a client that goes direct may have as many
-	Leaving  func() bool                                         // the sidecar is about to end; nil: never
+	Draining func() bool                                         // the sidecar is about to end; nil: never
 	Lookup   func(context.Context, string) ([]netip.Addr, error) // addresses of a host; nil: the system's resolver
 	TLS      *tls.Config                                         // of the listener; nil: plaintext
 	Log      *slog.Logger
@@ -58,7 +58,7 @@ type Deps struct {
 // interval is the shortest time between two publications.
 const interval = 250 * time.Millisecond
 
-// poll is how often Max and Leaving are looked at, at least.
+// poll is how often Max and Draining are looked at, at least.
 const poll = time.Second
 
 // Publisher is the xDS server and what it serves. Safe for use by any number of
@@ -260,7 +260,7 @@ func (p *Publisher) planOf(nodes []endpoint) *plan {
 	return &plan{
 		database: nameOf(p.deps.Database), tls: p.deps.NodesTLS, nodes: nodes,
 		most: maxCalls(p.deps.Max()), sidecar: at, secure: p.deps.Secure,
-		leaving: p.deps.Leaving != nil && p.deps.Leaving(),
+		draining: p.deps.Draining != nil && p.deps.Draining(),
 	}
 }
 
@@ -275,7 +275,7 @@ func maxCalls(sessions int) uint32 { return uint32(2 * min(max(sessions, 1), 1<<
 func (p *Publisher) publish(now time.Time, plan *plan) {
 	before := p.plan
 	p.plan = plan
-	settled := before != nil && before.most == plan.most && before.leaving == plan.leaving // all the rest stays for as long as the process
+	settled := before != nil && before.most == plan.most && before.draining == plan.draining // all the rest stays for as long as the process
 	if settled && slices.EqualFunc(before.nodes, plan.nodes, sameEndpoint) {
 		return
 	}

@@ -62,7 +62,7 @@ type plan struct {
 	most     uint32         // calls that one client may have open
 	sidecar  netip.AddrPort // its gRPC listener
 	secure   bool           // which speaks TLS
-	leaving  bool           // the sidecar is about to end
+	draining bool           // the sidecar is about to end
 }
 
 func must(m proto.Message) *anypb.Any {
@@ -151,7 +151,7 @@ func transportTLS(secret string) *corev3.TransportSocket {
 // node is known: clients that come back keep the nodes that they have.
 func (p *plan) assignments(f Flavor) []*endpointv3.ClusterLoadAssignment {
 	state := corev3.HealthStatus_HEALTHY
-	if p.leaving && f == Envoy {
+	if p.draining && f == Envoy {
 		state = corev3.HealthStatus_DRAINING
 	}
 	self := &endpointv3.LbEndpoint{

@@ -296,7 +296,7 @@ func TestDeltaIsSotw(t *testing.T) {
 
 // changeOne changes one of the nodes 2 to 9 by chance.
 func changeOne(rng *rand.Rand, nodes map[cluster.NodeID]cluster.ViewNode) {
-	verdicts := []cluster.Verdict{slow, lost, leaving}
+	verdicts := []cluster.Condition{slow, lost, leaving}
 	id := cluster.NodeID(2 + rng.IntN(8))
 	zone := string(rune('a' + id%3))
 	switch rng.IntN(4) {
@@ -310,7 +310,7 @@ func changeOne(rng *rand.Rand, nodes map[cluster.NodeID]cluster.ViewNode) {
 		}
 		nodes[id] = node(id, zone, use, 0, v)
 	default:
-		nodes[id] = node(id, zone, cluster.UseNew, float32(rng.IntN(11))/10, cluster.Verdict{})
+		nodes[id] = node(id, zone, cluster.UseNew, float32(rng.IntN(11))/10, cluster.Condition{})
 	}
 }
 

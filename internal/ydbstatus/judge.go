@@ -53,8 +53,8 @@ type Signs struct {
 	// Unrouted says that no node was found to send the call to.
 	Unrouted bool
 
-	// OwnerLost says the same of a call that only the owner of its session can serve.
-	OwnerLost bool
+	// HomeNodeLost says the same of a call that only the owner of its session can serve.
+	HomeNodeLost bool
 
 	// TooLarge says that a message exceeded a size limit of this process.
 	TooLarge bool
@@ -88,10 +88,10 @@ type Cause uint8
 
 // The causes.
 const (
-	CauseUnknown Cause = iota // the answer tells
-	CauseRequest              // the client's: a method that it chose, or the bytes of its request
-	CauseOwner                // the owner's of the session, to which the node sent the call on: it is lost, or silent
-	CauseProcess              // this process ended the call
+	CauseUnknown  Cause = iota // the answer tells
+	CauseRequest               // the client's: a method that it chose, or the bytes of its request
+	CauseHomeNode              // the owner's of the session, to which the node sent the call on: it is lost, or silent
+	CauseProcess               // this process ended the call
 )
 
 // issueProgramSize is the issue code of a statement too large for a shard: YDB
@@ -147,7 +147,7 @@ func Judge(s Signs) Verdict {
 
 func judge(s Signs) Verdict {
 	switch {
-	case s.OwnerLost:
+	case s.HomeNodeLost:
 		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameNone}
 	case s.Unrouted:
 		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, Blame: cluster.BlameNone}
@@ -164,7 +164,7 @@ func judge(s Signs) Verdict {
 		return notSent(s)
 	}
 	if s.Shutdown {
-		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, Blame: cluster.BlameLeaving}
+		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, Blame: cluster.BlameDraining}
 	}
 	if s.Status == Ydb.StatusIds_UNAUTHORIZED && s.Foreign {
 		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameForeign}

@@ -72,7 +72,7 @@ func TestJudge(t *testing.T) {
 		{"refused_at_the_door_for_a_schema", Signs{Kind: execute, Schema: true, Status: Ydb.StatusIds_SESSION_BUSY},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true}},
 		{"shutdown_before_a_schema", Signs{Kind: execute, Schema: true, Status: Ydb.StatusIds_OVERLOADED, Shutdown: true},
-			Verdict{Retry: RetryAlways, Backoff: BackoffFast, Blame: cluster.BlameLeaving}},
+			Verdict{Retry: RetryAlways, Backoff: BackoffFast, Blame: cluster.BlameDraining}},
 		{"never_sent", Signs{Kind: commit, Code: codes.Unavailable, NotSent: true},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameTransport}},
 		{"could_not_be_encoded", Signs{Kind: execute, Code: codes.Internal, NotSent: true}, Verdict{}},
@@ -112,7 +112,7 @@ func TestJudge(t *testing.T) {
 			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Congestion: cluster.CongestedNode}},
 		{"no_resource_behind_a_hop_is_the_nodes", Signs{Kind: execute, Code: codes.ResourceExhausted, Forwarded: true},
 			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameRefusal, Congestion: cluster.CongestedNode}},
-		{"lost_owner_behind_a_hop", Signs{Kind: commit, Code: codes.Unavailable, Forwarded: true, Cause: CauseOwner},
+		{"lost_owner_behind_a_hop", Signs{Kind: commit, Code: codes.Unavailable, Forwarded: true, Cause: CauseHomeNode},
 			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, DropSession: true, Unknown: true}},
 		{"octets_that_no_node_decodes", Signs{Kind: execute, Code: codes.Internal, Cause: CauseRequest},
 			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, DropSession: true, Unknown: true}},
@@ -121,7 +121,7 @@ func TestJudge(t *testing.T) {
 			Verdict{Retry: RetryAlways, Backoff: BackoffSlow}},
 		{"ticket_refused_by_the_provider", Signs{Kind: execute, Code: codes.Unauthenticated, NotSent: true}, Verdict{}},
 		{"no_node", Signs{Kind: execute, Unrouted: true}, Verdict{Retry: RetryAlways, Backoff: BackoffFast}},
-		{"owner_lost", Signs{Kind: commit, OwnerLost: true},
+		{"owner_lost", Signs{Kind: commit, HomeNodeLost: true},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true}},
 		{"a_status_from_the_future", Signs{Kind: execute, Status: 499999}, Verdict{DropSession: true, Unknown: true}},
 		{"a_code_from_the_future", Signs{Kind: execute, Code: 99},
@@ -153,7 +153,7 @@ func TestEveryVerdictObeysTheRules(t *testing.T) {
 	for code := range transport {
 		all = append(all, Signs{Code: codes.Code(code)}, Signs{Code: codes.Code(code), NotSent: true},
 			Signs{Code: codes.Code(code), CallerGone: true})
-		for _, cause := range []Cause{CauseRequest, CauseOwner, CauseProcess} {
+		for _, cause := range []Cause{CauseRequest, CauseHomeNode, CauseProcess} {
 			all = append(all, Signs{Code: codes.Code(code), Cause: cause}, Signs{Code: codes.Code(code), NotSent: true, Cause: cause})
 		}
 	}

@@ -19,12 +19,12 @@ import (
 // Keys stand in the order of the columns, so the key at a place belongs to the
 // column at that place.
 type Columns struct {
-	of     []*Ydb.Column
-	cells  []cellType
-	keys   [][]byte                            // "name": in JSON
-	header atomic.Pointer[[]*sidecarv1.Column] // of Header; nil: it was not called
-	text   atomic.Pointer[[]byte]              // of AppendHeader; nil: it was not called
-	octets atomic.Pointer[[]byte]              // of AppendMessages; likewise
+	of      []*Ydb.Column
+	cells   []cellType
+	keys    [][]byte                            // "name": in JSON
+	header  atomic.Pointer[[]*sidecarv1.Column] // of Header; nil: it was not called
+	text    atomic.Pointer[[]byte]              // of AppendHeader; nil: it was not called
+	encoded atomic.Pointer[[]byte]              // of AppendMessages; likewise
 }
 
 // NewColumns prepares to write rows with these columns.
@@ -132,14 +132,14 @@ func (c *Columns) Header() []*sidecarv1.Column {
 
 // AppendMessages appends Header encoded, as field 1 (columns) of ExecuteResponse and ResultSet.
 func (c *Columns) AppendMessages(dst []byte) []byte {
-	octets := c.octets.Load()
+	octets := c.encoded.Load()
 	if octets == nil {
 		b, err := proto.Marshal(&sidecarv1.ResultSet{Columns: c.Header()})
 		if err != nil {
 			panic(err)
 		}
 		octets = &b
-		c.octets.Store(octets)
+		c.encoded.Store(octets)
 	}
 	return append(dst, *octets...)
 }

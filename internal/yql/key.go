@@ -142,9 +142,9 @@ func oneSpelling(s string) string {
 	return sign + digits + "e" + integerText(exp < 0, magnitudeOf(int64(exp)))
 }
 
-// IsOctets reports whether values of the type are bytes or text: String, Utf8,
+// IsBytes reports whether values of the type are bytes or text: String, Utf8,
 // Json, JsonDocument, Yson.
-func IsOctets(t *Ydb.Type) bool {
+func IsBytes(t *Ydb.Type) bool {
 	switch t.GetType().(type) {
 	case *Ydb.Type_TypeId:
 		switch t.GetTypeId() {
@@ -155,7 +155,7 @@ func IsOctets(t *Ydb.Type) bool {
 	return false
 }
 
-// AppendRaw appends the bytes of a value of a type for which IsOctets is true, given the bytes that it is to have. Text must be
+// AppendRaw appends the bytes of a value of a type for which IsBytes is true, given the bytes that it is to have. Text must be
 // valid UTF-8.
 func AppendRaw(dst, b []byte, t *Ydb.Type) ([]byte, error) {
 	switch t.GetTypeId() {
@@ -176,7 +176,7 @@ func RawOf(value []byte, t *Ydb.Type) (b []byte, null, ok bool) {
 		}
 		t = o.GetItem()
 	}
-	if !IsOctets(t) || len(value) == 0 {
+	if !IsBytes(t) || len(value) == 0 {
 		return nil, false, false
 	}
 	text, size := protowire.ConsumeBytes(value[1:])
@@ -200,9 +200,9 @@ func RowItems(row []byte, items [][]byte) ([][]byte, error) {
 	}
 }
 
-// Octets is AppendRaw's inverse. t may be an Optional; null says that the
+// RawBytes is AppendRaw's inverse. t may be an Optional; null says that the
 // value is its null. The bytes may be the value's own.
-func Octets(v *Ydb.Value, t *Ydb.Type) (b []byte, null bool, err error) {
+func RawBytes(v *Ydb.Value, t *Ydb.Type) (b []byte, null bool, err error) {
 	if o := t.GetOptionalType(); o != nil {
 		inner, ok := justOf(v, o.GetItem())
 		if !ok {
@@ -210,7 +210,7 @@ func Octets(v *Ydb.Value, t *Ydb.Type) (b []byte, null bool, err error) {
 		}
 		v, t = inner, o.GetItem()
 	}
-	if IsOctets(t) {
+	if IsBytes(t) {
 		if b, ok := protoBytes(v); ok {
 			return b, false, nil
 		}

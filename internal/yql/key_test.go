@@ -122,7 +122,7 @@ func TestOctets(t *testing.T) {
 	for _, name := range []string{"String", "Utf8", "Json", "JsonDocument", "Yson"} {
 		typ := keyType(t, name)
 		octets, err := AppendRaw(nil, []byte("\u00fc"), typ)
-		if err != nil || !IsOctets(typ) {
+		if err != nil || !IsBytes(typ) {
 			t.Errorf("%s: %v", name, err)
 		}
 		v := new(Ydb.Value)
@@ -130,7 +130,7 @@ func TestOctets(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, o := range []*Ydb.Type{typ, {Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: typ}}}} {
-			if b, null, err := Octets(v, o); string(b) != "\u00fc" || null || err != nil {
+			if b, null, err := RawBytes(v, o); string(b) != "\u00fc" || null || err != nil {
 				t.Errorf("%s: %q, null %v, %v", FormatType(o), b, null, err)
 			}
 			if b, null, ok := RawOf(octets, o); string(b) != "\u00fc" || null || !ok {
@@ -143,13 +143,13 @@ func TestOctets(t *testing.T) {
 		}
 	}
 	optional := keyType(t, "Optional<String>")
-	if b, null, err := Octets(nullValue(), optional); b != nil || !null || err != nil {
+	if b, null, err := RawBytes(nullValue(), optional); b != nil || !null || err != nil {
 		t.Errorf("null: %q, %v, %v", b, null, err)
 	}
-	if _, _, err := Octets(nullValue(), typeString); err == nil {
+	if _, _, err := RawBytes(nullValue(), typeString); err == nil {
 		t.Error("null was taken as a String")
 	}
-	if _, _, err := Octets(&Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "1"}}, typeInt64); err == nil || IsOctets(typeInt64) || IsOctets(optional) {
+	if _, _, err := RawBytes(&Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "1"}}, typeInt64); err == nil || IsBytes(typeInt64) || IsBytes(optional) {
 		t.Error("an Int64 was taken as bytes")
 	}
 }
@@ -172,7 +172,7 @@ func FuzzRawOf(f *testing.F) {
 		if err := proto.Unmarshal(value, v); err != nil {
 			t.Fatalf("%x was taken: %v", value, err)
 		}
-		if want, isNull, err := Octets(v, typ); err != nil || isNull != null || !bytes.Equal(got, want) {
+		if want, isNull, err := RawBytes(v, typ); err != nil || isNull != null || !bytes.Equal(got, want) {
 			t.Errorf("%x of %s: %x, null %t; want %x, %t, %v", value, FormatType(typ), got, null, want, isNull, err)
 		}
 	})

@@ -70,25 +70,25 @@ const mostInCell = 1000
 // Cells is one row: the bytes of a Ydb.Value for each column that it names. It
 // is used again for the next row.
 type Cells struct {
-	Octets []byte
-	Spans  []Span // by column, in Octets
-	Named  []int  // columns that the row names, in its order; one may stand twice, and those without bytes are not set
+	Bytes []byte
+	Spans []Span // by column, in RawBytes
+	Named []int  // columns that the row names, in its order; one may stand twice, and those without bytes are not set
 
 	expect int // the column that probably comes next
 	scan   reader
 }
 
-// Span is a part of Cells.Octets. The zero Span is a column that the row does not name.
+// Span is a part of Cells.Bytes. The zero Span is a column that the row does not name.
 type Span struct{ Start, End int }
 
 // Set tells whether the row names the column.
 func (s Span) Set() bool { return s.End > s.Start }
 
 // Value returns the bytes of a column.
-func (c *Cells) Value(column int) []byte { return c.Octets[c.Spans[column].Start:c.Spans[column].End] }
+func (c *Cells) Value(column int) []byte { return c.Bytes[c.Spans[column].Start:c.Spans[column].End] }
 
 func (c *Cells) reset(columns int) {
-	c.Octets, c.expect = c.Octets[:0], 0
+	c.Bytes, c.expect = c.Bytes[:0], 0
 	if len(c.Spans) != columns {
 		c.Spans = make([]Span, columns)
 	}
@@ -102,7 +102,7 @@ func (c *Cells) reset(columns int) {
 
 // set notes the bytes of a column, which begin there and are the last.
 func (c *Cells) set(column, start int) {
-	c.Spans[column] = Span{start, len(c.Octets)}
+	c.Spans[column] = Span{start, len(c.Bytes)}
 	c.Named = append(c.Named, column)
 }
 
@@ -149,9 +149,9 @@ func (rows *Rows) JSON(raw []byte, into *Cells) error {
 		if into.Spans[i].Set() {
 			return inMember(errorf("the column stands twice"), rows.cells[i].name)
 		}
-		start := len(into.Octets)
+		start := len(into.Bytes)
 		r.budget = budgetOf(mostInCell)
-		if into.Octets, err = r.cell(into.Octets, &rows.cells[i]); err != nil {
+		if into.Bytes, err = r.cell(into.Bytes, &rows.cells[i]); err != nil {
 			return inMember(err, rows.cells[i].name)
 		}
 		into.set(i, start)
@@ -188,9 +188,9 @@ func (rows *Rows) Encoded(places []int, row []byte, into *Cells) error {
 		row = row[size+length:]
 		if n < len(places) {
 			c := &rows.cells[places[n]]
-			start := len(into.Octets)
+			start := len(into.Bytes)
 			var err error
-			if into.Octets, err = appendCellEncoded(into.Octets, value, c); err != nil {
+			if into.Bytes, err = appendCellEncoded(into.Bytes, value, c); err != nil {
 				return inMember(err, c.name)
 			}
 			into.set(places[n], start)

@@ -51,9 +51,9 @@ func (rows *Rows) cell(entry []byte, into *Cells) error {
 		return noColumn(string(name))
 	}
 	c := &rows.cells[i]
-	start := len(into.Octets)
+	start := len(into.Bytes)
 	var err error
-	if into.Octets, err = appendCellEncoded(into.Octets, value, c); err != nil {
+	if into.Bytes, err = appendCellEncoded(into.Bytes, value, c); err != nil {
 		return inMember(err, c.name)
 	}
 	into.set(i, start)

@@ -59,7 +59,7 @@ func (r *bySession) Route(c *h2.Call) (*h2.Conn, error) {
 	if to == 0 && !whole {
 		return nil, h2.ErrNeedMessage
 	}
-	n := int(protocol.Owner(session))
+	n := int(protocol.HomeNode(session))
 	if n == 0 {
 		r.turn++
 		n = r.turn

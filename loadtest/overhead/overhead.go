@@ -251,7 +251,7 @@ func overSDK(sdk *ydbsdk.Driver) lab.Call {
 // proxyCases are the faces next to other proxies, in front of backends that answer from memory.
 func proxyCases(ctx context.Context, l *lab.Lab) error {
 	scenarios := regexp.MustCompile(lab.At(l, "^(unary100|stream500)-c16$", "^(unary100-(c1|c64|2k)|stream500-c64|rows100k-c1)$", ""))
-	o := peers.Options{Own: l.Sidecars, Faces: true, Conns: 1,
+	o := peers.Options{Own: l.Sidecars, APIs: true, Conns: 1,
 		Matrix: slices.DeleteFunc(peers.Scenarios(), func(s peers.Scenario) bool { return !scenarios.MatchString(s.Name) || !l.Wanted(s.Name) })}
 	if len(o.Matrix) == 0 {
 		return nil

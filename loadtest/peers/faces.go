@@ -25,25 +25,25 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// face is the API that a target serves.
-type face int
+// api is the API that a target serves.
+type api int
 
 const (
-	wireFace  face = iota // YDB's own protocol
-	plainFace             // the sidecar's plain API, over gRPC
-	webFace               // the same over HTTP/1.1, in JSON
+	ydbAPI   api = iota // YDB's own protocol
+	plainAPI            // the sidecar's plain API, over gRPC
+	webAPI              // the same over HTTP/1.1, in JSON
 )
 
 // suffix tells the faces of one program apart.
-func (f face) suffix() string { return [...]string{"", "-plain", "-http"}[f] }
+func (f api) suffix() string { return [...]string{"", "-plain", "-http"}[f] }
 
 // counted is what came of an answer of many rows.
-type counted struct{ rows, octets int }
+type counted struct{ rows, bytes int }
 
 // add counts a row by its name, and returns the node that made it.
 func (c *counted) add(name string) (node int) {
 	c.rows++
-	c.octets += len(name)
+	c.bytes += len(name)
 	if name != "" {
 		node = int(name[0] - '0')
 	}
@@ -53,7 +53,7 @@ func (c *counted) add(name string) (node int) {
 // check tells whether the answer had all its rows, and their names all octets.
 func (c counted) check(s Scenario) error {
 	if want := (counted{s.Parts * s.Rows, s.Parts * s.Rows * s.Size}); c != want {
-		return fmt.Errorf("got %d rows of %d octets; want %d of %d", c.rows, c.octets, want.rows, want.octets)
+		return fmt.Errorf("got %d rows of %d octets; want %d of %d", c.rows, c.bytes, want.rows, want.bytes)
 	}
 	return nil
 }
@@ -382,7 +382,7 @@ func (w *web) lines(body io.Reader) error {
 				return fmt.Errorf("%w: %.200s", errBody, text)
 			}
 			if w.scenario.Rows > 0 {
-				if want := w.scenario.lineOctets(); octets != want || rows != w.scenario.Parts*w.scenario.Rows {
+				if want := w.scenario.lineBytes(); octets != want || rows != w.scenario.Parts*w.scenario.Rows {
 					return fmt.Errorf("got %d rows of %d octets; want %d of %d", rows, octets, w.scenario.Parts*w.scenario.Rows, want)
 				}
 			} else if right[0] != rows && right[1] != rows && right[2] != rows {
@@ -404,8 +404,8 @@ func (w *web) lines(body io.Reader) error {
 	return fmt.Errorf("the stream has no end: %w", errors.Join(io.ErrUnexpectedEOF, all.Err()))
 }
 
-// lineOctets is how long all lines of the rows of an answer of many rows are.
-func (s Scenario) lineOctets() (n int) {
+// lineBytes is how long all lines of the rows of an answer of many rows are.
+func (s Scenario) lineBytes() (n int) {
 	for i := range s.Parts * s.Rows {
 		n += len(`{"row":["`) + digits(i) + len(`","`) + s.Size + len(`",`) + len(strconv.FormatFloat(amount(i), 'f', -1, 64)) + len("]}\n")
 	}

@@ -90,7 +90,7 @@ func TestPlainAnswersAreChecked(t *testing.T) {
 			sidecarv1.RegisterSidecarServer(server, &tc.answer)
 			go server.Serve(listener)
 			defer server.Stop()
-			err = calls(t, &field{options: Options{Conns: 1}}, &target{face: plainFace, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{listener.Addr().String()}}}}, tc.s)
+			err = calls(t, &field{options: Options{Conns: 1}}, &target{api: plainAPI, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{listener.Addr().String()}}}}, tc.s)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v; want %q", err, tc.want)
 			}
@@ -155,12 +155,12 @@ func TestLinesAreChecked(t *testing.T) {
 			}))
 			defer server.Close()
 			address := server.Listener.Addr().String()
-			err := calls(t, &field{}, &target{face: webFace, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{address}}}}, tc.s)
+			err := calls(t, &field{}, &target{api: webAPI, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{address}}}}, tc.s)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v; want %q", err, tc.want)
 			}
 			status = http.StatusServiceUnavailable
-			if err := calls(t, &field{}, &target{face: webFace, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{address}}}}, tc.s); err == nil || !strings.Contains(err.Error(), "503") {
+			if err := calls(t, &field{}, &target{api: webAPI, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{address}}}}, tc.s); err == nil || !strings.Contains(err.Error(), "503") {
 				t.Errorf("got %v; want the status", err)
 			}
 		})
@@ -233,10 +233,10 @@ func TestPlainGoals(t *testing.T) {
 		}
 		r.tables[s.Name] = lab.NewTable(c, runs)
 	}
-	for of, want := range map[face][]string{
-		plainFace: {"1.25 missed <= 0.45", "1.25 missed <= 0.25", "0.00 not measured <= 0.5", "0.00 not measured <= 0.3", "1.25 missed <= 0.9", "1.25 missed <= 0.6",
+	for of, want := range map[api][]string{
+		plainAPI: {"1.25 missed <= 0.45", "1.25 missed <= 0.25", "0.00 not measured <= 0.5", "0.00 not measured <= 0.3", "1.25 missed <= 0.9", "1.25 missed <= 0.6",
 			"5.00 missed <= 1.6", "5.00 missed <= 1.4", "4.00 missed <= 2.5", "4.00 missed <= 2", "4.00 missed <= 3", "0.20 missed >= 1.2", "0.20 missed >= 1.34"},
-		webFace: {"1.50 missed <= 0.8", "1.50 missed <= 0.5", "1.50 missed <= 1", "1.50 missed <= 0.75", "1.20 met <= 1.3", "6.00 missed <= 1.8", "6.00 missed <= 1.5", "0.17 missed >= 1.5", "0.17 missed >= 1.66"},
+		webAPI: {"1.50 missed <= 0.8", "1.50 missed <= 0.5", "1.50 missed <= 1", "1.50 missed <= 0.75", "1.20 met <= 1.3", "6.00 missed <= 1.8", "6.00 missed <= 1.5", "0.17 missed >= 1.5", "0.17 missed >= 1.66"},
 	} {
 		table := lab.NewTable(lab.Case{}, nil)
 		for _, g := range goals(of) {

@@ -18,8 +18,8 @@ type goal struct {
 }
 
 // goals are those of a face; without a stretch it is 0.
-func goals(of face) []goal {
-	if of != wireFace {
+func goals(of api) []goal {
+	if of != ydbAPI {
 		return plainGoals(of)
 	}
 	closed := func(counts ...int) func(Scenario) bool {
@@ -76,18 +76,18 @@ func goals(of face) []goal {
 func manyRowed(s Scenario) bool { return s.Rows > 0 }
 
 // plainGoals are those of the plain API.
-func plainGoals(of face) []goal {
+func plainGoals(of api) []goal {
 	unary := func(inFlight int) func(Scenario) bool {
 		return func(s Scenario) bool { return s.TLS == nowhere && !s.Stream && s.Rate == 0 && s.InFlight == inFlight }
 	}
 	ofEnvoy := func(inFlight int, most, stretch float64) goal {
 		return goal{measure: fmt.Sprintf("CPU per call, %d in flight, of what %s takes to forward the same statements", inFlight, envoy), goal: most, stretch: stretch, applies: unary(inFlight), value: ratio(lab.CPU, envoy)}
 	}
-	if of == webFace {
+	if of == webAPI {
 		return []goal{
 			ofEnvoy(64, 0.80, 0.50), ofEnvoy(1, 1.0, 0.75),
 			{measure: "CPU per call, 64 in flight, of plain gRPC's", goal: 1.3, applies: unary(64), value: func(r results, s Scenario, subject string) (float64, bool) {
-				return ratio(lab.CPU, strings.TrimSuffix(subject, webFace.suffix())+plainFace.suffix())(r, s, subject)
+				return ratio(lab.CPU, strings.TrimSuffix(subject, webAPI.suffix())+plainAPI.suffix())(r, s, subject)
 			}},
 			{measure: "p50, 1 in flight, of direct", goal: 1.8, stretch: 1.5, applies: unary(1), value: ratio(lab.P50, direct)},
 			{measure: "stream of 100,000 rows, throughput, of direct", goal: 1.5, stretch: 1.66, atLeast: true, applies: manyRowed, value: ratio(lab.PerSecond, direct)},
@@ -151,7 +151,7 @@ func added(figure string) func(results, Scenario, string) (float64, bool) {
 // judge adds the goals of an own target, and whether they are met, to the report.
 func (r results) judge(l *lab.Lab, t *target) {
 	table := lab.NewTable(lab.Case{Name: "goals-" + t.Name, Title: "Goals: " + t.Name}, nil)
-	for _, g := range goals(t.face) {
+	for _, g := range goals(t.api) {
 		g.judge(r, t.Name, table)
 	}
 	l.Report.Add(lab.Section{Table: table})

@@ -190,7 +190,7 @@ func (c *caller) check(from int) error {
 // callers connects to a target and returns n callers, whose sessions are spread over the nodes.
 func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all []*caller, hangUp func(), err error) {
 	end := t.at(s)
-	if t.face == webFace {
+	if t.api == webAPI {
 		return webCallers(end.addresses[0], s, n)
 	}
 	var conns [nodes][]*grpc.ClientConn // to be used for sessions of each node
@@ -240,7 +240,7 @@ func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all 
 			of = conns[owner-1]
 		}
 		c := &caller{scenario: s, conn: of[i/nodes%len(of)], want: want, random: rand.New(rand.NewPCG(uint64(i), rand.Uint64()))}
-		if t.face == plainFace {
+		if t.api == plainAPI {
 			if c.plain, err = plainCaller(s, c.conn); err != nil {
 				return nil, hangUp, err
 			}

@@ -36,7 +36,7 @@ const (
 
 // Experiment compares the data path and the plain API with other proxies.
 func Experiment() lab.Experiment {
-	o, targets := Options{Faces: true}, ""
+	o, targets := Options{APIs: true}, ""
 	return lab.Experiment{
 		Name:  experiment,
 		Title: "What proxies cost to forward a call",
@@ -97,7 +97,7 @@ func serveForward(ctx context.Context, args []string) error {
 type Options struct {
 	Own    []string   // command lines of data paths of the project's: [NAME=VALUE...] program [argument...]
 	Names  []string   // of those; nil: those of the programs
-	Faces  bool       // measure the plain API of those too, over gRPC and HTTP
+	APIs   bool       // measure the plain API of those too, over gRPC and HTTP
 	Only   []string   // names of the targets to measure; nil means all
 	Matrix []Scenario // those of them are measured that the lab wants
 	Conns  int        // connections of the client to a proxy; to each backend if there is none

@@ -231,7 +231,7 @@ func measured(cpu map[string]float64) results {
 }
 
 // verdicts judges the goals of the target own and returns those whose text begins so: of the goal, and of the stretch.
-func verdicts(r results, of face, measure string) (all []*lab.Verdict) {
+func verdicts(r results, of api, measure string) (all []*lab.Verdict) {
 	t := lab.NewTable(lab.Case{}, nil)
 	for _, g := range goals(of) {
 		g.judge(r, "own", t)
@@ -262,7 +262,7 @@ func TestGoals(t *testing.T) {
 		{"added", map[string]float64{"own": 240, haproxyTCP: 200, direct: 100}, "added p50 over direct, of what haproxy-tcp adds", missed, missed, 1.4},
 		{"added where copying adds nothing", map[string]float64{"own": 240, haproxyTCP: 104, direct: 100}, "added p50 over direct, of what haproxy-tcp adds", unknown, unknown, 0},
 	} {
-		all := verdicts(measured(tc.cpu), wireFace, tc.measure)
+		all := verdicts(measured(tc.cpu), ydbAPI, tc.measure)
 		if len(all) != 2 {
 			t.Fatalf("%d goals are %q; want it and its stretch", len(all), tc.measure)
 		}

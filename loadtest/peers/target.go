@@ -41,7 +41,7 @@ type target struct {
 
 	routes    bool // a call goes to the node that its session id names
 	virtual   bool // sessions are the target's own
-	face      face
+	api       api
 	endpoints map[sides]*endpoint
 }
 
@@ -70,7 +70,7 @@ type peer struct {
 	own     bool
 	routes  bool
 	virtual bool
-	face    face
+	api     api
 	plainly string // why it does not speak TLS; "" if it does
 	find    func(f *field) (string, error)
 	version func(program string) (string, error)
@@ -105,14 +105,14 @@ func own(name, line string, faces bool) []peer {
 	environment, words := words[:i], words[i:]
 	alone := len(words) > 0 && strings.HasPrefix(filepath.Base(words[0]), "h2forward")
 	virtual := strings.Contains(line, "wire.mode=transaction") || strings.Contains(line, "wire.mode=session")
-	serves := []face{wireFace}
+	serves := []api{ydbAPI}
 	if faces && !alone {
-		serves = append(serves, plainFace, webFace)
+		serves = append(serves, plainAPI, webAPI)
 	}
 	var all []peer
 	for _, face := range serves {
-		p := peer{name: name + face.suffix(), own: true, routes: !virtual && face == wireFace, virtual: virtual, face: face}
-		if face != wireFace {
+		p := peer{name: name + face.suffix(), own: true, routes: !virtual && face == ydbAPI, virtual: virtual, api: face}
+		if face != ydbAPI {
 			p.plainly = unconfigured
 		}
 		p.find = func(*field) (string, error) {
@@ -135,12 +135,12 @@ func own(name, line string, faces bool) []peer {
 }
 
 // arguments makes the shipped configuration serve a face in front of the backends.
-func (face face) arguments(f *field, listen string, tls sides) []string {
+func (face api) arguments(f *field, listen string, tls sides) []string {
 	other := "127.0.0.1:0"
 	switch face {
-	case plainFace:
+	case plainAPI:
 		return append(sidecarArguments(f, listen, other, tls), roomy...)
-	case webFace:
+	case webAPI:
 		return append(sidecarArguments(f, other, listen, tls), roomy...)
 	}
 	return sidecarArguments(f, listen, other, tls)
@@ -288,7 +288,7 @@ func (f *field) start(ctx context.Context, where []sides) error {
 		if f.options.Names != nil {
 			name = f.options.Names[i]
 		}
-		all = append(all, own(name, line, f.options.Faces)...)
+		all = append(all, own(name, line, f.options.APIs)...)
 	}
 	wanted := func(name string) bool { return f.options.Only == nil || slices.Contains(f.options.Only, name) }
 	if wanted(direct) {
@@ -378,7 +378,7 @@ func (f *field) startPeer(ctx context.Context, p peer, where []sides) (*target, 
 	if program, err = filepath.Abs(program); err != nil {
 		return nil, err
 	}
-	t := &target{Name: p.name, Own: p.own, routes: p.routes, virtual: p.virtual, face: p.face, endpoints: map[sides]*endpoint{}}
+	t := &target{Name: p.name, Own: p.own, routes: p.routes, virtual: p.virtual, api: p.api, endpoints: map[sides]*endpoint{}}
 	if t.Version, err = p.version(program); err != nil {
 		return nil, err
 	}
@@ -419,7 +419,7 @@ func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program st
 		t.Command = strings.ReplaceAll(t.Command, f.dir+"/", "")
 	}
 	e := &endpoint{addresses: []string{listen}, process: process}
-	probe := &target{Name: t.Name, routes: t.routes, virtual: t.virtual, face: t.face, endpoints: map[sides]*endpoint{tls: e}}
+	probe := &target{Name: t.Name, routes: t.routes, virtual: t.virtual, api: t.api, endpoints: map[sides]*endpoint{tls: e}}
 	for {
 		if err = f.probe(ctx, probe, tls); err == nil {
 			return e, nil

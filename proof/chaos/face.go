@@ -42,11 +42,11 @@ func (f *failure) class() string {
 	}
 }
 
-// face makes calls over gRPC or HTTP. Errors are *failure.
-type face struct{ contract.Client }
+// api makes calls over gRPC or HTTP. Errors are *failure.
+type api struct{ contract.Client }
 
 // execute returns an empty reply with an error.
-func (f face) execute(ctx context.Context, s contract.Statement) (*contract.Reply, error) {
+func (f api) execute(ctx context.Context, s contract.Statement) (*contract.Reply, error) {
 	reply, err := f.Execute(ctx, s)
 	if err != nil {
 		return &contract.Reply{}, failed(ctx, err)
@@ -54,14 +54,14 @@ func (f face) execute(ctx context.Context, s contract.Statement) (*contract.Repl
 	return reply, nil
 }
 
-func (f face) transact(ctx context.Context, t contract.Transaction) error {
+func (f api) transact(ctx context.Context, t contract.Transaction) error {
 	_, err := f.Transact(ctx, t)
 	return failed(ctx, err)
 }
 
 // stream reads all rows and returns their number. After each thousand it pauses,
 // but not beyond the deadline, which is then the sidecar's to keep.
-func (f face) stream(ctx context.Context, sql string, timeout, pause time.Duration) (rows int, err error) {
+func (f api) stream(ctx context.Context, sql string, timeout, pause time.Duration) (rows int, err error) {
 	deadline := time.Now().Add(timeout)
 	err = f.Each(ctx, contract.Statement{SQL: sql, Timeout: timeout.String()}, func(n int) {
 		before := rows / 1000

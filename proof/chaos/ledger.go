@@ -92,7 +92,7 @@ func (b *Books) wrong(format string, args ...any) {
 }
 
 // check reads the tables. Nobody may be writing.
-func (l *ledger) check(ctx context.Context, f face) (*Books, error) {
+func (l *ledger) check(ctx context.Context, f api) (*Books, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := &Books{}
@@ -148,7 +148,7 @@ func (l *ledger) check(ctx context.Context, f face) (*Books, error) {
 }
 
 // accounts compares the accounts with what the transfers that are there moved.
-func (b *Books) accounts(ctx context.Context, f face, balance map[uint64]int64) error {
+func (b *Books) accounts(ctx context.Context, f api, balance map[uint64]int64) error {
 	accounts, err := readAll(ctx, f, "SELECT id, balance FROM accounts")
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (b *Books) accounts(ctx context.Context, f face, balance map[uint64]int64) 
 }
 
 // readAll streams rows of two integers.
-func readAll(ctx context.Context, f face, sql string) ([][2]int64, error) {
+func readAll(ctx context.Context, f api, sql string) ([][2]int64, error) {
 	reply, err := f.Stream(ctx, contract.Statement{SQL: sql, Timeout: time.Minute.String()})
 	if err == nil && !slices.Contains(reply.Lines, "end") {
 		err = errors.New("the stream stopped without its end")

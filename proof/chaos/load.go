@@ -70,8 +70,8 @@ var shares = []struct {
 type load struct {
 	ledger   *ledger
 	recorder *recorder
-	timeout  time.Duration          // of a call
-	faces    atomic.Pointer[[]face] // another one when the sidecar is replaced by another
+	timeout  time.Duration         // of a call
+	apis     atomic.Pointer[[]api] // another one when the sidecar is replaced by another
 
 	open   atomic.Int64
 	missed atomic.Int64 // operations not begun because too many were open
@@ -82,7 +82,7 @@ type load struct {
 }
 
 // prepare makes the tables and fills them.
-func prepare(ctx context.Context, f face) error {
+func prepare(ctx context.Context, f api) error {
 	for _, sql := range createTables {
 		if _, err := f.execute(ctx, contract.Statement{SQL: sql, Timeout: "20s"}); err != nil {
 			return fmt.Errorf("%s: %w", sql, err)
@@ -163,7 +163,7 @@ func (l *load) streams(ctx context.Context, face int, pause time.Duration) {
 	for ctx.Err() == nil {
 		sent := l.recorder.now()
 		call, cancel := context.WithTimeout(context.Background(), 2*l.timeout+hangAfter)
-		rows, err := (*l.faces.Load())[face].stream(call, bigSQL, 2*l.timeout, pause)
+		rows, err := (*l.apis.Load())[face].stream(call, bigSQL, 2*l.timeout, pause)
 		cancel()
 		s := sample{kind: stream, due: sent, sent: sent, ended: l.recorder.now()}
 		s.over = s.ended - s.sent - 2*l.timeout
@@ -184,14 +184,14 @@ func (l *load) streams(ctx context.Context, face int, pause time.Duration) {
 // operation is one thing to do, with all that chance decides.
 type operation struct {
 	kind     string
-	face     int
+	api      int
 	key      uint64
 	from, to uint64
 	amount   int64
 }
 
 func (l *load) pick(random *rand.Rand) operation {
-	o := operation{face: random.IntN(2), key: random.Uint64N(kvRows), amount: 1 + random.Int64N(50)}
+	o := operation{api: random.IntN(2), key: random.Uint64N(kvRows), amount: 1 + random.Int64N(50)}
 	n := random.IntN(100)
 	for _, s := range shares {
 		if o.kind = s.kind; n < s.percent {
@@ -233,7 +233,7 @@ func (l *load) free(ids ...uint64) {
 // do makes one operation and writes down what came of it.
 func (l *load) do(o operation, due time.Duration) {
 	s := sample{kind: o.kind, idempotent: o.kind == read || o.kind == write, due: due, sent: l.recorder.now()}
-	f := (*l.faces.Load())[o.face]
+	f := (*l.apis.Load())[o.api]
 	var err error
 	var begun time.Duration // of the last call
 	each := func(work func(ctx context.Context) error) {
@@ -294,7 +294,7 @@ func (l *load) do(o operation, due time.Duration) {
 
 // pay is an interactive transaction: it reads two balances, thinks, and writes
 // them back. It returns whether the commit was sent.
-func (l *load) pay(f face, o operation, id uint64, each func(func(context.Context) error), err *error) (commit bool) {
+func (l *load) pay(f api, o operation, id uint64, each func(func(context.Context) error), err *error) (commit bool) {
 	tx := ""
 	say := func(seq uint64, sql string, params map[string]any, commit bool) (a *contract.Reply) {
 		each(func(ctx context.Context) error {
@@ -336,9 +336,9 @@ func step(tx string, seq uint64, commit bool) *contract.TxSelector {
 func (l *load) begin(n int) (open []opened, err error) {
 	for i := range n {
 		id := l.ledger.open(entry{table: "counted"})
-		o := opened{face: (*l.faces.Load())[i%2], timeout: l.timeout, id: id}
+		o := opened{api: (*l.apis.Load())[i%2], timeout: l.timeout, id: id}
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout+hangAfter)
-		a, err := o.face.execute(ctx, contract.Statement{SQL: countOnce, Params: map[string]any{"id": id}, Timeout: l.timeout.String(), Tx: step("", 1, false)})
+		a, err := o.api.execute(ctx, contract.Statement{SQL: countOnce, Params: map[string]any{"id": id}, Timeout: l.timeout.String(), Tx: step("", 1, false)})
 		cancel()
 		if err != nil {
 			return nil, fmt.Errorf("open a transaction while nothing is broken: %w", err)
@@ -351,7 +351,7 @@ func (l *load) begin(n int) (open []opened, err error) {
 
 // opened is an interactive transaction that waits for its commit.
 type opened struct {
-	face    face
+	api     api
 	timeout time.Duration // of a call
 	id      uint64        // of the write
 	tx      string
@@ -377,7 +377,7 @@ func (o *opened) read(commit bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout+hangAfter)
 	defer cancel()
 	o.seq++
-	_, err := o.face.execute(ctx, contract.Statement{SQL: readSQL, Params: map[string]any{"id": uint64(1)}, Timeout: o.timeout.String(),
+	_, err := o.api.execute(ctx, contract.Statement{SQL: readSQL, Params: map[string]any{"id": uint64(1)}, Timeout: o.timeout.String(),
 		Tx: step(o.tx, o.seq, commit)})
 	return err
 }

@@ -34,7 +34,7 @@ func rows() []row {
 		{name: "zone", event: "one whole zone and one more node killed", do: zone, cluster: []string{"-nodes", "9", "-locations", "a,b,c"}},
 		{name: "outage", event: "all nodes down for 10 s, then up", do: outage},
 		{name: "sigterm", event: "sidecar SIGTERM under load", do: sigterm},
-		{name: "takeover", event: "sidecar replaced under load", do: replace, heir: true},
+		{name: "takeover", event: "sidecar replaced under load", do: replace, successor: true},
 		{name: "sigkill", event: "sidecar SIGKILLed, and started again", do: murder},
 		{name: "slow_after_kill", event: "one node 50x slower just after another one came back", do: slowAfterKill},
 		{name: "merged", event: "all nodes behind one address: the owner of the sessions killed, then a rolling restart", do: merged, cluster: []string{"-endpoints", "merged"}, together: true, sets: []string{"discovery.interval=200ms"}},

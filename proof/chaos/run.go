@@ -151,14 +151,14 @@ type course struct {
 
 // row is one kind of event.
 type row struct {
-	name     string
-	event    string
-	cluster  []string // flags of the development cluster
-	together bool     // the nodes are one process, as some of those flags want
-	links    bool     // proxies stand between the sidecar and the nodes
-	busy     bool     // the apps work as much as they can
-	sets     []string // settings of the sidecar
-	heir     bool     // the sidecar can be taken over from
+	name      string
+	event     string
+	cluster   []string // flags of the development cluster
+	together  bool     // the nodes are one process, as some of those flags want
+	links     bool     // proxies stand between the sidecar and the nodes
+	busy      bool     // the apps work as much as they can
+	sets      []string // settings of the sidecar
+	successor bool     // the sidecar can be taken over from
 	// do makes it happen under load, and returns what judges it when everything is quiet.
 	do func(*script) (judge func())
 }
@@ -233,10 +233,10 @@ func (r *run) all(ctx context.Context, seed uint64) (err error) {
 	if r.settings, err = r.sidecar.settings(ctx); err != nil {
 		return err
 	}
-	if err := prepare(ctx, r.sidecar.faces[0]); err != nil {
+	if err := prepare(ctx, r.sidecar.apis[0]); err != nil {
 		return err
 	}
-	r.load.faces.Store(&r.sidecar.faces)
+	r.load.apis.Store(&r.sidecar.apis)
 	var shop *apps
 	if r.o.Apps {
 		workers, pause := "1", "0.3" // beside a latency window they must not take the machine
@@ -281,7 +281,7 @@ func (r *run) all(ctx context.Context, seed uint64) (err error) {
 // flags are the settings of the sidecar under test.
 func (r *run) flags() []string {
 	all := slices.Concat(base, r.row.sets, r.o.Settings, Breaks[r.o.Break])
-	if r.row.heir {
+	if r.row.successor {
 		all = append(all, "takeover.socket="+filepath.Join(r.stack.dir, "takeover.sock"))
 	}
 	return all
@@ -322,7 +322,7 @@ func (r *run) end(ctx context.Context, shop *apps, judge func(), goroutines int,
 		return err
 	}
 	defer auditor.close()
-	if r.result.Books, err = r.load.ledger.check(ctx, auditor.faces[0]); err != nil {
+	if r.result.Books, err = r.load.ledger.check(ctx, auditor.apis[0]); err != nil {
 		return err
 	}
 	r.goal("the books: money conserved, every acknowledged write there, none twice, none that was denied",
@@ -350,7 +350,7 @@ func (r *run) endSidecar(ctx context.Context, goroutines int) error {
 	if err := sleep(ctx, 500*time.Millisecond); err != nil { // what the last calls left is cleaned up
 		return err
 	}
-	r.sidecar.faces[1].Close() // idle connections of callers are not what calls left
+	r.sidecar.apis[1].Close() // idle connections of callers are not what calls left
 	if err := sleep(ctx, 200*time.Millisecond); err != nil {
 		return err
 	}

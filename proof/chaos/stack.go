@@ -121,7 +121,7 @@ func (s *stack) act(ctx context.Context, node uint32, what string, body any) err
 // sidecar is one running sidecar.
 type sidecar struct {
 	*stand.Sidecar
-	faces []face // over gRPC, over HTTP
+	apis []api // over gRPC, over HTTP
 }
 
 // sidecar starts a sidecar with settings (name=value) and flags of serve.
@@ -143,11 +143,11 @@ func (s *stack) sidecar(ctx context.Context, settings []string, flags ...string)
 		return nil, err
 	}
 	s.started = append(s.started, c.Process)
-	return &sidecar{c, []face{{contract.OverGRPC(c.Conn)}, {contract.OverHTTP("http://" + c.HTTP)}}}, nil
+	return &sidecar{c, []api{{contract.OverGRPC(c.Conn)}, {contract.OverHTTP("http://" + c.HTTP)}}}, nil
 }
 
 func (c *sidecar) close() {
-	for _, f := range c.faces {
+	for _, f := range c.apis {
 		f.Close()
 	}
 }

@@ -52,7 +52,7 @@ func (r *run) giveUp(ctx context.Context, rate int, span time.Duration) int64 {
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	random := rand.New(rand.NewPCG(r.result.Seed, 2))
-	faces := *r.load.faces.Load()
+	faces := *r.load.apis.Load()
 	interval := time.Second / time.Duration(rate)
 	begun := time.Now()
 	for i := 0; time.Since(begun) < span && ctx.Err() == nil; i++ {

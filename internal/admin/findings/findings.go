@@ -39,7 +39,7 @@ const (
 	NodeRefuses       Code = "NODE_REFUSES"
 	NodePanic         Code = "NODES_MOSTLY_OUT"
 	NodeBanned        Code = "NODE_BANNED"
-	NodeLeaving       Code = "NODE_LEAVING"
+	NodeDraining      Code = "NODE_LEAVING"
 	DiscoveryFails    Code = "DISCOVERY_FAILS"
 	NodesMissing      Code = "NODES_MISSING"
 	SessionsFail      Code = "SESSIONS_FAIL"
@@ -98,7 +98,7 @@ var Kinds = []Kind{
 	{PoolPaused, Note, "An operator paused the pool: callers wait in line.", "sidecar resume lets it go on.", 1},
 	{NotServing, Note, "The sidecar is not ready: it starts, is a lame duck, or ends.", "sidecar drain -off takes a lame duck back.", 1},
 	{NodeBanned, Note, "An operator banned a node.", "sidecar unban NODE takes it back.", 1},
-	{NodeLeaving, Note, "A node is leaving: it announced its shutdown, is gone from discovery, or an operator drains it.", "sidecar why NODE says which. Nothing needs to be done here.", 1},
+	{NodeDraining, Note, "A node is leaving: it announced its shutdown, is gone from discovery, or an operator drains it.", "sidecar why NODE says which. Nothing needs to be done here.", 1},
 }
 
 func kindOf(c Code) (rank int, k Kind) {

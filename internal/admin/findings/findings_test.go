@@ -40,7 +40,7 @@ func slow(p *Picture, node int, latency time.Duration) {
 // hold has an app hold sessions in transactions.
 func hold(p *Picture, app string, sessions int, since time.Duration) {
 	for range sessions {
-		p.Holders = append(p.Holders, Holder{App: app, Node: 2, Held: since, Transaction: true})
+		p.SessionUses = append(p.SessionUses, SessionUse{App: app, Node: 2, Held: since, Transaction: true})
 	}
 }
 
@@ -75,12 +75,12 @@ func TestFindings(t *testing.T) {
 			p.Nodes[1].Health = "probing"
 		}, NodeDead, "node 2", true},
 		{"a_node_that_vanished", func(_ int, p *Picture) {
-			p.Nodes[1].Leaving, p.Nodes[1].Gone, p.Nodes[1].Reason = true, true, "left discovery"
+			p.Nodes[1].Draining, p.Nodes[1].Gone, p.Nodes[1].Reason = true, true, "left discovery"
 		},
 			NodeDead, "node 2 (ydb-2:2136) is gone from the list of nodes", true},
 		{"a_dead_node_that_vanished", func(_ int, p *Picture) {
 			out(&p.Nodes[1], "transport", "connection refused on execute")
-			p.Nodes[1].Leaving, p.Nodes[1].Gone = true, true
+			p.Nodes[1].Draining, p.Nodes[1].Gone = true, true
 		}, NodeDead, "does not answer", true},
 		{"a_node_whose_mean_is_slow", func(_ int, p *Picture) { p.Nodes[1].Latency = 80 * time.Millisecond }, "", "nothing is wrong", true},
 		{"a_node_whose_median_is_slow", func(_ int, p *Picture) { p.Nodes[1].Median = 80 * time.Millisecond }, "", "nothing is wrong", true},
@@ -103,8 +103,8 @@ func TestFindings(t *testing.T) {
 		{"a_node_that_is_slower_but_not_by_much", func(_ int, p *Picture) { all(p, 6*time.Millisecond); slow(p, 1, 14*time.Millisecond) }, "", "nothing", true},
 		{"two_of_three_nodes_are_slow", func(_ int, p *Picture) { all(p, 80*time.Millisecond); slow(p, 0, 2*time.Millisecond) },
 			NodeSlow, "node 2 (ydb-2:2136) is 40 times slower than the others", false},
-		{"a_node_that_leaves_and_was_ejected", func(_ int, p *Picture) { out(&p.Nodes[1], "silence", "silent"); p.Nodes[1].Leaving = true }, "", "nothing", true},
-		{"a_node_that_leaves", func(_ int, p *Picture) { p.Nodes[1].Leaving = true }, NodeLeaving, "nothing is wrong", true},
+		{"a_node_that_leaves_and_was_ejected", func(_ int, p *Picture) { out(&p.Nodes[1], "silence", "silent"); p.Nodes[1].Draining = true }, "", "nothing", true},
+		{"a_node_that_leaves", func(_ int, p *Picture) { p.Nodes[1].Draining = true }, NodeDraining, "nothing is wrong", true},
 		{"a_banned_node", func(_ int, p *Picture) { p.Nodes[1].Banned = true }, NodeBanned, "nothing is wrong", true},
 		{"a_lame_duck", func(_ int, p *Picture) { p.Stage = "lame duck" }, NotServing, "nothing is wrong", true},
 		{"a_paused_pool", func(_ int, p *Picture) { full(p); p.Pool.Paused = true }, PoolPaused, "nothing is wrong", true},
@@ -129,8 +129,8 @@ func TestFindings(t *testing.T) {
 		{"long_calls", func(_ int, p *Picture) {
 			full(p)
 			hold(p, "reports", 18, 5*time.Second)
-			for h := range p.Holders {
-				p.Holders[h].Transaction = false
+			for h := range p.SessionUses {
+				p.SessionUses[h].Transaction = false
 			}
 		}, PoolSmall, "all 20 sessions", true},
 		{"transactions_of_many_apps", func(_ int, p *Picture) {
@@ -182,12 +182,12 @@ func TestFindings(t *testing.T) {
 		{"an_app_that_holds_sessions", func(i int, p *Picture) {
 			full(p)
 			for range 18 {
-				p.Holders = append(p.Holders, Holder{App: "reports", Node: 2, Held: time.Duration(i-14) * time.Second, Transaction: true})
+				p.SessionUses = append(p.SessionUses, SessionUse{App: "reports", Node: 2, Held: time.Duration(i-14) * time.Second, Transaction: true})
 			}
-			p.Holders[3].Held, p.Holders[3].Trace = 9*time.Second, "0af7"
+			p.SessionUses[3].Held, p.SessionUses[3].Trace = 9*time.Second, "0af7"
 		}, SessionsHeld, "app reports holds 18 of 20 sessions in open transactions, the longest for 10 s; 7 callers wait", false},
 		{"a_session_held_for_long", func(i int, p *Picture) {
-			p.Holders = []Holder{{Session: "a1b2c3d4", App: "reports", Node: 2, Trace: "0af7", Held: 42 * time.Second, Transaction: true}}
+			p.SessionUses = []SessionUse{{Session: "a1b2c3d4", App: "reports", Node: 2, Trace: "0af7", Held: 42 * time.Second, Transaction: true}}
 		}, HeldLong, "app reports has held session a1b2c3d4 on node 2 for 42 s, with a transaction, in which nothing runs now, trace 0af7", true},
 		{"credentials", func(_ int, p *Picture) { p.Credentials = "UNAUTHENTICATED" }, CredentialsBad, "credentials do not work: UNAUTHENTICATED", true},
 		{"credentials_refused_call_by_call", func(i int, p *Picture) {
@@ -230,12 +230,12 @@ func TestFindings(t *testing.T) {
 		{"a_quota", func(i int, p *Picture) { p.Apps = []App{{"reports", uint64(i), "sessions"}} }, QuotaReached, "app reports reached its limit (sessions): 9 calls refused", true},
 		{"a_shard_stands_still", func(i int, p *Picture) { p.Stalled = fmt.Sprintf("shard 1 of 2 has not turned for %d s", i) }, ShardStalled, "the data path stands still: shard 1 of 2 has not turned for 2", true},
 		{"panics", func(_ int, p *Picture) {
-			p.Panics = Panics{Count: 3, Place: "a call of the plain API", At: p.At.Add(-time.Minute)}
+			p.Panics = Panics{Count: 3, Where: "a call of the plain API", At: p.At.Add(-time.Minute)}
 		}, Panicked, "3 panics so far, the last one in a call of the plain API", true},
-		{"a_panic_of_long_ago", func(_ int, p *Picture) { p.Panics = Panics{Count: 3, Place: "x", At: p.At.Add(-time.Hour)} }, "", "nothing", true},
+		{"a_panic_of_long_ago", func(_ int, p *Picture) { p.Panics = Panics{Count: 3, Where: "x", At: p.At.Add(-time.Hour)} }, "", "nothing", true},
 		{"memory", func(_ int, p *Picture) { p.MemoryTight = true }, MemoryShort, "memory is short", true},
 		{"orders_are_not_faults", func(_ int, p *Picture) {
-			p.Pool.Paused, p.Nodes[0].Banned, p.Nodes[1].Leaving, p.Stage = true, true, true, "lame duck"
+			p.Pool.Paused, p.Nodes[0].Banned, p.Nodes[1].Draining, p.Stage = true, true, true, "lame duck"
 			p.Nodes[0].Reason = "banned by an operator: a disk"
 		}, PoolPaused, "nothing is wrong", false},
 	} {
@@ -296,7 +296,7 @@ func TestBeginAndEndAreToldOnce(t *testing.T) {
 		}
 		if i >= 10 && i < 20 {
 			slow(&p, 1, 80*time.Millisecond)
-			p.Holders = []Holder{{Session: "a1", App: "x", Node: 2, Held: time.Duration(i) * time.Second}, {Session: "b2", App: "x", Node: 2, Held: time.Duration(i) * time.Second}}
+			p.SessionUses = []SessionUse{{Session: "a1", App: "x", Node: 2, Held: time.Duration(i) * time.Second}, {Session: "b2", App: "x", Node: 2, Held: time.Duration(i) * time.Second}}
 		}
 		began, ended := w.Look(p)
 		for _, f := range began {
@@ -354,7 +354,7 @@ func TestUsualLatency(t *testing.T) {
 func TestManyHolders(t *testing.T) {
 	w, p := New(), calm(0)
 	for i := range 5 {
-		p.Holders = append(p.Holders, Holder{Session: fmt.Sprint(i), App: "x", Held: time.Duration(9+2*i) * time.Second})
+		p.SessionUses = append(p.SessionUses, SessionUse{Session: fmt.Sprint(i), App: "x", Held: time.Duration(9+2*i) * time.Second})
 	}
 	w.Look(p)
 	if all := w.Report().Findings; len(all) != maxLongApp || !strings.HasSuffix(all[0].Text+all[1].Text, "; 2 more of its sessions likewise") {
@@ -362,7 +362,7 @@ func TestManyHolders(t *testing.T) {
 	}
 	w, p = New(), calm(0)
 	for i := range 5000 {
-		p.Holders = append(p.Holders, Holder{Session: fmt.Sprint(i), App: fmt.Sprint("app", i%100), Held: time.Minute, Transaction: true})
+		p.SessionUses = append(p.SessionUses, SessionUse{Session: fmt.Sprint(i), App: fmt.Sprint("app", i%100), Held: time.Minute, Transaction: true})
 	}
 	w.Look(p)
 	if n := len(w.Report().Findings); n != maxLong {

@@ -8,12 +8,12 @@ type Picture struct {
 	At    time.Time
 	Stage string // of the process's life; "serving" is the usual one
 
-	Pool      Pool
-	Nodes     []Node
-	Panic     bool // more than half of the nodes are ejected
-	Discovery Discovery
-	Holders   []Holder // sessions in use for at least a second, the longest first
-	Apps      []App
+	Pool        Pool
+	Nodes       []Node
+	Panic       bool // more than half of the nodes are ejected
+	Discovery   Discovery
+	SessionUses []SessionUse // sessions in use for at least a second, the longest first
+	Apps        []App
 
 	Stalled     string // shards of the data path that do not turn, and for how long; "": all do
 	Credentials string // why there are none, or why the cluster refuses them; "": they are good
@@ -49,10 +49,10 @@ type Node struct {
 	Since   time.Time
 	Usable  bool // gets new work
 
-	Unreachable, Banned, Leaving bool
-	Gone                         bool // it left discovery, and neither announced that nor was it drained
-	Unwell                       bool // discovery lists it as unhealthy
-	Missing                      bool // it vanished from discovery with many others, and is kept for now
+	Unreachable, Banned, Draining bool
+	Gone                          bool // it left discovery, and neither announced that nor was it drained
+	Unwell                        bool // discovery lists it as unhealthy
+	Missing                       bool // it vanished from discovery with many others, and is kept for now
 
 	Latency   time.Duration // decayed, of calls that did their work; 0: none did within health.latency_window
 	Median    time.Duration // of the newest statements
@@ -78,8 +78,8 @@ type Discovery struct {
 	Grace    time.Duration // for which missing nodes are kept
 }
 
-// Holder is who has a session.
-type Holder struct {
+// SessionUse is a session in use.
+type SessionUse struct {
 	Session     string // short hash
 	App         string
 	Node        uint32
@@ -99,6 +99,6 @@ type App struct {
 // Panics are those that were caught since the start.
 type Panics struct {
 	Count uint64
-	Place string    // of the last one
+	Where string    // of the last one
 	At    time.Time // of the newest one; zero: there was none
 }

@@ -202,7 +202,7 @@ func (v *view) findings() (all []Finding) {
 		add(Finding{Code: CredentialsBad}, "the cluster refuses the sidecar's credentials: %d calls in the last %d s", denied, v.seconds())
 	}
 	if v.Panics.Count > 0 && v.At.Sub(v.Panics.At) < panicShown {
-		add(Finding{Code: Panicked}, "%s so far, the last one in %s: the log has its stack", number(int(v.Panics.Count), "panic", "panics"), v.Panics.Place)
+		add(Finding{Code: Panicked}, "%s so far, the last one in %s: the log has its stack", number(int(v.Panics.Count), "panic", "panics"), v.Panics.Where)
 	}
 	if v.MemoryTight {
 		add(Finding{Code: MemoryShort}, "memory is short: large work is refused")
@@ -210,7 +210,7 @@ func (v *view) findings() (all []Finding) {
 	v.nodes(add)
 	v.congestion(good, add)
 	v.pool(good, refused, add)
-	v.holders(add)
+	v.sessionUses(add)
 	for _, a := range v.Apps {
 		if n := a.Limited - v.before(a.Name).Limited; n > 0 {
 			add(Finding{Code: QuotaReached, App: a.Name}, "app %s reached its limit (%s): %d calls refused in the last %d s", a.Name, a.Limit, n, v.seconds())
@@ -276,7 +276,7 @@ func (v *view) node(n Node, add adder) {
 		add(Finding{Code: NodeSlow, Node: n.ID}, "%s is slow, and gets no new work%s: %s", who, since, n.Reason)
 	case n.out() && n.Cause == "refusals":
 		add(Finding{Code: NodeRefuses, Node: n.ID}, "%s refuses calls, and gets no new work%s: %s", who, since, n.Reason)
-	case n.out() && (!n.Leaving || n.Unreachable):
+	case n.out() && (!n.Draining || n.Unreachable):
 		add(Finding{Code: NodeDead, Node: n.ID}, "%s does not answer%s: %s", who, since, n.Reason)
 	case v.staysSlow(n.ID):
 		others := v.others(n.ID, Node.latency)
@@ -288,8 +288,8 @@ func (v *view) node(n Node, add adder) {
 	switch {
 	case n.Gone && !n.out():
 		add(Finding{Code: NodeDead, Node: n.ID}, "%s is gone from the list of nodes, which it did not announce: %s", who, n.Reason)
-	case n.Leaving && !n.out():
-		add(Finding{Code: NodeLeaving, Node: n.ID}, "%s is leaving: %s", who, n.Reason)
+	case n.Draining && !n.out():
+		add(Finding{Code: NodeDraining, Node: n.ID}, "%s is leaving: %s", who, n.Reason)
 	}
 }
 
@@ -335,13 +335,13 @@ func (v *view) staysSlow(id uint32) bool {
 type held struct {
 	app      string
 	sessions int
-	longest  Holder
+	longest  SessionUse
 }
 
 // mostHeld is the app that holds most.
 func (v *view) mostHeld() (most held) {
 	byApp := map[string]*held{}
-	for _, h := range v.Holders {
+	for _, h := range v.SessionUses {
 		if !h.Transaction || h.Held < heldLeast {
 			continue
 		}
@@ -468,17 +468,17 @@ const (
 	maxLongApp = 2
 )
 
-func (v *view) holders(add adder) {
+func (v *view) sessionUses(add adder) {
 	if v.HeldLong <= 0 {
 		return
 	}
 	n, of, more := 0, map[string]int{}, map[string]int{}
-	for _, h := range v.Holders {
+	for _, h := range v.SessionUses {
 		if h.Held >= v.HeldLong {
 			more[h.App]++
 		}
 	}
-	for _, h := range v.Holders {
+	for _, h := range v.SessionUses {
 		if h.Held < v.HeldLong || n == maxLong || of[h.App] == maxLongApp {
 			continue
 		}

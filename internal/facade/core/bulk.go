@@ -191,7 +191,7 @@ const (
 	lookAfter = 256 << 10
 )
 
-func (u *upsert) encodeNow(ctx context.Context, place *lane.Place) error {
+func (u *upsert) encodeNow(ctx context.Context, place *lane.Slot) error {
 	u.c.Reserved.Take(-u.held) // it has room for less
 	u.groups, u.bySet, u.read, u.held = nil, map[string]*group{}, 0, 0
 	set := make([]byte, (len(u.columns.names)+7)/8)

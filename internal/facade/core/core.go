@@ -238,7 +238,7 @@ type admission struct {
 	App      *apps.Stripe     // of the caller, once it has entered
 	Class    pool.Class       // once begin or freshEarly was called
 	Coming   bool             // when it is let in, its body is still to come
-	Begun    *callctx.Context // context of a call that is a Turn; nil: another call
+	Begun    *callctx.Context // context of a call that is an InlineCall; nil: another call
 	Work     *callctx.Context // the same of what it waits for, which has a deadline and ends with Begun
 	open     *admittedCall    // nil: it was not let in
 	entered  bool             // App counts it

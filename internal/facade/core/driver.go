@@ -67,11 +67,11 @@ func NewDriver(c *upstream.Client) Driver { return driver{c} }
 type driver struct{ client *upstream.Client }
 
 func (d driver) Do(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error) {
-	return d.client.Do(ctx, call, lend(f))
+	return d.client.Do(ctx, call, asUpstream(f))
 }
 
 func (d driver) BeginTx(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (TxSession, upstream.Report, error) {
-	l, report, err := d.client.BeginTx(ctx, call, lend(f))
+	l, report, err := d.client.BeginTx(ctx, call, asUpstream(f))
 	if err != nil {
 		return nil, report, err
 	}
@@ -89,7 +89,7 @@ func (l txSession) Node() cluster.NodeID { return l.Session().Node() }
 func (l txSession) Hash() string { return l.Session().Hash() }
 
 func (l txSession) Run(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error) {
-	return l.TxSession.Run(ctx, call, lend(f))
+	return l.TxSession.Run(ctx, call, asUpstream(f))
 }
 
 type session struct{ *upstream.Session }
@@ -111,7 +111,7 @@ func (s session) Sent() (Stream, bool, error) {
 	return stream, true, nil
 }
 
-func lend(f func(context.Context, Session) error) func(context.Context, *upstream.Session) error {
+func asUpstream(f func(context.Context, Session) error) func(context.Context, *upstream.Session) error {
 	return func(ctx context.Context, s *upstream.Session) error { return f(ctx, session{s}) }
 }
 

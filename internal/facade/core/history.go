@@ -16,7 +16,7 @@ func (s *Service) remember(c *Call, f *Fault, took time.Duration) {
 	if c.Route != nil {
 		face = "http"
 	}
-	h := history.Call{Face: face, Name: c.Name, Node: i.NodeId, Attempts: int(i.Attempts), Took: took,
+	h := history.Call{API: face, Name: c.Name, Node: i.NodeId, Attempts: int(i.Attempts), Took: took,
 		Queue: fromMS(i.QueueMs), Acquire: fromMS(max(i.AcquireMs-i.QueueMs, 0)), Hop: fromMS(i.HopMs), Server: fromMS(i.ServerMs),
 		App: c.App.Name(), Trace: c.leadsTo}
 	if f != nil && f.Code != CodeKeyNotFound && f.Code != CodeCondition { // those are answers

@@ -20,16 +20,16 @@ func (s *Service) InLane(ctx context.Context, large bool, f func() error) error 
 }
 
 // enterLane waits for a place in the lane, which must be left. A request that is not large gets none.
-func (s *Service) enterLane(ctx context.Context, large bool) (lane.Place, error) {
+func (s *Service) enterLane(ctx context.Context, large bool) (lane.Slot, error) {
 	if !large {
 		s.Deps.Lane.Small()
-		return lane.Place{}, nil
+		return lane.Slot{}, nil
 	}
 	wait, cancel := context.WithTimeoutCause(ctx, s.Cfg.API.Timeout, errLane)
 	defer cancel()
 	place, err := s.large.Enter(wait)
 	if errors.Is(err, errLane) {
-		return lane.Place{}, Faultf(CodeBusy, "so many large requests are being decoded that this one did not begin within %v: try again, or send less at a time", s.Cfg.API.Timeout)
+		return lane.Slot{}, Faultf(CodeBusy, "so many large requests are being decoded that this one did not begin within %v: try again, or send less at a time", s.Cfg.API.Timeout)
 	}
 	return place, err
 }

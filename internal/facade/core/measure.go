@@ -109,7 +109,7 @@ func (s *Service) logCall(c *Call, f *Fault, took time.Duration) {
 		return
 	}
 	line := accesslog.Call{
-		Face: "grpc", Method: fullName(c.Name), Status: "OK", Took: took, TraceID: c.TraceID, SQL: c.SQL,
+		API: "grpc", Method: fullName(c.Name), Status: "OK", Took: took, TraceID: c.TraceID, SQL: c.SQL,
 		Node: c.Info.NodeId, Attempts: c.Info.Attempts,
 	}
 	if c.App != nil { // else it was refused before anybody knew whose it is
@@ -119,7 +119,7 @@ func (s *Service) logCall(c *Call, f *Fault, took time.Duration) {
 		line.Status, line.Reason = ydbstatus.CodeName(f.Code.GRPC), f.Code.Name
 	}
 	if c.Route != nil {
-		line.Face, line.Route, line.Status = "http", c.Route.Method+" "+c.Route.Path, strconv.Itoa(c.httpStatus(f))
+		line.API, line.Route, line.Status = "http", c.Route.Method+" "+c.Route.Path, strconv.Itoa(c.httpStatus(f))
 	}
 	if c.Info.Attempts > 0 {
 		line.Phases = [4]accesslog.Phase{{Name: "queue_ms", MS: c.Info.QueueMs}, {Name: "acquire_ms", MS: c.Info.AcquireMs}, {Name: "hop_ms", MS: c.Info.HopMs}, {Name: "server_ms", MS: c.Info.ServerMs}}
@@ -131,6 +131,6 @@ func (s *Service) logCall(c *Call, f *Fault, took time.Duration) {
 func (s *Service) Strayed(r *http.Request, f *Fault, took time.Duration) {
 	s.tel.measures.stray(r, f, took)
 	if s.Deps.Access.Wants(true, took) {
-		s.Deps.Access.Write(accesslog.Call{Face: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.Code.HTTP), Reason: f.Code.Name, Took: took})
+		s.Deps.Access.Write(accesslog.Call{API: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.Code.HTTP), Reason: f.Code.Name, Took: took})
 	}
 }

@@ -206,7 +206,7 @@ func Run(ctx context.Context, s Session, st *Statement, control control, readOnl
 	return r.end, nil
 }
 
-// sentAhead is the answer to a statement that was sent before there was anybody to wait for it; see Turn.
+// sentAhead is the answer to a statement that was sent before there was anybody to wait for it; see InlineCall.
 func sentAhead(s Session) (Stream, bool, error) {
 	a, ok := s.(interface{ Sent() (Stream, bool, error) })
 	if !ok {

@@ -7,10 +7,10 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
-// Turn is a call of one statement, or of one step of a transaction, that needs no goroutine while it waits for a session and while a node works
+// InlineCall is a call of one statement, or of one step of a transaction, that needs no goroutine while it waits for a session and while a node works
 // on it. Service.Turns begins it; Resume does the rest once the answer is here, or whatever else has become of it. Both run what the call runs
 // otherwise.
-type Turn struct {
+type InlineCall struct {
 	Core     *Service
 	Job      Job
 	Call     Call
@@ -19,7 +19,7 @@ type Turn struct {
 	atEnd    func()          // nil: nothing
 	Upstream upstream.Call
 	Own      *Room   // nil: the reply is small
-	tx       *txTurn // of the transaction that the call begins, goes on with or ends; nil
+	tx       *txStep // of the transaction that the call begins, goes on with or ends; nil
 	err      error   // of the beginning; nil: the first call is to be made
 	values   int     // of the parameters of a request that was read without a message
 }
@@ -28,19 +28,19 @@ type Turn struct {
 type Job interface {
 	// Begin is what comes before the first call to a node. It sets the turn's context, call, room and transaction. False: something must be
 	// waited for before that call.
-	Begin(t *Turn) (ready bool, err error)
+	Begin(t *InlineCall) (ready bool, err error)
 	// First makes that call on the session. See upstream.FirstCall.
-	First(ctx context.Context, t *Turn, session *upstream.Session) error
+	First(ctx context.Context, t *InlineCall, session *upstream.Session) error
 }
 
-// SendFirst sends a statement as the first call of a Turn.
+// SendFirst sends a statement as the first call of an InlineCall.
 func SendFirst(ctx context.Context, session *upstream.Session, st upstream.Statement) error {
 	_, err := session.Execute(ctx, st)
 	return err
 }
 
 // Begin makes the first call, if nothing has to be waited for before.
-func (t *Turn) Begin(ctx context.Context, via upstream.Via, weigh func() error) {
+func (t *InlineCall) Begin(ctx context.Context, via upstream.Via, weigh func() error) {
 	s, ready := t.Core, false
 	if t.Ctx, t.err = s.enter(ctx, &t.Call); t.err == nil {
 		t.work.Values, t.Call.Work = t.Ctx, &t.work
@@ -78,11 +78,11 @@ func (t *Turn) Begin(ctx context.Context, via upstream.Via, weigh func() error) 
 }
 
 // Context ends when the call does, or is to.
-func (t *Turn) Context() *callctx.Context { return &t.work }
+func (t *InlineCall) Context() *callctx.Context { return &t.work }
 
 // Here reports whether Resume does not wait, given the messages of an answer with their prefixes, which has ended well. Then
 // Resume is to be called at once.
-func (t *Turn) Here(answer []byte) bool {
+func (t *InlineCall) Here(answer []byte) bool {
 	if t.err != nil || t.Upstream.Ahead == nil || !t.Upstream.Ahead.Here(answer) {
 		return false
 	}
@@ -93,7 +93,7 @@ func (t *Turn) Here(answer []byte) bool {
 }
 
 // close ends the contexts of the call that are its own.
-func (t *Turn) close() {
+func (t *InlineCall) close() {
 	t.work.Cancel(nil)
 	if t.atEnd != nil {
 		t.atEnd()
@@ -101,7 +101,7 @@ func (t *Turn) close() {
 }
 
 // Finish runs the rest of the call, and ends it.
-func (t *Turn) Finish(rest func() error) *Fault {
+func (t *InlineCall) Finish(rest func() error) *Fault {
 	err := t.err
 	if err == nil {
 		err = t.Call.run(rest)
@@ -120,7 +120,7 @@ type Executing struct {
 }
 
 // Begin begins a call whose request was read.
-func (j *Executing) Begin(t *Turn) (ready bool, err error) {
+func (j *Executing) Begin(t *InlineCall) (ready bool, err error) {
 	s, c := t.Core, &t.Call
 	if j.st, j.m, err = s.compose(t.Ctx, c, j.In); err != nil {
 		return false, err
@@ -156,7 +156,7 @@ func (j *Executing) Begin(t *Turn) (ready bool, err error) {
 }
 
 // First implements Job.
-func (j *Executing) First(ctx context.Context, t *Turn, session *upstream.Session) error {
+func (j *Executing) First(ctx context.Context, t *InlineCall, session *upstream.Session) error {
 	control := j.m.Single()
 	switch {
 	case t.tx == nil:
@@ -169,7 +169,7 @@ func (j *Executing) First(ctx context.Context, t *Turn, session *upstream.Sessio
 }
 
 // Run makes the first call, or waits for its answer, and what follows.
-func (j *Executing) Run(t *Turn) (done Outcome, err error) {
+func (j *Executing) Run(t *InlineCall) (done Outcome, err error) {
 	s, c, tx := t.Core, &t.Call, j.In.Tx
 	switch {
 	case j.In.alone():

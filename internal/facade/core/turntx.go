@@ -13,7 +13,7 @@ import (
 // The calls that begin and end interactive transactions, as Turns.
 
 // takeStep takes the turn of a step of an open transaction, without waiting. False: the step must wait, or cannot run.
-func (t *Turn) takeStep(id string, step lease.Step) bool {
+func (t *InlineCall) takeStep(id string, step lease.Step) bool {
 	if t.tx = t.Core.Tx.leases.Now(id, step); t.tx == nil {
 		return false
 	}
@@ -22,7 +22,7 @@ func (t *Turn) takeStep(id string, step lease.Step) bool {
 }
 
 // prepare sets the call to the driver, and the context with its deadline.
-func (t *Turn) prepare(timeout, priority string) error {
+func (t *InlineCall) prepare(timeout, priority string) error {
 	ctx, _, call, err := t.Core.Begin(t.Ctx, &t.Call, timeout, priority)
 	if err == nil {
 		t.Ctx, t.Upstream = ctx, call
@@ -37,7 +37,7 @@ type Beginning struct {
 }
 
 // Begin implements Job.
-func (j *Beginning) Begin(t *Turn) (ready bool, err error) {
+func (j *Beginning) Begin(t *InlineCall) (ready bool, err error) {
 	if j.m, err = parseTxMode(j.In.Mode); err != nil {
 		return false, err
 	}
@@ -49,12 +49,12 @@ func (j *Beginning) Begin(t *Turn) (ready bool, err error) {
 }
 
 // First implements Job.
-func (j *Beginning) First(ctx context.Context, _ *Turn, session *upstream.Session) error {
+func (j *Beginning) First(ctx context.Context, _ *InlineCall, session *upstream.Session) error {
 	return session.Begin(ctx, j.m.settings)
 }
 
 // Run makes the first call, or waits for its answer, and what follows.
-func (j *Beginning) Run(t *Turn) (*sidecarv1.BeginResponse, error) {
+func (j *Beginning) Run(t *InlineCall) (*sidecarv1.BeginResponse, error) {
 	tx, err := t.Core.Tx.openEmpty(t.Ctx, &t.Call, t.Upstream, t.tx, j.m)
 	return &sidecarv1.BeginResponse{Tx: tx, Info: t.Call.Info}, err
 }
@@ -67,7 +67,7 @@ type Ending struct {
 }
 
 // Begin implements Job.
-func (j *Ending) Begin(t *Turn) (ready bool, err error) {
+func (j *Ending) Begin(t *InlineCall) (ready bool, err error) {
 	if err := t.prepare(j.Timeout, ""); err != nil {
 		return false, err
 	}
@@ -87,7 +87,7 @@ func (j *Ending) Begin(t *Turn) (ready bool, err error) {
 }
 
 // First implements Job.
-func (j *Ending) First(ctx context.Context, _ *Turn, session *upstream.Session) error {
+func (j *Ending) First(ctx context.Context, _ *InlineCall, session *upstream.Session) error {
 	if j.Back {
 		return session.Rollback(j.ctx)
 	}
@@ -95,7 +95,7 @@ func (j *Ending) First(ctx context.Context, _ *Turn, session *upstream.Session) 
 }
 
 // Run makes the first call, or waits for its answer, and what follows.
-func (j *Ending) Run(t *Turn) error {
+func (j *Ending) Run(t *InlineCall) error {
 	switch {
 	case t.tx == nil && j.Back:
 		return t.Core.Tx.rollBackWaiting(t.Ctx, &t.Call, j.ID)
@@ -111,7 +111,7 @@ func (j *Ending) Run(t *Turn) error {
 }
 
 // Response is the answer to the call, as a message.
-func (j *Ending) Response(t *Turn) proto.Message {
+func (j *Ending) Response(t *InlineCall) proto.Message {
 	if j.Back {
 		return &sidecarv1.RollbackResponse{Info: t.Call.Info}
 	}

@@ -45,7 +45,7 @@ type transaction struct {
 	writes  bool   // not all of its statements so far certainly only read
 	spans   txTrace
 	until   time.Time       // when a caller that waits for the end must have its answer; zero: none waits
-	ahead   *upstream.Ahead // of the rollback at the end, if it has begun; see Turn
+	ahead   *upstream.Ahead // of the rollback at the end, if it has begun; see InlineCall
 }
 
 // end gives the session back. What was not committed is rolled back first,
@@ -108,7 +108,7 @@ func (x *transactions) Begin(ctx context.Context, c *Call, in BeginRequest) (*si
 }
 
 // openEmpty begins a transaction without a statement, in a turn of letIn.
-func (x *transactions) openEmpty(ctx context.Context, c *Call, call upstream.Call, turn *txTurn, m *mode) (*sidecarv1.Tx, error) {
+func (x *transactions) openEmpty(ctx context.Context, c *Call, call upstream.Call, turn *txStep, m *mode) (*sidecarv1.Tx, error) {
 	if err := x.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) error {
 		if err := session.Begin(ctx, m.settings); err != nil {
 			return err
@@ -132,11 +132,11 @@ func txOf(id string, left time.Duration) *sidecarv1.Tx {
 	return &sidecarv1.Tx{Id: id, ExpiresMs: left.Milliseconds()}
 }
 
-// txTurn is the right to run a step of a transaction.
-type txTurn = lease.Turn[*transaction, stored]
+// txStep is the right to run one step of a transaction.
+type txStep = lease.ActiveStep[*transaction, stored]
 
 // letIn lets in a call that begins a transaction. The turn that it returns has none yet: see beginOn.
-func (x *transactions) letIn(c *Call) (*txTurn, error) {
+func (x *transactions) letIn(c *Call) (*txStep, error) {
 	if err := x.core.Fresh(c); err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (x *transactions) letIn(c *Call) (*txTurn, error) {
 }
 
 // beginOn takes a session for a transaction that f begins on it, and that turn holds from then on. With an error the turn has ended.
-func (x *transactions) beginOn(ctx context.Context, c *Call, call upstream.Call, turn *txTurn, m *mode, f func(context.Context, Session) error) error {
+func (x *transactions) beginOn(ctx context.Context, c *Call, call upstream.Call, turn *txStep, m *mode, f func(context.Context, Session) error) error {
 	var leased TxSession
 	var report upstream.Report
 	err := panics.Call("the beginning of a transaction", func() (err error) {
@@ -163,7 +163,7 @@ func (x *transactions) beginOn(ctx context.Context, c *Call, call upstream.Call,
 }
 
 // giveUp ends a turn of which nothing else can be said, and gives its session up.
-func (x *transactions) giveUp(turn *txTurn) {
+func (x *transactions) giveUp(turn *txStep) {
 	t := turn.Value()
 	if t == nil {
 		turn.Drop()
@@ -218,7 +218,7 @@ func txModeOf(sel *TxSelector, m *mode) (*mode, error) {
 }
 
 // open begins a transaction with its first statement, in a turn of letIn.
-func (x *transactions) open(ctx context.Context, c *Call, call upstream.Call, turn *txTurn, st *Statement, m *mode, own *Room, out Sink) (Outcome, error) {
+func (x *transactions) open(ctx context.Context, c *Call, call upstream.Call, turn *txStep, st *Statement, m *mode, own *Room, out Sink) (Outcome, error) {
 	rec := &recorder{Sink: out, limit: x.core.Cfg.Tx.Replay}
 	var end ending
 	if err := x.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) (err error) {
@@ -264,7 +264,7 @@ func (x *transactions) continueWaiting(ctx context.Context, c *Call, call upstre
 }
 
 // goOn runs one more statement of an open transaction, in its turn.
-func (x *transactions) goOn(ctx context.Context, c *Call, call upstream.Call, turn *txTurn, sel *TxSelector, st *Statement, own *Room, out Sink) (Outcome, error) {
+func (x *transactions) goOn(ctx context.Context, c *Call, call upstream.Call, turn *txStep, sel *TxSelector, st *Statement, own *Room, out Sink) (Outcome, error) {
 	t := turn.Value()
 	if call.Ahead == nil { // else it has
 		x.joins(t, &call, st)
@@ -316,12 +316,12 @@ func (t *transaction) effects() yql.Effects {
 }
 
 // lasting is the context of a step, which ends when the transaction does.
-func lasting(ctx context.Context, turn *txTurn) (context.Context, context.CancelFunc) {
+func lasting(ctx context.Context, turn *txStep) (context.Context, context.CancelFunc) {
 	return context.WithDeadlineCause(ctx, turn.Deadline(), errTxMax)
 }
 
 // step runs f on the session of a turn. ctx is of lasting.
-func (x *transactions) step(ctx context.Context, c *Call, call upstream.Call, turn *txTurn, f func(context.Context, Session) error) error {
+func (x *transactions) step(ctx context.Context, c *Call, call upstream.Call, turn *txStep, f func(context.Context, Session) error) error {
 	c.txTrace = &turn.Value().spans
 	var report upstream.Report
 	err := panics.Call("a statement of a transaction", func() (err error) {
@@ -343,7 +343,7 @@ func (m *maxed) Unwrap() []error { return []error{m.error, errTxMax} }
 
 // failed ends the turn of a step that failed, and finds the words for it. A
 // transaction survives no failure, except of a call that was surely not sent.
-func (x *transactions) failed(turn *txTurn, err error, commits bool) *Fault {
+func (x *transactions) failed(turn *txStep, err error, commits bool) *Fault {
 	t := turn.Value()
 	f := FaultOf(err, Deed{undone: !commits || t.mode.readOnly || !t.writes})
 	e, ok := errors.AsType[*upstream.Error](err)
@@ -457,7 +457,7 @@ func (x *transactions) commitWaiting(ctx context.Context, c *Call, call upstream
 }
 
 // commitNow commits a transaction in its turn.
-func (x *transactions) commitNow(ctx context.Context, c *Call, call upstream.Call, turn *txTurn) error {
+func (x *transactions) commitNow(ctx context.Context, c *Call, call upstream.Call, turn *txStep) error {
 	err := x.step(ctx, c, call, turn, func(ctx context.Context, session Session) error {
 		return session.Commit(ctx)
 	})
@@ -498,7 +498,7 @@ func (x *transactions) rollBackWaiting(ctx context.Context, c *Call, id string) 
 }
 
 // endsBy notes that a call ends the transaction whose turn it has. If the node does not answer in time, the session is deleted instead.
-func (x *transactions) endsBy(ctx context.Context, c *Call, turn *txTurn) {
+func (x *transactions) endsBy(ctx context.Context, c *Call, turn *txStep) {
 	t := turn.Value()
 	c.Info.NodeId, c.txTrace = uint32(t.node), &t.spans
 	t.until, _ = ctx.Deadline()

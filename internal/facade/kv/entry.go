@@ -172,7 +172,7 @@ func (t *Entry) check() error {
 		}
 		names = append(names, c.Name)
 	}
-	if !yql.IsOctets(t.Value.Type) {
+	if !yql.IsBytes(t.Value.Type) {
 		return fmt.Errorf("%s: value column %s: want String, Utf8, Json, JsonDocument or Yson", t.Name, t.Value.Name)
 	}
 	if t.Version.Name != "" {

@@ -257,7 +257,7 @@ func (r Row) Octets() (b []byte, null bool, err error) {
 	}
 	v, err := r.Value.Value()
 	if err == nil {
-		b, null, err = yql.Octets(v, r.Value.Type)
+		b, null, err = yql.RawBytes(v, r.Value.Type)
 	}
 	return b, null, core.BadAnswer(err)
 }

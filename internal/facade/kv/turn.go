@@ -14,7 +14,7 @@ type Job struct {
 }
 
 // begin lets a call in. Its statement can be sent if the table was looked at.
-func (j *Job) begin(t *core.Turn, timeout, priority string) (ready bool, err error) {
+func (j *Job) begin(t *core.InlineCall, timeout, priority string) (ready bool, err error) {
 	ctx, _, call, err := j.Table.of.enter(t.Ctx, &t.Call, Call{j.Table, timeout, priority})
 	if err != nil {
 		return false, err
@@ -25,7 +25,7 @@ func (j *Job) begin(t *core.Turn, timeout, priority string) (ready bool, err err
 }
 
 // check looks at the table, if nobody had before the turn.
-func (j *Job) check(t *core.Turn) error {
+func (j *Job) check(t *core.InlineCall) error {
 	if t.Upstream.Ahead != nil {
 		return nil
 	}
@@ -36,7 +36,7 @@ func (j *Job) check(t *core.Turn) error {
 type Reading struct{ Job }
 
 // Look is begin, with the statement.
-func (j *Reading) Look(t *core.Turn, timeout, priority string) (ready bool, err error) {
+func (j *Reading) Look(t *core.InlineCall, timeout, priority string) (ready bool, err error) {
 	if ready, err = j.Job.begin(t, timeout, priority); err == nil {
 		j.Statement.Reads(&t.Upstream)
 		t.Own = t.Core.Room(&t.Call)
@@ -45,18 +45,18 @@ func (j *Reading) Look(t *core.Turn, timeout, priority string) (ready bool, err 
 }
 
 // First implements core.Job.
-func (j *Reading) First(ctx context.Context, t *core.Turn, session *upstream.Session) error {
+func (j *Reading) First(ctx context.Context, t *core.InlineCall, session *upstream.Session) error {
 	return core.SendFirst(ctx, session, j.Statement.Request(core.ModeSnapshotRO.Single(), t.Own))
 }
 
 // Get begins to read one row.
-func (j *Reading) Get(t *core.Turn, key *upstream.Params, timeout, priority string) (ready bool, err error) {
+func (j *Reading) Get(t *core.InlineCall, key *upstream.Params, timeout, priority string) (ready bool, err error) {
 	j.Statement = &core.Statement{SQL: j.Table.get, Params: key}
 	return j.Look(t, timeout, priority)
 }
 
 // Row waits for the row of get.
-func (j *Reading) Row(t *core.Turn, cond Condition) (row Row, modified bool, err error) {
+func (j *Reading) Row(t *core.InlineCall, cond Condition) (row Row, modified bool, err error) {
 	if err := j.check(t); err != nil {
 		return Row{}, false, err
 	}
@@ -64,7 +64,7 @@ func (j *Reading) Row(t *core.Turn, cond Condition) (row Row, modified bool, err
 }
 
 // Found waits for the rows of read.
-func (j *Reading) Found(t *core.Turn, ids []ID) ([]Found, error) {
+func (j *Reading) Found(t *core.InlineCall, ids []ID) ([]Found, error) {
 	if err := j.check(t); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ type Writing struct {
 }
 
 // Start lets a call in that makes the write w, and sets its statement.
-func (j *Writing) Start(t *core.Turn, w *Write, timeout, priority string) (ready bool, err error) {
+func (j *Writing) Start(t *core.InlineCall, w *Write, timeout, priority string) (ready bool, err error) {
 	if err := core.TooMuch(t.Call.Reserved.Take(w.params.Size())); err != nil {
 		return false, err
 	}
@@ -90,12 +90,12 @@ func (j *Writing) Start(t *core.Turn, w *Write, timeout, priority string) (ready
 }
 
 // First implements core.Job.
-func (j *Writing) First(ctx context.Context, _ *core.Turn, session *upstream.Session) error {
+func (j *Writing) First(ctx context.Context, _ *core.InlineCall, session *upstream.Session) error {
 	return core.SendFirst(ctx, session, j.Statement.Request(core.ModeSerializable.Single(), nil))
 }
 
 // Run makes the first call, or waits for its answer, and what follows.
-func (j *Writing) Run(t *core.Turn) (Written, error) {
+func (j *Writing) Run(t *core.InlineCall) (Written, error) {
 	if err := j.check(t); err != nil {
 		return Written{}, err
 	}

@@ -112,7 +112,7 @@ func (k *call) Data(p []byte) (ahead bool) {
 
 // Flush implements h2.Listener.
 func (k *call) Flush() {
-	defer k.tellTurn(true) // without the lock
+	defer k.tellInline(true) // without the lock
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
@@ -133,7 +133,7 @@ func (k *call) End(o *h2.Outcome, st *h2.Status) {
 	if o.NotRun() {
 		k.conn.ready.Store(false)
 	}
-	defer k.tellTurn(true)
+	defer k.tellInline(true)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.over {

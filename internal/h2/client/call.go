@@ -35,8 +35,8 @@ type call struct {
 	hurried bool       // of the shard's turn: it had the next attempt to connect made at once
 	whole   bool       // the answer is one message: there is no use in waking up before its end
 
-	wake chan struct{} // capacity 1; nil: the goroutine has not waited
-	turn *Turn         // it was begun in the shard's turn; nil
+	wake   chan struct{} // capacity 1; nil: the goroutine has not waited
+	inline *InlineStream // it was begun in the shard's turn; nil
 
 	mu sync.Mutex // guards all below
 	arriving
@@ -133,11 +133,11 @@ func (x *buffer) recycle() {
 	*x = buffer{}
 }
 
-func (c *Conn) newCall(ctx context.Context, method string, opts []grpc.CallOption, turn *Turn) (*call, error) {
+func (c *Conn) newCall(ctx context.Context, method string, opts []grpc.CallOption, turn *InlineStream) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Status: status.FromContextError(err), NotSent: true}
 	}
-	k := &call{conn: c, ctx: ctx, turn: turn}
+	k := &call{conn: c, ctx: ctx, inline: turn}
 	k.o.read(opts)
 	k.request = h2.Request{Fields: c.fields(method), Lasts: k.o.lasts, Listener: k}
 	if turn != nil {
@@ -205,7 +205,7 @@ func (k *call) send(m any) error {
 	binary.BigEndian.PutUint32(b[1:], uint32(size))
 	k.body.b, k.request.Body = b, b
 	k.started = true
-	if k.turn != nil {
+	if k.inline != nil {
 		k.beginHere()
 		return nil
 	}
@@ -308,7 +308,7 @@ func (k *call) abort() {
 	if !left && begun {
 		k.conn.client.shard.Together((*leaving)(k))
 	}
-	k.tellTurn(false)
+	k.tellInline(false)
 }
 
 // retry sends a call again that surely no node has seen, or returns why not.
@@ -553,7 +553,7 @@ func (s *wanting) Turn(f *h2.Forwarder) { f.Want(s.ticket) }
 
 // fail ends a call that is not with the forwarder.
 func (k *call) fail(err error) {
-	defer k.tellTurn(true)
+	defer k.tellInline(true)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.over {
@@ -569,7 +569,7 @@ func (k *call) refuse(err error) {
 	if st, ok := errors.AsType[*h2.Status](err); ok {
 		text = st.Message
 	}
-	defer k.tellTurn(true)
+	defer k.tellInline(true)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.err, k.again = &Error{Status: status.New(codes.Unavailable, text), NotSent: true}, k.o.patient

@@ -1,5 +1,5 @@
 // Package client makes gRPC calls of this process to nodes, on package h2: unary ones, and those with one request
-// and a stream of answers. A Turn begins one of the latter without a goroutine that waits for it.
+// and a stream of answers. An InlineStream begins one of the latter without a goroutine that waits for it.
 //
 // It owns what is between a goroutine that calls and the shard that has the connections: the request in wire form,
 // the messages of the answer until they are read, and the wait. What always holds: a call costs its goroutine one
@@ -234,7 +234,7 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	return c.newStream(ctx, desc, method, opts, nil)
 }
 
-func (c *Conn) newStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts []grpc.CallOption, turn *Turn) (grpc.ClientStream, error) {
+func (c *Conn) newStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts []grpc.CallOption, turn *InlineStream) (grpc.ClientStream, error) {
 	if desc.ClientStreams {
 		return nil, &Error{Status: status.New(codes.Unimplemented, "h2/client: a stream of requests"), NotSent: true, Here: true}
 	}

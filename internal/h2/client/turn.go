@@ -20,10 +20,10 @@ func Join(shard *driver.Shard, up *driver.Upstream, t Target, silent func(*h2.Co
 	return c
 }
 
-// Turn is a grpc.ClientConnInterface for one stream, whose request goes out in the turn of Conn's shard in which SendMsg is called: that
+// InlineStream is a grpc.ClientConnInterface for one stream, whose request goes out in the turn of Conn's shard in which SendMsg is called: that
 // does not wait. Nobody must receive before Ready is called, or Arm has said so. Then the stream is one like any other; in a turn of the shard it
 // may be read if it is over.
-type Turn struct {
+type InlineStream struct {
 	Conn   *Conn
 	Client *h2.Conn        // for whose call it is: see h2.Request; nil: nobody's
 	Most   int             // bytes of an answer after which Ready is called although more is to come
@@ -39,12 +39,12 @@ type Turn struct {
 }
 
 // Invoke implements grpc.ClientConnInterface.
-func (*Turn) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+func (*InlineStream) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
 	return &Error{Status: status.New(codes.Unimplemented, "h2/client: only a stream begins in a turn"), NotSent: true, Here: true}
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (t *Turn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (t *InlineStream) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := t.Conn.newStream(ctx, desc, method, opts, t)
 	if err == nil {
 		t.call = (*call)(s.(*stream))
@@ -54,7 +54,7 @@ func (t *Turn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 
 // Arm has Ready called when it is time. False: Ready is not called, because it is time already, nothing was sent, or Stop was called since Hold.
 // Call Arm in the turn in which the call is sent.
-func (t *Turn) Arm() bool {
+func (t *InlineStream) Arm() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.told {
@@ -71,7 +71,7 @@ func (t *Turn) Arm() bool {
 
 // Hold precedes the sending of a call in a later turn than that in which it began. From Hold to Arm, Stop returns false; if Stop was called
 // meanwhile, so does Arm. Hold returns false if Stop was called before: then the call must not be sent.
-func (t *Turn) Hold() bool {
+func (t *InlineStream) Hold() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held = !t.told
@@ -79,10 +79,10 @@ func (t *Turn) Hold() bool {
 }
 
 // Stop keeps Ready from being called. False: it was called or is being called, or the call is held; in that case Arm returns false.
-func (t *Turn) Stop() bool { return t.claim(true) }
+func (t *InlineStream) Stop() bool { return t.claim(true) }
 
 // claim has the caller be the one that goes on with the call.
-func (t *Turn) claim(unarmed bool) bool {
+func (t *InlineStream) claim(unarmed bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.held {
@@ -97,7 +97,7 @@ func (t *Turn) claim(unarmed bool) bool {
 }
 
 // Bytes are the messages of the answer that are here, with their prefixes; ok: it has ended well.
-func (t *Turn) Answer() (b []byte, ok bool) {
+func (t *InlineStream) Answer() (b []byte, ok bool) {
 	k := t.call
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -108,25 +108,25 @@ func (t *Turn) Answer() (b []byte, ok bool) {
 func (k *call) beginHere() {
 	k.prepare()
 	(*starting)(k).Turn(k.conn.client.shard.Forwarder())
-	k.turn.mu.Lock()
-	k.turn.sent = true
-	k.turn.mu.Unlock()
+	k.inline.mu.Lock()
+	k.inline.sent = true
+	k.inline.mu.Unlock()
 }
 
-// ready reports whether it is time for Turn.Ready.
+// ready reports whether it is time for InlineStream.Ready.
 func (k *call) ready() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.over || len(k.in.b) > k.turn.Most
+	return k.over || len(k.in.b) > k.inline.Most
 }
 
-// tellTurn calls Ready if it is time. inTurn: this is the shard's turn.
-func (k *call) tellTurn(inTurn bool) {
-	if k.turn == nil || !k.ready() || !k.turn.claim(false) {
+// tellInline calls Ready if it is time. inTurn: this is the shard's turn.
+func (k *call) tellInline(inTurn bool) {
+	if k.inline == nil || !k.ready() || !k.inline.claim(false) {
 		return
 	}
 	k.mu.Lock()
 	over := k.over && inTurn
 	k.mu.Unlock()
-	k.turn.Ready(over)
+	k.inline.Ready(over)
 }

@@ -18,7 +18,7 @@ import (
 
 // turned is a call that was begun in a turn.
 type turned struct {
-	turn  Turn
+	turn  InlineStream
 	rpc   grpc.ClientStream
 	armed bool
 	sent  error
@@ -32,7 +32,7 @@ func inTurn(ctx context.Context, t *testing.T, c *Conn, request string, most int
 		t.Fatal(err)
 	}
 	x := &turned{ready: make(chan bool, 1)}
-	x.turn = Turn{Conn: Join(c.client.shard, c.up, c.target, nil), Most: most, Ready: func(over bool) { x.ready <- over }}
+	x.turn = InlineStream{Conn: Join(c.client.shard, c.up, c.target, nil), Most: most, Ready: func(over bool) { x.ready <- over }}
 	var headers Headers
 	if before != nil {
 		before(&headers)
@@ -151,7 +151,7 @@ func TestTurn(t *testing.T) {
 		}
 	})
 	t.Run("stopped_while_it_is_sent", func(t *testing.T) {
-		x := &turned{turn: Turn{Conn: Join(conn.client.shard, conn.up, conn.target, nil), Ready: func(bool) { t.Error("Ready was called") }}}
+		x := &turned{turn: InlineStream{Conn: Join(conn.client.shard, conn.up, conn.target, nil), Ready: func(bool) { t.Error("Ready was called") }}}
 		conn.client.shard.Do(func(*h2.Forwarder) {
 			if !x.turn.Hold() {
 				t.Error("it cannot be held")
@@ -172,7 +172,7 @@ func TestTurn(t *testing.T) {
 		}
 	})
 	t.Run("stopped_before_it_is_sent", func(t *testing.T) {
-		x := new(Turn)
+		x := new(InlineStream)
 		if !x.Stop() || x.Hold() {
 			t.Error("what was stopped is sent")
 		}

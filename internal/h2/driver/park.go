@@ -18,9 +18,9 @@ const (
 	Returns             // it is given back
 )
 
-// Owner is whose connection is parked. All but Back are called in a turn of the shard: they must not block, nor call methods
+// ParkedHandler handles what happens to a parked connection. All but Back are called in a turn of the shard: they must not block, nor call methods
 // of Shard that need one.
-type Owner interface {
+type ParkedHandler interface {
 	// Came is given what has come; b is good until it returns.
 	Came(b []byte) Next
 	// Left says that the peer has ended its side of a connection that is busy.
@@ -34,9 +34,9 @@ type Owner interface {
 
 // Parked is a connection of somebody else's that the poller of a shard reads, without a goroutine or a buffer of its own.
 type Parked struct {
-	link  *link
-	owner Owner
-	sends atomic.Int32 // how far the sending of the answer under way is
+	link    *link
+	handler ParkedHandler
+	sends   atomic.Int32 // how far the sending of the answer under way is
 
 	// Guarded by shard.mu:
 	came  bool // what Back is told
@@ -59,11 +59,11 @@ const (
 )
 
 // Prepare returns a connection that can be parked, once.
-func (s *Shard) Prepare(nc net.Conn, owner Owner) *Parked {
+func (s *Shard) Prepare(nc net.Conn, owner ParkedHandler) *Parked {
 	l := &link{shard: s}
 	l.raw.use(nc)
 	l.nc = nc
-	l.parked = &Parked{link: l, owner: owner}
+	l.parked = &Parked{link: l, handler: owner}
 	return l.parked
 }
 
@@ -83,7 +83,7 @@ func (k *Parked) Park(until time.Time) bool {
 	return ok && (s.join(l) || !k.Stop())
 }
 
-// Until has the connection given back at another time. It is for methods of Owner.
+// Until has the connection given back at another time. It is for methods of ParkedHandler.
 func (k *Parked) Until(t time.Time) {
 	l := k.link
 	if l.closeAt = t; !t.IsZero() && l.poller != nil {
@@ -133,7 +133,7 @@ func (k *Parked) tell() {
 	was, came := k.endLocked(), k.came
 	s.mu.Unlock()
 	if was {
-		_ = panics.Call("the end of a connection's rest", func() error { k.owner.Back(came); return nil })
+		_ = panics.Call("the end of a connection's rest", func() error { k.handler.Back(came); return nil })
 	}
 }
 
@@ -142,7 +142,7 @@ func (k *Parked) tell() {
 func (k *Parked) hear(b []byte, over bool) bool {
 	k.read = false
 	if len(b) > 0 {
-		k.goesOn(func() Next { return k.owner.Came(b) })
+		k.goesOn(func() Next { return k.handler.Came(b) })
 	}
 	if !k.busy && (over || k.asked) {
 		k.came, k.gone = k.came || !over, true
@@ -166,7 +166,7 @@ func (k *Parked) goesOn(next func() Next) (back bool) {
 	return k.gone
 }
 
-// AnswerNow has a short answer written when the turn ends. It is for methods of Owner and of h2.Listener. The pieces are to stay as they are. last: the
+// AnswerNow has a short answer written when the turn ends. It is for methods of ParkedHandler and of h2.Listener. The pieces are to stay as they are. last: the
 // connection is to end after it, and Back is called.
 func (k *Parked) AnswerNow(pieces [][]byte, last bool) {
 	s := k.link.shard
@@ -252,7 +252,7 @@ func (k *Parked) rested() bool {
 		k.aside = false
 		k.deaf = !k.link.poller.watch(k.link)
 	}
-	if !k.goesOn(k.owner.Rests) && (k.deaf || k.asked) {
+	if !k.goesOn(k.handler.Rests) && (k.deaf || k.asked) {
 		k.came, k.gone = !k.ended, true
 	}
 	return k.gone

@@ -11,7 +11,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
 
-// lodger is an Owner that does what its fields say.
+// lodger is a ParkedHandler that does what its fields say.
 type lodger struct {
 	parked *Parked
 	conn   net.Conn

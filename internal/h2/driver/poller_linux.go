@@ -354,7 +354,7 @@ func (p *poller) overhear(l *link) bool {
 	if n <= 0 && err != syscall.EAGAIN && err != syscall.EINTR {
 		k.ended = true
 		defer p.shard.mend()
-		k.owner.Left()
+		k.handler.Left()
 	}
 	return false
 }

@@ -94,9 +94,9 @@ type Call struct {
 	message []byte
 	client
 	status h2.Status
-	turn   Turn    // it was begun without a goroutine; nil
-	here   bool    // it was answered in the turn
-	stream *stream // its answers are sent one by one; nil
+	inline InlineCall // it was begun without a goroutine; nil
+	here   bool       // it was answered in the turn
+	stream *stream    // its answers are sent one by one; nil
 
 	// Note is the method's, for whoever took the call: it may be read once the call has its answer.
 	Note any
@@ -160,8 +160,8 @@ type serving Call
 // Serve implements Job.
 func (v *serving) Serve() { (*Call)(v).serve() }
 
-// Turn is a call that was begun in the turn of its shard, and has no goroutine while it waits.
-type Turn interface {
+// InlineCall is a call that was begun in the turn of its shard, and has no goroutine while it waits.
+type InlineCall interface {
 	// Context ends when the node's answer is no longer waited for.
 	Context() *callctx.Context
 	// Here reports whether Resume does not wait, when all bytes of an answer of a node are here, and that has ended well.
@@ -170,23 +170,23 @@ type Turn interface {
 	Resume(b []byte) (answer []byte, trailer []string, err error)
 }
 
-// Begin begins a call in the shard's turn. It calls begin with the call's context. If begin returns no Turn, the call is not taken and Begin
-// returns nil. Otherwise Route must return h2.ErrMine, and Go or Here must be called, once. When the Turn's context ends, Go is called if stop allows
+// Begin begins a call in the shard's turn. It calls begin with the call's context. If begin returns no InlineCall, the call is not taken and Begin
+// returns nil. Otherwise Route must return h2.ErrMine, and Go or Here must be called, once. When the InlineCall's context ends, Go is called if stop allows
 // it.
-func (p *Port) Begin(c *h2.Call, begin func(ctx *callctx.Context) Turn, stop func() bool) *Call {
+func (p *Port) Begin(c *h2.Call, begin func(ctx *callctx.Context) InlineCall, stop func() bool) *Call {
 	v := p.newCall(c)
 	if left, ok := c.Left(); ok {
 		v.begun.Limit(left)
 	}
 	v.ctx = &v.begun
-	v.turn = begin(&v.begun)
-	if v.turn == nil {
+	v.inline = begin(&v.begun)
+	if v.inline == nil {
 		v.stop()
 		v.recycle()
 		return nil
 	}
 	p.server.crew.wg.Add(1) // until the rest is done
-	v.turn.Context().Watch(func() {
+	v.inline.Context().Watch(func() {
 		if stop() {
 			v.Go()
 		}
@@ -221,13 +221,13 @@ func (v *Call) stop() {
 
 // Go has a goroutine do the rest of a call that was begun.
 func (v *Call) Go() {
-	v.turn.Context().Unwatch()
+	v.inline.Context().Unwatch()
 	v.port.server.crew.do((*serving)(v))
 }
 
 // Here does the rest of a call that was begun, in the shard's turn and within a method of an h2.Listener.
 func (v *Call) Here() {
-	v.turn.Context().Unwatch()
+	v.inline.Context().Unwatch()
 	if err := v.call(); err != nil {
 		v.fail(err)
 	}
@@ -320,7 +320,7 @@ func (v *Call) decode(into any) error {
 
 // serve runs the method and answers the call.
 func (v *Call) serve() {
-	if v.turn != nil {
+	if v.inline != nil {
 		defer v.port.server.crew.wg.Done()
 	}
 	if err := v.call(); err != nil {
@@ -343,9 +343,9 @@ func (v *Call) call() (err error) {
 			err = status.Error(codes.Internal, "the sidecar failed inside the call, which may have been executed")
 		}
 	}()
-	if v.turn != nil {
+	if v.inline != nil {
 		var body []byte
-		if body, v.status.Trailer, err = v.turn.Resume((*v.buf)[:0]); err == nil {
+		if body, v.status.Trailer, err = v.inline.Resume((*v.buf)[:0]); err == nil {
 			*v.buf, v.status.Body = body, body
 		}
 		return err

@@ -44,9 +44,9 @@ type served struct {
 	conn   *grpc.ClientConn
 	client healthv1.HealthClient
 	check  atomic.Pointer[check]
-	begins atomic.Pointer[func(*callctx.Context) Turn] // nil: calls are served
-	open   atomic.Int64                                // calls that were taken and are not over
-	stop   func()                                      // the shard and the server; once
+	begins atomic.Pointer[func(*callctx.Context) InlineCall] // nil: calls are served
+	open   atomic.Int64                                      // calls that were taken and are not over
+	stop   func()                                            // the shard and the server; once
 }
 
 type check func(ctx context.Context, r *healthv1.HealthCheckRequest) (any, error)
@@ -348,7 +348,7 @@ func largeAnswers(t *testing.T, begun bool) {
 	together.Add(calls)
 	goOn := make(chan struct{})
 	if begun {
-		begin := func(*callctx.Context) Turn {
+		begin := func(*callctx.Context) InlineCall {
 			return &begunTurn{answer: answer, resume: func() { together.Done(); <-goOn }}
 		}
 		s.begins.Store(&begin)
@@ -468,7 +468,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// begunTurn is a Turn whose answer is large, and whose context ends with its work, before the answer is out.
+// begunTurn is an InlineCall whose answer is large, and whose context ends with its work, before the answer is out.
 type begunTurn struct {
 	work   callctx.Context
 	answer proto.Message

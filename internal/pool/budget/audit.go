@@ -20,7 +20,7 @@ type GroupAudit struct {
 // MemberAudit is the state of one pool in a budget.
 type MemberAudit struct {
 	Held, Leaving, Coming int
-	Queued, Claim         bool
+	Queued, Reserved      bool
 	InQueue               bool   // it is found in the queue
 	Group                 string // "": none
 }
@@ -34,7 +34,7 @@ func (b *Budget) Audit(members ...*Member) Audit {
 		a.Groups = append(a.Groups, GroupAudit{Name: g.name, Max: g.max, Used: g.used, Pools: g.pools})
 	}
 	for _, m := range members {
-		s := MemberAudit{Held: m.held, Leaving: m.leaving, Coming: m.coming, Queued: m.queued, Claim: m.claim}
+		s := MemberAudit{Held: m.held, Leaving: m.leaving, Coming: m.coming, Queued: m.queued, Reserved: m.reserved}
 		s.InQueue = slices.Contains(b.queue, m)
 		if m.group != nil {
 			s.Group = m.group.name

@@ -155,7 +155,7 @@ func (b *Budget) giveLocked() {
 		return
 	}
 	b.dequeueLocked(to)
-	to.claim = true
+	to.reserved = true
 	to.useLocked(1)
 	select {
 	case to.offer <- struct{}{}:

@@ -28,11 +28,11 @@ type Member struct {
 	hungry  bool          // in the queue, or has a permit waiting; guarded by the pool's lock
 
 	// Guarded by Budget.mu.
-	weight int       // what weighed said at the last look
-	held   int       // permits: the size of the pool
-	claim  bool      // a permit is set aside for the pool, which is not in the queue then
-	took   time.Time // it last got a permit
-	coming int       // sessions of other pools that were promised to it
+	weight   int       // what weighed said at the last look
+	held     int       // permits: the size of the pool
+	reserved bool      // a permit is set aside for the pool, which is not in the queue then
+	took     time.Time // it last got a permit
+	coming   int       // sessions of other pools that were promised to it
 	hunger
 	giving
 }
@@ -65,7 +65,7 @@ func (m *Member) Offer() <-chan struct{} { return m.offer }
 
 // keeps is the sessions of a pool that were not asked to go.
 func (m *Member) keeps() int {
-	if m.claim {
+	if m.reserved {
 		return m.held - m.leaving + 1
 	}
 	return m.held - m.leaving
@@ -106,8 +106,8 @@ func (m *Member) takeOrQueue(now time.Time, closing bool) bool {
 	m.budget.mu.Lock()
 	defer m.budget.mu.Unlock()
 	switch {
-	case m.claim:
-		m.claim = false
+	case m.reserved:
+		m.reserved = false
 	case m.budget.free > 0 && m.roomy():
 		m.budget.free--
 		m.useLocked(1)
@@ -195,7 +195,7 @@ func (m *Member) lacking() int { return int(m.want.Load()) - m.coming }
 
 // lacks reports whether the pool is hungry for the sake of callers: what is idle
 // there is on its way to them.
-func (m *Member) lacks() bool { return (m.queued || m.claim) && m.needy() }
+func (m *Member) lacks() bool { return (m.queued || m.reserved) && m.needy() }
 
 // Shared is the limit that a hungry pool has reached with others: that of its group, or of all pools.
 func (m *Member) Shared() (limit int, grouped bool) {
@@ -222,8 +222,8 @@ func (m *Member) leaveLocked() {
 	if m.queued {
 		m.budget.dequeueLocked(m)
 	}
-	if m.claim {
-		m.claim = false
+	if m.reserved {
+		m.reserved = false
 		m.useLocked(-1)
 		m.budget.giveLocked()
 	}

@@ -392,7 +392,7 @@ func (l *Queue[T]) Pop(now time.Duration) (w, gone *Waiter[T]) {
 		l.pass(q)
 		w = q.first()
 		if now != forAll {
-			if why := l.judge(q, w, now); why != None {
+			if why := l.reasonFor(q, w, now); why != None {
 				l.reject(w, why, now)
 				w.next, gone = gone, w
 				continue
@@ -450,8 +450,8 @@ func (l *Queue[T]) choose(earn bool) int {
 	return next
 }
 
-// judge says why the first of a queue is not to be served.
-func (l *Queue[T]) judge(q *appQueue[T], w *Waiter[T], now time.Duration) Reason {
+// reasonFor says why the first of a queue is not to be served.
+func (l *Queue[T]) reasonFor(q *appQueue[T], w *Waiter[T], now time.Duration) Reason {
 	u := &l.rules
 	waited := now - w.since
 	switch {

@@ -15,7 +15,7 @@ var apiRows = []figure{
 		"Connections of clients, by face.",
 		func(m *moment, tell ints) {
 			for name, n := range m.Clients {
-				tell(int64(n), face(name))
+				tell(int64(n), api(name))
 			}
 		}),
 	counter("ydb.sidecar.connections.refused", "{connection}",
@@ -25,7 +25,7 @@ var apiRows = []figure{
 			"are closed first), by face.",
 		func(m *moment, tell ints) {
 			for name, n := range m.Doors.Refused {
-				tell(n, face(name))
+				tell(n, api(name))
 			}
 		}),
 	counter("ydb.sidecar.connections.failed", "{failure}",
@@ -33,7 +33,7 @@ var apiRows = []figure{
 			"face.",
 		func(m *moment, tell ints) {
 			for name, n := range m.Doors.Failed {
-				tell(n, face(name))
+				tell(n, api(name))
 			}
 		}),
 	gauge("ydb.sidecar.memory.requests", "By",

@@ -156,7 +156,7 @@ func (m *moment) virtual() *virtual.State {
 func sumOf(pools []virtual.PoolState) (sum virtual.PoolState) {
 	for _, p := range pools {
 		sum.Idle += p.Idle
-		sum.Leased += p.Leased
+		sum.InUse += p.InUse
 		sum.Opening += p.Opening
 		sum.Closing += p.Closing
 		sum.Waiting += p.Waiting
@@ -182,7 +182,7 @@ func poolName(name string) attribute.KeyValue  { return label("db.client.connect
 func state(name string) attribute.KeyValue     { return label("db.client.connection.state", name) }
 func app(name string) attribute.KeyValue       { return label("ydb.sidecar.app", name) }
 func direction(name string) attribute.KeyValue { return label("ydb.sidecar.direction", name) }
-func face(name string) attribute.KeyValue      { return label("ydb.sidecar.face", name) }
+func api(name string) attribute.KeyValue       { return label("ydb.sidecar.face", name) }
 func kindOf(name string) attribute.KeyValue    { return label("ydb.sidecar.kind", name) }
 func peer(name string) attribute.KeyValue      { return label("ydb.sidecar.peer", name) }
 func priority(class string) attribute.KeyValue { return label("ydb.sidecar.priority", class) }

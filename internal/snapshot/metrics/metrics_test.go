@@ -52,7 +52,7 @@ func TestRowsAreReadFromOneLook(t *testing.T) {
 	*pools = *bare
 	pools.Starting.ServerSessions = 7
 	pools.Wire = &wire.State{Virtual: &virtual.State{
-		Sessions: 9, Bound: 4, Pools: []virtual.PoolState{{Idle: 1, Leased: 2, Waiting: 3}, {Idle: 4, Leased: 5, Waiting: 6}},
+		Sessions: 9, Bound: 4, Pools: []virtual.PoolState{{Idle: 1, InUse: 2, Waiting: 3}, {Idle: 4, InUse: 5, Waiting: 6}},
 	}}
 	for name, test := range map[string]struct {
 		seen *snapshot.Snapshot

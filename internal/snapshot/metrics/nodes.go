@@ -46,7 +46,7 @@ var nodeRows = []figure{
 		func(m *moment, tell ints) {
 			for _, n := range m.ofNodes {
 				tell(n.banned, n.label(), label("ydb.sidecar.mark", "banned"))
-				tell(n.leaving, n.label(), label("ydb.sidecar.mark", "leaving"))
+				tell(n.draining, n.label(), label("ydb.sidecar.mark", "leaving"))
 				tell(n.unreachable, n.label(), label("ydb.sidecar.mark", "unreachable"))
 			}
 		}),

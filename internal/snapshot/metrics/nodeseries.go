@@ -39,8 +39,8 @@ func (s *nodeSeries) choose(nodes []routing.NodeStats, used map[cluster.NodeID]b
 	all := make([]candidate, len(nodes))
 	for i, n := range nodes {
 		all[i] = candidate{n.Node.ID, 4}
-		switch v := n.Node.Verdict; {
-		case v.Health != cluster.Healthy, v.Leaving, v.Unreachable, v.Banned, n.Node.Missing, n.Node.Unwell:
+		switch v := n.Node.Condition; {
+		case v.Health != cluster.Healthy, v.Draining, v.Unreachable, v.Banned, n.Node.Missing, n.Node.Unwell:
 			all[i].rank = 0
 		case n.Calls > 0, used[n.Node.ID]:
 			all[i].rank = 2
@@ -62,25 +62,25 @@ func (s *nodeSeries) choose(nodes []routing.NodeStats, used map[cluster.NodeID]b
 
 // nodeFigures are levels of one node, or of several together.
 type nodeFigures struct {
-	id                           string
-	one                          *routing.NodeStats // nil: of several
-	calls, idle, used, creating  int64
-	health                       [cluster.Probing + 1]int64
-	banned, leaving, unreachable int64
-	weight                       float64
+	id                            string
+	one                           *routing.NodeStats // nil: of several
+	calls, idle, used, creating   int64
+	health                        [cluster.Probing + 1]int64
+	banned, draining, unreachable int64
+	weight                        float64
 }
 
 func (f *nodeFigures) label() attribute.KeyValue { return label("ydb.node.id", f.id) }
 
 func (f *nodeFigures) addSessions(n *pool.NodeStats) {
-	f.idle, f.used, f.creating = f.idle+int64(n.Idle), f.used+int64(n.Leased), f.creating+int64(n.Opening)
+	f.idle, f.used, f.creating = f.idle+int64(n.Idle), f.used+int64(n.InUse), f.creating+int64(n.Opening)
 }
 
 func (f *nodeFigures) addNode(n *routing.NodeStats) {
-	v := &n.Node.Verdict
+	v := &n.Node.Condition
 	f.calls += n.Calls
 	f.health[v.Health]++
-	f.banned, f.leaving, f.unreachable = f.banned+one(v.Banned), f.leaving+one(v.Leaving), f.unreachable+one(v.Unreachable)
+	f.banned, f.draining, f.unreachable = f.banned+one(v.Banned), f.draining+one(v.Draining), f.unreachable+one(v.Unreachable)
 	f.weight += float64(n.Node.Weight)
 }
 

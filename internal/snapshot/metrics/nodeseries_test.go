@@ -36,16 +36,16 @@ func TestNodesWithSeriesOfTheirOwn(t *testing.T) {
 	}
 	const last = 3 * maxNodeSeries
 	has(t, map[cluster.NodeID]bool{1: true, maxNodeSeries: true, last: false})
-	nodes[last-1].Node.Verdict.Health = cluster.Ejected
+	nodes[last-1].Node.Condition.Health = cluster.Ejected
 	nodes[last-2].Calls = 1
 	used[last-2] = true
 	has(t, map[cluster.NodeID]bool{last: true, last - 1: true, last - 2: true, maxNodeSeries - 3: true, maxNodeSeries - 2: false})
-	nodes[last-1].Node.Verdict.Health = cluster.Healthy
+	nodes[last-1].Node.Condition.Health = cluster.Healthy
 	nodes[last-2].Calls = 0
 	clear(used)
 	has(t, map[cluster.NodeID]bool{last: true, maxNodeSeries - 2: false})
 	for i := range maxNodeSeries {
-		nodes[maxNodeSeries+i].Node.Verdict.Leaving = true
+		nodes[maxNodeSeries+i].Node.Condition.Draining = true
 	}
 	has(t, map[cluster.NodeID]bool{1: false, last: false, maxNodeSeries + 1: true, 2 * maxNodeSeries: true})
 	few := nodes[:5]
@@ -64,7 +64,7 @@ func TestSeriesOfManyNodes(t *testing.T) {
 		n := routing.NodeStats{Calls: 2}
 		n.Node.ID, n.Node.Load = cluster.NodeID(i+1), new(cluster.Load)
 		nodes = append(nodes, n)
-		sessions = append(sessions, pool.NodeStats{Node: n.Node.ID, Counts: pool.Counts{Sessions: 3, Idle: 2, Leased: 1}})
+		sessions = append(sessions, pool.NodeStats{Node: n.Node.ID, Counts: pool.Counts{Sessions: 3, Idle: 2, InUse: 1}})
 	}
 	seen := new(snapshot.Snapshot)
 	seen.Pool.Nodes, seen.Routed.Nodes = sessions, nodes

@@ -11,13 +11,13 @@ var poolRows = []figure{
 		"Sessions by state.",
 		func(m *moment, tell ints) {
 			tell(int64(m.Pool.Idle), m.pool, state("idle"))
-			tell(int64(m.Pool.Leased), m.pool, state("used"))
+			tell(int64(m.Pool.InUse), m.pool, state("used"))
 			tell(int64(m.Pool.Opening), m.pool, state("creating"))
 			tell(int64(m.Pool.Closing), m.pool, state("closing"))
 			if v := m.virtual(); v != nil && len(v.Pools) > 0 {
 				sum := sumOf(v.Pools)
 				tell(int64(sum.Idle), callers, state("idle"))
-				tell(int64(sum.Leased), callers, state("used"))
+				tell(int64(sum.InUse), callers, state("used"))
 				tell(int64(sum.Opening), callers, state("creating"))
 				tell(int64(sum.Closing), callers, state("closing"))
 			}
