@@ -137,7 +137,9 @@ func TestNativeSidecarIsToldEarly(t *testing.T) {
 func TestClassicSidecarServesOnAfterSIGTERM(t *testing.T) {
 	d := read(t, "classic-sidecar.yaml")
 	c := find(t, "classic-sidecar.yaml", d.Spec.Template.Spec.Containers)
-	if i := slices.IndexFunc(c.Env, func(e struct{ Name, Value string }) bool { return e.Name == "SIDECAR_DRAIN_DELAY" }); i < 0 || c.Env[i].Value == "0s" {
+	if i := slices.IndexFunc(
+		c.Env, func(e struct{ Name, Value string }) bool { return e.Name == "SIDECAR_DRAIN_DELAY" },
+	); i < 0 || c.Env[i].Value == "0s" {
 		t.Errorf("env %v; want SIDECAR_DRAIN_DELAY", c.Env)
 	}
 }
@@ -150,7 +152,8 @@ func TestManifests(t *testing.T) {
 			c := find(t, name, append(spec.InitContainers, spec.Containers...))
 			checkProbes(t, c)
 			checkSettings(t, c, spec.TerminationGracePeriodSeconds)
-			if s := c.SecurityContext; !s.RunAsNonRoot || s.RunAsUser == 0 || !s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) {
+			if s := c.SecurityContext; !s.RunAsNonRoot || s.RunAsUser == 0 || !s.ReadOnlyRootFilesystem ||
+				s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) {
 				t.Errorf("security context %+v; want no root, a read-only file system and no capabilities", s)
 			}
 			if r := c.Resources; r.Requests["cpu"] == "" || r.Requests["memory"] == "" || r.Limits["memory"] == "" {
@@ -183,7 +186,8 @@ func checkProbes(t *testing.T, c container) {
 	if len(c.Ports) != 1 || c.Ports[0].Name != "probes" || c.Ports[0].ContainerPort != 7404 {
 		t.Errorf("ports %+v; want probes on 7404 and nothing else", c.Ports)
 	}
-	if i := slices.IndexFunc(c.Env, func(e struct{ Name, Value string }) bool { return e.Name == "SIDECAR_ADMIN_PROBES" }); i < 0 || c.Env[i].Value != "0.0.0.0:7404" {
+	if i := slices.IndexFunc(c.Env,
+		func(e struct{ Name, Value string }) bool { return e.Name == "SIDECAR_ADMIN_PROBES" }); i < 0 || c.Env[i].Value != "0.0.0.0:7404" {
 		t.Errorf("env %v; want SIDECAR_ADMIN_PROBES = 0.0.0.0:7404", c.Env)
 	}
 }
@@ -197,7 +201,9 @@ func TestImageIsStaticWithoutShellOrRoot(t *testing.T) {
 	if !ok || strings.Contains(final, "\nFROM ") {
 		t.Fatal("the last stage is not FROM scratch")
 	}
-	for _, want := range []string{"\nUSER 65532:65532\n", "\nENTRYPOINT [\"/sidecar\"]\n", "\nCMD [\"serve\"]\n", "ca-certificates.crt", " CMD [\"/sidecar\", \"wait\", \"-timeout\", \"2s\"]\n", "\nsidecar:x:65532:65532:", "\nCOPY LICENSE THIRD_PARTY_NOTICES /licenses/\n"} {
+	for _, want := range []string{"\nUSER 65532:65532\n", "\nENTRYPOINT [\"/sidecar\"]\n", "\nCMD [\"serve\"]\n",
+		"ca-certificates.crt", " CMD [\"/sidecar\", \"wait\", \"-timeout\", \"2s\"]\n", "\nsidecar:x:65532:65532:",
+		"\nCOPY LICENSE THIRD_PARTY_NOTICES /licenses/\n"} {
 		if !strings.Contains("\n"+final+"\n", want) {
 			t.Errorf("the last stage lacks %q", strings.TrimSpace(want))
 		}

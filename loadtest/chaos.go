@@ -29,12 +29,16 @@ func breakThings() lab.Experiment {
 	return lab.Experiment{
 		Name:  "chaos",
 		Title: "What was broken, and what held",
-		Question: `Nodes and sidecars are broken under load, and the books are kept: what callers were told must be what is in the database. The cases that -only matches are rows: ` + strings.Join(chaos.Rows(), ", ") + `. A small run (-size smoke) has a low
+		Question: `Nodes and sidecars are broken under load, and the books are kept: what callers were told must be what is in the database. The cases that -only matches are rows: ` + strings.Join(
+			chaos.Rows(),
+			", ",
+		) + `. A small run (-size smoke) has a low
 rate and short windows; goals that depend on the machine's speed are shown there and not judged.`,
 		Apart: true,
 		Flags: func(flags *flag.FlagSet) {
 			flags.BoolVar(&c.options.Apps, "apps", true, "let the Python and Node apps work as well")
-			flags.StringVar(&c.options.Break, "break", "", "switch a mechanism off (health, drain, affinity, shutdown, forward): the run must then fail")
+			flags.StringVar(&c.options.Break, "break", "",
+				"switch a mechanism off (health, drain, affinity, shutdown, forward): the run must then fail")
 			flags.Func("set", "a setting of the sidecar, as `name=value`; may be repeated", func(text string) error {
 				c.options.Settings = append(c.options.Settings, text)
 				return nil

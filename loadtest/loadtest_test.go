@@ -19,7 +19,8 @@ func TestMain(m *testing.M) {
 }
 
 func TestRunRefusesNonsense(t *testing.T) {
-	for _, args := range [][]string{{}, {"besiege"}, {"attack"}, {"overload", "-rounds", "-1"}, {"overhead", "-rounds", "-1"}, {"overhead", "-nonsense"}, {"pool-size", "-bin", "/nowhere"}} {
+	for _, args := range [][]string{{}, {"besiege"}, {"attack"}, {"overload", "-rounds", "-1"},
+		{"overhead", "-rounds", "-1"}, {"overhead", "-nonsense"}, {"pool-size", "-bin", "/nowhere"}} {
 		if err := run(t.Context(), args); err == nil {
 			t.Errorf("%q: got no error", args)
 		}
@@ -44,8 +45,10 @@ func TestEveryExperimentIsInTheList(t *testing.T) {
 
 // A child that an experiment starts is one that it has.
 func TestChildrenAreFound(t *testing.T) {
-	for _, child := range [][2]string{{"acquire", "pools"}, {"knee", "backend"}, {"sdks", "app"}, {"hostile", "attacker"}, {"peers", "backends"}, {"peers", "forward"}, {"xds", "publisher"}} {
-		if err := run(t.Context(), []string{lab.ChildCommand, child[0], child[1], "-nonsense"}); err == nil || strings.Contains(err.Error(), "has a child") {
+	for _, child := range [][2]string{{"acquire", "pools"}, {"knee", "backend"}, {"sdks", "app"},
+		{"hostile", "attacker"}, {"peers", "backends"}, {"peers", "forward"}, {"xds", "publisher"}} {
+		if err := run(t.Context(), []string{lab.ChildCommand, child[0], child[1], "-nonsense"}); err == nil ||
+			strings.Contains(err.Error(), "has a child") {
 			t.Errorf("%v: got %v; want it to refuse its arguments", child, err)
 		}
 	}

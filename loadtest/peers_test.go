@@ -43,12 +43,14 @@ func TestPeersQuick(t *testing.T) {
 		for _, row := range s.Table.Rows {
 			measured[row.Variant]++
 			f := func(name string) float64 { return row.Figures[name].Median }
-			if row.Calls == 0 || f(lab.P50) <= 0 || f(lab.P99) < f(lab.P50) || f(lab.PerSecond) <= 0 || row.Variant != "direct" && f("anonymous-B") == 0 {
+			if row.Calls == 0 || f(lab.P50) <= 0 || f(lab.P99) < f(lab.P50) || f(lab.PerSecond) <= 0 ||
+				row.Variant != "direct" && f("anonymous-B") == 0 {
 				t.Errorf("%s, %s: got %+v; want figures", row.Variant, s.Table.Name, row)
 			}
 		}
 	}
-	for target, want := range map[string]int{"direct": 3, "grpc-go": 2, "h2forward": 3, "sidecar": 3, "sidecar-plain": 2, "sidecar-http": 2} {
+	for target, want := range map[string]int{"direct": 3, "grpc-go": 2, "h2forward": 3, "sidecar": 3, "sidecar-plain": 2,
+		"sidecar-http": 2} {
 		if got := measured[target]; got != want {
 			t.Errorf("%s was measured in %d scenarios; want %d", target, got, want)
 		}
@@ -59,7 +61,8 @@ func TestPeersQuick(t *testing.T) {
 		}
 	}
 	tables, err := os.ReadFile(filepath.Join(dir, "peers", "report.md"))
-	for _, want := range []string{"nothing is left out: ", "grpc-go is not measured with TLS", "### Goals: h2forward", "### stream500-c16"} {
+	for _, want := range []string{"nothing is left out: ", "grpc-go is not measured with TLS", "### Goals: h2forward",
+		"### stream500-c16"} {
 		if err != nil || !strings.Contains(string(tables), want) {
 			t.Errorf("got %v and no %q in\n%s", err, want, tables)
 		}

@@ -87,8 +87,12 @@ func costTable(t *testing.T, r runs) string {
 		return us(more)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "| a point read on the development cluster | p50 and p99 at 500 a second, us | more than direct, us | p50 with 1 in flight, us | CPU with 64 in flight, us: the app's process | and the sidecar's |\n|---|--:|--:|--:|--:|--:|\n")
-	for _, way := range []struct{ variant, name string }{{"direct", "direct, the least a client can do"}, {"ydb-go-sdk", "YDB's SDK for Go in the app"}, {"plain_gRPC", "plain gRPC through the sidecar"}, {"HTTP_JSON", "HTTP/JSON through the sidecar"}} {
+	fmt.Fprintf(&b,
+		"| a point read on the development cluster | p50 and p99 at 500 a second, us | more than direct, us | p50 "+
+			"with 1 in flight, us | CPU with 64 in flight, us: the app's process | and the sidecar's |\n|---|--:|--:|--:|--:|--:|\n")
+	for _, way := range []struct{ variant, name string }{{"direct", "direct, the least a client can do"},
+		{"ydb-go-sdk", "YDB's SDK for Go in the app"}, {"plain_gRPC", "plain gRPC through the sidecar"},
+		{"HTTP_JSON", "HTTP/JSON through the sidecar"}} {
 		more, cpu := "", ""
 		if way.variant != "direct" {
 			more = added(way.variant, lab.P50) + " and " + added(way.variant, lab.P99)
@@ -96,10 +100,14 @@ func costTable(t *testing.T, r runs) string {
 		if values := r.figures["faces-c64/"+way.variant][lab.CPU]; len(values) > 0 {
 			cpu = us(values)
 		}
-		fmt.Fprintf(&b, "| %s | %s and %s | %s | %s | %s | %s |\n", way.name, us(figure("faces-500/"+way.variant, lab.P50)), us(figure("faces-500/"+way.variant, lab.P99)), more,
+		fmt.Fprintf(&b, "| %s | %s and %s | %s | %s | %s | %s |\n", way.name,
+			us(figure("faces-500/"+way.variant, lab.P50)), us(figure("faces-500/"+way.variant, lab.P99)), more,
 			us(figure("faces-c1/"+way.variant, lab.P50)), us(figure("faces-c64/"+way.variant, lab.LoadCPU)), cpu)
 	}
-	fmt.Fprintf(&b, "\nOf the sidecar's CPU %.1f %% is the pool's. Medians of %d interleaved rounds on %s cores (%s) that load, sidecar and nodes share, nothing injected: `%s`; docs/benchmarks/overhead has the spread, and other proxies.\n",
-		100*median(figure("pool-share/plain_gRPC", overhead.PoolPart)), len(figure("faces-500/direct", lab.P50)), r.config["cores"], r.config["cpu"], "make bench-full BENCH=overhead")
+	fmt.Fprintf(&b,
+		"\nOf the sidecar's CPU %.1f %% is the pool's. Medians of %d interleaved rounds on %s cores (%s) that load, "+
+			"sidecar and nodes share, nothing injected: `%s`; docs/benchmarks/overhead has the spread, and other proxies.\n",
+		100*median(figure("pool-share/plain_gRPC", overhead.PoolPart)), len(figure("faces-500/direct", lab.P50)),
+		r.config["cores"], r.config["cpu"], "make bench-full BENCH=overhead")
 	return b.String()
 }

@@ -77,7 +77,8 @@ func TestOperateWithABrokenFile(t *testing.T) {
 				at      string // what the warning names
 			}{
 				{"admin", nil, []string{"-admin", s.ready["admin"].(string)}, broken.warns, s.ready["admin"].(string)},
-				{"environment", []string{"SIDECAR_ADMIN_SOCKET=" + socket, "SIDECAR_POOL_MAKS=1"}, nil, "SIDECAR_POOL_MAKS: not a setting", socket},
+				{"environment", []string{"SIDECAR_ADMIN_SOCKET=" + socket, "SIDECAR_POOL_MAKS=1"}, nil,
+					"SIDECAR_POOL_MAKS: not a setting", socket},
 				{"socket", []string{"SIDECAR_POOL_MAKS=1"}, []string{"-socket", socket}, "", ""},
 			}
 			if broken.names {
@@ -97,8 +98,10 @@ func TestOperateWithABrokenFile(t *testing.T) {
 					code, stdout, stderr := call(t, way.environ, args...)
 					warned := strings.HasPrefix(stderr, "sidecar: warning: ignored: ")
 					refused := strings.Contains(stderr, "no such node") || strings.Contains(stderr, "no such session")
-					if code != try.code || warned != (way.warns != "") || !strings.Contains(stderr, way.warns) || warned && !strings.Contains(stderr, "; asking the sidecar at "+way.at+"\n") || refused != (code == exitFailed) {
-						t.Errorf("%s, found by %s: exit code %d, stdout %q, stderr %q; want %d, and the warning %q", command, way.name, code, stdout, stderr, try.code, way.warns)
+					if code != try.code || warned != (way.warns != "") || !strings.Contains(stderr, way.warns) ||
+						warned && !strings.Contains(stderr, "; asking the sidecar at "+way.at+"\n") || refused != (code == exitFailed) {
+						t.Errorf("%s, found by %s: exit code %d, stdout %q, stderr %q; want %d, and the warning %q",
+							command, way.name, code, stdout, stderr, try.code, way.warns)
 					}
 				}
 			}
@@ -145,13 +148,16 @@ func TestOperateAsksNoOtherSidecar(t *testing.T) {
 		"admin_socket":    {text: "admin_socket: /x\n", fault: `"admin_socket" is not a setting`},
 		"admin_too_deep":  {text: "pool:\n  max: 7\n  admin:\n    socket: /x\n", fault: `"pool.admin" is not a setting`},
 		"wrapped":         {text: "sidecar: {pool: {max: 7}, admin: {socket: /x}}\n", fault: `"sidecar" is not a setting`},
-		"like_a_variable": {text: "pool.max: 7\n", environ: []string{"SIDECAR_ADMN_SOCKET=/x"}, fault: "SIDECAR_ADMN_SOCKET: not a setting"},
-		"no_section":      {text: "admin: 7402\n", fault: "want settings of the form name: value"},
-		"no_text":         {text: "admin: {listen: " + elsewhere + ", socket: {a: b}}\n", fault: "admin.socket: want a value"},
-		"no_setting":      {text: "admin: {listen: " + elsewhere + ", sockte: /x}\n", fault: `"admin.sockte" is not a setting`},
-		"set_twice":       {text: "admin.listen: " + elsewhere + "\nadmin: {listen: 127.0.0.1:1}\n", fault: "admin.listen is set twice"},
-		"no_variable":     {text: "pool.max: 7\n", environ: []string{"SIDECAR_ADMIN_SOCKTE=/x"}, fault: "SIDECAR_ADMIN_SOCKTE: not a setting"},
-		"bad_variable":    {text: "pool.max: 7\n", environ: []string{"SIDECAR_ADMIN_PPROF=perhaps"}, fault: "SIDECAR_ADMIN_PPROF: admin.pprof"},
+		"like_a_variable": {text: "pool.max: 7\n", environ: []string{"SIDECAR_ADMN_SOCKET=/x"},
+			fault: "SIDECAR_ADMN_SOCKET: not a setting"},
+		"no_section": {text: "admin: 7402\n", fault: "want settings of the form name: value"},
+		"no_text":    {text: "admin: {listen: " + elsewhere + ", socket: {a: b}}\n", fault: "admin.socket: want a value"},
+		"no_setting": {text: "admin: {listen: " + elsewhere + ", sockte: /x}\n", fault: `"admin.sockte" is not a setting`},
+		"set_twice":  {text: "admin.listen: " + elsewhere + "\nadmin: {listen: 127.0.0.1:1}\n", fault: "admin.listen is set twice"},
+		"no_variable": {text: "pool.max: 7\n", environ: []string{"SIDECAR_ADMIN_SOCKTE=/x"},
+			fault: "SIDECAR_ADMIN_SOCKTE: not a setting"},
+		"bad_variable": {text: "pool.max: 7\n", environ: []string{"SIDECAR_ADMIN_PPROF=perhaps"},
+			fault: "SIDECAR_ADMIN_PPROF: admin.pprof"},
 		"names_no_socket": {text: "pool: [1, \n", environ: []string{"SIDECAR_ADMIN_SOCKET="}, fault: "sequence end token"},
 	} {
 		file := filepath.Join(t.TempDir(), "c.yaml")
@@ -182,7 +188,8 @@ func TestOperateRefusesItsOwnFaults(t *testing.T) {
 		{[]string{"-set", "admin.token=x"}, "is a secret"},
 		{[]string{"-admin", "7402"}, `admin.listen = "7402"; must be host:port`},
 	} {
-		if code, _, stderr := call(t, nil, append([]string{"nodes"}, tc.args...)...); code != exitFailed || !strings.Contains(stderr, tc.stderr) {
+		if code, _, stderr := call(t, nil, append([]string{"nodes"}, tc.args...)...); code != exitFailed ||
+			!strings.Contains(stderr, tc.stderr) {
 			t.Errorf("%q: exit code %d, stderr %q; want %d, %q", tc.args, code, stderr, exitFailed, tc.stderr)
 		}
 	}

@@ -20,7 +20,8 @@ func TestDoctorWithoutACluster(t *testing.T) {
 	}{
 		{"bad_settings", []string{"-set", "pool.max=0"}, "config", "pool.max = 0", "README.md"},
 		{"nobody_listens", []string{"-ydb", "grpc://" + address + "/local"}, "tcp", "refused", "Check the port in ydb.url"},
-		{"no_ca_file", []string{"-ydb", "grpcs://" + address + "/local", "-set", "ydb.ca_file=/no/such/file"}, "config", "/no/such/file", "README.md"},
+		{"no_ca_file", []string{"-ydb", "grpcs://" + address + "/local", "-set", "ydb.ca_file=/no/such/file"}, "config",
+			"/no/such/file", "README.md"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, stdout, stderr := call(t, nil, append([]string{"doctor", "-o", "json"}, tc.args...)...)

@@ -1,11 +1,11 @@
 // Command sidecar owns the YDB sessions of a host or pod and serves the plain
 // API, over gRPC and HTTP, to apps that know nothing of sessions and nodes.
 //
-// When it serves, it prints one line of JSON with its addresses on stdout; logs
-// go to stderr, and are dropped while it has no reader. SIGTERM and SIGINT stop it in good order (exit code 0), a
-// second one at once if it comes a second later or more; SIGHUP has it read its configuration again. It exits with 1 and one line when it cannot start, or
-// when something was cut off at the end, and with 2 for a wrong command line.
-// Commands for a running sidecar exit with 3 when none answers.
+// When it serves, it prints one line of JSON with its addresses on stdout; logs go to stderr, and are
+// dropped while it has no reader. SIGTERM and SIGINT stop it in good order (exit code 0), a second one
+// at once if it comes a second later or more; SIGHUP has it read its configuration again. It exits
+// with 1 and one line when it cannot start, or when something was cut off at the end, and with 2 for a
+// wrong command line. Commands for a running sidecar exit with 3 when none answers.
 package main
 
 import (
@@ -184,7 +184,8 @@ func explained(err error) error {
 func serve(e *environment, args []string) error {
 	var o options
 	set := flags(e, "serve", &o)
-	takeOver := set.Bool("takeover", false, "take the place of the sidecar that runs with the same takeover.socket, without refusing a call; if there is none, start as usual")
+	takeOver := set.Bool("takeover", false,
+		"take the place of the sidecar that runs with the same takeover.socket, without refusing a call; if there is none, start as usual")
 	if err := parse(set, args); err != nil {
 		return err
 	}
@@ -225,7 +226,8 @@ func serve(e *environment, args []string) error {
 		for {
 			select {
 			case <-hangups:
-				_ = panics.Call("a reload", func() error { _, err := sidecar.Reload("SIGHUP", false); return err }) // it is logged and counted
+				// it is logged and counted
+				_ = panics.Call("a reload", func() error { _, err := sidecar.Reload("SIGHUP", false); return err })
 			case <-over:
 				return
 			}

@@ -64,12 +64,19 @@ func TestCommandLine(t *testing.T) {
 		{name: "flags_of_a_command", args: []string{"serve", "-h"}, stderr: "-ydb grpc://host:port/database"},
 		{name: "surplus_argument", args: []string{"check-config", "x"}, code: 2, stderr: `unexpected "x"`, lines: 1},
 		{name: "good", args: []string{"check-config", "-config", file}, stdout: "the configuration is good\n"},
-		{name: "print", environ: []string{"SIDECAR_POOL_MIN=2"}, args: []string{"check-config", "-config", file, "-print"}, stdout: "pool.min: \"2\" # SIDECAR_POOL_MIN\n"},
-		{name: "unknown_key", args: []string{"serve", "-config", bad}, code: 1, stderr: "sidecar: " + bad + `:1:8: "pool.maks" is not a setting; the nearest is pool.max`, lines: 1},
-		{name: "unknown_variable", environ: []string{"SIDECAR_POOL_MAKS=3"}, args: []string{"serve"}, code: 1, stderr: "SIDECAR_POOL_MAKS", lines: 1},
-		{name: "all_bad_values", args: []string{"serve", "-set", "pool.max=0", "-set", "tx.idle=x", "-grpc", "7400", "-log", "xml"}, code: 1,
-			stderr: `-set: tx.idle = "x"; want a duration such as 500ms, 30s or 5m; pool.max = 0; must be 1 to 60000; grpc.listen = "7400"; must be host:port, the port at most 65535; log.format = "xml"; must be json or text`, lines: 1},
-		{name: "port_in_use", args: []string{"serve", "-grpc", taken.Addr().String(), "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}, code: 1,
+		{name: "print", environ: []string{"SIDECAR_POOL_MIN=2"},
+			args: []string{"check-config", "-config", file, "-print"}, stdout: "pool.min: \"2\" # SIDECAR_POOL_MIN\n"},
+		{name: "unknown_key", args: []string{"serve", "-config", bad}, code: 1,
+			stderr: "sidecar: " + bad + `:1:8: "pool.maks" is not a setting; the nearest is pool.max`, lines: 1},
+		{name: "unknown_variable", environ: []string{"SIDECAR_POOL_MAKS=3"}, args: []string{"serve"}, code: 1,
+			stderr: "SIDECAR_POOL_MAKS", lines: 1},
+		{name: "all_bad_values",
+			args: []string{"serve", "-set", "pool.max=0", "-set", "tx.idle=x", "-grpc", "7400", "-log", "xml"}, code: 1,
+			stderr: `-set: tx.idle = "x"; want a duration such as 500ms, 30s or 5m; pool.max = 0; must be 1 to 60000; grpc.listen = "7400"; must be host:port, the port at most 65535; log.format = "xml"; must be json or text`,
+			lines:  1},
+		{name: "port_in_use",
+			args:   []string{"serve", "-grpc", taken.Addr().String(), "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"},
+			code:   1,
 			stderr: "grpc.listen: listen tcp " + taken.Addr().String() + ": bind: address already in use", lines: 1},
 		{name: "no_file", args: []string{"serve", "-config", file + "x"}, code: 1, stderr: "no such file", lines: 1},
 	} {
@@ -129,8 +136,14 @@ func serveHere(t *testing.T, args ...string) *served {
 	s := &served{signals: make(chan os.Signal, 2), code: make(chan int, 1), stderr: logs}
 	out, in := io.Pipe()
 	go func() {
-		s.code <- run(&environment{stdout: in, stderr: logs, environ: nil, signals: s.signals, exit: func(code int) { s.exited.Store(int64(code)) }},
-			append([]string{"serve", "-ydb", "grpc://127.0.0.1:1/local", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}, args...))
+		s.code <- run(
+			&environment{stdout: in, stderr: logs, environ: nil, signals: s.signals, exit: func(code int) { s.exited.Store(int64(code)) }},
+			append(
+				[]string{"serve", "-ydb", "grpc://127.0.0.1:1/local", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0",
+					"-admin", "127.0.0.1:0"},
+				args...,
+			),
+		)
 	}()
 	if err := json.NewDecoder(out).Decode(&s.ready); err != nil {
 		t.Fatal(err)
@@ -249,7 +262,8 @@ func TestHeed(t *testing.T) {
 				e.heed(over, func(error) { stopped = time.Since(began) }, func() { hurried = time.Since(began) })
 				<-over
 				if stopped != tc.signals[0] || hurried != tc.hurry || exited.Load() {
-					t.Errorf("stopped after %v, hurried after %v, exited %v; want %v, %v, false", stopped, hurried, exited.Load(), tc.signals[0], tc.hurry)
+					t.Errorf("stopped after %v, hurried after %v, exited %v; want %v, %v, false", stopped, hurried,
+						exited.Load(), tc.signals[0], tc.hurry)
 				}
 			})
 		})
@@ -262,7 +276,8 @@ func TestWaitIsInterrupted(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	signals <- os.Interrupt
 	var stderr bytes.Buffer
-	code := run(&environment{stdout: io.Discard, stderr: &stderr, signals: signals}, []string{"wait", "-admin", server.Listener.Addr().String()})
+	code := run(&environment{stdout: io.Discard, stderr: &stderr, signals: signals},
+		[]string{"wait", "-admin", server.Listener.Addr().String()})
 	if code != 1 || !strings.Contains(stderr.String(), "interrupted") {
 		t.Errorf("exit code %d, %s", code, stderr.String())
 	}

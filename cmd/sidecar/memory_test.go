@@ -9,7 +9,8 @@ import (
 )
 
 func TestThePaceOfTheCollectorFallsWithWhatLives(t *testing.T) {
-	for marked, want := range map[uint64]int{0: 300, 8 << 20: 300, 12 << 20: 250, 16 << 20: 200, 31 << 20: 100, 200 << 20: 100, 1 << 60: 100} {
+	for marked, want := range map[uint64]int{0: 300, 8 << 20: 300, 12 << 20: 250, 16 << 20: 200, 31 << 20: 100,
+		200 << 20: 100, 1 << 60: 100} {
 		if got := paceFor(marked); got != want {
 			t.Errorf("%d MiB: %d %%; want %d", marked>>20, got, want)
 		}

@@ -53,7 +53,10 @@ type nobodyError struct {
 }
 
 func (e *nobodyError) Error() string {
-	return fmt.Sprintf("no sidecar answers at %s (%v): is it running, and is that its admin.socket or admin.listen? -socket and -admin name another", e.at, e.err)
+	return fmt.Sprintf(
+		"no sidecar answers at %s (%v): is it running, and is that its admin.socket or admin.listen? -socket and -admin name another",
+		e.at, e.err,
+	)
 }
 
 func isNobody(err error) bool {
@@ -463,7 +466,8 @@ func evidence(to io.Writer, w pessimize.Why) error {
 	for _, s := range w.Latency {
 		limit := "too few others to compare with"
 		if s.LimitMS > 0 {
-			limit = fmt.Sprintf("%d others %.1f ms; ejected when surely above %.1f ms for %.1f s", s.Others, s.OthersMS, s.LimitMS, s.EjectedAfter)
+			limit = fmt.Sprintf("%d others %.1f ms; ejected when surely above %.1f ms for %.1f s", s.Others, s.OthersMS,
+				s.LimitMS, s.EjectedAfter)
 		}
 		row(s.Kind+" calls", "%.1f ms, the median of %d (%d are needed); %s", s.MedianMS, s.Calls, s.Least, limit)
 	}

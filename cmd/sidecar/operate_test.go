@@ -37,7 +37,8 @@ func TestOperate(t *testing.T) {
 		{name: "no_node_for_undrain", args: []string{"undrain-node"}, code: 2, stderr: "sidecar undrain-node: want the number of a node"},
 		{name: "bad_duration", args: []string{"ban", "7", "-for", "-1s"}, code: 1, stderr: "want a duration"},
 		{name: "two_modes", args: []string{"drain", "-lameduck", "-wait"}, code: 2, stderr: "go with no other"},
-		{name: "pools", args: []string{"pools"}, stdout: "POOL  ACTIVE  WAITING  IDLE  MAXWAIT  OPENING  CLOSING  MAX  MIN  STATE\nown   0       0        0     -"},
+		{name: "pools", args: []string{"pools"},
+			stdout: "POOL  ACTIVE  WAITING  IDLE  MAXWAIT  OPENING  CLOSING  MAX  MIN  STATE\nown   0       0        0     -"},
 		{name: "pools_as_json", args: []string{"pools", "-o", "json"}, stdout: `"waiting": {`},
 		{name: "another_output", args: []string{"pools", "-o", "xml"}, code: 2, stderr: "want table or json"},
 		{name: "queue", args: []string{"queue"}, stdout: "nobody waits (pool.queue has room for 1000)\n"},
@@ -49,13 +50,15 @@ func TestOperate(t *testing.T) {
 		{name: "kill_of_none", args: []string{"kill"}, code: 2, stderr: "want the short hash of a session"},
 		{name: "resize", args: []string{"resize", "-max", "7"}, stdout: "pool running: max 7, min 0; 0 in use, 0 idle, 0 waiting\n"},
 		{name: "resize_beyond_the_room", args: []string{"resize", "-max", "60001"}, code: 1, stderr: "max = 60001; must be 1 to 60000"},
-		{name: "resize_to_what_cannot_be", args: []string{"resize", "-max", "7", "-min", "8"}, code: 1, stderr: "min = 8; must be 0 to max = 7"},
+		{name: "resize_to_what_cannot_be", args: []string{"resize", "-max", "7", "-min", "8"}, code: 1,
+			stderr: "min = 8; must be 0 to max = 7"},
 		{name: "resize_to_nothing", args: []string{"resize"}, code: 1, stderr: "want max, min or both"},
 		{name: "pause", args: []string{"pause"}, stdout: "pool paused: max 7"},
 		{name: "resume", args: []string{"resume"}, stdout: "pool running: max 7"},
 		{name: "log_level", args: []string{"log-level", "-level", "WARN"}, stdout: "the level of the log is WARN\n"},
 		{name: "no_log_level", args: []string{"log-level", "-level", "LOUD"}, code: 1, stderr: "want DEBUG, INFO, WARN or ERROR"},
-		{name: "top", args: []string{"top", "-n", "1"}, stdout: "POOL     [                    ]  active 0  idle 0  opening 0  max 7  running\n"},
+		{name: "top", args: []string{"top", "-n", "1"},
+			stdout: "POOL     [                    ]  active 0  idle 0  opening 0  max 7  running\n"},
 		{name: "top_where_there_is_no_terminal", args: []string{"top"}, stdout: "ERRORS   none\n"},
 		{name: "top_as_json", args: []string{"top", "-o", "json"}, stdout: `"findings":[`},
 		{name: "top_too_often", args: []string{"top", "-interval", "1ms"}, code: 2, stderr: "want at least 100ms"},
@@ -64,11 +67,13 @@ func TestOperate(t *testing.T) {
 		{name: "back", args: []string{"drain", "-off"}, stdout: "serving\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			for how, flags := range map[string][]string{"socket": {"-socket", socket}, "tcp": {"-admin", admin}, "tcp_although_a_socket_is_set": {"-set", "admin.socket=" + socket + "x", "-admin", admin}} {
+			for how, flags := range map[string][]string{"socket": {"-socket", socket}, "tcp": {"-admin", admin},
+				"tcp_although_a_socket_is_set": {"-set", "admin.socket=" + socket + "x", "-admin", admin}} {
 				args := append([]string{tc.args[0]}, append(flags, tc.args[1:]...)...)
 				code, stdout, stderr := call(t, nil, args...)
 				if code != tc.code || !strings.Contains(stdout, tc.stdout) || !strings.Contains(stderr, tc.stderr) {
-					t.Errorf("%s: exit code %d, stdout %q, stderr %q; want %d, %q, %q", how, code, stdout, stderr, tc.code, tc.stdout, tc.stderr)
+					t.Errorf("%s: exit code %d, stdout %q, stderr %q; want %d, %q, %q", how, code, stdout, stderr,
+						tc.code, tc.stdout, tc.stderr)
 				}
 			}
 		})
@@ -89,10 +94,12 @@ func TestNobodyAnswers(t *testing.T) {
 	const free = "127.0.0.1:1" // another program takes no such port
 	socket := filepath.Join(t.TempDir(), "admin")
 	for _, args := range [][]string{
-		{"drain", "-lameduck", "-socket", socket}, {"drain", "-wait", "-socket", socket}, {"nodes", "-admin", free}, {"events", "-follow", "-admin", free},
+		{"drain", "-lameduck", "-socket", socket}, {"drain", "-wait", "-socket", socket}, {"nodes", "-admin", free},
+		{"events", "-follow", "-admin", free},
 	} {
 		code, stdout, stderr := call(t, nil, args...)
-		if code != exitNobody || stdout != "" || !strings.HasPrefix(stderr, "sidecar: no sidecar answers at "+args[len(args)-1]) || strings.Count(stderr, "\n") != 1 {
+		if code != exitNobody || stdout != "" ||
+			!strings.HasPrefix(stderr, "sidecar: no sidecar answers at "+args[len(args)-1]) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: exit code %d, stdout %q, stderr %q; want %d and one clear line", args, code, stdout, stderr, exitNobody)
 		}
 	}
@@ -129,7 +136,10 @@ more than half of the nodes are ejected: those that answer are used all the same
 `, ""},
 		{"ban 2 -reason disk", "node 2 is banned\n", ""},
 		{"drain", "draining; waits for 2 calls; at most 25s\n", ""},
-		{"events", "2026-01-02T03:04:05.678Z node 2 state healthy -> ejected: 2 transport errors\n2026-01-02T03:04:06.000Z panic none -> panic: 2 of 3 are ejected\n", ""},
+		{"events",
+			"2026-01-02T03:04:05.678Z node 2 state healthy -> ejected: 2 transport errors\n2026-01-02T03:04:06.000Z " +
+				"panic none -> panic: 2 of 3 are ejected\n",
+			""},
 		{"why 3", "", "the answer is not that of a sidecar"},
 	} {
 		args := append(strings.Fields(tc.args), "-admin", admin)

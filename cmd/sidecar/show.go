@@ -151,9 +151,11 @@ func listPools(e *environment, args []string) error {
 	}
 	table := newTable(e.stdout)
 	fmt.Fprintln(table, "POOL\tACTIVE\tWAITING\tIDLE\tMAXWAIT\tOPENING\tCLOSING\tMAX\tMIN\tSTATE")
-	fmt.Fprintf(table, "own\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%s\n", p.Busy, p.waiting(), p.Idle, span(p.OldestMS), p.Creating, p.Closing, p.Max, p.Min, p.state())
+	fmt.Fprintf(table, "own\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%s\n", p.Busy, p.waiting(), p.Idle, span(p.OldestMS),
+		p.Creating, p.Closing, p.Max, p.Min, p.state())
 	for _, t := range c.Virtual.Pools {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t-\t%d\t%d\t%d\t0\trunning\n", strings.TrimSpace(t.Identity+" "+t.App), t.Leased, t.Waiting, t.Idle, t.Opening, t.Closing, t.Limit)
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t-\t%d\t%d\t%d\t0\trunning\n", strings.TrimSpace(t.Identity+" "+t.App),
+			t.Leased, t.Waiting, t.Idle, t.Opening, t.Closing, t.Limit)
 	}
 	if err := table.Flush(); err != nil || p.OpenErr == "" {
 		return err
@@ -241,7 +243,8 @@ func listSessions(e *environment, args []string) error {
 		if l.Kind == "transaction" && !l.Busy {
 			by = "idle transaction"
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", l.Session, l.Node, l.State, span(float64(l.HeldMS)), cmp.Or(l.App, "-"), by, cmp.Or(l.Trace, "-"))
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", l.Session, l.Node, l.State, span(float64(l.HeldMS)),
+			cmp.Or(l.App, "-"), by, cmp.Or(l.Trace, "-"))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -270,7 +273,9 @@ func writeFindings(to io.Writer, all []findings.Finding) {
 }
 
 // act is a command that does one thing and says what came of it.
-func act(name, path string, query func(set *flag.FlagSet) func() url.Values, say func(to io.Writer, text []byte) error) func(*environment, []string) error {
+func act(
+	name, path string, query func(set *flag.FlagSet) func() url.Values, say func(to io.Writer, text []byte) error,
+) func(*environment, []string) error {
 	return func(e *environment, args []string) error {
 		var o options
 		set := flags(e, name, &o)
@@ -294,7 +299,10 @@ func sayPool(to io.Writer, text []byte) error {
 	if err := read(text, &p); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(to, "pool %s: max %d, min %d; %d in use, %d idle, %d waiting\n", p.state(), p.Max, p.Min, p.Busy, p.Idle, p.waiting())
+	_, err := fmt.Fprintf(
+		to, "pool %s: max %d, min %d; %d in use, %d idle, %d waiting\n", p.state(), p.Max, p.Min, p.Busy, p.Idle,
+		p.waiting(),
+	)
 	return err
 }
 

@@ -187,7 +187,8 @@ func (op *operator) topPage(ctx context.Context, to io.Writer, asJSON bool) erro
 
 func (d *topData) write(to io.Writer) error {
 	all := d.History.All
-	fmt.Fprintf(to, "ydb-sidecar %s  %s  %s, up %s  %s\n\n", d.Version, d.Database, d.Stage, findings.Span(time.Duration(d.UptimeS*float64(time.Second))), time.Now().Format("15:04:05"))
+	fmt.Fprintf(to, "ydb-sidecar %s  %s  %s, up %s  %s\n\n", d.Version, d.Database, d.Stage,
+		findings.Span(time.Duration(d.UptimeS*float64(time.Second))), time.Now().Format("15:04:05"))
 
 	if len(d.Findings) == 0 {
 		fmt.Fprintln(to, "WRONG    nothing")
@@ -208,7 +209,8 @@ func (d *topData) write(to io.Writer) error {
 	fmt.Fprintf(to, "\nCALLS    %.0f/s  failed %.1f/s  p50 %s  p99 %s  open %d  transactions %d\n",
 		recent(all["calls"]), recent(all["failed"]), span(recent(all["p50"])), span(worst(all["p99"])), d.API.OpenCalls, d.API.Transactions)
 	fmt.Fprintf(to, "TIME     %s\n", whereTimeGoes(all))
-	fmt.Fprintf(to, "POOL     %s  active %d  idle %d  opening %d  max %d  %s\n", bar(p.Busy, p.Idle, p.Max), p.Busy, p.Idle, p.Creating, p.Max, p.state())
+	fmt.Fprintf(to, "POOL     %s  active %d  idle %d  opening %d  max %d  %s\n", bar(p.Busy, p.Idle, p.Max), p.Busy,
+		p.Idle, p.Creating, p.Max, p.state())
 	fmt.Fprintf(to, "LINE     waiting %d  maxwait %s\n", p.waiting(), span(p.OldestMS))
 	fmt.Fprintf(to, "ERRORS   %s\n\n", d.errors())
 
@@ -216,7 +218,8 @@ func (d *topData) write(to io.Writer) error {
 	fmt.Fprintln(table, "NODE\tADDRESS\tZONE\tSTATE\tSESSIONS\tOPEN\tCALLS/S\tBAD/S\tP50\tP99\tREASON")
 	for _, n := range d.Nodes.Nodes {
 		h := d.History.Nodes[fmt.Sprint(n.ID)]
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%d\t%d\t%.0f\t%.1f\t%s\t%s\t%s\n", n.ID, n.Address, cmp.Or(n.Zone, "-"), n.state(), n.Sessions, n.Calls,
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%d\t%d\t%.0f\t%.1f\t%s\t%s\t%s\n", n.ID, n.Address, cmp.Or(n.Zone, "-"),
+			n.state(), n.Sessions, n.Calls,
 			recent(h["calls"]), recent(h["bad"]), span(recent(h["p50"])), span(worst(h["p99"])), cmp.Or(short(n.Reason, 60), "-"))
 	}
 	if err := table.Flush(); err != nil {
@@ -275,7 +278,8 @@ func (d *topData) writeHeld(to io.Writer) error {
 		if s.Kind == "transaction" && !s.Busy {
 			by = "idle transaction"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\n", span(float64(s.HeldMS)), s.Session, s.Node, cmp.Or(s.App, "-"), by, cmp.Or(s.Trace, "-"))
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\n", span(float64(s.HeldMS)), s.Session, s.Node, cmp.Or(s.App, "-"),
+			by, cmp.Or(s.Trace, "-"))
 	}
 	return table.Flush()
 }

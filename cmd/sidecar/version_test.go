@@ -36,7 +36,10 @@ func TestPrintVersion(t *testing.T) {
 	defer func() { app.Commit = "" }()
 	for _, args := range [][]string{{"version"}, {"--version"}, {"-version"}} {
 		code, stdout, stderr := call(t, nil, args...)
-		want := regexp.MustCompile(`^ydb-sidecar ` + regexp.QuoteMeta(programVersion()) + `, commit 0123456789abcdef, ` + regexp.QuoteMeta(runtime.Version()+", "+runtime.GOOS+"/"+runtime.GOARCH) + "\n$")
+		want := regexp.MustCompile(
+			`^ydb-sidecar ` + regexp.QuoteMeta(programVersion()) + `, commit 0123456789abcdef, ` +
+				regexp.QuoteMeta(runtime.Version()+", "+runtime.GOOS+"/"+runtime.GOARCH) + "\n$",
+		)
 		if code != 0 || !want.MatchString(stdout) || stderr != "" {
 			t.Errorf("%q: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
@@ -73,7 +76,9 @@ func TestVersionsAgree(t *testing.T) {
 	}
 	const who = "-c user.name=a -c user.email=a@b -c commit.gpgsign=false "
 	commit := []string{"init -q", "add .", who + "commit -q -m one"}
-	if got := printed(t, strings.Replace(released, "\n\n## 0", "\n\n- More.\n\n## 0", 1), commit...); !regexp.MustCompile(`^0\.4\.0-dev\.g[0-9a-f]{12}$`).MatchString(got) {
+	if got := printed(
+		t, strings.Replace(released, "\n\n## 0", "\n\n- More.\n\n## 0", 1), commit...,
+	); !regexp.MustCompile(`^0\.4\.0-dev\.g[0-9a-f]{12}$`).MatchString(got) {
 		t.Errorf("without a tag: %s", got)
 	}
 	if got := printed(t, released, commit...); got != "0.3.0" {
@@ -83,7 +88,8 @@ func TestVersionsAgree(t *testing.T) {
 	if got := printed(t, released, tagged...); got != "1.2.3" {
 		t.Errorf("with a tag: %s", got)
 	}
-	if got := printed(t, strings.Replace(released, "\n\n## 0", "\n\n- More.\n\n## 0", 1), append(tagged, who+"commit -q --allow-empty -m two")...); !regexp.MustCompile(`^0\.4\.0-dev\.g[0-9a-f]{12}$`).MatchString(got) {
+	if got := printed(t, strings.Replace(released, "\n\n## 0", "\n\n- More.\n\n## 0", 1),
+		append(tagged, who+"commit -q --allow-empty -m two")...); !regexp.MustCompile(`^0\.4\.0-dev\.g[0-9a-f]{12}$`).MatchString(got) {
 		t.Errorf("one commit after the tag: %s", got)
 	}
 }

@@ -24,7 +24,11 @@ func TestChart(t *testing.T) {
 		{"classic", app + "layout: classic", []string{"Deployment"}},
 		{"less_grace", app + "settings: {drain.grace: 0}\ndrain: {terminationGracePeriodSeconds: 10}", []string{"Deployment"}},
 		{"job", app + "workload: job", []string{"Job"}},
-		{"daemonset", "ydb: {url: " + url + "}\nworkload: daemonset\nsettings: {pool.max: 200}\npodAnnotations: {a: b}\ntolerations: [{operator: Exists}]\nnodeSelector: {kubernetes.io/os: linux}", []string{"DaemonSet"}},
+		{"daemonset",
+			"ydb: {url: " + url +
+				"}\nworkload: daemonset\nsettings: {pool.max: 200}\npodAnnotations: {a: b}\ntolerations: " +
+				"[{operator: Exists}]\nnodeSelector: {kubernetes.io/os: linux}",
+			[]string{"DaemonSet"}},
 		{"nothing", "ydb: {url: " + url + "}\nworkload: none", nil},
 		{"everything", `
 ydb: {url: "` + url + `"}
@@ -156,7 +160,8 @@ func TestChartSettings(t *testing.T) {
 		{"tables", "kv.tables", `
     - users=app/users key=id:Uint64 value=profile:Json version=rev:Uint64
     - prices=app/prices key=id:Decimal(22,9) value=body:String media=text/html max_value=64KiB read_only`,
-			"users=app/users key=id:Uint64 value=profile:Json version=rev:Uint64,prices=app/prices key=id:Decimal(22,9) value=body:String media=text/html max_value=65536 read_only"},
+			"users=app/users key=id:Uint64 value=profile:Json version=rev:Uint64,prices=app/prices " +
+				"key=id:Decimal(22,9) value=body:String media=text/html max_value=65536 read_only"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, all := renderAndCheck(t, load(t, "../helm/ydb-sidecar"), app+"settings:\n  "+tc.setting+": "+tc.value)
@@ -222,7 +227,8 @@ func TestChartAsADependency(t *testing.T) {
 
 // The chart cannot reach files outside of it.
 func TestChartHasTheSameAlertsAndDashboard(t *testing.T) {
-	for inside, outside := range map[string]string{"alerts.yaml": "../prometheus/alerts.yaml", "dashboard.json": "../grafana/ydb-sidecar.json"} {
+	for inside, outside := range map[string]string{"alerts.yaml": "../prometheus/alerts.yaml",
+		"dashboard.json": "../grafana/ydb-sidecar.json"} {
 		a, err := os.ReadFile(filepath.Join("../helm/ydb-sidecar/files", inside))
 		if err != nil {
 			t.Fatal(err)

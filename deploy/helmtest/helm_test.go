@@ -83,7 +83,10 @@ func renderFor(c *chart.Chart, values, kubernetes string) (map[string]string, er
 		return nil, err
 	}
 	capabilities.KubeVersion = *version
-	all, err := chartutil.ToRenderValues(c, v, chartutil.ReleaseOptions{Name: "shop", Namespace: "production", IsInstall: true, Revision: 1}, capabilities)
+	all, err := chartutil.ToRenderValues(
+		c, v, chartutil.ReleaseOptions{Name: "shop", Namespace: "production", IsInstall: true, Revision: 1},
+		capabilities,
+	)
 	if err != nil {
 		return nil, err
 	}

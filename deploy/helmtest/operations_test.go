@@ -106,8 +106,11 @@ func TestCompose(t *testing.T) {
 		checkHosts(t, project, service)
 	}
 	sidecar := project.Services["sidecar"]
-	if _, err := os.Stat(filepath.Join(sidecar.Build.Context, sidecar.Build.Dockerfile)); err != nil || !sidecar.ReadOnly || !slices.Equal(sidecar.CapDrop, []string{"ALL"}) {
-		t.Errorf("the sidecar is built from %s (%v), read-only: %v, drops %v", sidecar.Build.Dockerfile, err, sidecar.ReadOnly, sidecar.CapDrop)
+	if _, err := os.Stat(
+		filepath.Join(sidecar.Build.Context, sidecar.Build.Dockerfile),
+	); err != nil || !sidecar.ReadOnly || !slices.Equal(sidecar.CapDrop, []string{"ALL"}) {
+		t.Errorf("the sidecar is built from %s (%v), read-only: %v, drops %v", sidecar.Build.Dockerfile, err,
+			sidecar.ReadOnly, sidecar.CapDrop)
 	}
 	if project.Services["shop"].NetworkMode != "service:sidecar" {
 		t.Error("the shop is in another network than the sidecar, which it calls at 127.0.0.1")
@@ -236,5 +239,6 @@ func TestSystemdUnit(t *testing.T) {
 	if err != nil || strings.Contains(string(said), "ydb-sidecar@") {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, said)
 	}
-	ran(t, "systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold="+strconv.Itoa(maxExposure), filepath.Join(dir, "ydb-sidecar@a.service"))
+	ran(t, "systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold="+strconv.Itoa(maxExposure),
+		filepath.Join(dir, "ydb-sidecar@a.service"))
 }

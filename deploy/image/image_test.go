@@ -133,7 +133,8 @@ func TestImage(t *testing.T) {
 
 func testContents(t *testing.T, image v1.Image) {
 	all := files(t, image)
-	want := []string{"etc/", "etc/group", "etc/passwd", "etc/ssl/", "etc/ssl/certs/", bundlePath, "licenses/", "licenses/LICENSE", "licenses/THIRD_PARTY_NOTICES", "run/", "run/ydb-sidecar/", "sidecar"}
+	want := []string{"etc/", "etc/group", "etc/passwd", "etc/ssl/", "etc/ssl/certs/", bundlePath, "licenses/",
+		"licenses/LICENSE", "licenses/THIRD_PARTY_NOTICES", "run/", "run/ydb-sidecar/", "sidecar"}
 	if got := slices.Sorted(maps.Keys(all)); !slices.Equal(got, want) {
 		t.Errorf("files %q; want %q", got, want)
 	}
@@ -199,13 +200,15 @@ func checkConfig(t *testing.T, image v1.Image) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Config.User != "65532:65532" || !slices.Equal(c.Config.Entrypoint, []string{"/sidecar"}) || !slices.Equal(c.Config.Cmd, []string{"serve"}) {
+	if c.Config.User != "65532:65532" || !slices.Equal(c.Config.Entrypoint, []string{"/sidecar"}) ||
+		!slices.Equal(c.Config.Cmd, []string{"serve"}) {
 		t.Errorf("user %q, entrypoint %q, command %q", c.Config.User, c.Config.Entrypoint, c.Config.Cmd)
 	}
 	if h := c.Config.Healthcheck; h == nil || !slices.Equal(h.Test[:3], []string{"CMD", "/sidecar", "wait"}) {
 		t.Errorf("health check %+v; want sidecar wait, without a shell", h)
 	}
-	for name, want := range map[string]string{"version": "v1.2.3", "revision": "0123abc", "title": "ydb-sidecar", "licenses": "Apache-2.0"} {
+	for name, want := range map[string]string{"version": "v1.2.3", "revision": "0123abc", "title": "ydb-sidecar",
+		"licenses": "Apache-2.0"} {
 		if got := c.Config.Labels["org.opencontainers.image."+name]; got != want {
 			t.Errorf("label %s %q; want %q", name, got, want)
 		}
@@ -225,7 +228,8 @@ func testServing(t *testing.T, image v1.Image) {
 	}
 
 	cluster := startCluster(t)
-	settings := append(config.Config.Env, "SIDECAR_YDB_URL="+cluster, "SIDECAR_GRPC_LISTEN=127.0.0.1:0", "SIDECAR_HTTP_LISTEN=127.0.0.1:0", "SIDECAR_ADMIN_LISTEN=127.0.0.1:0")
+	settings := append(config.Config.Env, "SIDECAR_YDB_URL="+cluster, "SIDECAR_GRPC_LISTEN=127.0.0.1:0",
+		"SIDECAR_HTTP_LISTEN=127.0.0.1:0", "SIDECAR_ADMIN_LISTEN=127.0.0.1:0")
 	serve := inside(root, settings, slices.Concat(config.Config.Entrypoint, config.Config.Cmd))
 	addresses, stop := started(t, serve)
 
@@ -248,7 +252,9 @@ func testServing(t *testing.T, image v1.Image) {
 		t.Errorf("its files changed: %v; want %v", after, before)
 	}
 	// A health check that cannot fail would say nothing.
-	if text, err := inside(root, check.Env, append(config.Config.Healthcheck.Test[1:3:3], "-timeout", "100ms")).CombinedOutput(); err == nil {
+	if text, err := inside(
+		root, check.Env, append(config.Config.Healthcheck.Test[1:3:3], "-timeout", "100ms"),
+	).CombinedOutput(); err == nil {
 		t.Errorf("health check of a sidecar that ended: good: %s", text)
 	}
 }
@@ -280,7 +286,8 @@ func checkLimits(t *testing.T, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]float64{"go_gc_gomemlimit_bytes": 241591910, "go_sched_gomaxprocs_threads": float64(min(runtime.NumCPU(), 2))} {
+	for name, want := range map[string]float64{"go_gc_gomemlimit_bytes": 241591910,
+		"go_sched_gomaxprocs_threads": float64(min(runtime.NumCPU(), 2))} {
 		_, rest, ok := strings.Cut(string(text), "\n"+name+" ")
 		line, _, _ := strings.Cut(rest, "\n")
 		got, err := strconv.ParseFloat(line, 64)

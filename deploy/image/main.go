@@ -160,7 +160,9 @@ func (b builder) compile(ctx context.Context, architecture string) ([]byte, erro
 	}
 	defer os.RemoveAll(dir)
 	out := filepath.Join(dir, "sidecar")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+b.version+" -X github.com/ydb-sidecar/sidecar/internal/app.Commit="+b.revision, "-o", out, "./cmd/sidecar")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags",
+		"-s -w -X main.version="+b.version+" -X github.com/ydb-sidecar/sidecar/internal/app.Commit="+b.revision, "-o",
+		out, "./cmd/sidecar")
 	build.Dir = b.root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture)
 	if text, err := build.CombinedOutput(); err != nil {
@@ -179,7 +181,8 @@ func (b builder) image(binary []byte, platform *v1.Platform) (v1.Image, error) {
 	base, err := b.layer(
 		entry{name: "etc/", mode: 0o755},
 		entry{name: "etc/group", mode: 0o444, data: fmt.Appendf(nil, "root:x:0:\nsidecar:x:%d:\n", user)},
-		entry{name: "etc/passwd", mode: 0o444, data: fmt.Appendf(nil, "root:x:0:0:root:/:/nonexistent\nsidecar:x:%d:%d:ydb-sidecar:/:/nonexistent\n", user, user)},
+		entry{name: "etc/passwd", mode: 0o444,
+			data: fmt.Appendf(nil, "root:x:0:0:root:/:/nonexistent\nsidecar:x:%d:%d:ydb-sidecar:/:/nonexistent\n", user, user)},
 		entry{name: "etc/ssl/", mode: 0o755},
 		entry{name: "etc/ssl/certs/", mode: 0o755},
 		entry{name: bundlePath, mode: 0o444, data: authorities},
@@ -227,11 +230,12 @@ func (b builder) image(binary []byte, platform *v1.Platform) (v1.Image, error) {
 // config is what the image says of itself.
 func (b builder) config() v1.Config {
 	labels := map[string]string{
-		"org.opencontainers.image.title":       "ydb-sidecar",
-		"org.opencontainers.image.description": "Owns the YDB sessions of a host or pod and serves a plain gRPC and HTTP API, and YDB's own protocol",
-		"org.opencontainers.image.source":      "https://github.com/ydb-sidecar/sidecar",
-		"org.opencontainers.image.version":     b.version,
-		"org.opencontainers.image.licenses":    "Apache-2.0",
+		"org.opencontainers.image.title": "ydb-sidecar",
+		"org.opencontainers.image.description": "Owns the YDB sessions of a host or pod and serves a plain gRPC and " +
+			"HTTP API, and YDB's own protocol",
+		"org.opencontainers.image.source":   "https://github.com/ydb-sidecar/sidecar",
+		"org.opencontainers.image.version":  b.version,
+		"org.opencontainers.image.licenses": "Apache-2.0",
 	}
 	if b.revision != "" {
 		labels["org.opencontainers.image.revision"] = b.revision
@@ -264,7 +268,8 @@ func (b builder) layer(entries ...entry) (v1.Layer, error) {
 	var buffer bytes.Buffer
 	w := tar.NewWriter(&buffer)
 	for _, e := range entries {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: e.mode, Uid: e.owner, Gid: e.owner, Size: int64(len(e.data)), ModTime: b.created, Format: tar.FormatPAX}
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: e.mode, Uid: e.owner, Gid: e.owner,
+			Size: int64(len(e.data)), ModTime: b.created, Format: tar.FormatPAX}
 		if strings.HasSuffix(e.name, "/") {
 			header.Typeflag = tar.TypeDir
 		}

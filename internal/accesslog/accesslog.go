@@ -28,10 +28,15 @@ const (
 
 // Config is a part of the section "log" of the configuration.
 type Config struct {
-	Access     string        `yaml:"access"`            // which calls get a line of their own: off | errors | slow (those, and those of log.access_slow) | all
-	Slow       time.Duration `yaml:"access_slow"`       // what takes so long is slow
-	Rate       int           `yaml:"access_rate"`       // lines of calls a second, at most; what exceeds it is counted, and the count is logged
-	Statements bool          `yaml:"access_statements"` // show the text of statements of the plain API in the lines of calls, up to 1 KiB of it: they may hold secrets
+	// which calls get a line of their own: off | errors | slow (those, and those of
+	// log.access_slow) | all
+	Access string        `yaml:"access"`
+	Slow   time.Duration `yaml:"access_slow"` // what takes so long is slow
+	// lines of calls a second, at most; what exceeds it is counted, and the count is logged
+	Rate int `yaml:"access_rate"`
+	// show the text of statements of the plain API in the lines of calls, up to 1 KiB of it: they
+	// may hold secrets
+	Statements bool `yaml:"access_statements"`
 }
 
 // Default returns the defaults.

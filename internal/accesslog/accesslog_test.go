@@ -37,7 +37,8 @@ func written(t *testing.T, c Config, f func(l *Log)) string {
 func TestWhichCallsGetALine(t *testing.T) {
 	for access, want := range map[string]string{Off: "", Errors: "failed ", Slow: "failed slow ", All: "failed slow good "} {
 		got := written(t, Config{Access: access, Slow: time.Second, Rate: 100}, func(l *Log) {
-			for _, c := range []Call{{Method: "failed", Reason: "X"}, {Method: "slow", Took: time.Second}, {Method: "good", Took: time.Millisecond}} {
+			for _, c := range []Call{{Method: "failed", Reason: "X"}, {Method: "slow", Took: time.Second},
+				{Method: "good", Took: time.Millisecond}} {
 				if l.Wants(c.Reason != "", c.Took) {
 					l.Write(c)
 				}
@@ -59,7 +60,8 @@ func TestWhichCallsGetALine(t *testing.T) {
 
 func TestALine(t *testing.T) {
 	c := Call{
-		API: "http", Method: "sidecar.v1.Sidecar/Execute", Route: "POST /v1/query", Status: "503", Reason: "POOL_TIMEOUT", App: "shop", Class: "batch", Node: 3, Attempts: 2, Answer: 77,
+		API: "http", Method: "sidecar.v1.Sidecar/Execute", Route: "POST /v1/query", Status: "503",
+		Reason: "POOL_TIMEOUT", App: "shop", Class: "batch", Node: 3, Attempts: 2, Answer: 77,
 		Took: 1500 * time.Microsecond, Phases: [4]Phase{{"queue_ms", 0.5}, {"hop_ms", 0}}, TraceID: "abc", SQL: "SELECT 'secret'",
 	}
 	config := Config{Access: Errors, Slow: time.Second, Rate: 1}
@@ -69,7 +71,8 @@ func TestALine(t *testing.T) {
 		t.Fatalf("%v in %s", err, got)
 	}
 	for name, want := range map[string]any{
-		"level": "WARN", "msg": "call", "face": "http", "route": "POST /v1/query", "status": "503", "reason": "POOL_TIMEOUT", "app": "shop", "class": "batch", "node": 3.0, "answer_bytes": 77.0,
+		"level": "WARN", "msg": "call", "face": "http", "route": "POST /v1/query", "status": "503",
+		"reason": "POOL_TIMEOUT", "app": "shop", "class": "batch", "node": 3.0, "answer_bytes": 77.0,
 		"attempts": 2.0, "total_ms": 1.5, "queue_ms": 0.5, "hop_ms": 0.0, "trace_id": "abc", "sql": nil, "request_bytes": nil,
 	} {
 		if line[name] != want {

@@ -297,9 +297,11 @@ func TestMeter(t *testing.T) {
 		"unavailable": {with(func(o *cluster.Outcome) {
 			o.Blame, o.Detail, o.Congestion = cluster.BlameNone, "UNAVAILABLE", cluster.CongestedUnknown
 		}), Sample{}},
-		"bad_statement":  {with(func(o *cluster.Outcome) { o.Blame = cluster.BlameNone }), Sample{}},
-		"gave_up_early":  {with(func(o *cluster.Outcome) { o.Blame, o.Latency, o.Waited = cluster.BlameNone, 0, 2*time.Millisecond }), Sample{}},
-		"gave_up_late":   {with(func(o *cluster.Outcome) { o.Blame, o.Latency, o.Waited = cluster.BlameNone, 0, 2*time.Second }), Sample{Calls: 1, Logs: logOf(2 * time.Second)}},
+		"bad_statement": {with(func(o *cluster.Outcome) { o.Blame = cluster.BlameNone }), Sample{}},
+		"gave_up_early": {with(func(o *cluster.Outcome) { o.Blame, o.Latency, o.Waited = cluster.BlameNone, 0, 2*time.Millisecond }),
+			Sample{}},
+		"gave_up_late": {with(func(o *cluster.Outcome) { o.Blame, o.Latency, o.Waited = cluster.BlameNone, 0, 2*time.Second }),
+			Sample{Calls: 1, Logs: logOf(2 * time.Second)}},
 		"broken_network": {with(func(o *cluster.Outcome) { o.Blame, o.Latency = cluster.BlameTransport, 0 }), Sample{}},
 	}
 	for name, test := range tests {

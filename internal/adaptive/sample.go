@@ -84,7 +84,8 @@ func (m *Meter) Report(o cluster.Outcome) {
 	}
 	latency := o.Latency
 	switch {
-	case (o.Congestion == cluster.CongestedUnknown || o.Congestion == cluster.CongestedNode) && (o.Detail == overloaded || o.Detail == exhausted):
+	case (o.Congestion == cluster.CongestedUnknown || o.Congestion == cluster.CongestedNode) &&
+		(o.Detail == overloaded || o.Detail == exhausted):
 		m.stripes[0].refused.Add(1)
 		return
 	case o.Blame == cluster.BlameSuccess && latency > 0:
@@ -113,7 +114,10 @@ func (m *Meter) Take() Sample {
 	var sum Sample
 	for i := range m.stripes {
 		s := &m.stripes[i]
-		sum.add(Sample{Calls: s.calls.Swap(0), Logs: s.logs.Swap(0), Refused: s.refused.Swap(0), QuietCalls: s.quietCalls.Swap(0), QuietLogs: s.quietLogs.Swap(0)})
+		sum.add(
+			Sample{Calls: s.calls.Swap(0), Logs: s.logs.Swap(0), Refused: s.refused.Swap(0),
+				QuietCalls: s.quietCalls.Swap(0), QuietLogs: s.quietLogs.Swap(0)},
+		)
 	}
 	return sum
 }

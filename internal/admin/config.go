@@ -22,19 +22,27 @@ const (
 
 // Config is the section "admin" of the configuration.
 type Config struct {
-	Listen    string       `yaml:"listen"`     // host:port of this API; port 0 takes a free one
-	Socket    string       `yaml:"socket"`     // path of a Unix socket of this API, for this user and root only; "" is off
-	Control   string       `yaml:"control"`    // who may drain, ban and so on over TCP: peer (programs of this user and of root on this machine, and whoever has the token) | token (who has it) | socket (nobody); over admin.socket one always may
-	Token     string       `yaml:"token"`      // bearer token that admits to control over TCP; "" admits nobody
-	TokenFile string       `yaml:"token_file"` // a file with it instead, read at each use
-	Probes    string       `yaml:"probes"`     // host:port that serves the three probes and nothing else, for a kubelet, which cannot reach loopback; "" is off
-	TLS       certs.Server `yaml:",inline"`    // of listen; admin.probes and the socket are plaintext
-	Pprof     bool         `yaml:"pprof"`      // serve profiles at /debug/pprof/
-	TraceLink string       `yaml:"trace_link"` // where the page links traces to: an http or https URL with {trace_id} in it; "": it does not
+	Listen string `yaml:"listen"` // host:port of this API; port 0 takes a free one
+	Socket string `yaml:"socket"` // path of a Unix socket of this API, for this user and root only; "" is off
+	// who may drain, ban and so on over TCP: peer (programs of this user and of root on this
+	// machine, and whoever has the token) | token (who has it) | socket (nobody); over
+	// admin.socket one always may
+	Control   string `yaml:"control"`
+	Token     string `yaml:"token"`      // bearer token that admits to control over TCP; "" admits nobody
+	TokenFile string `yaml:"token_file"` // a file with it instead, read at each use
+	// host:port that serves the three probes and nothing else, for a kubelet, which cannot reach
+	// loopback; "" is off
+	Probes string       `yaml:"probes"`
+	TLS    certs.Server `yaml:",inline"` // of listen; admin.probes and the socket are plaintext
+	Pprof  bool         `yaml:"pprof"`   // serve profiles at /debug/pprof/
+	// where the page links traces to: an http or https URL with {trace_id} in it; "": it does not
+	TraceLink string `yaml:"trace_link"`
 
-	ProbesMetrics bool `yaml:"probes_metrics"` // serve /metrics on admin.probes as well, for a Prometheus, which cannot reach loopback either
+	// serve /metrics on admin.probes as well, for a Prometheus, which cannot reach loopback either
+	ProbesMetrics bool `yaml:"probes_metrics"`
 
-	HeldLong time.Duration `yaml:"held_long"` // a session that one caller holds for longer is a finding, and named in the log once; 0: never
+	// a session that one caller holds for longer is a finding, and named in the log once; 0: never
+	HeldLong time.Duration `yaml:"held_long"`
 }
 
 // Default returns the defaults.
@@ -56,11 +64,15 @@ func (c Config) Validate() error {
 	fault(!isAddress(c.Listen), "listen = %q; must be host:port, the port at most 65535", c.Listen)
 	fault(c.Probes != "" && !isAddress(c.Probes), "probes = %q; must be host:port, the port at most 65535, or empty", c.Probes)
 	fault(c.ProbesMetrics && c.Probes == "", "probes_metrics = on; needs probes")
-	fault(c.Socket != "" && (!filepath.IsAbs(c.Socket) || strings.HasSuffix(c.Socket, "/")), "socket = %q; must be an absolute path of a file, or empty", c.Socket)
+	fault(c.Socket != "" && (!filepath.IsAbs(c.Socket) || strings.HasSuffix(c.Socket, "/")),
+		"socket = %q; must be an absolute path of a file, or empty", c.Socket)
 	fault(len(c.Socket) > maxSocket, "socket = %.40q...; must be at most %d bytes long", c.Socket, maxSocket)
 	fault(c.Control != ControlPeer && c.Control != ControlToken && c.Control != ControlSocket,
 		"control = %q; must be %s, %s or %s", c.Control, ControlPeer, ControlToken, ControlSocket)
-	fault(c.TraceLink != "" && !isTraceLink(c.TraceLink), "trace_link = %.100q; must be an http or https URL with %s in its path or query, such as https://jaeger.example/trace/%[2]s, or empty", c.TraceLink, traceID)
+	fault(c.TraceLink != "" && !isTraceLink(c.TraceLink),
+		"trace_link = %.100q; must be an http or https URL with %s in its path or query, such as "+
+			"https://jaeger.example/trace/%[2]s, or empty",
+		c.TraceLink, traceID)
 	fault(c.Token != "" && c.TokenFile != "", "token and token_file are both set; want one")
 	fault(c.Control == ControlToken && c.Token == "" && c.TokenFile == "", "control = token; needs token or token_file")
 	fault(c.Control == ControlSocket && c.Socket == "", "control = socket; needs socket")

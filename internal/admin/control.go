@@ -266,7 +266,8 @@ func (s *Server) mayControl(r *http.Request) *refusal {
 	case err != nil:
 		return &refusal{http.StatusForbidden, fmt.Sprintf("cannot tell whose program this is (%v): %s", err, other)}
 	case !Trusted(uid):
-		return &refusal{http.StatusForbidden, fmt.Sprintf("control is for user %d and root, and this program is of user %d: %s", os.Getuid(), uid, other)}
+		return &refusal{http.StatusForbidden,
+			fmt.Sprintf("control is for user %d and root, and this program is of user %d: %s", os.Getuid(), uid, other)}
 	}
 	return nil
 }

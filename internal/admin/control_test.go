@@ -111,7 +111,8 @@ func serve(t *testing.T, config Config) *running {
 	s := new(running)
 	s.events = threeEvents()
 	deps := Deps{
-		Guard: new(loopback.Guard), Nodes: &s.nodes, Process: &s.process, Pool: &s.pool, Logging: &s.log, Events: s.events, Documents: map[string]func(Query) any{},
+		Guard: new(loopback.Guard), Nodes: &s.nodes, Process: &s.process, Pool: &s.pool, Logging: &s.log,
+		Events: s.events, Documents: map[string]func(Query) any{},
 		Metrics: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
 		Reload: func(dryRun bool) (any, error) {
 			if !dryRun {

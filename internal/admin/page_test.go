@@ -14,7 +14,9 @@ import (
 
 // pageServer answers with what page returns.
 func pageServer(config Config, page func(string, uint64) any) http.Handler {
-	return New(config, Deps{Guard: new(loopback.Guard), Metrics: http.NotFoundHandler(), Nodes: new(fakeNodes), Process: new(fakeProcess), Page: page}).Handler()
+	return New(config,
+		Deps{Guard: new(loopback.Guard), Metrics: http.NotFoundHandler(), Nodes: new(fakeNodes),
+			Process: new(fakeProcess), Page: page}).Handler()
 }
 
 func browse(h http.Handler, target string, headers ...string) *httptest.ResponseRecorder {
@@ -47,12 +49,15 @@ func TestPageFiles(t *testing.T) {
 		if w.Code != http.StatusOK || w.Body.Len() == 0 {
 			t.Errorf("%s: %d, %d bytes", target, w.Code, w.Body.Len())
 		}
-		for name, want := range map[string]string{"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"} {
+		for name, want := range map[string]string{"Content-Security-Policy": "default-src 'none'",
+			"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"} {
 			if got := w.Header().Get(name); !strings.HasPrefix(got, want) {
 				t.Errorf("%s: %s is %q; want %q", target, name, got, want)
 			}
 		}
-		if again := browse(h, target, "Accept", "text/html", "If-None-Match", w.Header().Get("ETag")); again.Code != http.StatusNotModified || again.Body.Len() != 0 {
+		if again := browse(
+			h, target, "Accept", "text/html", "If-None-Match", w.Header().Get("ETag"),
+		); again.Code != http.StatusNotModified || again.Body.Len() != 0 {
 			t.Errorf("%s, which is known: %d with %d bytes; want 304", target, again.Code, again.Body.Len())
 		}
 	}
@@ -84,7 +89,8 @@ func TestPageState(t *testing.T) {
 	if w := browse(h, "/state/page?process=x&after=7"); w.Code != http.StatusOK || w.Body.String() != `{"after":7,"process":"x"}` {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if w := browse(h, "/state/page?after=-1"); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "want the number of a point") {
+	if w := browse(h, "/state/page?after=-1"); w.Code != http.StatusBadRequest ||
+		!strings.Contains(w.Body.String(), "want the number of a point") {
 		t.Errorf("after=-1: %d %s", w.Code, w.Body)
 	}
 	var wg sync.WaitGroup
@@ -111,7 +117,8 @@ func TestControlState(t *testing.T) {
 	for token, want := range map[string]bool{"": false, "Bearer shut": false, "Bearer open": true} {
 		var got controlState
 		w := browse(h, "/state/control", "Authorization", token)
-		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK || got.Allowed != want || got.Allowed == (got.Why != "") {
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK || got.Allowed != want ||
+			got.Allowed == (got.Why != "") {
 			t.Errorf("with %q: %d %s, %v; want allowed: %v, else why", token, w.Code, w.Body, err, want)
 		}
 	}
@@ -119,9 +126,12 @@ func TestControlState(t *testing.T) {
 
 func TestTraceLink(t *testing.T) {
 	for link, good := range map[string]bool{
-		"": true, "https://jaeger.example/trace/{trace_id}": true, "http://127.0.0.1:16686/trace/{trace_id}?x={trace_id}": true, "https://g.example/explore?q={trace_id}": true,
-		"https://jaeger.example/": false, "javascript:alert('{trace_id}')": false, "data:text/html,{trace_id}": false, "//jaeger.example/{trace_id}": false,
-		"https://{trace_id}.example/": false, "https://jaeger{trace_id}/": false, "https://u:p@jaeger.example/{trace_id}": false, "https://jaeger.example/%zz{trace_id}": false,
+		"": true, "https://jaeger.example/trace/{trace_id}": true,
+		"http://127.0.0.1:16686/trace/{trace_id}?x={trace_id}": true, "https://g.example/explore?q={trace_id}": true,
+		"https://jaeger.example/": false, "javascript:alert('{trace_id}')": false, "data:text/html,{trace_id}": false,
+		"//jaeger.example/{trace_id}": false,
+		"https://{trace_id}.example/": false, "https://jaeger{trace_id}/": false,
+		"https://u:p@jaeger.example/{trace_id}": false, "https://jaeger.example/%zz{trace_id}": false,
 	} {
 		config := Default()
 		config.TraceLink = link

@@ -13,7 +13,8 @@ import (
 func TestOwner(t *testing.T) {
 	const header = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 	line := func(local, remote, state string, uid int) string {
-		return fmt.Sprintf("   7: %s %s %s 00000000:00000000 00:00000000 00000000 %5d        0 12345 1 ffff 20 0 0 10 -1\n", local, remote, state, uid)
+		return fmt.Sprintf("   7: %s %s %s 00000000:00000000 00:00000000 00000000 %5d        0 12345 1 ffff 20 0 0 10 -1\n",
+			local, remote, state, uid)
 	}
 	client, server := netip.MustParseAddrPort("127.0.0.1:40000"), netip.MustParseAddrPort("127.0.0.1:7402")
 	client6, server6 := netip.MustParseAddrPort("[::1]:40000"), netip.MustParseAddrPort("[::1]:7402")

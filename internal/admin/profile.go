@@ -42,7 +42,8 @@ func (c *contention) serve(name string) http.Handler {
 	profile := pprof.Handler(name)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("seconds") == "" {
-			writeText(w, http.StatusBadRequest, "say for how long: "+r.URL.Path+"?seconds=5 samples the waits of five seconds; otherwise none are sampled\n")
+			writeText(w, http.StatusBadRequest,
+				"say for how long: "+r.URL.Path+"?seconds=5 samples the waits of five seconds; otherwise none are sampled\n")
 			return
 		}
 		c.ask(1)

@@ -46,14 +46,17 @@ func TestEveryEndpointAndRole(t *testing.T) {
 		{"a_page_by_another_name", false, map[string]string{"Host": "evil.example"}, nil},
 		{"a_page_that_sends_no_origin", false, map[string]string{"Sec-Fetch-Site": "cross-site"}, nil},
 		{"a_program", false, nil, map[Role]bool{RoleProbe: true, RoleReader: true}},
-		{"a_program_with_another_token", false, map[string]string{"Authorization": "Bearer other"}, map[Role]bool{RoleProbe: true, RoleReader: true}},
-		{"a_program_with_the_token", false, map[string]string{"Authorization": "Bearer " + token}, map[Role]bool{RoleProbe: true, RoleReader: true, RoleControl: true}},
+		{"a_program_with_another_token", false, map[string]string{"Authorization": "Bearer other"},
+			map[Role]bool{RoleProbe: true, RoleReader: true}},
+		{"a_program_with_the_token", false, map[string]string{"Authorization": "Bearer " + token},
+			map[Role]bool{RoleProbe: true, RoleReader: true, RoleControl: true}},
 		{"the_peer_of_the_socket", true, nil, map[Role]bool{RoleProbe: true, RoleReader: true, RoleControl: true}},
 		{"a_web_page_through_the_socket", true, map[string]string{"Origin": "https://evil.example"}, nil},
 	} {
 		t.Run(who.name, func(t *testing.T) {
 			for _, e := range Endpoints {
-				if who.may[e.Role] && (e.Path == "/debug/pprof/profile" || e.Path == "/debug/pprof/mutex" || e.Path == "/debug/pprof/block") {
+				if who.may[e.Role] &&
+					(e.Path == "/debug/pprof/profile" || e.Path == "/debug/pprof/mutex" || e.Path == "/debug/pprof/block") {
 					continue // takes a second at least
 				}
 				s := serve(t, config)
@@ -98,7 +101,8 @@ func TestEveryEndpointAndRole(t *testing.T) {
 }
 
 func TestTableOfEndpoints(t *testing.T) {
-	server := New(Default(), Deps{Nodes: new(fakeNodes), Process: new(fakeProcess), Pool: new(fakePool), Logging: new(fakeLog), Metrics: http.NotFoundHandler()})
+	server := New(Default(),
+		Deps{Nodes: new(fakeNodes), Process: new(fakeProcess), Pool: new(fakePool), Logging: new(fakeLog), Metrics: http.NotFoundHandler()})
 	handlers, seen := server.handlers(), map[string]bool{}
 	for _, e := range Endpoints {
 		name := e.Method + " " + e.Path
@@ -123,7 +127,8 @@ func TestTableOfEndpoints(t *testing.T) {
 
 // The probes' own address serves nothing else.
 func TestProbesAlone(t *testing.T) {
-	server := New(Default(), Deps{Nodes: new(fakeNodes), Process: new(fakeProcess), Pool: new(fakePool), Logging: new(fakeLog), Metrics: http.NotFoundHandler()})
+	server := New(Default(),
+		Deps{Nodes: new(fakeNodes), Process: new(fakeProcess), Pool: new(fakePool), Logging: new(fakeLog), Metrics: http.NotFoundHandler()})
 	h := server.Probes()
 	for _, e := range Endpoints {
 		w := httptest.NewRecorder()

@@ -101,7 +101,9 @@ func TestAddressOfANodeIsReused(t *testing.T) {
 	if _, err := s.query("SELECT 1"); err != nil {
 		t.Fatal(err)
 	}
-	if status, text := s.fetch(http.MethodPost, "http://"+c.Control()+"/faults", `{"kind":"wrong_tenant","node":2}`); status != http.StatusOK {
+	if status, text := s.fetch(
+		http.MethodPost, "http://"+c.Control()+"/faults", `{"kind":"wrong_tenant","node":2}`,
+	); status != http.StatusOK {
 		t.Fatal(status, text)
 	}
 	var wg sync.WaitGroup
@@ -125,7 +127,10 @@ func TestAddressOfANodeIsReused(t *testing.T) {
 	}
 	wg.Wait()
 	s.eventually("the node gets nothing new", func() bool {
-		r, err := Ydb_Scheme_V1.NewSchemeServiceClient(s.conn).ListDirectory(with(t.Context(), "right"), &Ydb_Scheme.ListDirectoryRequest{Path: "/local"}) // on any node
+		// on any node
+		r, err := Ydb_Scheme_V1.NewSchemeServiceClient(s.conn).ListDirectory(
+			with(t.Context(), "right"), &Ydb_Scheme.ListDirectoryRequest{Path: "/local"},
+		)
 		if got := r.GetOperation().GetStatus(); err != nil || got != Ydb.StatusIds_SUCCESS && got != Ydb.StatusIds_UNAVAILABLE {
 			t.Fatal(r, err)
 		}
@@ -161,7 +166,9 @@ func TestMissingRightToOpenASession(t *testing.T) {
 func missingRight(t *testing.T, set ...string) {
 	c := newCluster(t)
 	for id := range uint32(3) {
-		if err := c.Node(id + 1).Errors(devcluster.Errors{Status: "UNAUTHORIZED", Share: 1, Methods: []string{"CreateSession"}}); err != nil {
+		if err := c.Node(id + 1).Errors(
+			devcluster.Errors{Status: "UNAUTHORIZED", Share: 1, Methods: []string{"CreateSession"}},
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -176,7 +183,8 @@ func missingRight(t *testing.T, set ...string) {
 		part, err = s.statementAs("of no user")
 		return false
 	})
-	if err != nil || part.GetStatus() != Ydb.StatusIds_UNAUTHORIZED || len(part.GetIssues()) != 1 || part.GetIssues()[0].GetMessage() != "asked for by the control API" {
+	if err != nil || part.GetStatus() != Ydb.StatusIds_UNAUTHORIZED || len(part.GetIssues()) != 1 ||
+		part.GetIssues()[0].GetMessage() != "asked for by the control API" {
 		t.Errorf("%v, %v", part, err)
 	}
 	code, text := s.fetch(http.MethodPost, "http://"+s.at.HTTP+"/v1/query", `{"sql":"SELECT 1","timeout":"60s"}`)

@@ -35,7 +35,9 @@ func over(t *testing.T, path, name string) (int, string) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/v1/query", strings.NewReader(`{"sql":"SELECT 1"}`))
+	request, err := http.NewRequestWithContext(
+		t.Context(), http.MethodPost, "http://localhost/v1/query", strings.NewReader(`{"sql":"SELECT 1"}`),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,8 @@ func TestHTTPSocketKnowsItsPeers(t *testing.T) {
 	}
 	c := newCluster(t)
 	path := filepath.Join(t.TempDir(), "api")
-	s := start(t, c.Endpoint(), "http.socket="+path, fmt.Sprintf("apps.users=%d=web", os.Getuid()), "apps.token=batch=a-secret-of-sixteen-bytes")
+	s := start(t, c.Endpoint(), "http.socket="+path, fmt.Sprintf("apps.users=%d=web", os.Getuid()),
+		"apps.token=batch=a-secret-of-sixteen-bytes")
 	for name, want := range map[string]int{"": 200, "web": 200, "batch": 403, "other-name": 403} {
 		if status, text := over(t, path, name); status != want {
 			t.Errorf("claiming %q: %d %s; want %d", name, status, text, want)
@@ -84,7 +87,8 @@ func TestHTTPSocketKnowsItsPeers(t *testing.T) {
 	if served != 2 {
 		t.Errorf("web was served %d times; want 2: %+v", served, seen)
 	}
-	if status, text := s.get("/metrics"); status != 200 || !strings.Contains(text, `ydb_sidecar_app="web"`) || strings.Contains(text, "secret-of") {
+	if status, text := s.get("/metrics"); status != 200 || !strings.Contains(text, `ydb_sidecar_app="web"`) ||
+		strings.Contains(text, "secret-of") {
 		t.Errorf("/metrics: %d, web: %v", status, strings.Contains(text, `ydb_sidecar_app="web"`))
 	}
 	if _, text := s.get("/config"); strings.Contains(text, "secret-of") {
@@ -121,7 +125,9 @@ func (s *sidecar) socketCalls(mode string) map[string]func(ctx context.Context, 
 	}
 	if mode != "off" {
 		calls["ListEndpoints"] = func(ctx context.Context, conn *grpc.ClientConn) error {
-			answer, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(conn).ListEndpoints(ctx, &Ydb_Discovery.ListEndpointsRequest{Database: "/local"})
+			answer, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(conn).ListEndpoints(
+				ctx, &Ydb_Discovery.ListEndpointsRequest{Database: "/local"},
+			)
 			if err != nil {
 				return err
 			}
@@ -132,7 +138,8 @@ func (s *sidecar) socketCalls(mode string) map[string]func(ctx context.Context, 
 			if err := answer.GetOperation().GetResult().UnmarshalTo(&list); err != nil {
 				return err
 			}
-			if at := list.GetEndpoints()[0]; conn.Target() != "passthrough:///"+s.at.GRPC && fmt.Sprintf("%s:%d", at.GetAddress(), at.GetPort()) != s.at.GRPC {
+			if at := list.GetEndpoints()[0]; conn.Target() != "passthrough:///"+s.at.GRPC &&
+				fmt.Sprintf("%s:%d", at.GetAddress(), at.GetPort()) != s.at.GRPC {
 				s.Errorf("SDKs are sent to %v; want the port of %s", at, s.at.GRPC)
 			}
 			return nil
@@ -158,7 +165,8 @@ func TestGRPCSocketKnowsItsPeers(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			c := newCluster(t)
 			path := filepath.Join(t.TempDir(), "grpc")
-			s := start(t, c.Endpoint(), "wire.mode="+mode, "grpc.socket="+path, fmt.Sprintf("apps.users=%d=web", os.Getuid()), "apps.token=batch=a-secret-of-sixteen-bytes")
+			s := start(t, c.Endpoint(), "wire.mode="+mode, "grpc.socket="+path,
+				fmt.Sprintf("apps.users=%d=web", os.Getuid()), "apps.token=batch=a-secret-of-sixteen-bytes")
 			conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
 				t.Fatal(err)
@@ -174,7 +182,8 @@ func TestGRPCSocketKnowsItsPeers(t *testing.T) {
 					}
 				}
 				// What a client says of the user is not heard.
-				ctx := metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", "web", "x-ydb-application-name", "web", "x-sidecar-connection", fmt.Sprintf("1 %d", os.Getuid()))
+				ctx := metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", "web", "x-ydb-application-name",
+					"web", "x-sidecar-connection", fmt.Sprintf("1 %d", os.Getuid()))
 				if err := call(ctx, s.conn); err == nil {
 					t.Errorf("%s over TCP is let in as a user", what)
 				}
@@ -214,7 +223,8 @@ func TestGRPCSocketIsPlaintext(t *testing.T) {
 // Two listeners under one name would take it from each other.
 func TestSocketsHaveNamesOfTheirOwn(t *testing.T) {
 	origin := Origin{Assignments: []Assignment{{"grpc.socket=/run/a", "test"}, {"http.socket=/run/a", "test"}}}
-	if _, _, err := origin.Load(); err == nil || !strings.Contains(err.Error(), `http.socket = "/run/a"; must be another path than that of grpc.socket`) {
+	if _, _, err := origin.Load(); err == nil ||
+		!strings.Contains(err.Error(), `http.socket = "/run/a"; must be another path than that of grpc.socket`) {
 		t.Errorf("two of one name: %v", err)
 	}
 }

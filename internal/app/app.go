@@ -224,10 +224,13 @@ func (a *App) openGRPC() (err error) {
 	secure := a.certs.grpc.Server()
 	deps := wire.Deps{
 		Ways: a.core.ways, Nodes: a.core.driver, Own: a.core.driver.Shard(),
-		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(), Denied: a.denied(), Lane: a.lane,
-		Mine: a.core.driver.Mine,
-		Pool: a.core.ownPool(), Cluster: identities{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool, a.core.limits, a.log},
-		Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
+		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps,
+		Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(), Denied: a.denied(),
+		Lane:    a.lane,
+		Mine:    a.core.driver.Mine,
+		Pool:    a.core.ownPool(),
+		Cluster: identities{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool, a.core.limits, a.log},
+		Log:     a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 		Begin: a.begin(), Plain: a.plain(), Target: a.core.driver.Target, Listen: a.listeners.GRPC.Addr(),
 	}
 	if c.Apps.Named() {

@@ -63,7 +63,8 @@ func TestServesAndLeavesNothing(t *testing.T) {
 		}
 	}
 	seen, err := s.client.Status(t.Context(), &sidecarv1.StatusRequest{})
-	if err != nil || seen.State != "serving" || seen.Version != "1.2.3" || len(seen.Nodes) != 3 || seen.Pool.Max != 50 || seen.Database != "/local" {
+	if err != nil || seen.State != "serving" || seen.Version != "1.2.3" || len(seen.Nodes) != 3 || seen.Pool.Max != 50 ||
+		seen.Database != "/local" {
 		t.Errorf("Status = %v, %v", seen, err)
 	}
 	_, metrics := s.get("/metrics")
@@ -116,7 +117,8 @@ func TestAClusterThatIsAwayStopsNothing(t *testing.T) {
 func TestAClusterThatComesLate(t *testing.T) {
 	config := devcluster.Default()
 	address := freePort(t)
-	s := start(t, "grpc://"+address+"/local", "discovery.retry_min=10ms", "discovery.retry_max=20ms", "discovery.min_pause=1ms", "ydb.connect_timeout=100ms")
+	s := start(t, "grpc://"+address+"/local", "discovery.retry_min=10ms", "discovery.retry_max=20ms",
+		"discovery.min_pause=1ms", "ydb.connect_timeout=100ms")
 	s.eventually("the cluster is missed", func() bool { return strings.Contains(s.log.String(), "discovery failed") })
 	config.Nodes = 1
 	at := netip.MustParseAddrPort(address)
@@ -148,7 +150,8 @@ func TestPortsInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = New(c, settings, "", io.Discard)
-	if line := FaultLine(err); !strings.Contains(line, "grpc.listen: ") || !strings.Contains(line, "admin.listen: ") || !strings.Contains(line, "in use") {
+	if line := FaultLine(err); !strings.Contains(line, "grpc.listen: ") || !strings.Contains(line, "admin.listen: ") ||
+		!strings.Contains(line, "in use") {
 		t.Errorf("New = %v; want both ports named", err)
 	}
 	again, err := net.Listen("tcp", c.HTTP.Listen)
@@ -276,7 +279,8 @@ func TestANodeThatDiesAndComesBack(t *testing.T) {
 	if err := c.Node(2).Start(); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually("node 2 is back with sessions", func() bool { n := node(2); return n.Use == "new" && n.Health == "healthy" && n.Sessions > 0 })
+	s.eventually("node 2 is back with sessions",
+		func() bool { n := node(2); return n.Use == "new" && n.Health == "healthy" && n.Sessions > 0 })
 }
 
 // A transaction that is open at the signal may be finished; nothing new begins;
@@ -336,7 +340,8 @@ func TestGraceEndsWithATransactionOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is cut off may take longer to end than the stop waits for it, which is said in other words.
-	if err := s.stop(); err == nil || !strings.Contains(err.Error(), "1 transactions rolled back") && !strings.Contains(err.Error(), "1 transactions cut off") {
+	if err := s.stop(); err == nil ||
+		!strings.Contains(err.Error(), "1 transactions rolled back") && !strings.Contains(err.Error(), "1 transactions cut off") {
 		t.Errorf("Run = %v; want what was cut off", err)
 	}
 	if left := c.Sessions(); len(left) != 0 {
@@ -354,8 +359,13 @@ func TestGraceEndsWithATransactionOfAnSDKOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.eventually("a transaction begins", func() bool {
-		begun, err := sdk.BeginTransaction(t.Context(), &Ydb_Query.BeginTransactionRequest{SessionId: session.GetSessionId(), TxSettings: &Ydb_Query.TransactionSettings{
-			TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}}})
+		begun, err := sdk.BeginTransaction(
+			t.Context(),
+			&Ydb_Query.BeginTransactionRequest{SessionId: session.GetSessionId(), TxSettings: &Ydb_Query.TransactionSettings{
+				TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{
+					SerializableReadWrite: &Ydb_Query.SerializableModeSettings{},
+				}}},
+		)
 		return err == nil && begun.GetTxMeta().GetId() != ""
 	})
 	if err := s.stop(); err == nil || !strings.Contains(err.Error(), "1 transactions of SDKs were cut off and rolled back") {
@@ -442,7 +452,8 @@ func (a *stopAnswers) overHTTP(ctx context.Context, s *sidecar) {
 		}
 		request.Header.Set("Content-Type", "application/json")
 		response, err := client.Do(request)
-		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || err != nil && strings.Contains(err.Error(), "server closed idle connection") {
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) ||
+			err != nil && strings.Contains(err.Error(), "server closed idle connection") {
 			// HTTP/1.1 has no word to prevent that a request meets the end of a connection that
 			// rested: its sender may have paused for so long. The nodes' count tells it from a lost answer.
 			a.mu.Lock()
@@ -458,7 +469,8 @@ func (a *stopAnswers) overHTTP(ctx context.Context, s *sidecar) {
 		}
 		text, err := io.ReadAll(response.Body)
 		response.Body.Close()
-		a.note(err == nil && response.StatusCode == http.StatusOK && json.Valid(text), err == nil && response.StatusCode == http.StatusServiceUnavailable, string(text)+errText(err))
+		a.note(err == nil && response.StatusCode == http.StatusOK && json.Valid(text),
+			err == nil && response.StatusCode == http.StatusServiceUnavailable, string(text)+errText(err))
 	}
 }
 
@@ -510,5 +522,6 @@ func errText(err error) string {
 // foundNobody reports whether connect(2) failed: refused, or reset when the
 // listener closed in the middle of the handshake. Nothing was sent then.
 func foundNobody(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), "connect: connection refused") || strings.Contains(err.Error(), "connect: connection reset"))
+	return err != nil &&
+		(strings.Contains(err.Error(), "connect: connection refused") || strings.Contains(err.Error(), "connect: connection reset"))
 }

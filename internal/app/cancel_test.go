@@ -28,14 +28,19 @@ func TestCancelledCallsKeepTheirSessions(t *testing.T) {
 			return err
 		},
 		"on a session": func(ctx context.Context) error {
-			stream, err := sdk.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{SessionId: sdk.id, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, Query: text})
+			stream, err := sdk.ExecuteQuery(
+				ctx,
+				&Ydb_Query.ExecuteQueryRequest{SessionId: sdk.id, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, Query: text},
+			)
 			if err == nil {
 				_, err = stream.Recv()
 			}
 			return err
 		},
 		"without a session": func(ctx context.Context) error {
-			stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, Query: text})
+			stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(
+				ctx, &Ydb_Query.ExecuteQueryRequest{ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, Query: text},
+			)
 			if err == nil {
 				_, err = stream.Recv()
 			}

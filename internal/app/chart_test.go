@@ -60,7 +60,8 @@ func schemaOf(name string) map[string]any {
 	text := []string{"string", "number", "boolean"}
 	switch name {
 	case "duration":
-		return map[string]any{"type": []string{"string", "integer"}, "minimum": 0, "maximum": 0, "pattern": `^(0|-?([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+)$`}
+		return map[string]any{"type": []string{"string", "integer"}, "minimum": 0, "maximum": 0,
+			"pattern": `^(0|-?([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+)$`}
 	case "on or off":
 		return map[string]any{"type": []string{"boolean", "string"}, "pattern": "^(on|off|true|false|yes|no)$"}
 	case "number":

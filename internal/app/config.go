@@ -64,15 +64,19 @@ type Config struct {
 
 // GRPC is what the gRPC listener needs beside the API's own settings.
 type GRPC struct {
-	Listen string       `yaml:"listen"` // host:port of the gRPC face; port 0 takes a free one
-	Socket string       `yaml:"socket"` // path of a Unix socket of the gRPC face beside that, as http.socket is of the HTTP face; plaintext; "" is off
+	Listen string `yaml:"listen"` // host:port of the gRPC face; port 0 takes a free one
+	// path of a Unix socket of the gRPC face beside that, as http.socket is of the HTTP face;
+	// plaintext; "" is off
+	Socket string       `yaml:"socket"`
 	TLS    certs.Server `yaml:",inline"`
 }
 
 // HTTP is what the HTTP listener needs beside the API's own settings.
 type HTTP struct {
-	Listen        string        `yaml:"listen"`         // host:port of the HTTP face; port 0 takes a free one
-	Socket        string        `yaml:"socket"`         // path of a Unix socket of the HTTP face beside that, in a directory that exists and says who may connect; apps.users knows callers by their user; "" is off
+	Listen string `yaml:"listen"` // host:port of the HTTP face; port 0 takes a free one
+	// path of a Unix socket of the HTTP face beside that, in a directory that exists and says who
+	// may connect; apps.users knows callers by their user; "" is off
+	Socket        string        `yaml:"socket"`
 	HeaderTimeout time.Duration `yaml:"header_timeout"` // longest wait for the headers of a request
 	IdleTimeout   time.Duration `yaml:"idle_timeout"`   // an idle connection is closed after so long
 	TLS           certs.Server  `yaml:",inline"`
@@ -81,7 +85,13 @@ type HTTP struct {
 // Connections bounds those of apps, which cost a descriptor each before they have said a
 // word. Those of operators and probes have a bound of their own: listen.AdminConnections.
 type Connections struct {
-	Each  int `yaml:"each"`  // open at a time on one listener of apps (grpc, http, their sockets, xds); all of them together have twice as many. For further ones the oldest of which no request has come is closed, or they are, and that is counted. Both bounds are lowered, with a warning, to what the limit of open files leaves after a quarter of it, at most 1024, for the sidecar itself and three for each connection of operators. admin.listen, admin.probes and admin.socket take 64 each, apart from these
+	// open at a time on one listener of apps (grpc, http, their sockets, xds); all of them
+	// together have twice as many. For further ones the oldest of which no request has come is
+	// closed, or they are, and that is counted. Both bounds are lowered, with a warning, to what
+	// the limit of open files leaves after a quarter of it, at most 1024, for the sidecar itself
+	// and three for each connection of operators. admin.listen, admin.probes and admin.socket take
+	// 64 each, apart from these
+	Each  int `yaml:"each"`
 	Total int `yaml:"total"` // open at a time on all listeners of apps together; 0: twice connections.each
 }
 
@@ -146,7 +156,8 @@ func (c Config) Validate() error {
 	var errs []error
 	named := map[string]string{}
 	for _, one := range []struct{ setting, path string }{
-		{"grpc.socket", c.GRPC.Socket}, {"http.socket", c.HTTP.Socket}, {"admin.socket", c.Admin.Socket}, {"takeover.socket", c.Takeover.Socket},
+		{"grpc.socket", c.GRPC.Socket}, {"http.socket", c.HTTP.Socket}, {"admin.socket", c.Admin.Socket},
+		{"takeover.socket", c.Takeover.Socket},
 	} {
 		if other := named[one.path]; one.path != "" && other != "" {
 			errs = append(errs, fmt.Errorf("%s = %q; must be another path than that of %s", one.setting, one.path, other))
@@ -389,8 +400,12 @@ func lay(file string, environ []string, assignments []Assignment) (c *Config, se
 	for _, a := range assignments {
 		name, _, _ := strings.Cut(a.Setting, "=")
 		if name = strings.TrimSpace(name); strings.HasPrefix(a.Source, "-") && settings.IsSecret(name) {
-			errs = append(errs, fmt.Errorf("%s: %s is a secret, and every user of this machine can read a command line: put it into %s, into the file of settings, or into a file of its own where there is a setting for that",
-				a.Source, name, config.EnvironmentName(EnvPrefix, name)))
+			errs = append(errs,
+				fmt.Errorf(
+					"%s: %s is a secret, and every user of this machine can read a command line: put it into %s, "+
+						"into the file of settings, or into a file of its own where there is a setting for that",
+					a.Source, name, config.EnvironmentName(EnvPrefix, name),
+				))
 			continue
 		}
 		errs = append(errs, settings.Assign(a.Setting, a.Source))

@@ -34,7 +34,8 @@ func TestDefaults(t *testing.T) {
 	// Names and defaults that others rely on.
 	for name, want := range map[string]string{
 		"pool.max": "50", "pool.max_per_node": "0", "pool.min": "0", "pool.queue": "1000", "pool.idle": "5m", "pool.age": "1h",
-		"pool.create_timeout": "5s", "routing.affinity": "on", "routing.owner_unreachable": "forward", "routing.forward_silence": "5s", "api.timeout": "10s",
+		"pool.create_timeout": "5s", "routing.affinity": "on", "routing.owner_unreachable": "forward",
+		"routing.forward_silence": "5s", "api.timeout": "10s",
 		"tx.idle": "30s", "tx.max": "5m", "drain.delay": "0s", "drain.grace": "25s", "startup.wait": "5s",
 		"discovery.interval": "5s", "retry.share": "0.2", "retry.per_second": "10", "admin.probes": "", "http.hosts": "",
 		"grpc.listen": "127.0.0.1:7400", "http.listen": "127.0.0.1:7401", "admin.listen": "127.0.0.1:7402", "log.format": "json",
@@ -50,7 +51,10 @@ func TestAllFaultsOfAllLayersAtOnce(t *testing.T) {
 	if err := os.WriteFile(file, []byte("pool:\n  maks: 3\napi:\n  timeout: 5\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := Load(file, []string{"SIDECAR_TX_IDLE=0s", "SIDECAR_POOLMAX=3", "HOME=/"}, []Assignment{{"pool.max=0", "-set"}, {"grpc.listen=7400", "-grpc"}})
+	_, _, err := Load(
+		file, []string{"SIDECAR_TX_IDLE=0s", "SIDECAR_POOLMAX=3", "HOME=/"},
+		[]Assignment{{"pool.max=0", "-set"}, {"grpc.listen=7400", "-grpc"}},
+	)
 	if err == nil {
 		t.Fatal("no error")
 	}

@@ -168,7 +168,8 @@ func TestNewcomersGiveWay(t *testing.T) {
 	var crowd sync.WaitGroup
 	defer crowd.Wait()
 	defer close(stop)
-	for _, one := range []struct{ address, says string }{{s.at.HTTP, ""}, {s.at.HTTP, "POST /v1/query HTTP/1.1\r\nHost: loc"}, {s.at.GRPC, ""}} {
+	for _, one := range []struct{ address, says string }{{s.at.HTTP, ""},
+		{s.at.HTTP, "POST /v1/query HTTP/1.1\r\nHost: loc"}, {s.at.GRPC, ""}} {
 		for range each {
 			crowd.Go(func() { keepsComing(t, one.address, one.says, stop) })
 		}

@@ -16,7 +16,8 @@ import (
 // A writer that goes to the node of its partition finds it through the sidecar, in every mode, and
 // its streams reach that node: the others refuse them.
 func TestWritersThatGoToThePartitionsNode(t *testing.T) {
-	for _, settings := range [][]string{{"wire.mode=transaction"}, {"wire.mode=session"}, {"wire.mode=transaction", "wire.auth=own"}, {"wire.mode=passthrough"}} {
+	for _, settings := range [][]string{{"wire.mode=transaction"}, {"wire.mode=session"},
+		{"wire.mode=transaction", "wire.auth=own"}, {"wire.mode=passthrough"}} {
 		t.Run(strings.Join(settings, " "), func(t *testing.T) {
 			s := start(t, newCluster(t).Endpoint(), settings...)
 			s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
@@ -27,12 +28,16 @@ func TestWritersThatGoToThePartitionsNode(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = db.Close(ctx) }() // the test has what it wants
-			err = db.Topic().Create(ctx, "topic", topicoptions.CreateWithMinActivePartitions(5), topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"}))
+			err = db.Topic().Create(ctx, "topic", topicoptions.CreateWithMinActivePartitions(5),
+				topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"}))
 			if err != nil {
 				t.Fatal(err)
 			}
 			for partition := range int64(5) { // more than there are nodes
-				w, err := db.Topic().StartWriter("topic", topicoptions.WithWriterPartitionID(partition), topicoptions.WithWriterDirectWrite(true), topicoptions.WithWriterWaitServerAck(true))
+				w, err := db.Topic().StartWriter(
+					"topic", topicoptions.WithWriterPartitionID(partition), topicoptions.WithWriterDirectWrite(true),
+					topicoptions.WithWriterWaitServerAck(true),
+				)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -25,7 +25,8 @@ func (a *App) warnOpen() {
 			}[a.config.Admin.Control]},
 		{"admin.probes", a.listeners.Probes, "it answers probes and nothing else, in plaintext"},
 		{"xds.address", a.listeners.XDS, secrecy(a.config.XDS.TLS) + "; " + map[bool]string{
-			true: "clients need the token of xds.token or xds.token_file", false: "who reaches it learns the addresses of all nodes: set client_ca_file or xds.token",
+			true:  "clients need the token of xds.token or xds.token_file",
+			false: "who reaches it learns the addresses of all nodes: set client_ca_file or xds.token",
 		}[a.config.XDS.HasToken()]},
 	} {
 		if one.listener == nil {
@@ -35,7 +36,8 @@ func (a *App) warnOpen() {
 		if ok && at.IP.IsLoopback() {
 			continue
 		}
-		a.log.Warn("other machines can reach a listener: it is not on a loopback address", "setting", one.setting, "address", one.listener.Addr().String(), "protection", one.protects)
+		a.log.Warn("other machines can reach a listener: it is not on a loopback address", "setting", one.setting,
+			"address", one.listener.Addr().String(), "protection", one.protects)
 	}
 }
 

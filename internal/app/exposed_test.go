@@ -14,7 +14,9 @@ func TestSecretsAreNotForCommandLines(t *testing.T) {
 			t.Errorf("%s: %v; want a refusal that names %s", name, err, want)
 		}
 	}
-	if _, _, err := Load("", []string{"SIDECAR_ADMIN_TOKEN=planted-secret-value"}, []Assignment{{"admin.token_file=", "-set"}}); err != nil {
+	if _, _, err := Load(
+		"", []string{"SIDECAR_ADMIN_TOKEN=planted-secret-value"}, []Assignment{{"admin.token_file=", "-set"}},
+	); err != nil {
 		t.Errorf("in a variable: %v", err)
 	}
 }
@@ -23,7 +25,8 @@ func TestListenersThatOthersReachAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	selfSigned(t, cert, key)
-	s := start(t, nowhere, "http.listen=0.0.0.0:0", "http.cert_file="+cert, "http.key_file="+key, "grpc.listen=[::]:0", "admin.probes=0.0.0.0:0")
+	s := start(t, nowhere, "http.listen=0.0.0.0:0", "http.cert_file="+cert, "http.key_file="+key, "grpc.listen=[::]:0",
+		"admin.probes=0.0.0.0:0")
 	said := map[string]string{}
 	for line := range strings.Lines(s.log.String()) {
 		if strings.Contains(line, "other machines can reach") {

@@ -69,7 +69,8 @@ func start(t *testing.T, url string, settings ...string) *sidecar {
 func startWith(t *testing.T, file, url string, settings ...string) *sidecar {
 	t.Helper()
 	assignments := []Assignment{
-		{"ydb.url=" + url, "test"}, {"grpc.listen=127.0.0.1:0", "test"}, {"http.listen=127.0.0.1:0", "test"}, {"admin.listen=127.0.0.1:0", "test"},
+		{"ydb.url=" + url, "test"}, {"grpc.listen=127.0.0.1:0", "test"}, {"http.listen=127.0.0.1:0", "test"},
+		{"admin.listen=127.0.0.1:0", "test"},
 	}
 	for _, s := range settings {
 		assignments = append(assignments, Assignment{s, "test"})

@@ -35,13 +35,16 @@ func TestTheHTTPServerIsBounded(t *testing.T) {
 		}
 		_ = response.Body.Close()
 		// What exceeds the setting a little is told so in the form of the API.
-		if problem := response.Header.Get("Content-Type") == "application/problem+json"; response.StatusCode != want || problem != (size == 9<<10) {
+		if problem := response.Header.Get("Content-Type") == "application/problem+json"; response.StatusCode != want ||
+			problem != (size == 9<<10) {
 			t.Errorf("%d bytes of headers: %s, %s", size, response.Status, response.Header.Get("Content-Type"))
 		}
 	}
 	server := s.newHTTP()
-	if server.ReadHeaderTimeout != 3*time.Second || server.IdleTimeout != 4*time.Second || server.HTTP2.MaxConcurrentStreams != 42 || server.ErrorLog == nil {
-		t.Errorf("header timeout %v, idle timeout %v, %d streams", server.ReadHeaderTimeout, server.IdleTimeout, server.HTTP2.MaxConcurrentStreams)
+	if server.ReadHeaderTimeout != 3*time.Second || server.IdleTimeout != 4*time.Second ||
+		server.HTTP2.MaxConcurrentStreams != 42 || server.ErrorLog == nil {
+		t.Errorf("header timeout %v, idle timeout %v, %d streams", server.ReadHeaderTimeout, server.IdleTimeout,
+			server.HTTP2.MaxConcurrentStreams)
 	}
 	if n := start(t, nowhere).newHTTP().HTTP2.MaxConcurrentStreams; n != listen.HTTPStreams {
 		t.Errorf("%d streams by default; want %d", n, listen.HTTPStreams)
@@ -72,12 +75,15 @@ func request(t *testing.T, framer *http2.Framer, stream uint32, method, path str
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	for _, f := range []hpack.HeaderField{
-		{Name: ":method", Value: method}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: path}, {Name: ":authority", Value: "localhost"},
+		{Name: ":method", Value: method}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: path},
+		{Name: ":authority", Value: "localhost"},
 		{Name: "content-type", Value: "application/json"},
 	} {
 		_ = encoder.WriteField(f)
 	}
-	if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: method == "GET"}); err != nil {
+	if err := framer.WriteHeaders(
+		http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: method == "GET"},
+	); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -130,7 +136,8 @@ func TestConnectionsOfHTTP2AreForgotten(t *testing.T) {
 	})
 }
 
-// Where there are as many connections of HTTP/2 as may be, a further one waits, and is closed; or one without requests is told to go, and closed.
+// Where there are as many connections of HTTP/2 as may be, a further one waits, and is closed; or one
+// without requests is told to go, and closed.
 func TestConnectionsOfHTTP2AreBounded(t *testing.T) {
 	s := start(t, nowhere)
 	conns := s.listeners.HTTP.Conns

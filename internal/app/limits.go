@@ -68,8 +68,12 @@ func (a *App) warnClamped(b listen.Bounds, files uint64, memory int64) {
 		wanted, inForce int
 	}{{"connections.each", c.Each, b.Each}, {together, c.total(), b.Total}} {
 		if one.inForce < one.wanted {
-			a.log.Warn("the limit of open files, or of memory, allows fewer connections than configured; raise it (ulimit -n, LimitNOFILE=; GOMEMLIMIT, or the container's memory), or lower the setting",
-				"setting", one.setting, "configured", one.wanted, "in_force", one.inForce, "open_files", files, "memory_mib", memory>>20)
+			a.log.Warn(
+				"the limit of open files, or of memory, allows fewer connections than configured; raise it (ulimit "+
+					"-n, LimitNOFILE=; GOMEMLIMIT, or the container's memory), or lower the setting",
+				"setting", one.setting, "configured", one.wanted, "in_force", one.inForce, "open_files", files,
+				"memory_mib", memory>>20,
+			)
 		}
 	}
 }

@@ -22,7 +22,9 @@ func (e Effect) String() string {
 // effects says of each setting when another value counts. A name that ends with a
 // dot stands for all settings that begin with it and have no longer entry.
 var effects = map[string]Effect{
-	"ydb.":         AfterRestart, // connections, sessions and credentials of the whole process hang on them; files of credentials are read again all the same
+	// connections, sessions and credentials of the whole process hang on them; files of
+	// credentials are read again all the same
+	"ydb.":         AfterRestart,
 	"discovery.":   AfterRestart,
 	"routing.":     AfterRestart,
 	"retry.":       AfterRestart,

@@ -108,8 +108,11 @@ func (c sdk) tableQuery() {
 	}
 	r, err := client.ExecuteDataQuery(c.ctx, &Ydb_Table.ExecuteDataQueryRequest{
 		SessionId: session.SessionId, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "SELECT 1"}},
-		TxControl: &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{
-			TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Table.SerializableModeSettings{}}}}},
+		TxControl: &Ydb_Table.TransactionControl{CommitTx: true,
+			TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{
+				TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{
+					SerializableReadWrite: &Ydb_Table.SerializableModeSettings{},
+				}}}},
 	})
 	if err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_SUCCESS {
 		c.Fatal(r, err)
@@ -402,9 +405,11 @@ func (s *sidecar) statementsOf(t *testing.T, app, session, pool string) (failed 
 	t.Helper()
 	c := s.sdk(t.Context(), app)
 	q := Ydb_Query_V1.NewQueryServiceClient(c.conn)
-	begun, err := q.BeginTransaction(c.ctx, &Ydb_Query.BeginTransactionRequest{SessionId: session, TxSettings: &Ydb_Query.TransactionSettings{
-		TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
-	}})
+	begun, err := q.BeginTransaction(
+		c.ctx, &Ydb_Query.BeginTransactionRequest{SessionId: session, TxSettings: &Ydb_Query.TransactionSettings{
+			TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
+		}},
+	)
 	if err != nil || begun.Status != Ydb.StatusIds_SUCCESS {
 		t.Fatal(begun, err)
 	}
@@ -446,7 +451,10 @@ func TestStatementsInTheResourcePoolOfTheirApp(t *testing.T) {
 	s := startWith(t, file, c.Endpoint())
 	s.knowsNodes()
 	run := func(app, timeout string, tx *sidecarv1.TxSelector) error {
-		_, err := s.client.Execute(metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", app), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: timeout, Tx: tx})
+		_, err := s.client.Execute(
+			metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", app),
+			&sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: timeout, Tx: tx},
+		)
 		return err
 	}
 	// With and without a session, in a transaction of its own and in one that was begun before.

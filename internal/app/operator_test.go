@@ -38,7 +38,9 @@ func (s *sidecar) draining() (now snapshot.Progress) {
 
 func (s *sidecar) health() healthv1.HealthCheckResponse_ServingStatus {
 	s.Helper()
-	reply, err := healthv1.NewHealthClient(s.conn).Check(s.Context(), &healthv1.HealthCheckRequest{Service: sidecarv1.Sidecar_ServiceDesc.ServiceName})
+	reply, err := healthv1.NewHealthClient(s.conn).Check(
+		s.Context(), &healthv1.HealthCheckRequest{Service: sidecarv1.Sidecar_ServiceDesc.ServiceName},
+	)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -132,11 +134,13 @@ func TestDrainByOperatorShowsWhatItWaitsFor(t *testing.T) {
 	}
 	s.eventually("draining", func() bool { return s.draining().Stage == "draining" })
 	if _, metrics := s.get("/metrics"); !strings.Contains(metrics, `ydb_sidecar_drain_stage{ydb_sidecar_stage="draining"} 1`) ||
-		!strings.Contains(metrics, `ydb_sidecar_drain_stage{ydb_sidecar_stage="serving"} 0`) || !strings.Contains(metrics, "ydb_sidecar_drain_left_seconds 1") {
+		!strings.Contains(metrics, `ydb_sidecar_drain_stage{ydb_sidecar_stage="serving"} 0`) ||
+		!strings.Contains(metrics, "ydb_sidecar_drain_left_seconds 1") {
 		t.Errorf("/metrics does not show that it drains:\n%s", metrics)
 	}
 	now := s.draining()
-	if now.Transactions != 1 || now.Connections != 1 || now.Sessions < 1 || now.Cause != "asked by an operator" || !strings.HasPrefix(now.WaitsFor, "1 transaction (if nothing is sent, rolled back within ") ||
+	if now.Transactions != 1 || now.Connections != 1 || now.Sessions < 1 || now.Cause != "asked by an operator" ||
+		!strings.HasPrefix(now.WaitsFor, "1 transaction (if nothing is sent, rolled back within ") ||
 		now.LeftMS <= 0 || now.LeftMS > 20_000 || now.Deadline.Sub(now.Since) != 20*time.Second {
 		t.Errorf("progress %+v", now)
 	}
@@ -206,8 +210,13 @@ func TestStopEndsUnusedTransactionsOfSDKs(t *testing.T) {
 				}
 			}
 			s.eventually("a transaction begins", func() bool {
-				begun, err := sdk.BeginTransaction(t.Context(), &Ydb_Query.BeginTransactionRequest{SessionId: session.GetSessionId(), TxSettings: &Ydb_Query.TransactionSettings{
-					TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}}})
+				begun, err := sdk.BeginTransaction(
+					t.Context(),
+					&Ydb_Query.BeginTransactionRequest{SessionId: session.GetSessionId(), TxSettings: &Ydb_Query.TransactionSettings{
+						TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{
+							SerializableReadWrite: &Ydb_Query.SerializableModeSettings{},
+						}}},
+				)
 				return err == nil && begun.GetTxMeta().GetId() != ""
 			})
 			if err := s.stop(); err != nil {

@@ -79,7 +79,8 @@ func (a *asker) asksIn(way int) {
 		a.say(askStatus[20:])
 	default:
 		body := `{"sql":"SELECT 1"}`
-		a.say(fmt.Sprintf("POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+		a.say(fmt.Sprintf("POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
+			"application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
 	}
 }
 

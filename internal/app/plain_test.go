@@ -276,7 +276,9 @@ func TestTransactionsOverHTTPAreAnsweredAlike(t *testing.T) {
 	}
 	s.reachNodes()
 	ids := regexp.MustCompile(`"tx":\{"id":"([^"]+)"`)
-	for _, steps := range []string{"commit", "rollback", "commit commit", "rollback rollback", "rollback commit", "commit rollback", "write commit", "write rollback", "write", "last commit", "last rollback", "fail commit", "fail rollback"} {
+	for _, steps := range []string{"commit", "rollback", "commit commit", "rollback rollback", "rollback commit",
+		"commit rollback", "write commit", "write rollback", "write", "last commit", "last rollback", "fail commit",
+		"fail rollback"} {
 		var told [2][]string
 		for i, form := range []func(string) string{func(text string) string { return text }, strange} {
 			a := dialAsker(t, "tcp", s.at.HTTP)
@@ -301,7 +303,8 @@ func TestTransactionsOverHTTPAreAnsweredAlike(t *testing.T) {
 			for _, name := range strings.Fields(steps) {
 				switch name {
 				case "write", "last":
-					step("/v1/query", fmt.Sprintf(`{"sql":"UPSERT INTO steps (id) VALUES (1)","tx":{"id":%q,"commit":%t}}`, id, name == "last"))
+					step("/v1/query",
+						fmt.Sprintf(`{"sql":"UPSERT INTO steps (id) VALUES (1)","tx":{"id":%q,"commit":%t}}`, id, name == "last"))
 				case "fail":
 					step("/v1/query", fmt.Sprintf(`{"sql":"INSERT INTO steps (id) VALUES (1)","tx":{"id":%q}}`, id))
 				default:
@@ -367,7 +370,9 @@ func TestStopWaitsForQueries(t *testing.T) {
 		a.hears(http.StatusOK)
 	}
 	for id := uint32(1); id <= 3; id++ {
-		if err := cluster.Node(id).Delay(devcluster.Delay{Delay: 700 * time.Millisecond, Share: 1, Methods: []string{"ExecuteQuery"}}); err != nil {
+		if err := cluster.Node(id).Delay(
+			devcluster.Delay{Delay: 700 * time.Millisecond, Share: 1, Methods: []string{"ExecuteQuery"}},
+		); err != nil {
 			t.Fatal(err)
 		}
 	}

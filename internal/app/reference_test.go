@@ -138,7 +138,8 @@ func everything(t *testing.T) *sidecar {
 	limit := debug.SetMemoryLimit(16 << 30) // else there may be no guard of memory
 	t.Cleanup(func() { debug.SetMemoryLimit(limit) })
 	c := newCluster(t)
-	s := start(t, c.Endpoint(), "pool.min=3", "pool.adaptive=on", "wire.mode=transaction", "admin.pprof=on", "log.access=all", "xds.enabled=on", "xds.address=127.0.0.1:0")
+	s := start(t, c.Endpoint(), "pool.min=3", "pool.adaptive=on", "wire.mode=transaction", "admin.pprof=on",
+		"log.access=all", "xds.enabled=on", "xds.address=127.0.0.1:0")
 	if _, err := s.query("SELECT 1"); err != nil {
 		t.Fatal(err)
 	}
@@ -165,23 +166,36 @@ func (s *sidecar) endpoints() map[string]bool {
 func reference(t *testing.T, instruments []telemetry.Instrument) string {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString("# Reference\n\nWritten by `go test ./internal/app -run TestReference -update` from the tables of the code; a test compares it with them and with a running sidecar.\n\n" +
-		"[Settings](#settings) · [Bounds](#bounds) · [Metrics](#metrics) · [Labels](#labels) · [Access log](#access-log) · [Spans](#spans) · [Admin endpoints](#admin-endpoints) · [Findings](#findings) · [Error codes](#error-codes)\n\n")
-	b.WriteString("## Settings\n\nIn the file (`-config`), the environment (`SIDECAR_POOL_MAX` for `pool.max`) and the command line (`-set pool.max=50`), the last wins. new value: live: counts after a reload (SIGHUP, `POST /reload`, or when the file changes); restart: at the next start.\n\n")
+	b.WriteString("# Reference\n\nWritten by `go test ./internal/app -run TestReference -update` from the tables of " +
+		"the code; a test compares it with them and with a running sidecar.\n\n" +
+		"[Settings](#settings) · [Bounds](#bounds) · [Metrics](#metrics) · [Labels](#labels) · [Access " +
+		"log](#access-log) · [Spans](#spans) · [Admin endpoints](#admin-endpoints) · [Findings](#findings) · [Error " +
+		"codes](#error-codes)\n\n")
+	b.WriteString("## Settings\n\nIn the file (`-config`), the environment (`SIDECAR_POOL_MAX` for `pool.max`) and " +
+		"the command line (`-set pool.max=50`), the last wins. new value: live: counts after a reload (SIGHUP, " +
+		"`POST /reload`, or when the file changes); restart: at the next start.\n\n")
 	b.WriteString(settingsReference(t))
 	measured := map[string]bool{}
 	for _, i := range instruments {
 		measured[i.Name] = true
 	}
-	b.WriteString("\n## Bounds\n\nWhat callers and peers can make the sidecar keep or do, and what happens beyond. A name is that of a setting, with its default.\n")
+	b.WriteString("\n## Bounds\n\nWhat callers and peers can make the sidecar keep or do, and what happens beyond. " +
+		"A name is that of a setting, with its default.\n")
 	b.WriteString(boundsReference(t, measured))
 	b.WriteString("\n## Metrics\n\n" + metricsText)
 	b.WriteString(metricsReference(t, instruments))
-	b.WriteString("\n## Labels\n\nNo label has a caller's own words but `ydb.sidecar.app`, whose number `apps.max` bounds. What exceeds a bound is counted without the label, or as `other`.\n\n")
+	b.WriteString("\n## Labels\n\nNo label has a caller's own words but `ydb.sidecar.app`, whose number `apps.max` " +
+		"bounds. What exceeds a bound is counted without the label, or as `other`.\n\n")
 	b.WriteString(labelsReference(t, instruments))
 	b.WriteString("\n## Access log\n\n" + accessText)
-	b.WriteString("\n## Spans\n\n[tracing.md](tracing.md) has the tree of spans, their names and attributes, and which calls are recorded. The call itself has the name of its method, a call to a node that of YDB's SDKs (`ydb.ExecuteQuery`, `ydb.Commit`). The names of attributes:\n\n" + spansReference(t))
-	b.WriteString("\n## Admin endpoints\n\nAt `admin.listen` and `admin.socket`; those of the role probe at `admin.probes` too. probe: anybody who can connect. reader: every program that reaches the address; web pages are turned away. control: the peer of `admin.socket`, and over TCP whom `admin.control` admits.\n\n")
+	b.WriteString("\n## Spans\n\n[tracing.md](tracing.md) has the tree of spans, their names and attributes, and " +
+		"which calls are recorded. The call itself has the name of its method, a call to a node that of YDB's SDKs " +
+		"(`ydb.ExecuteQuery`, `ydb.Commit`). The names of attributes:\n\n" + spansReference(
+		t,
+	))
+	b.WriteString("\n## Admin endpoints\n\nAt `admin.listen` and `admin.socket`; those of the role probe at " +
+		"`admin.probes` too. probe: anybody who can connect. reader: every program that reaches the address; web " +
+		"pages are turned away. control: the peer of `admin.socket`, and over TCP whom `admin.control` admits.\n\n")
 	b.WriteString("| endpoint | role | what it shows or does | parameters |\n|---|---|---|---|\n")
 	for _, e := range admin.Endpoints {
 		var parameters []string
@@ -194,11 +208,15 @@ func reference(t *testing.T, instruments []telemetry.Instrument) string {
 		}
 		row(&b, "`"+e.Method+" "+strings.TrimSuffix(e.Path, "{$}")+"`", string(e.Role), text, strings.Join(parameters, "; "))
 	}
-	b.WriteString("\n## Findings\n\n`GET /state/findings`, `sidecar top`, `sidecar doctor` and the page say what is wrong by these codes.\n\n| code | severity | meaning | what to do |\n|---|---|---|---|\n")
+	b.WriteString("\n## Findings\n\n`GET /state/findings`, `sidecar top`, `sidecar doctor` and the page say what is " +
+		"wrong by these codes.\n\n| code | severity | meaning | what to do |\n|---|---|---|---|\n")
 	for _, k := range findings.Kinds {
 		row(&b, "`"+string(k.Code)+"`", string(k.Severity), k.Meaning, k.Do)
 	}
-	b.WriteString("\n## Error codes\n\nOver HTTP in `code`, over gRPC in the details (`ErrorInfo.reason`); in metrics `error.type`, in the access log `reason`. safe: usually nothing was kept and the same call may be sent again; each error says it of itself in `safe_to_retry`. How statuses of the database are judged: [statuses.md](statuses.md).\n\n| code | HTTP | gRPC | safe | meaning | what to do |\n|---|---|---|---|---|---|\n")
+	b.WriteString("\n## Error codes\n\nOver HTTP in `code`, over gRPC in the details (`ErrorInfo.reason`); in " +
+		"metrics `error.type`, in the access log `reason`. safe: usually nothing was kept and the same call may be " +
+		"sent again; each error says it of itself in `safe_to_retry`. How statuses of the database are judged: " +
+		"[statuses.md](statuses.md).\n\n| code | HTTP | gRPC | safe | meaning | what to do |\n|---|---|---|---|---|---|\n")
 	for _, c := range facade.Codes() {
 		row(&b, "`"+c.Name+"`", fmt.Sprint(c.HTTP), c.GRPC.String(), map[bool]string{true: "yes", false: "no"}[c.Safe], c.Title, c.Hint)
 	}
@@ -314,18 +332,27 @@ func quoted(names []string) string {
 	return strings.Join(out, ", ")
 }
 
-const metricsText = "`GET /metrics` has them all in Prometheus' form, beside those of the Go runtime and the process (`go_*`, `process_*`). A push over OTLP: `OTEL_METRICS_EXPORTER=otlp`, or " +
-	"`OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`; the standard's other variables rule it (endpoint, protocol `grpc` or `http/protobuf`, headers, compression, TLS, `OTEL_METRIC_EXPORT_INTERVAL`, temporality).\n\n" +
-	"`telemetry.names` chooses between `db.client.*` of OpenTelemetry and the `ydb.client.*` and `ydb.query.*` of YDB's own SDKs; both are made of one measurement. They differ in one name: " +
-	"`db.client.connection.pending_requests` is how many wait now, `ydb.query.session.pending_requests` counts all who ever came to the line.\n\n" +
-	"Histograms in seconds have bounds from 10 µs to 30 s. updown: a level that goes up and down; over OTLP a sum that is not monotonic.\n\n"
+const metricsText = "`GET /metrics` has them all in Prometheus' form, beside those of the Go runtime and the " +
+	"process (`go_*`, `process_*`). A push over OTLP: `OTEL_METRICS_EXPORTER=otlp`, or " +
+	"`OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`; the standard's other variables rule it (endpoint, protocol `grpc` or " +
+	"`http/protobuf`, headers, compression, TLS, `OTEL_METRIC_EXPORT_INTERVAL`, temporality).\n\n" +
+	"`telemetry.names` chooses between `db.client.*` of OpenTelemetry and the `ydb.client.*` and `ydb.query.*` of " +
+	"YDB's own SDKs; both are made of one measurement. They differ in one name: " +
+	"`db.client.connection.pending_requests` is how many wait now, `ydb.query.session.pending_requests` counts all " +
+	"who ever came to the line.\n\n" +
+	"Histograms in seconds have bounds from 10 µs to 30 s. updown: a level that goes up and down; over OTLP a sum " +
+	"that is not monotonic.\n\n"
 
-const accessText = "With `log.access` each call that is worth it gets a line with `msg=call`: level WARN if it failed, else INFO. What is empty is left out.\n\n" +
+const accessText = "With `log.access` each call that is worth it gets a line with `msg=call`: level WARN if it " +
+	"failed, else INFO. What is empty is left out.\n\n" +
 	"| field | what |\n|---|---|\n" +
 	"| `face` | `grpc` or `http`: the plain API; `ydb`: a forwarded call of an SDK |\n" +
 	"| `method` | of gRPC, as `package.Service/Method` |\n| `route` | of HTTP: the method and the template of the path |\n" +
-	"| `status` | what the caller was told: HTTP's status, gRPC's code, or YDB's status |\n| `reason` | why it failed: an [error code](#error-codes), or of a forwarded call YDB's status, gRPC's code, or how it ended |\n" +
+	"| `status` | what the caller was told: HTTP's status, gRPC's code, or YDB's status |\n| `reason` | why it " +
+	"failed: an [error code](#error-codes), or of a forwarded call YDB's status, gRPC's code, or how it ended |\n" +
 	"| `app`, `class` | who called, and the class of the line |\n| `node`, `attempts` | the last node, and how often it was tried |\n" +
-	"| `total_ms` | all of it |\n| `queue_ms`, `acquire_ms`, `hop_ms`, `server_ms` | of the plain API: in line, to get a session with that, at the node and on the way, of that the server's own (with `stats`) |\n" +
+	"| `total_ms` | all of it |\n| `queue_ms`, `acquire_ms`, `hop_ms`, `server_ms` | of the plain API: in line, to " +
+	"get a session with that, at the node and on the way, of that the server's own (with `stats`) |\n" +
 	"| `wait_ms`, `first_part_ms` | of forwarded calls: here, before it went on; then to the first part of the answer |\n" +
-	"| `request_bytes`, `answer_bytes` | of forwarded calls |\n| `trace_id` | of the caller's trace |\n| `sql` | with `log.access_statements` alone |\n"
+	"| `request_bytes`, `answer_bytes` | of forwarded calls |\n| `trace_id` | of the caller's trace |\n| `sql` | " +
+	"with `log.access_statements` alone |\n"

@@ -16,7 +16,9 @@ import (
 
 // Reload is the section "reload".
 type Reload struct {
-	Interval time.Duration `yaml:"interval"` // time between looks at the file of settings, which is read again when it has changed and then stayed the same for so long; 0: only SIGHUP and POST /reload do that
+	// time between looks at the file of settings, which is read again when it has changed and then
+	// stayed the same for so long; 0: only SIGHUP and POST /reload do that
+	Interval time.Duration `yaml:"interval"`
 }
 
 func (r Reload) validate() error {
@@ -137,7 +139,8 @@ func (a *App) prepareLocked(done *Reloaded) (commit func() error, err error) {
 	}
 	if mark.Empty() {
 		// A program that writes a file often empties it first.
-		return nil, fmt.Errorf("%s is empty, which would put every setting back to its default; if that is meant, leave a comment in it", r.origin.File)
+		return nil, fmt.Errorf("%s is empty, which would put every setting back to its default; if that is meant, leave a comment in it",
+			r.origin.File)
 	}
 	c, settings, err := r.origin.Load()
 	if err != nil {

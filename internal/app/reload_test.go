@@ -22,19 +22,26 @@ const nowhere = "grpc://127.0.0.1:1/local" // a cluster that is away
 // other is another value of each live setting.
 var other = map[string]string{
 	"pool.max": "51", "pool.max_per_node": "7", "pool.min": "3", "pool.queue": "9", "pool.queue_age": "7s", "pool.queue_target": "8ms",
-	"pool.shed": "off", "pool.idle": "7m", "pool.age": "2h", "pool.create_timeout": "6s", "pool.create_burst": "3", "pool.delete_timeout": "3s",
-	"pool.move_rate": "5", "pool.adaptive_floor": "3", "pool.shares.interactive": "21", "pool.shares.normal": "11", "pool.shares.batch": "6",
+	"pool.shed": "off", "pool.idle": "7m", "pool.age": "2h", "pool.create_timeout": "6s", "pool.create_burst": "3",
+	"pool.delete_timeout": "3s",
+	"pool.move_rate":      "5", "pool.adaptive_floor": "3", "pool.shares.interactive": "21", "pool.shares.normal": "11",
+	"pool.shares.batch": "6",
 
 	"apps.max": "7", "apps.limits": "one open=7", "apps.users": "77=two", "apps.token": "three=0123456789abcdef", "apps.token_file": "FILE",
 
-	"health.transport_failures": "3", "health.refusals": "7", "health.refusal_share": "0.4", "health.refusal_min": "11", "health.refusal_window": "11s",
-	"health.latency_factor": "6", "health.latency_floor": "11ms", "health.latency_min": "33", "health.latency_window": "11s", "health.soft_max": "0.2",
-	"health.slow_start": "11s", "health.ejection": "6s", "health.ejection_max": "6m", "health.forgive": "11m", "health.probe_interval": "3s",
-	"health.probes": "3", "health.idle_probe": "11s", "health.leaving": "11s",
+	"health.transport_failures": "3", "health.refusals": "7", "health.refusal_share": "0.4", "health.refusal_min": "11",
+	"health.refusal_window": "11s",
+	"health.latency_factor": "6", "health.latency_floor": "11ms", "health.latency_min": "33",
+	"health.latency_window": "11s", "health.soft_max": "0.2",
+	"health.slow_start": "11s", "health.ejection": "6s", "health.ejection_max": "6m", "health.forgive": "11m",
+	"health.probe_interval": "3s",
+	"health.probes":         "3", "health.idle_probe": "11s", "health.leaving": "11s",
 
 	"admin.control": "token", "admin.token": "a-secret-of-the-admin", "admin.token_file": "",
 
-	"startup.wait": "7s", "drain.delay": "1ms", "drain.grace": "26s", "drain.idle": "21s", "log.level": "DEBUG", "log.access": "slow", "log.access_slow": "7s", "log.access_rate": "77", "log.access_statements": "on", "admin.held_long": "77s",
+	"startup.wait": "7s", "drain.delay": "1ms", "drain.grace": "26s", "drain.idle": "21s", "log.level": "DEBUG",
+	"log.access": "slow", "log.access_slow": "7s", "log.access_rate": "77", "log.access_statements": "on",
+	"admin.held_long": "77s",
 
 	"tracing.ratio": "0.25", "tracing.slow": "2s", "tracing.tail": "7", "tracing.errors": "off",
 }
@@ -201,13 +208,14 @@ func TestReload(t *testing.T) {
 	}
 
 	for name, tc := range map[string]struct{ text, fault string }{
-		"empty":      {"", "is empty"},
-		"not_yaml":   {"pool: [", file + ":1:"},
-		"unknown":    {"pool.max: 5\npool.maks: 7\n", file + `:2:1: "pool.maks" is not a setting`},
-		"value":      {"pool:\n  max: lots\n", file + ":2:8: pool.max"},
-		"range":      {"pool.max: 0\n", "pool.max = 0; must be"},
-		"fit":        {"pool: {max: 5, min: 6}\n", "pool.min = 6; must be 0 to max = 5"},
-		"together":   {"admin: {control: socket, socket: /run/new.sock}\n", "together with the settings that need a restart: admin.control = socket; needs socket"},
+		"empty":    {"", "is empty"},
+		"not_yaml": {"pool: [", file + ":1:"},
+		"unknown":  {"pool.max: 5\npool.maks: 7\n", file + `:2:1: "pool.maks" is not a setting`},
+		"value":    {"pool:\n  max: lots\n", file + ":2:8: pool.max"},
+		"range":    {"pool.max: 0\n", "pool.max = 0; must be"},
+		"fit":      {"pool: {max: 5, min: 6}\n", "pool.min = 6; must be 0 to max = 5"},
+		"together": {"admin: {control: socket, socket: /run/new.sock}\n",
+			"together with the settings that need a restart: admin.control = socket; needs socket"},
 		"token_file": {"apps.token_file: /none\n", "apps.token_file"},
 	} {
 		write(t, file, "")

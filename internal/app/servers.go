@@ -136,7 +136,8 @@ func (a *App) newGRPC(options []grpc.ServerOption) *grpc.Server {
 	}, a.api.ServerOptions()...), options...)...)
 	a.api.Register(server)
 	healthv1.RegisterHealthServer(server, a.health)
-	for _, service := range []string{sidecarv1.Sidecar_ServiceDesc.ServiceName, sidecarv1.KeyValue_ServiceDesc.ServiceName, sidecarv1.Ingest_ServiceDesc.ServiceName} {
+	for _, service := range []string{sidecarv1.Sidecar_ServiceDesc.ServiceName,
+		sidecarv1.KeyValue_ServiceDesc.ServiceName, sidecarv1.Ingest_ServiceDesc.ServiceName} {
 		a.health.SetServingStatus(service, healthv1.HealthCheckResponse_SERVING)
 	}
 	reflection.Register(server)
@@ -165,7 +166,8 @@ func (a *App) begin() map[string]wire.Begin {
 	}
 	all := map[string]wire.Begin{}
 	a.api.InlineCalls(func(path string, begin facade.Begin) {
-		all[path] = func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via wire.Via) unary.InlineCall {
+		all[path] = func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn,
+			request []byte, via wire.Via) unary.InlineCall {
 			caller := facade.Caller{Headers: headers, Connection: from.Number()}
 			caller.User, caller.Local = driver.User(from)
 			// A nil *facade.Turn would be a unary.InlineCall that is not nil.
@@ -283,7 +285,8 @@ func (s *servers) drainGRPC() (away <-chan struct{}) {
 // open reports whether a gRPC client has a call open: an idle one that hangs is cut
 // without loss.
 func (s *servers) open() bool {
-	return s.wire == nil || slices.ContainsFunc(s.wire.State().Connections, func(c wire.Connection) bool { return c.Peer == "client" && c.Streams > 0 })
+	return s.wire == nil ||
+		slices.ContainsFunc(s.wire.State().Connections, func(c wire.Connection) bool { return c.Peer == "client" && c.Streams > 0 })
 }
 
 // answering returns the number of requests of HTTP/1.1 under way that shards serve.
@@ -354,7 +357,9 @@ func (s *servers) letGo(ctx context.Context) error {
 				errs = append(errs, fmt.Errorf("gRPC answers that nobody took were cut off: %w", ctx.Err()))
 			}
 			if openTx > 0 {
-				errs = append(errs, fmt.Errorf("%d transactions of SDKs were cut off and rolled back: %w; raise drain.grace if they are long", openTx, ctx.Err()))
+				errs = append(errs,
+					fmt.Errorf("%d transactions of SDKs were cut off and rolled back: %w; raise drain.grace if they are long",
+						openTx, ctx.Err()))
 			}
 		}
 	}

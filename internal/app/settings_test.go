@@ -28,7 +28,8 @@ func TestSettingsAreFew(t *testing.T) {
 	settings, _, _ := describedSettings(t)
 	list := settings.List()
 	if len(list) > mostSettings {
-		t.Errorf("%d settings; at most %d are allowed: derive the new one, or retire another (retired in config.go)", len(list), mostSettings)
+		t.Errorf("%d settings; at most %d are allowed: derive the new one, or retire another (retired in config.go)",
+			len(list), mostSettings)
 	}
 	text, err := os.ReadFile("testdata/settings.txt")
 	if err != nil {
@@ -41,8 +42,10 @@ func TestSettingsAreFew(t *testing.T) {
 	for _, s := range list {
 		now[s.Name] = true
 		if !old[s.Name] && !excused(added[s.Name]) {
-			t.Errorf("%s is new; added has %q: write which retired setting it replaces (\"replaces a.b\"), or why it \"cannot be derived: ...\"",
-				s.Name, added[s.Name])
+			t.Errorf(
+				"%s is new; added has %q: write which retired setting it replaces (\"replaces a.b\"), or why it \"cannot be derived: ...\"",
+				s.Name, added[s.Name],
+			)
 		}
 	}
 	for name := range old {

@@ -24,15 +24,23 @@ func TestFindingsOfSlownessEnd(t *testing.T) {
 	all := func(d time.Duration) [3]time.Duration { return [3]time.Duration{d, d, d} }
 	calm := phase{30 * time.Second, all(fast), ""}
 	for name, phases := range map[string][]phase{
-		"the_cluster_and_then_no_calls":    {calm, {7 * time.Second, all(slow), findings.ClusterSlow}, {12 * time.Second, all(0), ""}},
-		"the_cluster_and_then_fast_calls":  {calm, {7 * time.Second, all(slow), findings.ClusterSlow}, {4 * time.Second, all(fast), ""}},
-		"the_cluster_for_long":             {calm, {time.Minute, all(slow), findings.ClusterSlow}, {time.Minute, all(slow), findings.ClusterSlow}},
-		"a_node_and_then_no_calls":         {calm, {7 * time.Second, [3]time.Duration{fast, slow, fast}, findings.NodeSlow}, {12 * time.Second, all(0), ""}},
-		"a_node_and_then_no_calls_on_it":   {calm, {7 * time.Second, [3]time.Duration{fast, slow, fast}, findings.NodeSlow}, {12 * time.Second, [3]time.Duration{fast, 0, fast}, ""}},
-		"a_node_and_then_fast_calls":       {calm, {7 * time.Second, [3]time.Duration{fast, slow, fast}, findings.NodeSlow}, {4 * time.Second, all(fast), ""}},
-		"a_node_for_long":                  {calm, {time.Minute, [3]time.Duration{fast, slow, fast}, findings.NodeSlow}, {time.Minute, [3]time.Duration{fast, slow, fast}, findings.NodeSlow}},
-		"calls_again_after_a_slow_end":     {calm, {7 * time.Second, all(slow), findings.ClusterSlow}, {time.Minute, all(0), ""}, {4 * time.Second, all(fast), ""}},
-		"slow_calls_again_after_slow_ones": {calm, {7 * time.Second, all(slow), findings.ClusterSlow}, {time.Minute, all(0), ""}, {8 * time.Second, all(slow), findings.ClusterSlow}},
+		"the_cluster_and_then_no_calls":   {calm, {7 * time.Second, all(slow), findings.ClusterSlow}, {12 * time.Second, all(0), ""}},
+		"the_cluster_and_then_fast_calls": {calm, {7 * time.Second, all(slow), findings.ClusterSlow}, {4 * time.Second, all(fast), ""}},
+		"the_cluster_for_long": {calm, {time.Minute, all(slow), findings.ClusterSlow},
+			{time.Minute, all(slow), findings.ClusterSlow}},
+		"a_node_and_then_no_calls": {calm,
+			{7 * time.Second, [3]time.Duration{fast, slow, fast}, findings.NodeSlow}, {12 * time.Second, all(0), ""}},
+		"a_node_and_then_no_calls_on_it": {calm,
+			{7 * time.Second, [3]time.Duration{fast, slow, fast}, findings.NodeSlow},
+			{12 * time.Second, [3]time.Duration{fast, 0, fast}, ""}},
+		"a_node_and_then_fast_calls": {calm,
+			{7 * time.Second, [3]time.Duration{fast, slow, fast}, findings.NodeSlow}, {4 * time.Second, all(fast), ""}},
+		"a_node_for_long": {calm, {time.Minute, [3]time.Duration{fast, slow, fast}, findings.NodeSlow},
+			{time.Minute, [3]time.Duration{fast, slow, fast}, findings.NodeSlow}},
+		"calls_again_after_a_slow_end": {calm, {7 * time.Second, all(slow), findings.ClusterSlow},
+			{time.Minute, all(0), ""}, {4 * time.Second, all(fast), ""}},
+		"slow_calls_again_after_slow_ones": {calm, {7 * time.Second, all(slow), findings.ClusterSlow},
+			{time.Minute, all(0), ""}, {8 * time.Second, all(slow), findings.ClusterSlow}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -45,7 +53,8 @@ func TestFindingsOfSlownessEnd(t *testing.T) {
 				for i, p := range phases {
 					for range int(p.length / (50 * time.Millisecond)) {
 						for node, latency := range p.latency {
-							o := cluster.Outcome{Node: cluster.NodeID(node + 1), Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: latency}
+							o := cluster.Outcome{Node: cluster.NodeID(node + 1), Kind: cluster.CallExecute,
+								Blame: cluster.BlameSuccess, Latency: latency}
 							if latency == 0 { // sessions come and go
 								o.Kind, o.Latency = cluster.CallOpen, time.Millisecond
 							}

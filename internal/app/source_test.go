@@ -125,7 +125,9 @@ func (s *sidecar) onSessions(n int) {
 		for range 3 {
 			stream, err := client.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
 				SessionId: made.GetSessionId(), ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"}},
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+					QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"},
+				},
 			})
 			if err != nil {
 				s.Fatal(err)
@@ -140,7 +142,9 @@ func (s *sidecar) onSessions(n int) {
 				}
 			}
 		}
-		if r, err := client.DeleteSession(ctx, &Ydb_Query.DeleteSessionRequest{SessionId: made.GetSessionId()}); err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS {
+		if r, err := client.DeleteSession(
+			ctx, &Ydb_Query.DeleteSessionRequest{SessionId: made.GetSessionId()},
+		); err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS {
 			s.Fatalf("DeleteSession: %v %v", r, err)
 		}
 		detach()
@@ -193,7 +197,8 @@ func TestNodesByDNS(t *testing.T) {
 	s1, s2 := newPlace(t, c.Node(3).Address()), newPlace(t, c.Node(1).Address())
 	dns := dnstest.Start(t)
 	dns.Addresses("ydb.test.", "127.0.0.1")
-	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
+	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()},
+		dnstest.Target{Host: "ydb.test.", Port: s2.port()})
 	settings := []string{
 		"discovery.mode=dns", "discovery.dns_name=_grpc._tcp.ydb.test", "discovery.dns_server=" + dns.Addr,
 		"discovery.interval=100ms", "discovery.min_pause=5ms", "wire.mode=passthrough",
@@ -213,15 +218,18 @@ func TestNodesByDNS(t *testing.T) {
 	examine(t, false, nobody, append(settings, "discovery.dns_name=nobody.test:1")...)
 	// An address where nobody is shows, and takes nothing from the others.
 	const dead = 1 // as in nobody
-	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()}, dnstest.Target{Host: "ydb.test.", Port: dead}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
+	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()},
+		dnstest.Target{Host: "ydb.test.", Port: dead}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
 	s.eventually("an address without a node shows", func() bool {
 		var nodes snapshot.NodesState
 		s.state("/state/nodes", &nodes)
 		_, metrics := s.get("/metrics")
-		return len(nodes.Discovery.Unidentified) == 1 && nodes.Discovery.Unidentified[0].Error != "" && strings.Contains(metrics, "ydb_sidecar_discovery_unidentified 1")
+		return len(nodes.Discovery.Unidentified) == 1 && nodes.Discovery.Unidentified[0].Error != "" &&
+			strings.Contains(metrics, "ydb_sidecar_discovery_unidentified 1")
 	})
 	s.awaitNodes(1, 3)
-	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
+	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()},
+		dnstest.Target{Host: "ydb.test.", Port: s2.port()})
 	s1.move(c.Node(2).Address())
 	s.awaitNodes(1, 2)
 	var open []string
@@ -249,7 +257,8 @@ func TestNodesByDNS(t *testing.T) {
 	s.eventually("no session is left", func() bool { return len(c.Sessions()) == 0 })
 
 	// That the count above means something: without affinity it is another.
-	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
+	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()},
+		dnstest.Target{Host: "ydb.test.", Port: s2.port()})
 	before := forwarded(c)
 	s = start(t, nobody, append(settings, "routing.affinity=off")...)
 	s.awaitNodes(1, 2)
@@ -270,10 +279,12 @@ func TestNodesOfAnotherSidecar(t *testing.T) {
 	if err := os.WriteFile(token, []byte("the token of the control plane\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	first := start(t, c.Endpoint(), "xds.enabled=on", "xds.address=127.0.0.1:0", "xds.cert_file="+cert, "xds.key_file="+key, "xds.client_ca_file="+cert, "xds.token_file="+token,
+	first := start(t, c.Endpoint(), "xds.enabled=on", "xds.address=127.0.0.1:0", "xds.cert_file="+cert,
+		"xds.key_file="+key, "xds.client_ca_file="+cert, "xds.token_file="+token,
 		"discovery.interval=100ms", "discovery.min_pause=5ms")
 	settings := []string{
-		"discovery.mode=xds", "discovery.xds_url=grpcs://" + first.at.XDS, "discovery.xds_ca_file=" + cert, "discovery.xds_cert_file=" + cert, "discovery.xds_key_file=" + key,
+		"discovery.mode=xds", "discovery.xds_url=grpcs://" + first.at.XDS, "discovery.xds_ca_file=" + cert,
+		"discovery.xds_cert_file=" + cert, "discovery.xds_key_file=" + key,
 		"discovery.min_pause=5ms", "discovery.retry_min=10ms", "discovery.retry_max=50ms", "wire.mode=passthrough",
 	}
 	const nobody = "grpc://127.0.0.1:1/local"
@@ -296,7 +307,8 @@ func TestNodesOfAnotherSidecar(t *testing.T) {
 
 	first.post("/nodes/2/drain")
 	s.awaitNodes(1, 3)
-	if s.state("/state/nodes", &nodes); len(nodes.Nodes) != 3 || !nodes.Nodes[1].Draining || !strings.Contains(nodes.Nodes[1].Reason, "drained") {
+	if s.state("/state/nodes", &nodes); len(nodes.Nodes) != 3 || !nodes.Nodes[1].Draining ||
+		!strings.Contains(nodes.Nodes[1].Reason, "drained") {
 		t.Errorf("a node drained at the other sidecar: %+v", nodes.Nodes)
 	}
 	s.eventually("its sessions are gone", func() bool {

@@ -57,9 +57,12 @@ func TestOrdersSurviveATakeover(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	url := newCluster(t).Endpoint()
 	old := start(t, url, "takeover.socket="+path)
-	old.core.detector.Adopt([]pessimize.Override{{Node: 1, Banned: true, Until: time.Now().Add(time.Hour).UTC(), Reason: "a disk"}, {Node: 2, Drained: true}})
+	old.core.detector.Adopt(
+		[]pessimize.Override{{Node: 1, Banned: true, Until: time.Now().Add(time.Hour).UTC(), Reason: "a disk"}, {Node: 2, Drained: true}},
+	)
 	c, set, err := (&Origin{Assignments: []Assignment{
-		{"ydb.url=" + url, "test"}, {"grpc.listen=127.0.0.1:0", "test"}, {"http.listen=127.0.0.1:0", "test"}, {"admin.listen=127.0.0.1:0", "test"}, {"takeover.socket=" + path, "test"},
+		{"ydb.url=" + url, "test"}, {"grpc.listen=127.0.0.1:0", "test"}, {"http.listen=127.0.0.1:0", "test"},
+		{"admin.listen=127.0.0.1:0", "test"}, {"takeover.socket=" + path, "test"},
 	}}).Load()
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +73,8 @@ func TestOrdersSurviveATakeover(t *testing.T) {
 	}
 	defer next.Close()
 	defer next.grpc.Stop() // which Run would do
-	if diff := cmp.Diff(old.core.detector.Overrides(), next.core.detector.Overrides()); diff != "" || len(next.core.detector.Overrides()) != 2 {
+	if diff := cmp.Diff(old.core.detector.Overrides(), next.core.detector.Overrides()); diff != "" ||
+		len(next.core.detector.Overrides()) != 2 {
 		t.Error(diff)
 	}
 	var many []pessimize.Override

@@ -80,7 +80,8 @@ func (s *sidecar) sendOne(n int) {
 	case 6:
 		_ = s.conn.Invoke(ctx, "/Ydb."+word+".V1.Service/"+word, new(emptypb.Empty), new(emptypb.Empty))
 	case 7:
-		_ = s.conn.Invoke(ctx, "/Ydb.Query.V1.QueryService/DeleteSession", &Ydb_Query.DeleteSessionRequest{SessionId: word}, new(Ydb_Query.DeleteSessionResponse))
+		_ = s.conn.Invoke(ctx, "/Ydb.Query.V1.QueryService/DeleteSession",
+			&Ydb_Query.DeleteSessionRequest{SessionId: word}, new(Ydb_Query.DeleteSessionResponse))
 	case 8:
 		_, _ = s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT $" + word}) // which nobody gave a value
 	case 9:
@@ -184,13 +185,16 @@ func TestAccessLog(t *testing.T) {
 	settings := []string{"log.access=all"}
 	s := start(t, c.Endpoint(), settings...)
 	s.eventually("started", func() bool { status, _ := s.get("/startupz?deep=1"); return status == http.StatusOK })
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-b7ad6b7169203331-00", "x-ydb-application-name", "shop")
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-b7ad6b7169203331-00",
+		"x-ydb-application-name", "shop")
 	if _, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 'secret'"}); err != nil {
 		t.Fatal(err)
 	}
 	s.fetch(http.MethodPost, "http://"+s.at.HTTP+"/v1/query", `{"sql":"SELEKT 'secret'"}`)
 	s.fetch(http.MethodGet, "http://"+s.at.HTTP+"/secret", "")
-	stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=99&id=secret"})
+	stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(
+		ctx, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=99&id=secret"},
+	)
 	if err == nil {
 		_, _ = stream.Recv()
 	}
@@ -252,7 +256,9 @@ func TestAccessLogOfErrors(t *testing.T) {
 	if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELEKT 2"}); err == nil {
 		t.Fatal("no error")
 	}
-	stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=99&id=x"})
+	stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(
+		t.Context(), &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=99&id=x"},
+	)
 	if err == nil {
 		_, _ = stream.Recv()
 	}

@@ -64,7 +64,9 @@ func (s *sidecar) overXDS(config *tls.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: &corev3.Node{UserAgentName: "envoy"}, TypeUrl: resourcev3.ClusterType}); err != nil {
+	if err := stream.Send(
+		&discoveryv3.DiscoveryRequest{Node: &corev3.Node{UserAgentName: "envoy"}, TypeUrl: resourcev3.ClusterType},
+	); err != nil {
 		return err
 	}
 	_, err = stream.Recv()
@@ -200,8 +202,8 @@ func (s *sidecar) longHandshakes(address string, conns *listen.Conns) (hangUp fu
 	}
 }
 
-// Handshakes of TLS that are not whole count on all connections of a listener together, where HTTP/2 is all that is spoken over it, and those that
-// are over do not.
+// Handshakes of TLS that are not whole count on all connections of a listener together, where HTTP/2
+// is all that is spoken over it, and those that are over do not.
 func TestHandshakesAreBounded(t *testing.T) {
 	const most, clients = 256 << 10, 30
 	record := append([]byte{22, 3, 1, 0x40, 0}, make([]byte, 1<<14)...) // of a handshake

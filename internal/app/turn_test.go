@@ -43,8 +43,10 @@ func TestOpenStatementsHoldNoGoroutine(t *testing.T) {
 		code codes.Code
 		ask  *sidecarv1.ExecuteRequest
 	}{
-		{"the_caller_leaves", func(_ *devcluster.Cluster, leave context.CancelFunc) { leave() }, codes.Canceled, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}},
-		{"the_time_is_up", func(*devcluster.Cluster, context.CancelFunc) {}, codes.DeadlineExceeded, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "3s"}},
+		{"the_caller_leaves", func(_ *devcluster.Cluster, leave context.CancelFunc) { leave() }, codes.Canceled,
+			&sidecarv1.ExecuteRequest{Sql: "SELECT 1"}},
+		{"the_time_is_up", func(*devcluster.Cluster, context.CancelFunc) {}, codes.DeadlineExceeded,
+			&sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "3s"}},
 		{"the_nodes_die", func(c *devcluster.Cluster, _ context.CancelFunc) {
 			for id := uint32(1); id <= 3; id++ {
 				c.Node(id).Kill()
@@ -76,12 +78,15 @@ func TestOpenStatementsHoldNoGoroutine(t *testing.T) {
 				}
 			}
 			for id := uint32(1); id <= 3; id++ {
-				if err := cluster.Node(id).Delay(devcluster.Delay{Delay: time.Hour, Share: 1, Methods: []string{"ExecuteQuery"}}); err != nil {
+				if err := cluster.Node(id).Delay(
+					devcluster.Delay{Delay: time.Hour, Share: 1, Methods: []string{"ExecuteQuery"}},
+				); err != nil {
 					t.Fatal(err)
 				}
 			}
 			ended := all(c.ask)
-			s.eventually("the statements are open", func() bool { return s.core.pool.Stats().InUse == open && s.api.State().OpenCalls == open })
+			s.eventually("the statements are open",
+				func() bool { return s.core.pool.Stats().InUse == open && s.api.State().OpenCalls == open })
 			if n := atWork(); n > 0 {
 				t.Errorf("%d goroutines serve %d calls", n, open)
 			}
@@ -91,7 +96,8 @@ func TestOpenStatementsHoldNoGoroutine(t *testing.T) {
 					t.Errorf("%v; want %s", err, c.code)
 				}
 			}
-			s.eventually("nothing is left", func() bool { return s.core.pool.Stats().InUse == 0 && s.api.State().OpenCalls == 0 && atWork() == 0 })
+			s.eventually("nothing is left",
+				func() bool { return s.core.pool.Stats().InUse == 0 && s.api.State().OpenCalls == 0 && atWork() == 0 })
 		})
 	}
 }
@@ -125,7 +131,9 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if res, err = s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 2", Tx: &sidecarv1.TxSelector{Id: res.Tx.Id, Seq: 2}}); err != nil {
+		if res, err = s.client.Execute(
+			t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 2", Tx: &sidecarv1.TxSelector{Id: res.Tx.Id, Seq: 2}},
+		); err != nil {
 			t.Fatal(err)
 		}
 		txs = append(txs, &sidecarv1.TxSelector{Id: res.Tx.Id})
@@ -161,14 +169,15 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 		return s.core.pool.Stats().InUse == 0 && s.api.State().OpenCalls == 0 && len(s.api.Transactions()) == 0 && atWork() == 0
 	})
 	for i := range txs {
-		if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 4", Tx: txs[i]}); err == nil || !strings.Contains(err.Error(), "the transaction is over") {
+		if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 4", Tx: txs[i]}); err == nil ||
+			!strings.Contains(err.Error(), "the transaction is over") {
 			t.Errorf("a transaction whose caller left in a statement: %v", err)
 		}
 	}
 }
 
-// open waits until n calls are open, and at their nodes, to which so many had come before: a caller that leaves before its call has come to a node
-// leaves its transaction open.
+// open waits until n calls are open, and at their nodes, to which so many had come before: a caller
+// that leaves before its call has come to a node leaves its transaction open.
 func (s *sidecar) open(n int, c *devcluster.Cluster, before int64) {
 	s.Helper()
 	s.eventually("the calls are open", func() bool {
@@ -225,7 +234,8 @@ func (s *sidecar) endsOverHTTP(ctx context.Context, t *testing.T, commit, rollba
 	}
 }
 
-// Begin, Commit and Rollback that wait for their node hold no goroutine, over either API. A rollback whose node does not answer succeeds when its time is up.
+// Begin, Commit and Rollback that wait for their node hold no goroutine, over either API. A rollback
+// whose node does not answer succeeds when its time is up.
 func TestOpenBeginsAndEndsHoldNoGoroutine(t *testing.T) {
 	short.Skip(t, "it counts goroutines of the whole process")
 	const open = 5
@@ -286,7 +296,8 @@ func TestLostCommitsInATurn(t *testing.T) {
 	cluster := newCluster(t)
 	s := start(t, cluster.Endpoint())
 	write := "UPSERT INTO lost (id) VALUES (1)"
-	for _, sql := range []string{"CREATE TABLE lost (id Int64 NOT NULL, PRIMARY KEY (id))", "SELECT 1", "SELECT 1", "SELECT 1", "SELECT 1"} {
+	for _, sql := range []string{"CREATE TABLE lost (id Int64 NOT NULL, PRIMARY KEY (id))", "SELECT 1", "SELECT 1",
+		"SELECT 1", "SELECT 1"} {
 		if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: sql}); err != nil {
 			t.Fatal(err)
 		}

@@ -47,7 +47,9 @@ func TestConsumedUnitsOfBothAPIs(t *testing.T) {
 	if r, err := s.query("CREATE TABLE t (id Uint64 NOT NULL, PRIMARY KEY (id))"); err != nil {
 		t.Fatal(r, err)
 	}
-	if r, err := s.query("UPSERT INTO t (id) VALUES (1ul), (2ul), (3ul)"); err != nil || r.GetInfo().ConsumedUnits == nil || r.GetInfo().GetConsumedUnits() != 6 {
+	if r, err := s.query(
+		"UPSERT INTO t (id) VALUES (1ul), (2ul), (3ul)",
+	); err != nil || r.GetInfo().ConsumedUnits == nil || r.GetInfo().GetConsumedUnits() != 6 {
 		t.Fatalf("three rows written: %v, %v; want 6 units", r, err)
 	}
 	request, err := http.NewRequest(http.MethodPost, "http://"+s.at.HTTP+"/v1/query", strings.NewReader(`{"sql":"SELECT * FROM t"}`))
@@ -64,7 +66,10 @@ func TestConsumedUnitsOfBothAPIs(t *testing.T) {
 	if response.Body.Close(); err != nil || !strings.Contains(string(text), `"consumed_units":3`) {
 		t.Errorf("over HTTP: %v, %s; want 3 units", err, text)
 	}
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-ydb-application-name", "web", "x-ydb-database", "/local"), time.Minute)
+	ctx, cancel := context.WithTimeout(
+		metadata.AppendToOutgoingContext(t.Context(), "x-ydb-application-name", "web", "x-ydb-database", "/local"),
+		time.Minute,
+	)
 	defer cancel()
 	s.eventually("the data path serves", func() bool { // it hears of the nodes a moment later than the rest
 		return s.selectsAll(ctx)
@@ -82,7 +87,11 @@ func TestConsumedUnitsOfBothAPIs(t *testing.T) {
 	_, metrics := s.get("/metrics")
 	found := false
 	for line := range strings.Lines(metrics) {
-		found = found || strings.HasPrefix(line, "ydb_sidecar_app_consumed_units_total{") && strings.Contains(line, `ydb_sidecar_app="web"`) && strings.HasSuffix(line, " 6\n")
+		found = found ||
+			strings.HasPrefix(line, "ydb_sidecar_app_consumed_units_total{") &&
+				strings.Contains(line, `ydb_sidecar_app="web"`) && strings.HasSuffix(
+				line, " 6\n",
+			)
 	}
 	if !found {
 		t.Errorf("/metrics lacks the units of web:\n%s", metrics)

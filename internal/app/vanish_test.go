@@ -220,13 +220,15 @@ func TestNodesThatAreReplacedDepart(t *testing.T) {
 		since = time.Now()
 		for k.discovery.State().Missing > 90 {
 			if time.Since(since) > 11*time.Second {
-				t.Fatalf("%d nodes are missing %v after they vanished; want those that refuse connections to be gone", k.discovery.State().Missing, time.Since(since))
+				t.Fatalf("%d nodes are missing %v after they vanished; want those that refuse connections to be gone",
+					k.discovery.State().Missing, time.Since(since))
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
 		for k.discovery.State().Missing > 0 {
 			if time.Since(since) > 25*time.Second {
-				t.Fatalf("%d nodes are missing %v after they vanished; want none after the grace", k.discovery.State().Missing, time.Since(since))
+				t.Fatalf("%d nodes are missing %v after they vanished; want none after the grace",
+					k.discovery.State().Missing, time.Since(since))
 			}
 			time.Sleep(10 * time.Millisecond)
 		}

@@ -229,7 +229,10 @@ func TestStopWithWaitingCalls(t *testing.T) {
 func TestTxMaxEndsAStepOnASilentNode(t *testing.T) {
 	for name, step := range map[string]func(s *sidecar, tx string) error{
 		"statement": func(s *sidecar, tx string) error {
-			_, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "1h", Tx: &sidecarv1.TxSelector{Id: tx}})
+			_, err := s.client.Execute(
+				t.Context(),
+				&sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "1h", Tx: &sidecarv1.TxSelector{Id: tx}},
+			)
 			return err
 		},
 		"commit": func(s *sidecar, tx string) error {

@@ -65,7 +65,8 @@ func (a *App) look() {
 		a.events.Add(eventOf(f, "", string(f.Code)))
 	}
 	for _, f := range ended {
-		a.log.Info("no longer: "+f.Text, "finding", f.Code, "node", f.Node, "app", f.App, "after", p.At.Sub(f.Since).Round(time.Millisecond).String())
+		a.log.Info("no longer: "+f.Text, "finding", f.Code, "node", f.Node, "app", f.App, "after",
+			p.At.Sub(f.Since).Round(time.Millisecond).String())
 		a.events.Add(eventOf(f, string(f.Code), ""))
 	}
 }

@@ -46,7 +46,8 @@ func TestXDS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "me", UserAgentName: "envoy"}, TypeUrl: resourcev3.EndpointType, ResourceNames: []string{"ydb/local", "sidecar"}}
+	ask := &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "me", UserAgentName: "envoy"},
+		TypeUrl: resourcev3.EndpointType, ResourceNames: []string{"ydb/local", "sidecar"}}
 	// hears reads what comes until the endpoints of the database are good.
 	hears := func(what string, good func(status map[string]int) bool) {
 		t.Helper()
@@ -58,7 +59,8 @@ func TestXDS(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
-			ask = &discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResourceNames: ask.GetResourceNames(), VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}
+			ask = &discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResourceNames: ask.GetResourceNames(),
+				VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}
 			for _, packed := range r.GetResources() {
 				a := new(endpointv3.ClusterLoadAssignment)
 				if err := packed.UnmarshalTo(a); err != nil {
@@ -90,7 +92,8 @@ func TestXDS(t *testing.T) {
 		}
 		return state.Nodes["draining"] == 1
 	})
-	if len(state.Clients) != 1 || state.Clients[0].Node != "me" || state.Clients[0].Flavor != xds.Envoy || state.Nacks != 0 || state.Address != s.at.XDS || state.Nodes["draining"] != 1 {
+	if len(state.Clients) != 1 || state.Clients[0].Node != "me" || state.Clients[0].Flavor != xds.Envoy ||
+		state.Nacks != 0 || state.Address != s.at.XDS || state.Nodes["draining"] != 1 {
 		t.Errorf("/state/xds: %s", text)
 	}
 	if _, text := s.get("/metrics"); !strings.Contains(text, `ydb_sidecar_xds_streams{`) {

@@ -49,7 +49,8 @@ func TestZones(t *testing.T) {
 			}
 			s.eventually("warm", func() bool { return spread() >= 6 })
 			if len(nodes.Preferred) != 1 || tc.want != "" && nodes.Preferred[0] != tc.want || nodes.Local != 1 || elsewhere != 0 {
-				t.Fatalf("preferred %v (want %s), %v of the load there, %d sessions elsewhere", nodes.Preferred, tc.want, nodes.Local, elsewhere)
+				t.Fatalf("preferred %v (want %s), %v of the load there, %d sessions elsewhere", nodes.Preferred, tc.want,
+					nodes.Local, elsewhere)
 			}
 			for i := range 9 {
 				if zones[i%3] == first {

@@ -30,7 +30,8 @@ const (
 
 // String returns the word for metrics; that of a limit is its name in Config.Quotas.
 func (r Reason) String() string {
-	return [reasons]string{"open", "sessions", "calls_per_second", "bytes_per_second", "queue_full", "deadline", "age", "delay", "timeout", "no_session"}[r]
+	return [reasons]string{"open", "sessions", "calls_per_second", "bytes_per_second", "queue_full", "deadline", "age",
+		"delay", "timeout", "no_session"}[r]
 }
 
 // App is one app. Its methods may be called from any goroutine.

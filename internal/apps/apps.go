@@ -484,7 +484,11 @@ type Refusal struct {
 
 func (e *Refusal) Error() string {
 	if e.Calls > 0 {
-		return fmt.Sprintf("a list of %d statements takes as many calls, and app %s may begin %d at once; send shorter lists, or raise calls_burst= for it in apps.limits", e.Calls, e.App, e.Limit)
+		return fmt.Sprintf(
+			"a list of %d statements takes as many calls, and app %s may begin %d at once; send shorter lists, or "+
+				"raise calls_burst= for it in apps.limits",
+			e.Calls, e.App, e.Limit,
+		)
 	}
 	word := e.Why.String()
 	what := map[Reason]string{

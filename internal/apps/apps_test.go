@@ -62,7 +62,8 @@ func mustBe(t *testing.T, r *Registry, c Caller, name string) *Stripe {
 
 func TestWhoACallerIs(t *testing.T) {
 	open := registry(t, Config{Max: 10})
-	closed := registry(t, Config{Max: 10, Users: []string{"1000=web"}, Token: []string{"a=" + secretA, "b=" + secretB, "b=" + secretB + "-too"}})
+	closed := registry(t,
+		Config{Max: 10, Users: []string{"1000=web"}, Token: []string{"a=" + secretA, "b=" + secretB, "b=" + secretB + "-too"}})
 	plain := func(c Caller) Caller { c.Prove, c.Strict = true, true; return c }
 	for _, tc := range []struct {
 		what  string
@@ -167,7 +168,8 @@ func TestEnterLooksAgain(t *testing.T) {
 	r.all[was.index] = nil
 	r.mu.Unlock()
 	if s := <-entered; s.App == was || s.Name() != "n1" || s.App.open() != 1 || was.open() != 0 {
-		t.Errorf("it entered %s with %d calls; want another app of that name with one, and none in the old one, which has %d", s.Name(), s.App.open(), was.open())
+		t.Errorf("it entered %s with %d calls; want another app of that name with one, and none in the old one, which has %d",
+			s.Name(), s.App.open(), was.open())
 	}
 }
 
@@ -350,7 +352,10 @@ func TestConfigFaults(t *testing.T) {
 			t.Errorf("the error shows a secret: %v", err)
 		}
 	}
-	good := Config{Max: 2, Quotas: []string{"* weight=2", "a weight=1000 open=1 sessions=1 calls_per_second=1 calls_burst=9 bytes_per_second=8MiB bytes_burst=1GiB pool_id=olap", "b"}}
+	good := Config{Max: 2,
+		Quotas: []string{"* weight=2",
+			"a weight=1000 open=1 sessions=1 calls_per_second=1 calls_burst=9 bytes_per_second=8MiB bytes_burst=1GiB pool_id=olap",
+			"b"}}
 	if err := good.Validate(); err != nil {
 		t.Errorf("%+v: %v", good, err)
 	}
@@ -394,7 +399,8 @@ func BenchmarkCall(b *testing.B) {
 // FuzzConfig: whatever is in a setting or a file of tokens, there is an error or a
 // registry that keeps its bounds, and errors show no secret.
 func FuzzConfig(f *testing.F) {
-	f.Add("web weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB", "1000=web", "a="+secretA)
+	f.Add("web weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB",
+		"1000=web", "a="+secretA)
 	f.Add("*", "4294967295=x", "#\n\na="+secretA+"\r\nb="+secretB)
 	f.Add("a bytes_per_second=1 bytes_burst=1GiB", "-1=x", "a==================")
 	f.Fuzz(func(t *testing.T, quotas, user, tokens string) {
@@ -465,8 +471,10 @@ func TestToken(t *testing.T) {
 // All ways in read the token by this.
 func TestBearer(t *testing.T) {
 	for given, want := range map[string]string{
-		"Bearer x": "x", "bearer x": "x", "BEARER x": "x", "bEaReR X": "X", "Bearer   x": "x", "Bearer x \t": "x", "Bearer x y": "x y", "Bearer bearer x": "bearer x",
-		"Bearer ": "", "Bearer    ": "", "Bearer": "", "Bearerx y": "", "Bearer\tx": "x", " Bearer x": "x", " ": "", " Bearer ": "", "\x02earer x": "", "Basic eDp5": "", "x": "", "": "",
+		"Bearer x": "x", "bearer x": "x", "BEARER x": "x", "bEaReR X": "X", "Bearer   x": "x", "Bearer x \t": "x",
+		"Bearer x y": "x y", "Bearer bearer x": "bearer x",
+		"Bearer ": "", "Bearer    ": "", "Bearer": "", "Bearerx y": "", "Bearer\tx": "x", " Bearer x": "x", " ": "",
+		" Bearer ": "", "\x02earer x": "", "Basic eDp5": "", "x": "", "": "",
 	} {
 		if got := Bearer(given); got != want {
 			t.Errorf("%q: %q; want %q", given, got, want)

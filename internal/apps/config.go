@@ -15,12 +15,25 @@ const maxApps = 250
 
 // Config is the section "apps".
 type Config struct {
-	Max       int      `yaml:"max"`        // names told apart at a time; further ones share the app "other" until a name was unused for ten minutes; 1 to 250
-	Quotas    []string `yaml:"limits"`     // what an app may use, "*" for each that is not listed: NAME weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB class=system pool_id=olap; a weight is its part of the line next to others (1), class the highest that its calls may have, system or interactive (interactive), bytes are those of requests and answers, a burst is one second's worth if it is not named, pool_id names the resource pool of the server for statements that name none
-	Users     []string `yaml:"users"`      // uid=name: programs of that user on this machine, over a Unix socket of the API, are that app
-	Token     []string `yaml:"token"`      // name=secret: who calls the plain API with that bearer token is that app, and nobody without one is served there over TCP
-	Sessions  string   `yaml:"sessions"`   // which apps have sessions of their own on the nodes, that bear the app's name (x-ydb-application-name): wire (those of YDB's own protocol), or none; all apps of an identity together have at most pool.max
-	TokenFile string   `yaml:"token_file"` // a file with lines of that form, in addition; it is read again when it changes
+	// names told apart at a time; further ones share the app "other" until a name was unused for
+	// ten minutes; 1 to 250
+	Max int `yaml:"max"`
+	// what an app may use, "*" for each that is not listed: NAME weight=2 open=100 sessions=10
+	// calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB class=system
+	// pool_id=olap; a weight is its part of the line next to others (1), class the highest that
+	// its calls may have, system or interactive (interactive), bytes are those of requests and
+	// answers, a burst is one second's worth if it is not named, pool_id names the resource pool
+	// of the server for statements that name none
+	Quotas []string `yaml:"limits"`
+	Users  []string `yaml:"users"` // uid=name: programs of that user on this machine, over a Unix socket of the API, are that app
+	// name=secret: who calls the plain API with that bearer token is that app, and nobody without
+	// one is served there over TCP
+	Token []string `yaml:"token"`
+	// which apps have sessions of their own on the nodes, that bear the app's name
+	// (x-ydb-application-name): wire (those of YDB's own protocol), or none; all apps of an
+	// identity together have at most pool.max
+	Sessions  string `yaml:"sessions"`
+	TokenFile string `yaml:"token_file"` // a file with lines of that form, in addition; it is read again when it changes
 }
 
 // Default returns the defaults.
@@ -215,7 +228,11 @@ func (l *quotas) set(word string) error {
 	case "bytes_burst":
 		l.bytes.burst = n
 	default:
-		return fmt.Errorf("%.100q; must be weight, open, sessions, calls_per_second, calls_burst, bytes_per_second or bytes_burst, each with =N, or class=system, or pool_id=NAME", word)
+		return fmt.Errorf(
+			"%.100q; must be weight, open, sessions, calls_per_second, calls_burst, bytes_per_second or "+
+				"bytes_burst, each with =N, or class=system, or pool_id=NAME",
+			word,
+		)
 	}
 	if n < 1 || n > most {
 		return fmt.Errorf("%.100q; must be 1 to %d", word, most)

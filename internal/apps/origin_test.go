@@ -6,7 +6,8 @@ import (
 )
 
 func TestOriginsComeThrough(t *testing.T) {
-	for _, o := range []Origin{{}, {Connection: 7}, {Connection: math.MaxUint64, User: math.MaxUint32, Local: true}, {Connection: 1, Local: true}} {
+	for _, o := range []Origin{{}, {Connection: 7}, {Connection: math.MaxUint64, User: math.MaxUint32, Local: true},
+		{Connection: 1, Local: true}} {
 		text := o.Append(nil)
 		if got := ParseOrigin(string(text)); got != o || len(text) > 31 {
 			t.Errorf("%+v comes through %q as %+v", o, text, got)

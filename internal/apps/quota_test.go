@@ -69,7 +69,8 @@ func TestQuotasOfOpenCallsAndSessions(t *testing.T) {
 		state := r.State(classes)
 		i := slices.IndexFunc(state, func(s State) bool { return s.App == "web" })
 		c := state[i].Classes[0]
-		if c.Class != "normal" || c.Refused["open"] != 1 || c.Refused["sessions"] != 2 || c.Refused["queue_full"] != 1 || c.Refusals() != 4 || c.Served != 1 || c.InUse != 0 || c.Waiting != 0 || state[i].Open != 0 {
+		if c.Class != "normal" || c.Refused["open"] != 1 || c.Refused["sessions"] != 2 || c.Refused["queue_full"] != 1 ||
+			c.Refusals() != 4 || c.Served != 1 || c.InUse != 0 || c.Waiting != 0 || state[i].Open != 0 {
 			t.Errorf("web: %+v", state[i])
 		}
 	})

@@ -38,7 +38,8 @@ func TestReconfigure(t *testing.T) {
 		t.Fatal("the first call was refused")
 	}
 	was := r.Generation()
-	reconfigure(t, r, Config{Max: 8, Token: []string{"two=" + secretTwo}, Users: []string{"7=seven"}, Quotas: []string{"one open=2", "* open=3"}})
+	reconfigure(t, r,
+		Config{Max: 8, Token: []string{"two=" + secretTwo}, Users: []string{"7=seven"}, Quotas: []string{"one open=2", "* open=3"}})
 	if r.Generation() == was {
 		t.Error("the generation is the same: who keeps answers of Of would not ask again")
 	}
@@ -66,7 +67,8 @@ func TestReconfigureKeepsAllAfterAFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	was := r.Generation()
-	for _, bad := range []Config{{Max: 8, Token: []string{"two=short"}}, {Max: 8, TokenFile: filepath.Join(t.TempDir(), "none")}, {Max: 0}} {
+	for _, bad := range []Config{{Max: 8, Token: []string{"two=short"}},
+		{Max: 8, TokenFile: filepath.Join(t.TempDir(), "none")}, {Max: 0}} {
 		if r.Reconfigure(bad) == nil {
 			t.Errorf("no error for %+v", bad)
 		}

@@ -78,7 +78,8 @@ func (r *Registry) State(classes [Classes]string) []State {
 func (a *App) state(classes [Classes]string, weights [Classes]int) State {
 	l := a.quotas.Load()
 	s := State{App: a.name, Weight: l.weight, Open: a.open(), Lowered: a.lowered.Load(), Classes: []ClassState{}, Quotas: Quotas{
-		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst, BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst, System: l.system, PoolID: l.poolID,
+		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst,
+		BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst, System: l.system, PoolID: l.poolID,
 	}}
 	for i := range a.stripes {
 		s.Units += a.stripes[i].units.Load()

@@ -1,8 +1,9 @@
-// Package callctx has the context of a call that begins in a shard's turn. One object ends when the call ends, when it is cut off, or at its
-// deadline. Package context needs an object for each of these, and a lock and a map for each parent.
+// Package callctx has the context of a call that begins in a shard's turn. One object ends when the
+// call ends, when it is cut off, or at its deadline. Package context needs an object for each of
+// these, and a lock and a map for each parent.
 //
-// A Context owns the timer of its deadline. It ends once, for the first reason, which Err and context.Cause return. Contexts of package context
-// may be derived from it.
+// A Context owns the timer of its deadline. It ends once, for the first reason, which Err and
+// context.Cause return. Contexts of package context may be derived from it.
 package callctx
 
 import (
@@ -16,8 +17,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
-// Context implements context.Context. The zero value is ready and has no deadline. It must not be copied. Call Cancel in the end: it stops the
-// timer.
+// Context implements context.Context. The zero value is ready and has no deadline. It must not be
+// copied. Call Cancel in the end: it stops the timer.
 type Context struct {
 	Values context.Context // answers Value; nil: no values. Its end does not end this Context. Set it before others have the Context
 
@@ -34,8 +35,8 @@ type Context struct {
 	after    []*func()
 }
 
-// Under has c end when parent ends, for the same reason, and gives it the parent's deadline. A parent has one such child. It is to be called
-// before others have c.
+// Under has c end when parent ends, for the same reason, and gives it the parent's deadline. A parent
+// has one such child. It is to be called before others have c.
 func (c *Context) Under(parent *Context) {
 	parent.mu.Lock()
 	defer parent.mu.Unlock()

@@ -71,7 +71,8 @@ func TestEnds(t *testing.T) {
 				if ran != 1 || stop() || stopToo() || ended != (ranToo == 1) {
 					t.Errorf("the functions ran %d and %d times, or can be stopped", ran, ranToo)
 				}
-				for name, ctx := range map[string]context.Context{"it": c, "one that was made before": before, "one that was made after": after} {
+				for name, ctx := range map[string]context.Context{"it": c, "one that was made before": before,
+					"one that was made after": after} {
 					if ctx.Err() != tc.err || context.Cause(ctx) != tc.cause {
 						t.Errorf("%s: %v because of %v, want %v because of %v", name, ctx.Err(), context.Cause(ctx), tc.err, tc.cause)
 					}
@@ -128,7 +129,8 @@ func TestAtATime(t *testing.T) {
 		c.AfterFunc(ran.Done) // panics if it runs twice
 		for _, f := range []func(){
 			func() { c.Cancel(errCut) }, func() { c.Cancel(nil) }, func() { c.Limit(time.Microsecond) },
-			func() { <-c.Done() }, func() { c.Watch(func() {}) }, c.Unwatch, func() { c.AfterFunc(func() {})() }, func() { _ = context.Cause(c) },
+			func() { <-c.Done() }, func() { c.Watch(func() {}) }, c.Unwatch, func() { c.AfterFunc(func() {})() },
+			func() { _ = context.Cause(c) },
 		} {
 			wg.Go(f)
 		}
@@ -146,12 +148,16 @@ func TestUnder(t *testing.T) {
 		parent, cause error         // why they ended then
 		err           error
 	}{
-		"parent is cancelled":     {func(parent, _ *Context) { parent.Cancel(nil) }, 0, context.Canceled, context.Canceled, context.Canceled},
-		"parent is cut off":       {func(parent, _ *Context) { parent.Cancel(errCut) }, 0, errCut, errCut, context.Canceled},
-		"cancelled":               {func(_, c *Context) { c.Cancel(errCut) }, 0, nil, errCut, context.Canceled},
-		"deadline of parent":      {func(_, c *Context) { c.Limit(time.Hour) }, time.Minute, context.DeadlineExceeded, context.DeadlineExceeded, context.DeadlineExceeded},
-		"own deadline":            {func(_, c *Context) { c.Limit(time.Second) }, time.Second, nil, context.DeadlineExceeded, context.DeadlineExceeded},
-		"own deadline of a cause": {func(_, c *Context) { c.LimitAt(time.Now().Add(time.Second), errLate) }, time.Second, nil, errLate, context.DeadlineExceeded},
+		"parent is cancelled": {func(parent, _ *Context) { parent.Cancel(nil) }, 0, context.Canceled,
+			context.Canceled, context.Canceled},
+		"parent is cut off": {func(parent, _ *Context) { parent.Cancel(errCut) }, 0, errCut, errCut, context.Canceled},
+		"cancelled":         {func(_, c *Context) { c.Cancel(errCut) }, 0, nil, errCut, context.Canceled},
+		"deadline of parent": {func(_, c *Context) { c.Limit(time.Hour) }, time.Minute, context.DeadlineExceeded,
+			context.DeadlineExceeded, context.DeadlineExceeded},
+		"own deadline": {func(_, c *Context) { c.Limit(time.Second) }, time.Second, nil,
+			context.DeadlineExceeded, context.DeadlineExceeded},
+		"own deadline of a cause": {func(_, c *Context) { c.LimitAt(time.Now().Add(time.Second), errLate) }, time.Second,
+			nil, errLate, context.DeadlineExceeded},
 		"two own deadlines": {func(_, c *Context) {
 			c.LimitAt(time.Now().Add(2*time.Second), errLate)
 			c.Limit(time.Second)
@@ -178,7 +184,8 @@ func TestUnder(t *testing.T) {
 					if end, ok := c.Deadline(); !ok || end.Sub(began) > time.Minute {
 						t.Errorf("deadline %v, %v", end, ok)
 					}
-					if got := time.Since(began); got != tc.at || c.Err() != tc.err || context.Cause(c) != tc.cause || context.Cause(parent) != tc.parent {
+					if got := time.Since(began); got != tc.at || c.Err() != tc.err || context.Cause(c) != tc.cause ||
+						context.Cause(parent) != tc.parent {
 						t.Errorf("after %v %v because of %v, parent because of %v", got, c.Err(), context.Cause(c), context.Cause(parent))
 					}
 					parent.Cancel(nil)

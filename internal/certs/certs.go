@@ -22,7 +22,9 @@ import (
 
 // Server is the TLS of a listener. Empty: plaintext.
 type Server struct {
-	CertFile     string `yaml:"cert_file"`      // PEM; with key_file: clients must use TLS, 1.2 or later; the three files are read again when they change
+	// PEM; with key_file: clients must use TLS, 1.2 or later; the three files are read again when
+	// they change
+	CertFile     string `yaml:"cert_file"`
 	KeyFile      string `yaml:"key_file"`       // PEM
 	ClientCAFile string `yaml:"client_ca_file"` // PEM; clients must show a certificate that one of these authorities has signed
 }

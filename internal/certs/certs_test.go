@@ -204,26 +204,34 @@ func TestHandshakes(t *testing.T) {
 		change         func(server, client *tls.Config)
 		fault          string // "": none
 	}{
-		"plain_tls":                {server, Files{CA: good.file}, "node", nil, ""},
-		"an_address":               {files(good.pair("127.0.0.1", never)), Files{CA: good.file}, "127.0.0.1", nil, ""},
-		"another_address":          {files(good.pair("127.0.0.1", never)), Files{CA: good.file}, "127.0.0.2", nil, "certificate is valid for 127.0.0.1"},
-		"no_name":                  {server, Files{CA: good.file}, "", nil, "no name to check"},
-		"another_name":             {server, Files{CA: good.file}, "other", nil, "certificate is valid for node"},
-		"expired":                  {files(good.pair("node", time.Unix(1, 0))), Files{CA: good.file}, "node", nil, "expired"},
-		"another_authority":        {files(strange.pair("node", never)), Files{CA: good.file}, "node", nil, "unknown authority"},
-		"only_the_systems":         {server, Files{}, "node", nil, "unknown authority"},
-		"an_authority_between":     {files(good.below().linked("node")), Files{CA: good.file}, "node", nil, ""},
-		"none_between":             {files(good.below().pair("node", never)), Files{CA: good.file}, "node", nil, "unknown authority"},
-		"a_client_with_one":        {mutual, with(files(good.below().linked("client")), good.file), "node", nil, ""},
-		"besides_the_systems":      {server, Files{CA: good.file, System: true}, "node", nil, ""},
-		"mutual":                   {mutual, Files{Cert: own, Key: ownKey, CA: good.file}, "node", nil, ""},
-		"no_client_certificate":    {mutual, Files{CA: good.file}, "node", nil, "certificate required"},
-		"a_strange_client":         {mutual, with(files(strange.pair("client", never)), good.file), "node", nil, "unknown certificate authority"},
-		"an_expired_client":        {mutual, with(files(good.pair("client", time.Unix(1, 0))), good.file), "node", nil, "expired certificate"},
-		"tls_1.1_from_the_client":  {server, Files{CA: good.file}, "node", func(_, c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11 }, "protocol version"},
-		"tls_1.1_from_the_server":  {server, Files{CA: good.file}, "node", func(s, _ *tls.Config) { *s = old(s) }, "protocol version"},
-		"tls_1.2":                  {mutual, Files{Cert: own, Key: ownKey, CA: good.file}, "node", func(_, c *tls.Config) { c.MaxVersion = tls.VersionTLS12 }, ""},
-		"tls_1.2_without_a_client": {mutual, Files{CA: good.file}, "node", func(_, c *tls.Config) { c.MaxVersion = tls.VersionTLS12 }, "certificate required|handshake failure|bad certificate"},
+		"plain_tls":  {server, Files{CA: good.file}, "node", nil, ""},
+		"an_address": {files(good.pair("127.0.0.1", never)), Files{CA: good.file}, "127.0.0.1", nil, ""},
+		"another_address": {files(good.pair("127.0.0.1", never)), Files{CA: good.file}, "127.0.0.2", nil,
+			"certificate is valid for 127.0.0.1"},
+		"no_name":               {server, Files{CA: good.file}, "", nil, "no name to check"},
+		"another_name":          {server, Files{CA: good.file}, "other", nil, "certificate is valid for node"},
+		"expired":               {files(good.pair("node", time.Unix(1, 0))), Files{CA: good.file}, "node", nil, "expired"},
+		"another_authority":     {files(strange.pair("node", never)), Files{CA: good.file}, "node", nil, "unknown authority"},
+		"only_the_systems":      {server, Files{}, "node", nil, "unknown authority"},
+		"an_authority_between":  {files(good.below().linked("node")), Files{CA: good.file}, "node", nil, ""},
+		"none_between":          {files(good.below().pair("node", never)), Files{CA: good.file}, "node", nil, "unknown authority"},
+		"a_client_with_one":     {mutual, with(files(good.below().linked("client")), good.file), "node", nil, ""},
+		"besides_the_systems":   {server, Files{CA: good.file, System: true}, "node", nil, ""},
+		"mutual":                {mutual, Files{Cert: own, Key: ownKey, CA: good.file}, "node", nil, ""},
+		"no_client_certificate": {mutual, Files{CA: good.file}, "node", nil, "certificate required"},
+		"a_strange_client": {mutual, with(files(strange.pair("client", never)), good.file), "node", nil,
+			"unknown certificate authority"},
+		"an_expired_client": {mutual, with(files(good.pair("client", time.Unix(1, 0))), good.file), "node", nil,
+			"expired certificate"},
+		"tls_1.1_from_the_client": {server, Files{CA: good.file}, "node",
+			func(_, c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11 },
+			"protocol version"},
+		"tls_1.1_from_the_server": {server, Files{CA: good.file}, "node", func(s, _ *tls.Config) { *s = old(s) }, "protocol version"},
+		"tls_1.2": {mutual, Files{Cert: own, Key: ownKey, CA: good.file}, "node",
+			func(_, c *tls.Config) { c.MaxVersion = tls.VersionTLS12 }, ""},
+		"tls_1.2_without_a_client": {mutual, Files{CA: good.file}, "node",
+			func(_, c *tls.Config) { c.MaxVersion = tls.VersionTLS12 },
+			"certificate required|handshake failure|bad certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, c := keeper(t, tc.server).Server(), keeper(t, tc.client).Client(tc.as)
@@ -481,7 +489,8 @@ func TestNilIsPlaintext(t *testing.T) {
 		t.Errorf("%v, %v", k, err)
 	}
 	k.Run(t.Context())
-	if _, err := ForListener("grpc", Server{CertFile: "/none", KeyFile: "/none"}, nil, nil); err == nil || !strings.HasPrefix(err.Error(), "grpc.cert_file") {
+	if _, err := ForListener("grpc", Server{CertFile: "/none", KeyFile: "/none"}, nil, nil); err == nil ||
+		!strings.HasPrefix(err.Error(), "grpc.cert_file") {
 		t.Errorf("error %v; want it to name the setting", err)
 	}
 }

@@ -145,7 +145,8 @@ func (s *Settings) Warnings() []string { return s.warnings }
 func (s *Settings) ignore(name, source string) bool {
 	why, retired := s.retired[name]
 	if retired {
-		s.warnings = append(s.warnings, fmt.Sprintf("%s: %s has no effect any more: %s. Remove it: the next version rejects it", source, name, why))
+		s.warnings = append(s.warnings,
+			fmt.Sprintf("%s: %s has no effect any more: %s. Remove it: the next version rejects it", source, name, why))
 	}
 	return retired
 }

@@ -159,11 +159,13 @@ func TestFaults(t *testing.T) {
 		set  func(*Settings) error
 		want string
 	}{
-		{"unknown_key_with_its_place", yaml("pool:\n  max: 5\n  maks: 6\n"), `c.yaml:3:3: "pool.maks" is not a setting; the nearest is pool.max`},
+		{"unknown_key_with_its_place", yaml("pool:\n  max: 5\n  maks: 6\n"),
+			`c.yaml:3:3: "pool.maks" is not a setting; the nearest is pool.max`},
 		{"unknown_section", yaml("pol: {max: 3}\n"), `c.yaml:1:1: "pol" is not a setting; the nearest is pool.max`},
-		{"all_faults_at_once", yaml("pool:\n  max: many\n  idle: 5\nhttp: {h2c: 3}"), "c.yaml:2:8: pool.max = \"many\"; want an integer, such as 50 or 8MiB\n" +
-			"c.yaml:3:9: pool.idle = \"5\"; want a duration such as 500ms, 30s or 5m\n" +
-			"c.yaml:4:13: http.h2c = \"3\"; want on or off"},
+		{"all_faults_at_once", yaml("pool:\n  max: many\n  idle: 5\nhttp: {h2c: 3}"),
+			"c.yaml:2:8: pool.max = \"many\"; want an integer, such as 50 or 8MiB\n" +
+				"c.yaml:3:9: pool.idle = \"5\"; want a duration such as 500ms, 30s or 5m\n" +
+				"c.yaml:4:13: http.h2c = \"3\"; want on or off"},
 		{"a_section_where_a_value_belongs", yaml("pool:\n  max: {a: 1}"), `c.yaml:2:8: pool.max: want a value or a list of values`},
 		{"a_list_where_a_value_belongs", yaml("pool:\n  max: [1]"), `c.yaml:2:8: pool.max takes one value, not a list`},
 		{"a_value_where_a_section_belongs", yaml("pool: 3"), `c.yaml:1:7: want settings of the form name: value`},
@@ -174,9 +176,11 @@ func TestFaults(t *testing.T) {
 		{"an_anchor", yaml("pool: {max: &a 1}"), `c.yaml:1:13: pool.max: want a value or a list of values`},
 		{"no_yaml", yaml("pool: [1, "), `c.yaml:1:7: sequence end token ']' not found`},
 		{"nested_without_end", yaml(strings.Repeat("[", 1000)), `c.yaml: too large or nested too deeply for a configuration`},
-		{"unknown_variable", environ("SIDECAR_POOL_MAXIMUM=3", "OTHER=1"), `SIDECAR_POOL_MAXIMUM: not a setting; the nearest is SIDECAR_POOL_MAX (pool.max)`},
-		{"bad_variables", environ("SIDECAR_POOL_MAX=x", "SIDECAR_HTTP_MODE=slow"), "SIDECAR_POOL_MAX: pool.max = \"x\"; want an integer, such as 50 or 8MiB\n" +
-			"SIDECAR_HTTP_MODE: http.mode = \"slow\"; want fast or safe"},
+		{"unknown_variable", environ("SIDECAR_POOL_MAXIMUM=3", "OTHER=1"),
+			`SIDECAR_POOL_MAXIMUM: not a setting; the nearest is SIDECAR_POOL_MAX (pool.max)`},
+		{"bad_variables", environ("SIDECAR_POOL_MAX=x", "SIDECAR_HTTP_MODE=slow"),
+			"SIDECAR_POOL_MAX: pool.max = \"x\"; want an integer, such as 50 or 8MiB\n" +
+				"SIDECAR_HTTP_MODE: http.mode = \"slow\"; want fast or safe"},
 		{"unknown_name", assign("pool.min=1"), `-set: "pool.min" is not a setting; the nearest is pool.max`},
 		{"no_value", assign("pool.max"), `-set "pool.max": want name=value`},
 		{"too_large", assign("pool.shares.batch=256"), `-set: pool.shares.batch = "256"; out of range`},
@@ -333,7 +337,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 
 func TestListCanBeSetAgain(t *testing.T) {
 	c, s := bind(t)
-	if err := s.YAML("c.yaml", []byte("http: {hosts: [a, b], waits: [90m, 1h1s], max_body: 3KiB}\npool: {idle: 1h, share: 0.125}")); err != nil {
+	if err := s.YAML("c.yaml",
+		[]byte("http: {hosts: [a, b], waits: [90m, 1h1s], max_body: 3KiB}\npool: {idle: 1h, share: 0.125}")); err != nil {
 		t.Fatal(err)
 	}
 	again, other := bind(t)
@@ -350,7 +355,8 @@ func TestListCanBeSetAgain(t *testing.T) {
 		got = append(got, set.Name+"="+set.Value+" ("+set.Default+", "+set.Source+")")
 	}
 	want := []string{
-		"pool.max=50 (50, default)", "pool.max_per_node=0 (0, default)", "pool.idle=1h (5m, c.yaml:2:8)", "pool.share=0.125 (0.5, c.yaml:2:18)",
+		"pool.max=50 (50, default)", "pool.max_per_node=0 (0, default)", "pool.idle=1h (5m, c.yaml:2:8)",
+		"pool.share=0.125 (0.5, c.yaml:2:18)",
 		"pool.shares.batch=0 (0, default)", "http.hosts=a,b (, c.yaml:1:8)", "http.waits=1h30m,1h0m1s (, c.yaml:1:23)",
 		"http.listen=127.0.0.1:7401 (127.0.0.1:7401, default)", "http.max_body=3KiB (16MiB, c.yaml:1:43)", "http.h2c=off (off, default)",
 		"http.mode=fast (fast, default)", "auth.password= (, default)", "auth.token_file= (, default)",
@@ -401,7 +407,8 @@ func TestFileThatCannotBeRead(t *testing.T) {
 func FuzzYAML(f *testing.F) {
 	for _, seed := range []string{
 		"pool: {max: 3}", "pool:\n  idle: 5s\n", "http:\n  hosts:\n  - a\n", "a: &b c\n<<: *b", "? [a]\n: b", "pool.max: !!int 3",
-		"http: {waits: [1s, null], max_body: 8MiB}", "---\npool: {max: 1}\n---\npool: {max: 2}", "auth: {password: |\n  x\n}", "\xff", "%YAML 1.2\n---\n", "pool: {max: .inf}",
+		"http: {waits: [1s, null], max_body: 8MiB}", "---\npool: {max: 1}\n---\npool: {max: 2}",
+		"auth: {password: |\n  x\n}", "\xff", "%YAML 1.2\n---\n", "pool: {max: .inf}",
 	} {
 		f.Add(seed)
 	}

@@ -58,9 +58,13 @@ type teller interface{ state() SourceState }
 
 // Config is the section "discovery".
 type Config struct {
-	Mode     string        `yaml:"mode"`       // where the nodes come from: ydb (YDB's own discovery), static (discovery.nodes), dns (discovery.dns_name) or xds (a control plane, discovery.xds_url)
-	Nodes    []Endpoint    `yaml:"nodes"`      // for static: a list of ID=host:port, or ID=host:port@zone
-	DNSName  string        `yaml:"dns_name"`   // for dns: host:port, whose addresses (A, AAAA) are the nodes, or a name without port, whose SRV records are
+	// where the nodes come from: ydb (YDB's own discovery), static (discovery.nodes), dns
+	// (discovery.dns_name) or xds (a control plane, discovery.xds_url)
+	Mode  string     `yaml:"mode"`
+	Nodes []Endpoint `yaml:"nodes"` // for static: a list of ID=host:port, or ID=host:port@zone
+	// for dns: host:port, whose addresses (A, AAAA) are the nodes, or a name without port, whose
+	// SRV records are
+	DNSName  string        `yaml:"dns_name"`
 	DNSHost  string        `yaml:"dns_server"` // for dns: host:port of the server to ask; empty: those of the system
 	XDS      XDSConfig     `yaml:",inline"`
 	Interval time.Duration `yaml:"interval"`  // time between questions, give or take a fifth at random
@@ -72,7 +76,8 @@ type Config struct {
 // Default asks every 5 s, so that an added node has its share of sessions within 10 s. The official SDKs
 // ask once a minute; a sidecar asks once for all the processes of its host.
 func Default() Config {
-	return Config{Mode: ModeYDB, Interval: 5 * time.Second, MinPause: 500 * time.Millisecond, RetryMin: 500 * time.Millisecond, RetryMax: 4 * time.Second}
+	return Config{Mode: ModeYDB, Interval: 5 * time.Second, MinPause: 500 * time.Millisecond,
+		RetryMin: 500 * time.Millisecond, RetryMax: 4 * time.Second}
 }
 
 // Validate reports every fault of c.
@@ -135,7 +140,8 @@ type Discovery struct {
 func New(config Config, source Source, log *slog.Logger) *Discovery {
 	d := &Discovery{
 		config: config, source: source, log: log,
-		kick: make(chan struct{}, 1), news: make(chan struct{}, 1), judged: make(chan struct{}, 1), keys: newKeys(source), guard: newGuard(config.grace()),
+		kick: make(chan struct{}, 1), news: make(chan struct{}, 1), judged: make(chan struct{}, 1),
+		keys: newKeys(source), guard: newGuard(config.grace()),
 	}
 	d.conditions.Store(&cluster.Conditions{})
 	return d
@@ -348,7 +354,8 @@ func (d *Discovery) ask(ctx context.Context) error {
 		d.log.InfoContext(ctx, "discovery works again", "nodes", len(t.Nodes))
 	}
 	if more {
-		d.log.WarnContext(ctx, "discovery lists more nodes than are used; this process has chosen some at random", "used", len(t.Nodes), "left_out", t.LeftOut)
+		d.log.WarnContext(ctx, "discovery lists more nodes than are used; this process has chosen some at random",
+			"used", len(t.Nodes), "left_out", t.LeftOut)
 	}
 	d.tell(t)
 	return nil

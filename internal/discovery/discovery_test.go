@@ -159,7 +159,8 @@ func TestBacksOffWhileTheClusterIsDownAndRecovers(t *testing.T) {
 		time.Sleep(160 * time.Second)
 		synctest.Wait()
 		asked := s.times()
-		want := []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second, 32 * time.Second, 32 * time.Second}
+		want := []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second,
+			16 * time.Second, 32 * time.Second, 32 * time.Second, 32 * time.Second}
 		for i, w := range want {
 			if got := asked[i+1] - asked[i]; got < w || got > w*3/2 {
 				t.Errorf("pause %d is %v; want %v, up to half of it longer", i, got, w)

@@ -35,7 +35,8 @@ type DNS struct {
 
 // NewDNS returns the nodes of Config.DNSName, for a database of that name.
 func NewDNS(config Config, database string, ask Identify, log *slog.Logger) *DNS {
-	d := &DNS{identities: newIdentities(ask, log), database: database, host: config.DNSName, server: config.DNSHost, resolver: net.DefaultResolver}
+	d := &DNS{identities: newIdentities(ask, log), database: database, host: config.DNSName, server: config.DNSHost,
+		resolver: net.DefaultResolver}
 	if host, port, err := net.SplitHostPort(config.DNSName); err == nil {
 		d.host, d.port = host, port
 	}

@@ -80,11 +80,15 @@ func TestALongAnswerComesOverTCP(t *testing.T) {
 func TestTargetsOfSRVRecordsAreNodes(t *testing.T) {
 	s := dnstest.Start(t)
 	h := &hosts{ids: map[string]cluster.NodeID{"10.0.0.1:2136": 1, "10.0.0.1:2137": 2, "10.0.0.2:2136": 3}}
-	s.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "b.test.", Port: 2136}, dnstest.Target{Host: "a.test.", Port: 2137}, dnstest.Target{Host: "a.test.", Port: 2136}, dnstest.Target{Host: "gone.test.", Port: 2136})
+	s.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "b.test.", Port: 2136},
+		dnstest.Target{Host: "a.test.", Port: 2137}, dnstest.Target{Host: "a.test.", Port: 2136},
+		dnstest.Target{Host: "gone.test.", Port: 2136})
 	s.Addresses("a.test.", "10.0.0.1")
 	s.Addresses("b.test.", "10.0.0.2")
 	d := named(t, s, "_grpc._tcp.ydb.test", h)
-	a, b := []cluster.Node{{ID: 1, Address: "10.0.0.1:2136", TLSName: "a.test"}, {ID: 2, Address: "10.0.0.1:2137", TLSName: "a.test"}}, cluster.Node{ID: 3, Address: "10.0.0.2:2136", TLSName: "b.test"}
+	a, b := []cluster.Node{
+		{ID: 1, Address: "10.0.0.1:2136", TLSName: "a.test"}, {ID: 2, Address: "10.0.0.1:2137", TLSName: "a.test"},
+	}, cluster.Node{ID: 3, Address: "10.0.0.2:2136", TLSName: "b.test"}
 	wantTopology(t, d, append(a, b)...)
 	s.Break("b.test.", true)
 	wantTopology(t, d, append(a, b)...)

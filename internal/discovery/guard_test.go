@@ -54,12 +54,15 @@ func TestGuard(t *testing.T) {
 		name  string
 		steps []step
 	}{
-		{"a_node_that_vanishes_departs", []step{{0, topologyOf(span(1, 20)), nil, [2]int{20, 0}}, {1, topologyOf(span(2, 20)), nil, [2]int{19, 0}}}},
+		{"a_node_that_vanishes_departs",
+			[]step{{0, topologyOf(span(1, 20)), nil, [2]int{20, 0}}, {1, topologyOf(span(2, 20)), nil, [2]int{19, 0}}}},
 		{"two_of_three_depart", []step{{0, topologyOf(span(1, 3)), nil, [2]int{3, 0}}, {1, topologyOf(span(3, 3)), nil, [2]int{1, 0}}}},
-		{"three_of_twenty_are_held", []step{{0, topologyOf(span(1, 20)), nil, [2]int{20, 0}}, {1, topologyOf(span(4, 20)), nil, [2]int{17, 3}}}},
+		{"three_of_twenty_are_held",
+			[]step{{0, topologyOf(span(1, 20)), nil, [2]int{20, 0}}, {1, topologyOf(span(4, 20)), nil, [2]int{17, 3}}}},
 		{"three_of_four_are_held", []step{{0, topologyOf(span(1, 4)), nil, [2]int{4, 0}}, {1, topologyOf(span(4, 4)), nil, [2]int{1, 3}}}},
 		{"a_tenth_departs", []step{{0, topologyOf(span(1, 40)), nil, [2]int{40, 0}}, {1, topologyOf(span(5, 40)), nil, [2]int{36, 0}}}},
-		{"more_than_a_tenth_is_held", []step{{0, topologyOf(span(1, 40)), nil, [2]int{40, 0}}, {1, topologyOf(span(6, 40)), nil, [2]int{35, 5}}}},
+		{"more_than_a_tenth_is_held",
+			[]step{{0, topologyOf(span(1, 40)), nil, [2]int{40, 0}}, {1, topologyOf(span(6, 40)), nil, [2]int{35, 5}}}},
 		{"one_after_the_other_counts_together", []step{
 			{0, topologyOf(span(1, 12)), nil, [2]int{12, 0}},
 			{1 * time.Second, topologyOf(span(2, 12)), nil, [2]int{11, 0}},
@@ -97,8 +100,10 @@ func TestGuard(t *testing.T) {
 			{0, topologyOf(span(1, 20)), []cluster.NodeID{1, 2, 3, 4}, [2]int{20, 0}},
 			{1, topologyOf(span(7, 20)), nil, [2]int{14, 0}},
 		}},
-		{"those_that_were_drained_depart", []step{{0, topologyOf(drained), nil, [2]int{20, 0}}, {1, topologyOf(span(11, 20)), nil, [2]int{10, 0}}}},
-		{"those_whose_address_another_node_has_depart", []step{{0, topologyOf(span(1, 20)), nil, [2]int{20, 0}}, {1, topologyOf(moved), nil, [2]int{20, 0}}}},
+		{"those_that_were_drained_depart",
+			[]step{{0, topologyOf(drained), nil, [2]int{20, 0}}, {1, topologyOf(span(11, 20)), nil, [2]int{10, 0}}}},
+		{"those_whose_address_another_node_has_depart",
+			[]step{{0, topologyOf(span(1, 20)), nil, [2]int{20, 0}}, {1, topologyOf(moved), nil, [2]int{20, 0}}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := newGuard(10 * time.Second)
@@ -143,7 +148,8 @@ func TestGuardRechecks(t *testing.T) {
 func TestGuardIsBounded(t *testing.T) {
 	g := newGuard(time.Hour)
 	for i := range cluster.NodeID(10) {
-		got := g.take(topologyOf(span(1+i*cluster.MaxNodes, (i+1)*cluster.MaxNodes)), func(cluster.NodeID) bool { return false }, time.Now())
+		got := g.take(topologyOf(span(1+i*cluster.MaxNodes, (i+1)*cluster.MaxNodes)),
+			func(cluster.NodeID) bool { return false }, time.Now())
 		if n := listing(got)[1]; n > maxHeld {
 			t.Fatalf("%d nodes are held; want at most %d", n, maxHeld)
 		}

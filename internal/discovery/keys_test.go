@@ -48,7 +48,8 @@ func TestKeys(t *testing.T) {
 		{name: "an_address_that_another_node_took_over", steps: []step{
 			listed("1@a", "2@b", "3@c"), listed("1@a", "4@b", "3@c"), listed("1@a", "4@b", "3@c", "2@d"), listed("1@a", "5@b", "3@c"),
 		}},
-		{name: "an_address_among_others_after_the_only_one", steps: []step{listed("1@a"), listed("2@a", "3@b"), listed("4@a", "3@b"), listed("4@a"), {[]string{"5@a"}, []string{"4@a*"}}}},
+		{name: "an_address_among_others_after_the_only_one",
+			steps: []step{listed("1@a"), listed("2@a", "3@b"), listed("4@a", "3@b"), listed("4@a"), {[]string{"5@a"}, []string{"4@a*"}}}},
 		{name: "two_addresses_to_which_ids_come_back", steps: []step{
 			listed("1@a", "3@b"), listed("2@a", "3@b"),
 			{[]string{"1@a", "4@b"}, []string{"2@a*", "4@b"}},

@@ -78,14 +78,17 @@ func TestNearestZone(t *testing.T) {
 		want     []string
 	}{
 		{name: "the_first_to_accept", steps: []times{{"a": 5 * ms, "b": ms, "c": 20 * ms}}, want: []string{"b"}},
-		{name: "a_tie_goes_to_the_zone_that_answered", answered: "c", steps: []times{{"a": ms, "b": ms, "c": 19 * ms / 10}}, want: []string{"c"}},
-		{name: "else_to_the_first_by_name", answered: "z", steps: []times{{"a": 110 * time.Microsecond, "b": 100 * time.Microsecond, "c": ms / 5}}, want: []string{"a"}},
+		{name: "a_tie_goes_to_the_zone_that_answered", answered: "c",
+			steps: []times{{"a": ms, "b": ms, "c": 19 * ms / 10}}, want: []string{"c"}},
+		{name: "else_to_the_first_by_name", answered: "z",
+			steps: []times{{"a": 110 * time.Microsecond, "b": 100 * time.Microsecond, "c": ms / 5}}, want: []string{"a"}},
 		{name: "the_margin_makes_a_tie", answered: "b", steps: []times{{"a": ms / 100, "b": ms / 4}}, want: []string{"b"}},
 		{name: "beyond_factor_and_margin_is_no_tie", answered: "b", steps: []times{{"a": ms, "b": 2*ms + ms/100}}, want: []string{"a"}},
 		{
-			name:  "noise_changes_nothing",
-			steps: []times{{"a": ms, "b": 3 * ms}, {"a": ms, "b": 6 * ms / 10}, {"a": 20 * ms, "b": ms}, {"a": ms, "b": ms}, {"a": 20 * ms, "b": ms}},
-			want:  []string{"a", "a", "a", "a", "a"},
+			name: "noise_changes_nothing",
+			steps: []times{{"a": ms, "b": 3 * ms}, {"a": ms, "b": 6 * ms / 10}, {"a": 20 * ms, "b": ms},
+				{"a": ms, "b": ms}, {"a": 20 * ms, "b": ms}},
+			want: []string{"a", "a", "a", "a", "a"},
 		},
 		{
 			name:  "clearly_nearer_twice_does",
@@ -155,7 +158,8 @@ func TestMeasuringIsBounded(t *testing.T) {
 			many = append(many, fmt.Sprintf("z%d", i))
 		}
 		if zone, took := measure(spread("", 1, many...)); zone != "a" || took != nearestTimeout || len(r.dialed) != nearestZones {
-			t.Errorf("%q after %v, %d zones; nobody accepts, want the former one after %v, %d zones", zone, took, len(r.dialed), nearestTimeout, nearestZones)
+			t.Errorf("%q after %v, %d zones; nobody accepts, want the former one after %v, %d zones", zone, took,
+				len(r.dialed), nearestTimeout, nearestZones)
 		}
 		r.refuse = true
 		if zone, took := measure(spread("", 3, "a", "b")); zone != "a" || took != 0 {

@@ -41,10 +41,16 @@ import (
 
 // XDSConfig is the part of the section "discovery" for a control plane.
 type XDSConfig struct {
-	URL        string `yaml:"xds_url"`         // for xds: grpc[s]://host:port of the control plane (ADS)
-	Cluster    string `yaml:"xds_cluster"`     // name of the endpoints (EDS) to ask for; empty: ydb and the path of the database, as another sidecar names them
-	Node       string `yaml:"xds_node"`        // node id that the sidecar tells the control plane; empty: ydb-sidecar/ and the name of this host
-	CAFile     string `yaml:"xds_ca_file"`     // PEM of extra roots for grpcs; empty: the system's; these files are read again when they change
+	URL string `yaml:"xds_url"` // for xds: grpc[s]://host:port of the control plane (ADS)
+	// name of the endpoints (EDS) to ask for; empty: ydb and the path of the database, as another
+	// sidecar names them
+	Cluster string `yaml:"xds_cluster"`
+	// node id that the sidecar tells the control plane; empty: ydb-sidecar/ and the name of this
+	// host
+	Node string `yaml:"xds_node"`
+	// PEM of extra roots for grpcs; empty: the system's; these files are read again when they
+	// change
+	CAFile     string `yaml:"xds_ca_file"`
 	CertFile   string `yaml:"xds_cert_file"`   // PEM; with xds_key_file: the sidecar's own certificate, which it shows to the control plane
 	KeyFile    string `yaml:"xds_key_file"`    // PEM
 	ServerName string `yaml:"xds_server_name"` // that the certificate of the control plane has; empty: the host of xds_url
@@ -54,7 +60,8 @@ type XDSConfig struct {
 
 // set is the first setting that is set.
 func (c XDSConfig) set() string {
-	return cmp.Or(textIf(c.URL != "", "xds_url"), textIf(c.Cluster != "", "xds_cluster"), textIf(c.Node != "", "xds_node"), textIf(c.CAFile != "", "xds_ca_file"),
+	return cmp.Or(textIf(c.URL != "", "xds_url"), textIf(c.Cluster != "", "xds_cluster"),
+		textIf(c.Node != "", "xds_node"), textIf(c.CAFile != "", "xds_ca_file"),
 		textIf(c.CertFile != "", "xds_cert_file"), textIf(c.KeyFile != "", "xds_key_file"), textIf(c.ServerName != "", "xds_server_name"),
 		textIf(c.Token != "", "xds_token"), textIf(c.TokenFile != "", "xds_token_file"))
 }
@@ -71,11 +78,15 @@ func (c XDSConfig) validate() error {
 	}
 	address, secure, err := parseXDS(c.URL)
 	fault(err != nil, "xds_url must be grpc[s]://host:port, without anything else")
-	fault(max(len(c.Cluster), len(c.Node)) > maxXDSName || !utf8.ValidString(c.Cluster+c.Node), "xds_cluster and xds_node must be UTF-8 of at most %d bytes", maxXDSName)
+	fault(max(len(c.Cluster), len(c.Node)) > maxXDSName || !utf8.ValidString(c.Cluster+c.Node),
+		"xds_cluster and xds_node must be UTF-8 of at most %d bytes", maxXDSName)
 	fault((c.CertFile == "") != (c.KeyFile == ""), "xds_cert_file and xds_key_file are set together or not at all")
 	if err == nil {
-		fault(!secure && c.CAFile+c.CertFile+c.ServerName != "", "xds_ca_file, xds_cert_file or xds_server_name is set, but xds_url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
-		fault(!secure && c.Token+c.TokenFile != "" && !isLoopback(address), "xds_token or xds_token_file is set, but xds_url is grpc:// to another machine, where everybody could read the token on its way; write grpcs://")
+		fault(!secure && c.CAFile+c.CertFile+c.ServerName != "",
+			"xds_ca_file, xds_cert_file or xds_server_name is set, but xds_url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
+		fault(!secure && c.Token+c.TokenFile != "" && !isLoopback(address),
+			"xds_token or xds_token_file is set, but xds_url is grpc:// to another machine, where everybody could "+
+				"read the token on its way; write grpcs://")
 	}
 	fault(c.Token != "" && c.TokenFile != "", "xds_token and xds_token_file are both set; want one")
 	if _, err := c.token(); err != nil {
@@ -119,7 +130,8 @@ func isToken(text string) bool {
 // parseXDS reads grpc[s]://host:port. The error does not repeat the text.
 func parseXDS(text string) (address string, secure bool, err error) {
 	u, err := url.Parse(text)
-	if err != nil || u.User != nil || u.Path+u.RawQuery+u.Fragment+u.Opaque != "" || (u.Scheme != "grpc" && u.Scheme != "grpcs") || !isHostPort(u.Host) {
+	if err != nil || u.User != nil || u.Path+u.RawQuery+u.Fragment+u.Opaque != "" ||
+		(u.Scheme != "grpc" && u.Scheme != "grpcs") || !isHostPort(u.Host) {
 		return "", false, errors.New("not grpc[s]://host:port")
 	}
 	return u.Host, u.Scheme == "grpcs", nil
@@ -150,8 +162,9 @@ const (
 // find out that it is gone: within 30 s. Pings of HTTP/2 would do it as well, but
 // servers of gRPC end connections on which they come more than once in five minutes.
 var (
-	xdsDialer = net.Dialer{Timeout: 10 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
-	xdsPings  = keepalive.ClientParameters{Time: 5 * time.Minute, Timeout: 20 * time.Second}
+	xdsDialer = net.Dialer{Timeout: 10 * time.Second,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	xdsPings = keepalive.ClientParameters{Time: 5 * time.Minute, Timeout: 20 * time.Second}
 )
 
 // XDS is the Source of a control plane: the endpoints of one cluster (EDS), over one
@@ -346,7 +359,10 @@ func (x *XDS) stream(ctx context.Context, client discoveryv3.AggregatedDiscovery
 	}
 	late := time.AfterFunc(x.patience, func() {
 		defer panics.Go("a wait for the control plane")
-		x.trouble(fmt.Errorf("%s has said nothing of endpoints named %q for %v; is that discovery.xds_cluster?", x.config.URL, x.config.Cluster, x.patience))
+		x.trouble(
+			fmt.Errorf("%s has said nothing of endpoints named %q for %v; is that discovery.xds_cluster?", x.config.URL,
+				x.config.Cluster, x.patience),
+		)
 	})
 	defer late.Stop()
 	// A new stream says nothing of the version that it knows: so the answer is always
@@ -363,7 +379,8 @@ func (x *XDS) stream(ctx context.Context, client discoveryv3.AggregatedDiscovery
 			return answered, err
 		}
 		found, nodes, bad := nodesOf(r, x.config.Cluster)
-		request = &discoveryv3.DiscoveryRequest{TypeUrl: typeEDS, ResourceNames: request.GetResourceNames(), ResponseNonce: r.GetNonce(), VersionInfo: accepted}
+		request = &discoveryv3.DiscoveryRequest{TypeUrl: typeEDS, ResourceNames: request.GetResourceNames(),
+			ResponseNonce: r.GetNonce(), VersionInfo: accepted}
 		switch {
 		case bad != nil:
 			late.Stop()
@@ -473,7 +490,8 @@ func nodeOf(e *endpointv3.LbEndpoint) (n cluster.Node, err error) {
 	at := e.GetEndpoint().GetAddress().GetSocketAddress()
 	port := at.GetPortValue()
 	if at.GetAddress() == "" || port == 0 || port > 65535 || at.GetProtocol() != corev3.SocketAddress_TCP {
-		return n, errors.New("an endpoint has no socket address with the number of a TCP port; those are the only addresses that the sidecar takes")
+		return n, errors.New("an endpoint has no socket address with the number of a TCP port; those are the only " +
+			"addresses that the sidecar takes")
 	}
 	n.Address = net.JoinHostPort(at.GetAddress(), strconv.FormatUint(uint64(port), 10))
 	if _, ip := netip.ParseAddr(at.GetAddress()); ip != nil && !isName(at.GetAddress()) {

@@ -105,12 +105,18 @@ func (p *plane) requests(what string, enough func(all []*discoveryv3.DiscoveryRe
 func endpoint(id, host string, port uint32, health corev3.HealthStatus) *endpointv3.LbEndpoint {
 	e := &endpointv3.LbEndpoint{
 		HealthStatus: health,
-		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
-			SocketAddress: &corev3.SocketAddress{Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}},
-		}}}},
+		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
+			Endpoint: &endpointv3.Endpoint{Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+				SocketAddress: &corev3.SocketAddress{Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}},
+			}}},
+		},
 	}
 	if id != "" {
-		e.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb": {Fields: map[string]*structpb.Value{"node_id": structpb.NewStringValue(id)}}}}
+		e.Metadata = &corev3.Metadata{
+			FilterMetadata: map[string]*structpb.Struct{
+				"envoy.lb": {Fields: map[string]*structpb.Value{"node_id": structpb.NewStringValue(id)}},
+			},
+		}
 	}
 	return e
 }
@@ -128,7 +134,8 @@ func (p *plane) controlled(ask Identify, change func(*Config)) (*Discovery, <-ch
 	p.t.Helper()
 	config := Default()
 	config.Mode, config.XDS.URL = ModeXDS, "grpc://"+p.addr
-	config.Interval, config.MinPause, config.RetryMin, config.RetryMax = time.Hour, time.Millisecond, 5*time.Millisecond, 20*time.Millisecond
+	config.Interval, config.MinPause = time.Hour, time.Millisecond
+	config.RetryMin, config.RetryMax = 5*time.Millisecond, 20*time.Millisecond
 	if change != nil {
 		change(&config)
 	}
@@ -149,8 +156,10 @@ func (p *plane) controlled(ask Identify, change func(*Config)) (*Discovery, <-ch
 func TestNodesOfAControlPlane(t *testing.T) {
 	p := startPlane(t)
 	p.put(assignment(
-		zone("a", endpoint("1", "10.0.0.1", 2136, corev3.HealthStatus_DEGRADED), endpoint("50002", "fd00::1", 2136, corev3.HealthStatus_DRAINING)),
-		zone("b", endpoint("4", "10.0.0.4", 2136, corev3.HealthStatus_UNHEALTHY), endpoint("5", "10.0.0.5", 2136, corev3.HealthStatus_TIMEOUT)),
+		zone("a", endpoint("1", "10.0.0.1", 2136, corev3.HealthStatus_DEGRADED),
+			endpoint("50002", "fd00::1", 2136, corev3.HealthStatus_DRAINING)),
+		zone("b", endpoint("4", "10.0.0.4", 2136, corev3.HealthStatus_UNHEALTHY),
+			endpoint("5", "10.0.0.5", 2136, corev3.HealthStatus_TIMEOUT)),
 	))
 	d, heard := p.controlled(nil, nil)
 	got := <-heard
@@ -164,11 +173,13 @@ func TestNodesOfAControlPlane(t *testing.T) {
 	}
 	p.requests("the answer is accepted", func(all []*discoveryv3.DiscoveryRequest) bool { return len(all) == 2 })
 	first, second := p.asked[0], p.asked[1]
-	if first.GetNode().GetId() == "" || first.GetNode().GetMetadata().GetFields()["flavor"].GetStringValue() != "envoy" || first.GetNode().GetUserAgentVersion() != "1.2.3" ||
+	if first.GetNode().GetId() == "" || first.GetNode().GetMetadata().GetFields()["flavor"].GetStringValue() != "envoy" ||
+		first.GetNode().GetUserAgentVersion() != "1.2.3" ||
 		first.GetVersionInfo() != "" || !cmp.Equal(first.GetResourceNames(), []string{"ydb/local"}) || first.GetTypeUrl() != typeEDS {
 		t.Errorf("the first request is %v", first)
 	}
-	if second.GetVersionInfo() == "" || second.GetResponseNonce() == "" || second.GetErrorDetail() != nil || d.State().Source.Version != second.GetVersionInfo() {
+	if second.GetVersionInfo() == "" || second.GetResponseNonce() == "" || second.GetErrorDetail() != nil ||
+		d.State().Source.Version != second.GetVersionInfo() {
 		t.Errorf("the second request is %v; want the version and no error", second)
 	}
 	for k := range 20 { // each change is told without being asked for
@@ -237,7 +248,8 @@ func TestUnhealthyNodesStay(t *testing.T) {
 					}
 				}
 				if len(v.Nodes) != count || fresh != tc.fresh || v.Panic != tc.panics {
-					t.Errorf("of %d nodes %d get new work, panic %v; want %d of %d, %v", len(v.Nodes), fresh, v.Panic, tc.fresh, count, tc.panics)
+					t.Errorf("of %d nodes %d get new work, panic %v; want %d of %d, %v", len(v.Nodes), fresh, v.Panic,
+						tc.fresh, count, tc.panics)
 				}
 			})
 		})
@@ -286,8 +298,9 @@ func TestFaultsOfXDSSettings(t *testing.T) {
 		XDSConfig
 		good bool
 	}{
-		"plain":                 {XDSConfig{URL: "grpc://plane.example:7403"}, true},
-		"TLS and a token":       {XDSConfig{URL: "grpcs://plane.example:7403", Token: "x", ServerName: "y", Cluster: "ydb/local", Node: "me"}, true},
+		"plain": {XDSConfig{URL: "grpc://plane.example:7403"}, true},
+		"TLS and a token": {XDSConfig{URL: "grpcs://plane.example:7403", Token: "x", ServerName: "y", Cluster: "ydb/local", Node: "me"},
+			true},
 		"a token on loopback":   {XDSConfig{URL: "grpc://127.0.0.1:7403", Token: "x"}, true},
 		"a token in the clear":  {XDSConfig{URL: "grpc://plane.example:7403", Token: "x"}, false},
 		"nothing":               {XDSConfig{}, false},

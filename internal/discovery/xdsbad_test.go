@@ -31,7 +31,13 @@ func TestABadAnswerIsRefusedAndTheLastOneKept(t *testing.T) {
 		"id 0":         assignment(zone("a", endpoint("0", "10.0.0.1", 2136, 0))),
 		"id too large": assignment(zone("a", endpoint("4294967296", "10.0.0.1", 2136, 0))),
 		"no endpoint":  assignment(zone("a", &endpointv3.LbEndpoint{})),
-		"LEDS":         assignment(&endpointv3.LocalityLbEndpoints{LbConfig: &endpointv3.LocalityLbEndpoints_LedsClusterLocalityConfig{LedsClusterLocalityConfig: &endpointv3.LedsClusterLocalityConfig{}}}),
+		"LEDS": assignment(
+			&endpointv3.LocalityLbEndpoints{
+				LbConfig: &endpointv3.LocalityLbEndpoints_LedsClusterLocalityConfig{
+					LedsClusterLocalityConfig: &endpointv3.LedsClusterLocalityConfig{},
+				},
+			},
+		),
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := startPlane(t)
@@ -69,7 +75,9 @@ func TestRefusalsDoNotLoop(t *testing.T) {
 		}
 		for nonce := 0; ; nonce++ {
 			before := time.Now()
-			if err := s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: "type.googleapis.com/other", VersionInfo: "1", Nonce: fmt.Sprint(nonce)}); err != nil {
+			if err := s.Send(
+				&discoveryv3.DiscoveryResponse{TypeUrl: "type.googleapis.com/other", VersionInfo: "1", Nonce: fmt.Sprint(nonce)},
+			); err != nil {
 				return nil
 			}
 			if _, err := s.Recv(); err != nil {

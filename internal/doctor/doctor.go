@@ -196,7 +196,8 @@ func (x *Examination) talk(ctx context.Context, p *Parts) {
 	for _, run := range []func(context.Context) error{
 		p.Driver.Run, p.Detector.Run, p.Discovery.Run, p.Attention.Run, p.Pool.Run, p.Apps.Run,
 	} {
-		wg.Go(func() { _ = panics.Call("a part of doctor", func() error { return run(ctx) }) }) // it is logged, and the step that needs it fails
+		// it is logged, and the step that needs it fails
+		wg.Go(func() { _ = panics.Call("a part of doctor", func() error { return run(ctx) }) })
 	}
 	defer func() {
 		over, end := context.WithTimeout(context.WithoutCancel(ctx), examStep)
@@ -210,7 +211,8 @@ func (x *Examination) talk(ctx context.Context, p *Parts) {
 	source := "Check the database in ydb.url; " + strings.ToLower(account[:1]) + account[1:]
 	switch p.Mode {
 	case discovery.ModeDNS:
-		source = "Check discovery.dns_name and the DNS server; a node tells its id by the answer to CreateSession, so it must be reachable and accept the credentials."
+		source = "Check discovery.dns_name and the DNS server; a node tells its id by the answer to CreateSession, " +
+			"so it must be reachable and accept the credentials."
 	case discovery.ModeXDS:
 		source = "Check discovery.xds_url, xds_cluster, the token and the files of TLS, and what the control plane says."
 	}

@@ -43,15 +43,19 @@ func failures() (all []failure) {
 	return append(all,
 		failure{"nothing was sent: no connection", ydbstatus.Signs{Code: codes.Unavailable, NotSent: true}, 1, nil},
 		failure{"nothing was sent: this process could not make the call", ydbstatus.Signs{Code: codes.Internal, NotSent: true}, 1, nil},
-		failure{"nothing was sent: it exceeds 64,000,000 bytes", ydbstatus.Signs{Code: codes.ResourceExhausted, NotSent: true, TooLarge: true}, 1, nil},
+		failure{"nothing was sent: it exceeds 64,000,000 bytes",
+			ydbstatus.Signs{Code: codes.ResourceExhausted, NotSent: true, TooLarge: true}, 1, nil},
 		failure{"the answer exceeds 64,000,000 bytes", ydbstatus.Signs{Code: codes.ResourceExhausted, TooLarge: true}, 1, nil},
-		failure{"the provider of credentials does not answer", ydbstatus.Signs{Code: codes.Unauthenticated, NotSent: true, NoTicket: true}, 1, nil},
+		failure{"the provider of credentials does not answer",
+			ydbstatus.Signs{Code: codes.Unauthenticated, NotSent: true, NoTicket: true}, 1, nil},
 		failure{"the provider of credentials refused", ydbstatus.Signs{Code: codes.Unauthenticated, NotSent: true}, 1, nil},
 		failure{"no node to send it to", ydbstatus.Signs{Code: codes.Unavailable, Unrouted: true}, 0, nil},
 		failure{"the owner of the session cannot be reached", ydbstatus.Signs{Code: codes.Unavailable, HomeNodeLost: true}, 1, nil},
 		failure{"`ABORTED` with issue 200509", ydbstatus.Signs{Status: Ydb.StatusIds_ABORTED, Repeats: true}, 1, nil},
-		failure{"the deadline ended before it was sent", ydbstatus.Signs{Code: codes.DeadlineExceeded, CallerGone: true, NotSent: true}, 1, context.DeadlineExceeded},
-		failure{"the deadline ended while it ran", ydbstatus.Signs{Code: codes.DeadlineExceeded, CallerGone: true}, 1, context.DeadlineExceeded},
+		failure{"the deadline ended before it was sent",
+			ydbstatus.Signs{Code: codes.DeadlineExceeded, CallerGone: true, NotSent: true}, 1, context.DeadlineExceeded},
+		failure{"the deadline ended while it ran", ydbstatus.Signs{Code: codes.DeadlineExceeded, CallerGone: true}, 1,
+			context.DeadlineExceeded},
 		failure{"the caller left while it ran", ydbstatus.Signs{Code: codes.Canceled, CallerGone: true}, 1, context.Canceled},
 	)
 }
@@ -76,7 +80,8 @@ var stakes = []struct {
 func (f failure) err(undone, parts, schema bool) error {
 	f.signs.Kind, f.signs.Undone, f.signs.InParts, f.signs.Schema = cluster.CallExecute, undone, parts, schema
 	v := ydbstatus.Judge(f.signs)
-	e := &upstream.Error{Op: "ExecuteQuery", Node: f.node, Status: f.signs.Status, Code: f.signs.Code, TooLarge: f.signs.TooLarge, Verdict: v, Sent: v.Unknown}
+	e := &upstream.Error{Op: "ExecuteQuery", Node: f.node, Status: f.signs.Status, Code: f.signs.Code,
+		TooLarge: f.signs.TooLarge, Verdict: v, Sent: v.Unknown}
 	if f.cause != nil {
 		return fmt.Errorf("%w: %w", e, f.cause)
 	}
@@ -109,7 +114,8 @@ func TestDocsHaveTheAnswers(t *testing.T) {
 		}
 		b.WriteString("\n")
 	}
-	const begin, end = "<!-- answers: compared with the code by `go test ./internal/facade -run TestDocs`, written with -update -->\n", "<!-- /answers -->"
+	const begin, end = "<!-- answers: compared with the code by `go test ./internal/facade -run TestDocs`, written " +
+		"with -update -->\n", "<!-- /answers -->"
 	doctable.Part(t, *update, docs, begin, end, b.String())
 }
 

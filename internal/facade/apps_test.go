@@ -44,13 +44,24 @@ func TestFaultsOfApps(t *testing.T) {
 		words string // in the message
 		after time.Duration
 	}{
-		{"quota", &apps.Refusal{App: "web", Why: apps.ByCalls, Limit: 5, Retry: 200 * time.Millisecond}, core.CodeQuota, "calls_per_second= for it in apps.limits", 200 * time.Millisecond},
-		{"too late as it comes", &pool.ShedError{Why: pool.ShedDeadline, Needs: time.Second, Left: time.Millisecond, Retry: 10 * time.Millisecond}, core.CodeShedDeadline, "its deadline is in 1ms, and such work takes about 1s", 10 * time.Millisecond},
-		{"too long a line", &pool.ShedError{Why: pool.ShedDeadline, Ahead: 2 * time.Second, Needs: time.Second, Left: time.Second, Retry: 2 * time.Second}, core.CodeShedDeadline, "the wait for a session would be about 2s (pool.max)", 2 * time.Second},
-		{"too late at the head", &pool.ShedError{Why: pool.ShedDeadline, Waited: time.Second, Needs: time.Second, Left: time.Millisecond, Retry: time.Second}, core.CodeShedDeadline, "1ms of its time are left after 1s in line", time.Second},
-		{"too old", &pool.ShedError{Why: pool.ShedAge, Waited: time.Minute, Retry: time.Second}, core.CodeShedDelay, "pool.queue_age", time.Second},
-		{"too many in the line", &pool.ShedError{Why: pool.ShedDelay, Ahead: 40 * time.Millisecond, Retry: 100 * time.Millisecond}, core.CodeShedDelay, "would have had to wait about 40ms for one", 100 * time.Millisecond},
-		{"too slow", &pool.ShedError{Why: pool.ShedDelay, Waited: time.Second, Retry: time.Second}, core.CodeShedDelay, "pool.queue_target", time.Second},
+		{"quota", &apps.Refusal{App: "web", Why: apps.ByCalls, Limit: 5, Retry: 200 * time.Millisecond}, core.CodeQuota,
+			"calls_per_second= for it in apps.limits", 200 * time.Millisecond},
+		{"too late as it comes",
+			&pool.ShedError{Why: pool.ShedDeadline, Needs: time.Second, Left: time.Millisecond, Retry: 10 * time.Millisecond},
+			core.CodeShedDeadline, "its deadline is in 1ms, and such work takes about 1s", 10 * time.Millisecond},
+		{"too long a line",
+			&pool.ShedError{Why: pool.ShedDeadline, Ahead: 2 * time.Second, Needs: time.Second, Left: time.Second, Retry: 2 * time.Second},
+			core.CodeShedDeadline, "the wait for a session would be about 2s (pool.max)", 2 * time.Second},
+		{"too late at the head",
+			&pool.ShedError{Why: pool.ShedDeadline, Waited: time.Second, Needs: time.Second, Left: time.Millisecond, Retry: time.Second},
+			core.CodeShedDeadline, "1ms of its time are left after 1s in line", time.Second},
+		{"too old", &pool.ShedError{Why: pool.ShedAge, Waited: time.Minute, Retry: time.Second}, core.CodeShedDelay,
+			"pool.queue_age", time.Second},
+		{"too many in the line",
+			&pool.ShedError{Why: pool.ShedDelay, Ahead: 40 * time.Millisecond, Retry: 100 * time.Millisecond},
+			core.CodeShedDelay, "would have had to wait about 40ms for one", 100 * time.Millisecond},
+		{"too slow", &pool.ShedError{Why: pool.ShedDelay, Waited: time.Second, Retry: time.Second}, core.CodeShedDelay,
+			"pool.queue_target", time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := core.FaultOf(tc.err, core.Deed{})
@@ -75,7 +86,8 @@ func TestWhatACallSaysOfItsApp(t *testing.T) {
 		{"name of an SDK", []string{"x-ydb-application-name", "a"}, apps.Caller{Name: "a", Prove: true}},
 		{"both", []string{"x-ydb-application-name", "a", "x-sidecar-app", "b"}, apps.Caller{Name: "b", Prove: true, Strict: true}},
 		{"token", []string{"authorization", "bearer  xyz "}, apps.Caller{Token: "xyz", Prove: true}},
-		{"token behind another scheme", []string{"authorization", "Basic xyz", "authorization", "Bearer xyz"}, apps.Caller{Token: "xyz", Prove: true}},
+		{"token behind another scheme", []string{"authorization", "Basic xyz", "authorization", "Bearer xyz"},
+			apps.Caller{Token: "xyz", Prove: true}},
 		{"one token twice", []string{"authorization", "bearer xyz", "authorization", "Bearer xyz"}, apps.Caller{Token: "xyz", Prove: true}},
 		{"two tokens", []string{"authorization", "Bearer xyz", "authorization", "Bearer abc"}, apps.Caller{Tokens: true, Prove: true}},
 		{"another scheme", []string{"authorization", "Basic xyz"}, apps.Caller{Prove: true}},
@@ -83,7 +95,10 @@ func TestWhatACallSaysOfItsApp(t *testing.T) {
 		md := metadata.Pairs(tc.headers...)
 		get := incoming(md).Get
 		tc.want.Strict = tc.want.Strict && tc.want.Name != ""
-		if got := core.CallerOf(t.Context(), get, md.Get(core.HeaderToken)); got.Tokens != tc.want.Tokens || got.Name != tc.want.Name || got.Token != tc.want.Token || got.Prove != tc.want.Prove || got.Name != "" && got.Strict != tc.want.Strict || got.Local {
+		if got := core.CallerOf(
+			t.Context(), get, md.Get(core.HeaderToken),
+		); got.Tokens != tc.want.Tokens || got.Name != tc.want.Name || got.Token != tc.want.Token ||
+			got.Prove != tc.want.Prove || got.Name != "" && got.Strict != tc.want.Strict || got.Local {
 			t.Errorf("%s: %+v; want %+v", tc.name, got, tc.want)
 		}
 	}
@@ -191,13 +206,17 @@ func TestQuotasOverBothFaces(t *testing.T) {
 	if status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header()); status != 200 {
 		t.Errorf("another app: %d %s", status, got)
 	}
-	if status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S","tx":{"id":"`+id+`"}}`, header("X-Sidecar-App", "web")); status != 200 {
+	if status, _, got := send(
+		t, "POST", b.base+"/v1/query", `{"sql":"S","tx":{"id":"`+id+`"}}`, header("X-Sidecar-App", "web"),
+	); status != 200 {
 		t.Errorf("a statement of an open transaction: %d %s", status, got)
 	}
 	if status, _, got := send(t, "POST", b.base+"/v1/tx/"+id+"/commit", `{}`, header("X-Sidecar-App", "web")); status != 200 {
 		t.Errorf("its commit: %d %s", status, got)
 	}
-	if status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("X-Sidecar-App", "no name")); status != 400 || !strings.Contains(got, "X-Sidecar-App") {
+	if status, _, got := send(
+		t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("X-Sidecar-App", "no name"),
+	); status != 400 || !strings.Contains(got, "X-Sidecar-App") {
 		t.Errorf("no name: %d %s", status, got)
 	}
 	for _, s := range all.State([apps.Classes]string{"a", "b", "c", "d"}) {
@@ -235,7 +254,8 @@ func TestDenialsAreThoseOfTheMethods(t *testing.T) {
 			want := status.Convert(stream.RecvMsg(&emptypb.Empty{}))
 			_, err = run(metadata.NewIncomingContext(t.Context(), md), nil)
 			same := func(a, b any) bool { return proto.Equal(a.(proto.Message), b.(proto.Message)) }
-			if got := status.Convert(err); err == nil || got.Code() != want.Code() || got.Message() != want.Message() || !slices.EqualFunc(got.Details(), want.Details(), same) {
+			if got := status.Convert(err); err == nil || got.Code() != want.Code() || got.Message() != want.Message() ||
+				!slices.EqualFunc(got.Details(), want.Details(), same) {
 				t.Errorf("%s, %s:\n%v; the method says\n%v", path, name, got.Proto(), want.Proto())
 			}
 		}
@@ -267,10 +287,11 @@ func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
 		auth  upstream.Auth
 		place string // in the error
 	}{
-		"refused":    {upstream.Auth{Kind: "metadata", MetadataURL: says.URL + "/token"}, says.URL + "/token"},
-		"no_answer":  {upstream.Auth{Kind: "metadata", MetadataURL: absent.URL + "/token"}, absent.URL + "/token"},
-		"no_file":    {upstream.Auth{Kind: "oauth", OAuth: upstream.OAuth{URL: says.URL, SubjectTokenFile: file}}, file},
-		"no_account": {upstream.Auth{Kind: "oauth", OAuth: upstream.OAuth{URL: says.URL + "/exchange", SubjectToken: "s"}}, says.URL + "/exchange"},
+		"refused":   {upstream.Auth{Kind: "metadata", MetadataURL: says.URL + "/token"}, says.URL + "/token"},
+		"no_answer": {upstream.Auth{Kind: "metadata", MetadataURL: absent.URL + "/token"}, absent.URL + "/token"},
+		"no_file":   {upstream.Auth{Kind: "oauth", OAuth: upstream.OAuth{URL: says.URL, SubjectTokenFile: file}}, file},
+		"no_account": {upstream.Auth{Kind: "oauth", OAuth: upstream.OAuth{URL: says.URL + "/exchange", SubjectToken: "s"}},
+			says.URL + "/exchange"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := os.WriteFile(file, []byte("s"), 0o600); err != nil {
@@ -280,7 +301,10 @@ func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
 			config := upstream.Default()
 			config.URL, config.Auth = "grpc://127.0.0.1:1/local", tc.auth
 			router := routing.New(routing.Default())
-			driver, err := upstream.New(config, upstream.Deps{Ways: hop.Ways{Router: router, Health: pessimize.New(pessimize.Default(), nil, log)}, Log: log})
+			driver, err := upstream.New(
+				config,
+				upstream.Deps{Ways: hop.Ways{Router: router, Health: pessimize.New(pessimize.Default(), nil, log)}, Log: log},
+			)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -299,7 +323,11 @@ func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
 			defer func() { stop(); run.Wait(); _ = driver.Close() }()
 			limited, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			_, err = client.Any(limited, upstream.Call{Name: "DescribeTable", Method: protocol.Named(protocol.TableService + "DescribeTable")}, func(context.Context, grpc.ClientConnInterface) error { return nil })
+			_, err = client.Any(
+				limited,
+				upstream.Call{Name: "DescribeTable", Method: protocol.Named(protocol.TableService + "DescribeTable")},
+				func(context.Context, grpc.ClientConnInterface) error { return nil },
+			)
 			if err == nil || !strings.Contains(err.Error(), tc.place) {
 				t.Fatalf("%v; want %s in it, for the log", err, tc.place)
 			}
@@ -307,7 +335,10 @@ func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
 			if f.Code != core.CodeYDB(Ydb.StatusIds_UNAUTHORIZED) || !strings.Contains(f.Message, "cannot get credentials") {
 				t.Errorf("%v", f)
 			}
-			if told := f.Proto("").String() + statusOf(f, "").Error(); strings.Contains(told, tc.place) || strings.Contains(told, "127.0.0.1") || strings.Contains(told, filepath.Dir(file)) {
+			if told := f.Proto("").String() +
+				statusOf(f, "").Error(); strings.Contains(told, tc.place) || strings.Contains(told, "127.0.0.1") || strings.Contains(
+				told, filepath.Dir(file),
+			) {
 				t.Errorf("callers are told %s", told)
 			}
 		})

@@ -47,7 +47,8 @@ func BenchmarkExecute(b *testing.B) {
 	})
 	b.Run("grpc", func(b *testing.B) {
 		b.ReportAllocs()
-		req := &sidecarv1.ExecuteRequest{Sql: sql, Params: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 42}}}}
+		req := &sidecarv1.ExecuteRequest{Sql: sql,
+			Params: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 42}}}}
 		for b.Loop() {
 			if _, err := s.grpc.Execute(b.Context(), req); err != nil {
 				b.Fatal(err)
@@ -78,7 +79,8 @@ func BenchmarkTracing(b *testing.B) {
 		}
 		services = append(services, s)
 	}
-	req := &sidecarv1.ExecuteRequest{Sql: "DECLARE $id AS Uint64; SELECT id, v FROM items WHERE id = $id", Params: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 42}}}}
+	req := &sidecarv1.ExecuteRequest{Sql: "DECLARE $id AS Uint64; SELECT id, v FROM items WHERE id = $id",
+		Params: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 42}}}}
 	const turn = 200 // calls
 	times := make([][]float64, len(services))
 	for b.Loop() {

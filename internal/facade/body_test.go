@@ -134,7 +134,8 @@ func TestBodiesHaveAPace(t *testing.T) {
 			all.Go(read)
 		}
 		all.Wait()
-		if took, want := time.Since(began), time.Second*(bodies*size-burst)/bodyRate; took < want-10*time.Millisecond || took > want+10*time.Millisecond {
+		if took, want := time.Since(began), time.Second*(bodies*size-burst)/bodyRate; took < want-10*time.Millisecond ||
+			took > want+10*time.Millisecond {
 			t.Errorf("%d took %v; want %v", bodies, took, want)
 		}
 		_, x := arriving(nil, size)

@@ -46,7 +46,11 @@ func TestBodiesThatNeverEnd(t *testing.T) {
 		}
 		defer conn.Close()
 		slow = append(slow, conn)
-		if _, err := fmt.Fprintf(conn, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 65000\r\n\r\n%s", strings.Repeat(" ", 60_000)); err != nil {
+		if _, err := fmt.Fprintf(
+			conn,
+			"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 65000\r\n\r\n%s",
+			strings.Repeat(" ", 60_000),
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,7 +103,11 @@ func TestRequestsTakeWhatIsCounted(t *testing.T) {
 			return posted(b, "/v1/query", []byte(`{"sql":"SELECT $p","params":{"p":`+ints+`},"types":{"p":"List<Int64>"}}`))
 		}},
 		"a list over gRPC": {proto.Size(list), func(b *bench) error {
-			_, err := b.api.Execute(context.Background(), &sidecarv1.ExecuteRequest{Sql: "SELECT $p", Params: map[string]*sidecarv1.Value{"p": list}, Types: map[string]string{"p": "List<Int64>"}})
+			_, err := b.api.Execute(
+				context.Background(),
+				&sidecarv1.ExecuteRequest{Sql: "SELECT $p", Params: map[string]*sidecarv1.Value{"p": list},
+					Types: map[string]string{"p": "List<Int64>"}},
+			)
 			return err
 		}},
 		"a text over HTTP": {len(long), func(b *bench) error {
@@ -107,17 +115,23 @@ func TestRequestsTakeWhatIsCounted(t *testing.T) {
 			return posted(b, "/v1/query", fmt.Appendf(nil, `{"sql":"SELECT $p","params":{"p":%s}}`, text))
 		}},
 		"a text over gRPC": {len(long), func(b *bench) error {
-			_, err := b.api.Execute(context.Background(), &sidecarv1.ExecuteRequest{Sql: "SELECT $p", Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_TextValue{TextValue: long}}}})
+			_, err := b.api.Execute(
+				context.Background(),
+				&sidecarv1.ExecuteRequest{Sql: "SELECT $p",
+					Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_TextValue{TextValue: long}}}},
+			)
 			return err
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			budget := memguard.OfBytes(1 << 30)
 			var during, held int64
-			f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-				during, held = inUse(), budget.State().Held
-				return nil, nil
-			}}
+			f := &fake{
+				answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+					during, held = inUse(), budget.State().Held
+					return nil, nil
+				},
+			}
 			b := start(t, config, f, func(d *core.Deps) { d.Requests = budget })
 			// Up to so many copies are the client's, which is in this process.
 			right := func(takes, counted int64) bool {
@@ -176,9 +190,11 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 			budget := memguard.OfBytes(1 << 30)
 			var during, held int64
 			measure := func() { during, held = inUse(), budget.State().Held }
-			f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-				return answer, nil
-			}}
+			f := &fake{
+				answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+					return answer, nil
+				},
+			}
 			b := start(t, Default(), f, func(d *core.Deps) { d.Requests = budget })
 			isCounted(t, nearly, func() (takes, counted int64) {
 				before := inUse()
@@ -189,7 +205,9 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 							measure()
 						}
 					}
-					if _, err := b.api.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, grpc.MaxCallRecvMsgSize(1<<30)); err != nil {
+					if _, err := b.api.Execute(
+						t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, grpc.MaxCallRecvMsgSize(1<<30),
+					); err != nil {
 						t.Fatal(err)
 					}
 				} else {
@@ -274,7 +292,11 @@ func TestTheRestOfAWrongBodyIsNotWaitedFor(t *testing.T) {
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(bodyTimeout / 2)) // it is open
 			start := tc.begins + strings.Repeat(tc.repeats, pieceSize/len(tc.repeats)+1)
-			if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", tc.path, 2*len(start), start); err != nil {
+			if _, err := fmt.Fprintf(
+				conn,
+				"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+				tc.path, 2*len(start), start,
+			); err != nil {
 				t.Fatal(err)
 			}
 			answer, err := io.ReadAll(conn)
@@ -326,12 +348,14 @@ func TestBulkHasBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "MEMORY_SHORT") {
+	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusServiceUnavailable ||
+		!strings.Contains(string(text), "MEMORY_SHORT") {
 		t.Errorf("%d: %s", answer.StatusCode, text)
 	}
 	many := &sidecarv1.BulkUpsertRequest{Table: "t"}
 	for range 1 << 20 {
-		many.Rows = append(many.Rows, &sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}}})
+		many.Rows = append(many.Rows,
+			&sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}}})
 	}
 	if _, err := b.api.BulkUpsert(t.Context(), many); err == nil || !strings.Contains(err.Error(), "memory.requests") {
 		t.Errorf("over gRPC: %v", err)

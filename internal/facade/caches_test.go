@@ -16,7 +16,10 @@ func TestLongStatementsAreNotKept(t *testing.T) {
 	comment := " -- " + strings.Repeat("x", 64<<10)
 	for i := range 32 {
 		sql := fmt.Sprint("UPSERT INTO t (id) VALUES ($id); -- ", i, comment)
-		if _, err := b.http.Transact(t.Context(), contract.Transaction{Statements: []contract.Statement{{SQL: sql, Params: map[string]any{"id": 1}}}}); err != nil {
+		if _, err := b.http.Transact(
+			t.Context(),
+			contract.Transaction{Statements: []contract.Statement{{SQL: sql, Params: map[string]any{"id": 1}}}},
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -39,7 +42,9 @@ func TestLongStatementsAreNotKept(t *testing.T) {
 func TestLearntTypesNeedNoCache(t *testing.T) {
 	b := start(t, small(), &fake{answer: typedTable}, func(d *core.Deps) { d.Caches = 1 << 10 })
 	for i := range 2 {
-		if _, err := b.http.Execute(t.Context(), contract.Statement{SQL: "UPSERT INTO t (id) VALUES ($id)", Params: map[string]any{"id": 1}}); err != nil {
+		if _, err := b.http.Execute(
+			t.Context(), contract.Statement{SQL: "UPSERT INTO t (id) VALUES ($id)", Params: map[string]any{"id": 1}},
+		); err != nil {
 			t.Fatal(err)
 		}
 		known, _ := b.s.core.Cached.Statements()

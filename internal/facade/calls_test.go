@@ -34,7 +34,8 @@ func TestParametersGetTheirTypes(t *testing.T) {
 			[][]any{{"$d", "Decimal(22,9)", `"1.5"`}, {"$id", "Uint64", "42"}}},
 		{"by_the_plain_rule", contract.Statement{SQL: "S", Params: map[string]any{"i": 42, "t": "x", "f": 1.5, "b": true}},
 			[][]any{{"$b", "Bool", "true"}, {"$f", "Double", "1.5"}, {"$i", "Int64", "42"}, {"$t", "Utf8", `"x"`}}},
-		{"by_the_request", contract.Statement{SQL: "S", Params: map[string]any{"i": 42, "n": nil}, Types: map[string]string{"$i": "Uint8", "n": "Utf8?"}},
+		{"by_the_request",
+			contract.Statement{SQL: "S", Params: map[string]any{"i": 42, "n": nil}, Types: map[string]string{"$i": "Uint8", "n": "Utf8?"}},
 			[][]any{{"$i", "Uint8", "42"}, {"$n", "Optional<Utf8>", "null"}}},
 		{"by_the_value", contract.Statement{SQL: "S", Params: map[string]any{"v": contract.Typed{Type: "Int16", Value: 7}}},
 			[][]any{{"$v", "Int16", "7"}}},
@@ -88,9 +89,12 @@ func TestBadRequests(t *testing.T) {
 		{"size", "LIMIT_EXCEEDED", "api.max_body", contract.Statement{SQL: strings.Repeat("x", 65<<10)}},
 		{"begin_and_id", "BAD_REQUEST", "tx", contract.Statement{SQL: "S", Tx: &contract.TxSelector{Begin: true, ID: "x"}}},
 		{"neither_begin_nor_id", "BAD_REQUEST", "tx", contract.Statement{SQL: "S", Tx: &contract.TxSelector{}}},
-		{"mode_in_a_transaction", "BAD_REQUEST", "mode", contract.Statement{SQL: "S", Mode: "snapshot_ro", Tx: &contract.TxSelector{ID: "x"}}},
-		{"two_modes", "BAD_REQUEST", "differ", contract.Statement{SQL: "S", Mode: "snapshot_ro", Tx: &contract.TxSelector{Begin: true, Mode: "snapshot_rw"}}},
-		{"mode_of_one_statement", "BAD_REQUEST", "mode", contract.Statement{SQL: "S", Tx: &contract.TxSelector{Begin: true, Mode: "stale_ro"}}},
+		{"mode_in_a_transaction", "BAD_REQUEST", "mode",
+			contract.Statement{SQL: "S", Mode: "snapshot_ro", Tx: &contract.TxSelector{ID: "x"}}},
+		{"two_modes", "BAD_REQUEST", "differ",
+			contract.Statement{SQL: "S", Mode: "snapshot_ro", Tx: &contract.TxSelector{Begin: true, Mode: "snapshot_rw"}}},
+		{"mode_of_one_statement", "BAD_REQUEST", "mode",
+			contract.Statement{SQL: "S", Tx: &contract.TxSelector{Begin: true, Mode: "stale_ro"}}},
 		{"first_seq", "BAD_REQUEST", "tx.seq", contract.Statement{SQL: "S", Tx: &contract.TxSelector{Begin: true, Seq: 2}}},
 		{"no_token", "BAD_REQUEST", "tx.id", contract.Statement{SQL: "S", Tx: &contract.TxSelector{ID: "tx_1"}}},
 	}
@@ -209,7 +213,8 @@ func TestSetsAndStreams(t *testing.T) {
 		}, nil
 	}
 	b := start(t, small(), f)
-	first := contract.Set{Columns: []contract.Column{{Name: "a", Type: "Int32"}, {Name: "a", Type: "Optional<Utf8>"}}, Rows: [][]any{{"1", "x"}, {"2", nil}}}
+	first := contract.Set{Columns: []contract.Column{{Name: "a", Type: "Int32"}, {Name: "a", Type: "Optional<Utf8>"}},
+		Rows: [][]any{{"1", "x"}, {"2", nil}}}
 	want := []contract.Set{first, {Columns: []contract.Column{{Name: "b", Type: "Uint64"}}}}
 	b.each(t, func(t *testing.T, face contract.Client) {
 		if face.Name() == "http" {
@@ -260,9 +265,11 @@ func TestStatementWithoutRows(t *testing.T) {
 // TestFaults is the map from what the driver says to what callers are told.
 func TestFaults(t *testing.T) {
 	var fail error
-	f := &fake{answer: func(_ context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return nil, fail
-	}}
+	f := &fake{
+		answer: func(_ context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return nil, fail
+		},
+	}
 	b := start(t, small(), f)
 	wait := &pool.WaitError{Waited: time.Second, Busy: 50, Max: 50, Nodes: 3, Cause: context.DeadlineExceeded}
 	status := func(s Ydb.StatusIds_StatusCode) error { return failed(cluster.CallExecute, s) }
@@ -279,7 +286,8 @@ func TestFaults(t *testing.T) {
 		{"overloaded", status(Ydb.StatusIds_OVERLOADED), false, "YDB_OVERLOADED", 503, "Unavailable", true, false},
 		{"bad_text", status(Ydb.StatusIds_GENERIC_ERROR), false, "YDB_GENERIC_ERROR", 400, "InvalidArgument", false, false},
 		{"no_table", status(Ydb.StatusIds_SCHEME_ERROR), false, "YDB_SCHEME_ERROR", 404, "NotFound", false, false},
-		{"key_exists", status(Ydb.StatusIds_PRECONDITION_FAILED), false, "YDB_PRECONDITION_FAILED", 412, "FailedPrecondition", false, false},
+		{"key_exists", status(Ydb.StatusIds_PRECONDITION_FAILED), false, "YDB_PRECONDITION_FAILED", 412,
+			"FailedPrecondition", false, false},
 		{"unauthorized", status(Ydb.StatusIds_UNAUTHORIZED), false, "YDB_UNAUTHORIZED", 403, "PermissionDenied", false, false},
 		{"undetermined", status(Ydb.StatusIds_UNDETERMINED), false, "OUTCOME_UNKNOWN", 500, "Unknown", false, true},
 		{"undetermined_idempotent", status(Ydb.StatusIds_UNDETERMINED), true, "OUTCOME_UNKNOWN", 500, "Unknown", true, true},
@@ -306,7 +314,8 @@ func TestFaults(t *testing.T) {
 				if e.Transport != want || e.Status != c.http {
 					t.Errorf("%s is %s, status %d; want %s, %d", e.Code, e.Transport, e.Status, want, c.http)
 				}
-				if strings.HasPrefix(c.code, "YDB_") && (e.YDB != strings.TrimPrefix(c.code, "YDB_") || e.Issues != 1 || e.Message != "because") {
+				if strings.HasPrefix(c.code, "YDB_") &&
+					(e.YDB != strings.TrimPrefix(c.code, "YDB_") || e.Issues != 1 || e.Message != "because") {
 					t.Errorf("%s: ydb %q, %d issues, %q; want the server's words", e.Code, e.YDB, e.Issues, e.Message)
 				}
 			})
@@ -363,7 +372,8 @@ func cmpName(v any) string { return typeName(v) }
 
 // The rows of every message go out as octets of one field.
 func TestRowsHaveOneNumberInEveryMessage(t *testing.T) {
-	for _, m := range []proto.Message{&sidecarv1.ExecuteResponse{}, &sidecarv1.ResultSet{}, &sidecarv1.StatementResult{}, &sidecarv1.BatchResult{}, &sidecarv1.StreamRows{}} {
+	for _, m := range []proto.Message{&sidecarv1.ExecuteResponse{}, &sidecarv1.ResultSet{}, &sidecarv1.StatementResult{},
+		&sidecarv1.BatchResult{}, &sidecarv1.StreamRows{}} {
 		d := m.ProtoReflect().Descriptor()
 		if f := d.Fields().ByName("rows"); f == nil || f.Number() != 2 || f.Message().Name() != "Row" {
 			t.Errorf("%s: rows is %v", d.Name(), f)
@@ -408,7 +418,8 @@ func TestConsumedUnitsAreInInfo(t *testing.T) {
 			}
 		})
 		_, _, body := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, nil)
-		if has := strings.Contains(body, `"consumed_units":`+c.want); has != c.priced || strings.Contains(body, "consumed_units") != c.priced {
+		if has := strings.Contains(body, `"consumed_units":`+c.want); has != c.priced ||
+			strings.Contains(body, "consumed_units") != c.priced {
 			t.Errorf("%d units, reported %v: %s", c.units, c.priced, body)
 		}
 	}

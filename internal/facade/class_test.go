@@ -33,7 +33,8 @@ func TestSystemIsGranted(t *testing.T) {
 		want      pool.Class
 	}{
 		{"ops", "system", pool.System}, {"ops", "batch", pool.Batch}, {"ops", "", pool.Normal},
-		{"shop", "system", pool.Interactive}, {"web", "system", pool.Interactive}, {"", "System", pool.Interactive}, {"web", "interactive", pool.Interactive},
+		{"shop", "system", pool.Interactive}, {"web", "system", pool.Interactive}, {"", "System", pool.Interactive},
+		{"web", "interactive", pool.Interactive},
 	} {
 		for _, body := range []string{`{"sql":"S"}`, `{"sql":"S","priority":"` + c.asks + `"}`} {
 			h := header("X-Sidecar-App", c.app, "X-Ydb-Priority", c.asks)
@@ -41,7 +42,10 @@ func TestSystemIsGranted(t *testing.T) {
 				t.Errorf("http: %s asks for %q: %d %s, class %v; want %v", c.app, c.asks, status, got, last(), c.want)
 			}
 		}
-		if _, _, got := send(t, "POST", b.base+"/v1/batch", `{"statements":[{"sql":"S"}],"priority":"`+c.asks+`"}`, header("X-Sidecar-App", c.app)); last() != c.want {
+		if _, _, got := send(
+			t, "POST", b.base+"/v1/batch", `{"statements":[{"sql":"S"}],"priority":"`+c.asks+`"}`,
+			header("X-Sidecar-App", c.app),
+		); last() != c.want {
 			t.Errorf("batch: %s asks for %q: %s, class %v; want %v", c.app, c.asks, got, last(), c.want)
 		}
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", c.app, "x-ydb-priority", c.asks)
@@ -93,7 +97,8 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 			t.Errorf("%d calls of web were lowered; want 1", s.Lowered)
 		}
 		for _, c := range s.Classes {
-			if n := c.Refused["bytes_per_second"]; s.App == "greedy" && (n != 0) != (c.Class == "batch") || n != 0 && n != uint64(len(calls)) {
+			if n := c.Refused["bytes_per_second"]; s.App == "greedy" && (n != 0) != (c.Class == "batch") ||
+				n != 0 && n != uint64(len(calls)) {
 				t.Errorf("%s, class %s: refused %v; want %d in class batch", s.App, c.Class, c.Refused, len(calls))
 			}
 		}
@@ -104,7 +109,10 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 func TestIngestRunsAsItsApp(t *testing.T) {
 	w := newWriter(t)
 	b := start(t, small(), w.fake)
-	status, _, got := send(t, "POST", b.base+"/v1/ingest/dir/items", `{"id":1,"name":"a"}`+"\n", header("Content-Type", mediaNDJSON, "X-Sidecar-App", "web", "X-Ydb-Priority", "batch"))
+	status, _, got := send(
+		t, "POST", b.base+"/v1/ingest/dir/items", `{"id":1,"name":"a"}`+"\n",
+		header("Content-Type", mediaNDJSON, "X-Sidecar-App", "web", "X-Ydb-Priority", "batch"),
+	)
 	if status != 200 || w.get(1) != "a" {
 		t.Fatalf("%d %s", status, got)
 	}
@@ -118,7 +126,9 @@ func TestIngestRunsAsItsApp(t *testing.T) {
 		t.Errorf("%d calls; want a description and a write", len(b.calls))
 	}
 	b.mu.Unlock()
-	if status, _, got := send(t, "POST", b.base+"/v1/ingest/dir/items", "{}", header("Content-Type", mediaNDJSON, "X-Ydb-Priority", "urgent")); status != 400 {
+	if status, _, got := send(
+		t, "POST", b.base+"/v1/ingest/dir/items", "{}", header("Content-Type", mediaNDJSON, "X-Ydb-Priority", "urgent"),
+	); status != 400 {
 		t.Errorf("class urgent: %d %s; want 400", status, got)
 	}
 }
@@ -196,7 +206,11 @@ func TestTheClassArrives(t *testing.T) {
 			return err
 		}, 2},
 		"bulk": {func(ctx context.Context) error {
-			_, err := b.api.BulkUpsert(ctx, &sidecarv1.BulkUpsertRequest{Table: "w", Rows: []*sidecarv1.BulkRow{{Columns: map[string]*sidecarv1.Value{"id": id.Columns[0]}}}})
+			_, err := b.api.BulkUpsert(
+				ctx,
+				&sidecarv1.BulkUpsertRequest{Table: "w",
+					Rows: []*sidecarv1.BulkRow{{Columns: map[string]*sidecarv1.Value{"id": id.Columns[0]}}}},
+			)
 			return err
 		}, 2},
 		"explain": {func(ctx context.Context) error {

@@ -149,7 +149,9 @@ func TestReadsWhoseAnswersAreCut(t *testing.T) {
 	faces := []contract.Client{contract.OverGRPC(conn), w.client(t)}
 	t.Cleanup(faces[0].Close)
 	long := strings.Repeat("x", 1000)
-	if _, err := faces[0].Execute(t.Context(), contract.Statement{SQL: "CREATE TABLE cut (id Int64 NOT NULL, v Utf8, PRIMARY KEY (id))"}); err != nil {
+	if _, err := faces[0].Execute(
+		t.Context(), contract.Statement{SQL: "CREATE TABLE cut (id Int64 NOT NULL, v Utf8, PRIMARY KEY (id))"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	const rows = 1500 // some parts of an answer
@@ -265,12 +267,18 @@ func TestTextsInParts(t *testing.T) {
 	faces := []contract.Client{contract.OverGRPC(conn), w.client(t)}
 	t.Cleanup(faces[0].Close)
 	// The second statement fails by itself, after the table of the first one is there.
-	if _, err := faces[0].Execute(t.Context(), contract.Statement{SQL: "CREATE TABLE is_there (id Int64 NOT NULL, PRIMARY KEY (id))"}); err != nil {
+	if _, err := faces[0].Execute(
+		t.Context(), contract.Statement{SQL: "CREATE TABLE is_there (id Int64 NOT NULL, PRIMARY KEY (id))"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	for _, face := range faces {
 		table := "kept_" + face.Name()
-		_, err := face.Execute(t.Context(), contract.Statement{SQL: "CREATE TABLE " + table + " (id Int64 NOT NULL, PRIMARY KEY (id)); CREATE TABLE is_there (id Int64 NOT NULL, PRIMARY KEY (id))"})
+		_, err := face.Execute(
+			t.Context(),
+			contract.Statement{SQL: "CREATE TABLE " + table + " (id Int64 NOT NULL, PRIMARY KEY (id)); CREATE TABLE " +
+				"is_there (id Int64 NOT NULL, PRIMARY KEY (id))"},
+		)
 		if e, ok := errors.AsType[*contract.Error](err); !ok || e.Safe || !e.Unknown {
 			t.Errorf("the second statement of two: %v; want that the outcome is unknown", err)
 		}
@@ -284,13 +292,21 @@ func TestTextsInParts(t *testing.T) {
 	}
 	for _, status := range []string{"ABORTED", "UNAVAILABLE", "OVERLOADED"} {
 		for id := range uint32(3) {
-			if err := w.cluster.Node(id + 1).Errors(devcluster.Errors{Status: status, Share: 1, Methods: []string{"ExecuteQuery"}, After: true}); err != nil {
+			if err := w.cluster.Node(id + 1).Errors(
+				devcluster.Errors{Status: status, Share: 1, Methods: []string{"ExecuteQuery"}, After: true},
+			); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for _, face := range faces {
 			name := strings.ToLower(status + "_" + face.Name())
-			_, err := face.Execute(t.Context(), contract.Statement{SQL: "CREATE TABLE " + name + "_a (id Int64 NOT NULL, PRIMARY KEY (id)); CREATE TABLE " + name + "_b (id Int64 NOT NULL, PRIMARY KEY (id))"})
+			_, err := face.Execute(
+				t.Context(),
+				contract.Statement{
+					SQL: "CREATE TABLE " + name + "_a (id Int64 NOT NULL, PRIMARY KEY (id)); CREATE TABLE " + name +
+						"_b (id Int64 NOT NULL, PRIMARY KEY (id))",
+				},
+			)
 			refused(t, err, "YDB_"+status, false, true)
 			_, err = face.Execute(t.Context(), contract.Statement{SQL: "CREATE TABLE " + name + " (id Int64 NOT NULL, PRIMARY KEY (id))"})
 			refused(t, err, "YDB_"+status, false, true)

@@ -66,7 +66,8 @@ func TestKVDocsNameTheSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"kv.max_value", "api.max_bytes", "KEY_BLOOM_FILTER", "TABLE_NOT_OPEN", "TABLE_READ_ONLY", "TABLE_MISMATCH", "KEY_NOT_FOUND", "KEY_TOO_LARGE", "CONDITION_FAILED"} {
+	for _, key := range []string{"kv.max_value", "api.max_bytes", "KEY_BLOOM_FILTER", "TABLE_NOT_OPEN",
+		"TABLE_READ_ONLY", "TABLE_MISMATCH", "KEY_NOT_FOUND", "KEY_TOO_LARGE", "CONDITION_FAILED"} {
 		if !strings.Contains(string(raw), key) {
 			t.Errorf("docs/kv.md does not name %s", key)
 		}
@@ -110,7 +111,8 @@ func TestConfig(t *testing.T) {
 	err := Config{HTTP: HTTP{Hosts: []string{"http://x"}}, API: core.API{Timeout: 2, MaxTimeout: 1, MaxDepth: 100}}.Validate()
 	for _, key := range []string{
 		"api.timeout", "api.cache_ttl", "api.max_open", "api.max_body", "api.max_headers", "api.max_depth", "api.max_params",
-		"api.max_statements", "api.max_groups", "api.max_rows", "api.max_bytes", "api.batch_parallel", "api.cache_size", "tx.idle", "tx.max", "tx.limit", "http.hosts",
+		"api.max_statements", "api.max_groups", "api.max_rows", "api.max_bytes", "api.batch_parallel", "api.cache_size",
+		"tx.idle", "tx.max", "tx.limit", "http.hosts",
 	} {
 		if err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("the fault of %s is not named: %v", key, err)

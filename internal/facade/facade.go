@@ -61,7 +61,8 @@ func Default() Config {
 
 // Validate names every setting that cannot work.
 func (c Config) Validate() error {
-	errs := []error{prefix("api.", c.API.Validate()), prefix("kv.", c.KV.Validate()), prefix("tx.", c.Tx.Validate()), prefix("ingest.", c.Ingest.Validate())}
+	errs := []error{prefix("api.", c.API.Validate()), prefix("kv.", c.KV.Validate()), prefix("tx.", c.Tx.Validate()),
+		prefix("ingest.", c.Ingest.Validate())}
 	if _, err := loopback.New(c.HTTP.Hosts); err != nil {
 		errs = append(errs, fmt.Errorf("http.hosts: %w", err))
 	}

@@ -171,7 +171,9 @@ func (f *fake) Do(ctx context.Context, call upstream.Call, do func(context.Conte
 	}
 }
 
-func (f *fake) BeginTx(ctx context.Context, call upstream.Call, do func(context.Context, core.Session) error) (core.TxSession, upstream.Report, error) {
+func (f *fake) BeginTx(
+	ctx context.Context, call upstream.Call, do func(context.Context, core.Session) error,
+) (core.TxSession, upstream.Report, error) {
 	r := upstream.Report{Node: 1, Attempts: 1, Units: f.units, Priced: f.priced}
 	if err := f.begin(call); err != nil {
 		return nil, r, err
@@ -184,7 +186,9 @@ func (f *fake) BeginTx(ctx context.Context, call upstream.Call, do func(context.
 	return &fakeTxSession{s}, r, nil
 }
 
-func (f *fake) Any(ctx context.Context, call upstream.Call, do func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error) {
+func (f *fake) Any(
+	ctx context.Context, call upstream.Call, do func(context.Context, grpc.ClientConnInterface) error,
+) (upstream.Report, error) {
 	r := upstream.Report{Node: 1, Attempts: 1, Units: f.units, Priced: f.priced}
 	if err := f.begin(call); err != nil {
 		return r, err
@@ -250,7 +254,9 @@ func (*fakeTxSession) Node() cluster.NodeID { return 1 }
 
 func (*fakeTxSession) Hash() string { return "5e55" }
 
-func (l *fakeTxSession) Run(ctx context.Context, call upstream.Call, do func(context.Context, core.Session) error) (upstream.Report, error) {
+func (l *fakeTxSession) Run(
+	ctx context.Context, call upstream.Call, do func(context.Context, core.Session) error,
+) (upstream.Report, error) {
 	err := l.s.f.begin(call)
 	l.s.effects = call.Effects
 	if err == nil {
@@ -308,14 +314,18 @@ func (s *fakeSession) Rollback(ctx context.Context) error {
 
 // requestOf is what a node is sent of a statement.
 func requestOf(st upstream.Statement) *Ydb_Query.ExecuteQueryRequest {
-	req := &Ydb_Query.ExecuteQueryRequest{ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, StatsMode: st.Stats, ResponsePartLimitBytes: st.Part, PoolId: st.Pool,
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: st.Text}}}
+	req := &Ydb_Query.ExecuteQueryRequest{ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, StatsMode: st.Stats,
+		ResponsePartLimitBytes: st.Part, PoolId: st.Pool,
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: st.Text},
+		}}
 	if st.Explain {
 		req.ExecMode = Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN
 	}
 	switch {
 	case st.Begin != nil:
-		req.TxControl = &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: st.Begin}, CommitTx: st.Commit}
+		req.TxControl = &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: st.Begin},
+			CommitTx: st.Commit}
 	case st.Within:
 		req.TxControl = &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: st.TxID}, CommitTx: st.Commit}
 	}
@@ -407,7 +417,9 @@ func (t *fakeStream) Close() {
 func failed(kind cluster.CallKind, status Ydb.StatusIds_StatusCode) error {
 	v := ydbstatus.Judge(ydbstatus.Signs{Kind: kind, Status: status})
 	return &upstream.Error{Op: "ExecuteQuery", Node: 1, Status: status, Verdict: v, Sent: v.Unknown,
-		Issues: []*Ydb_Issue.IssueMessage{{Message: "because", IssueCode: 7, Severity: 1, Position: &Ydb_Issue.IssueMessage_Position{Row: 1, Column: 2}}}}
+		Issues: []*Ydb_Issue.IssueMessage{
+			{Message: "because", IssueCode: 7, Severity: 1, Position: &Ydb_Issue.IssueMessage_Position{Row: 1, Column: 2}},
+		}}
 }
 
 // broke is the error of a connection that broke while a call ran.
@@ -451,7 +463,9 @@ func part(t testing.TB, i int64, columns []string, rows ...[]string) *Ydb_Query.
 
 // echo answers with the parameters: a row of name, type, value in JSON for each.
 func echo(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-	rs := &Ydb.ResultSet{Columns: []*Ydb.Column{{Name: "name", Type: typeUtf8}, {Name: "type", Type: typeUtf8}, {Name: "value", Type: typeUtf8}}}
+	rs := &Ydb.ResultSet{
+		Columns: []*Ydb.Column{{Name: "name", Type: typeUtf8}, {Name: "type", Type: typeUtf8}, {Name: "value", Type: typeUtf8}},
+	}
 	var names []string
 	for name := range req.GetParameters() {
 		names = append(names, name)
@@ -528,7 +542,8 @@ func start(t *testing.T, cfg Config, f *fake, deps ...func(*core.Deps)) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{fake: f, s: s, base: "http://" + listener.Addr().String(), grpc: contract.OverGRPC(conn), conn: conn, api: sidecarv1.NewSidecarClient(conn), ingest: sidecarv1.NewIngestClient(conn)}
+	b := &bench{fake: f, s: s, base: "http://" + listener.Addr().String(), grpc: contract.OverGRPC(conn), conn: conn,
+		api: sidecarv1.NewSidecarClient(conn), ingest: sidecarv1.NewIngestClient(conn)}
 	b.http = contract.OverHTTP(b.base)
 	t.Cleanup(func() {
 		b.grpc.Close()

@@ -40,7 +40,8 @@ func FuzzBodies(f *testing.F) {
 	f.Fuzz(func(t *testing.T, path uint8, body string) {
 		rt := &routes[int(path)%8] // those that take a body, and a few that do not
 		target := strings.NewReplacer("{id}", "tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "{path...}", "items").Replace(rt.Path)
-		req := httptest.NewRequestWithContext(context.Background(), rt.Method, "http://localhost"+target+"?table=items", strings.NewReader(body))
+		req := httptest.NewRequestWithContext(context.Background(), rt.Method, "http://localhost"+target+"?table=items",
+			strings.NewReader(body))
 		req.Header.Set("Content-Type", "application/json")
 		if path >= 128 { // the other form of the request, or of the reply
 			req.Header.Set("Accept", mediaNDJSON)
@@ -68,7 +69,8 @@ func FuzzBodies(f *testing.F) {
 // FuzzStartsOfRequests: what the start of a request may not have, all of it may not, unless it is no JSON at all.
 func FuzzStartsOfRequests(f *testing.F) {
 	for _, text := range []string{
-		`{"sql":"s","params":{"a":1,"b\u0062":2,"a":3},"Mode":1}`, `{"statements":[{},{},{"sql":"\"s"}],"limits":{"Rows":1}}`, `[[[[[[[[[[`, `{"\u00`, `{"a":1,"a`,
+		`{"sql":"s","params":{"a":1,"b\u0062":2,"a":3},"Mode":1}`,
+		`{"statements":[{},{},{"sql":"\"s"}],"limits":{"Rows":1}}`, `[[[[[[[[[[`, `{"\u00`, `{"a":1,"a`,
 	} {
 		f.Add(text, len(text)/2)
 	}

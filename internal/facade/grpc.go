@@ -100,7 +100,8 @@ type served struct {
 func (v served) path(method string) string { return "/" + v.desc.ServiceName + "/" + method }
 
 func (a *grpcAPI) services() []served {
-	return []served{{&sidecarv1.Sidecar_ServiceDesc, a}, {&sidecarv1.KeyValue_ServiceDesc, keyValueServer{api: a}}, {&sidecarv1.Ingest_ServiceDesc, ingestServer{api: a}}}
+	return []served{{&sidecarv1.Sidecar_ServiceDesc, a}, {&sidecarv1.KeyValue_ServiceDesc, keyValueServer{api: a}},
+		{&sidecarv1.Ingest_ServiceDesc, ingestServer{api: a}}}
 }
 
 // ServerOptions bound what a gRPC server reads. The limits are twice those of the
@@ -111,7 +112,9 @@ func (a *grpcAPI) ServerOptions() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(2 * a.core.Cfg.API.MaxBody),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxHeaderListSize(uint32(2 * a.core.Cfg.API.MaxHeaders)),
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
+		grpc.ChainUnaryInterceptor(func(
+			ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+		) (res any, err error) {
 			err = panics.Call("a gRPC handler", func() (err error) {
 				res, err = next(ctx, req)
 				return err
@@ -130,7 +133,8 @@ const (
 )
 
 // unary runs one call of the gRPC face.
-func unary[Res proto.Message](ctx context.Context, a *grpcAPI, name string, req proto.Message, f func(context.Context, *core.Call) (Res, error)) (Res, error) {
+func unary[Res proto.Message](ctx context.Context, a *grpcAPI, name string, req proto.Message,
+	f func(context.Context, *core.Call) (Res, error)) (Res, error) {
 	var res Res
 	c, fault := a.call(ctx, name, req, func(ctx context.Context, c *core.Call) (err error) {
 		if p := a.core.Other.OwnerOf(ctx, c, txID(req)); p != nil {
@@ -156,10 +160,15 @@ func unary[Res proto.Message](ctx context.Context, a *grpcAPI, name string, req 
 func callOf(ctx context.Context, name string) (context.Context, *core.Call) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	get := incoming(md).Get
-	return core.Extract(ctx, incoming(md)), &core.Call{Name: name, Priority: core.PriorityOf(get), Caller: core.CallerOf(ctx, get, md.Get(core.HeaderToken)), From: core.ConnectionOf(ctx, get)}
+	return core.Extract(
+			ctx, incoming(md),
+		), &core.Call{Name: name, Priority: core.PriorityOf(get), Caller: core.CallerOf(ctx, get, md.Get(core.HeaderToken)),
+			From: core.ConnectionOf(ctx, get)}
 }
 
-func (a *grpcAPI) call(ctx context.Context, name string, req proto.Message, f func(context.Context, *core.Call) error) (*core.Call, *core.Fault) {
+func (a *grpcAPI) call(
+	ctx context.Context, name string, req proto.Message, f func(context.Context, *core.Call) error,
+) (*core.Call, *core.Fault) {
 	in, c := callOf(ctx, name)
 	fault := a.core.Serve(in, c, func(ctx context.Context) error {
 		early := receivedOf(ctx)
@@ -263,7 +272,8 @@ func (a *grpcAPI) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.Serve
 	return nil
 }
 
-func (a *grpcAPI) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) (err error) {
+func (a *grpcAPI) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.ExecuteRequest,
+	stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) (err error) {
 	in := a.executeOf(req)
 	in.Streamed = true
 	// The deadline holds for the reader too, so it is set before execute does.
@@ -384,7 +394,9 @@ func (a *grpcAPI) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertReque
 // Explain returns the plan of a statement.
 func (a *grpcAPI) Explain(ctx context.Context, req *sidecarv1.ExplainRequest) (*sidecarv1.ExplainResponse, error) {
 	return unary(ctx, a, "Explain", req, func(ctx context.Context, c *core.Call) (*sidecarv1.ExplainResponse, error) {
-		plan, err := a.core.Explain(ctx, c, core.ExplainRequest{SQL: req.Sql, Types: req.Types, Timeout: req.Timeout, Priority: req.Priority})
+		plan, err := a.core.Explain(
+			ctx, c, core.ExplainRequest{SQL: req.Sql, Types: req.Types, Timeout: req.Timeout, Priority: req.Priority},
+		)
 		return &sidecarv1.ExplainResponse{Plan: plan.Plan, Ast: plan.AST, Info: c.Info}, err
 	})
 }

@@ -75,7 +75,8 @@ func relayUnary[Res proto.Message](ctx context.Context, a *grpcAPI, c *core.Call
 }
 
 // relayStream hands ExecuteStream over.
-func (a *grpcAPI) relayStream(ctx context.Context, c *core.Call, p *core.OtherProcess, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
+func (a *grpcAPI) relayStream(ctx context.Context, c *core.Call, p *core.OtherProcess, req *sidecarv1.ExecuteRequest,
+	stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
 	return a.core.Other.HandOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
 		from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
 		if err == nil {
@@ -155,7 +156,8 @@ func relayedFault(ctx context.Context, err error, commits bool) error {
 	}
 	for _, detail := range status.Convert(err).Details() {
 		if e, ok := detail.(*sidecarv1.Error); ok {
-			return &core.Fault{Code: core.CodeNamed(e.Code), Message: e.Message, Safe: e.SafeToRetry, Unknown: e.OutcomeUnknown, Relayed: err}
+			return &core.Fault{Code: core.CodeNamed(e.Code), Message: e.Message, Safe: e.SafeToRetry,
+				Unknown: e.OutcomeUnknown, Relayed: err}
 		}
 	}
 	return core.Unanswered(ctx, err, commits)

@@ -46,14 +46,17 @@ var jobs = map[string]struct {
 
 // Caller is what Turn wants to know of a call.
 type Caller struct {
-	Headers    func(each func(name, value []byte)) bool // but for gRPC's own; valid until Turn returns. False: there are some of which only a server of gRPC knows what to say
-	Connection uint64                                   // a number that no other one of this process has
-	User       uint32                                   // that its program runs as, if Local
-	Local      bool                                     // it came over a Unix socket of this machine
+	// but for gRPC's own; valid until Turn returns. False: there are some of which only a server
+	// of gRPC knows what to say
+	Headers    func(each func(name, value []byte)) bool
+	Connection uint64 // a number that no other one of this process has
+	User       uint32 // that its program runs as, if Local
+	Local      bool   // it came over a Unix socket of this machine
 }
 
-// Begin begins a call, and does not wait. ctx ends with the call, or when its caller no longer waits for the answer. via carries the first call to
-// a node. Nil: the call cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called.
+// Begin begins a call, and does not wait. ctx ends with the call, or when its caller no longer waits
+// for the answer. via carries the first call to a node. Nil: the call cannot be begun in a turn, and
+// nothing has happened. Otherwise Resume must be called.
 type Begin func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *GRPCTurn
 
 // Turns calls each with the path of every method whose calls may be Turns, and what begins one.

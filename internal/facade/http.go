@@ -74,7 +74,8 @@ var routes = []route{
 	{core.Route{Method: http.MethodGet, Path: "/v1/kv/{table}"}, core.CallKVGet, nil, (*httpAPI).kvGet, false},
 	{core.Route{Method: http.MethodPut, Path: "/v1/kv/{table}"}, core.CallKVPut, []string{core.MediaOctets}, (*httpAPI).kvPut, true},
 	{core.Route{Method: http.MethodDelete, Path: "/v1/kv/{table}"}, core.CallKVDelete, nil, (*httpAPI).kvDelete, false},
-	{core.Route{Method: http.MethodPost, Path: "/v1/kv/{table}" + batchGetSuffix}, core.CallKVBatchGet, []string{core.MediaJSON}, (*httpAPI).kvBatchGet, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/kv/{table}" + batchGetSuffix}, core.CallKVBatchGet,
+		[]string{core.MediaJSON}, (*httpAPI).kvBatchGet, true},
 	{core.Route{Method: http.MethodGet, Path: "/openapi.yaml"}, "OpenAPI", nil, (*httpAPI).openAPI, false},
 }
 

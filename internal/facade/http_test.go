@@ -41,9 +41,13 @@ func header(pairs ...string) func(*http.Request) {
 }
 
 func twoOfOneName(t *testing.T) *fake {
-	return &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"a Int64", "a Utf8?", "b Decimal(22,9)"}, []string{"9007199254740993", `"x\n"`, `"1.5"`})}, nil
-	}}
+	return &fake{
+		answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return []*Ydb_Query.ExecuteQueryResponsePart{
+				part(t, 0, []string{"a Int64", "a Utf8?", "b Decimal(22,9)"}, []string{"9007199254740993", `"x\n"`, `"1.5"`}),
+			}, nil
+		},
+	}
 }
 
 func TestHTTPForms(t *testing.T) {
@@ -59,7 +63,8 @@ func TestHTTPForms(t *testing.T) {
 		{"default", `{"sql":"S"}`, nil, object},
 		{"arrays", `{"sql":"S","rows":"arrays"}`, nil, array},
 		{"numbers", `{"sql":"S","ints":"number"}`, nil, strings.Replace(object, `"9007199254740993"`, `9007199254740993`, 1)},
-		{"header", `{"sql":"S"}`, []string{"X-Ydb-Rows", "arrays", "X-Ydb-Ints", "number"}, strings.Replace(array, `"9007199254740993"`, `9007199254740993`, 1)},
+		{"header", `{"sql":"S"}`, []string{"X-Ydb-Rows", "arrays", "X-Ydb-Ints", "number"},
+			strings.Replace(array, `"9007199254740993"`, `9007199254740993`, 1)},
 		{"accept", `{"sql":"S"}`, []string{"Accept", "application/json; rows=arrays; ints=string"}, array},
 		{"body_wins", `{"sql":"S","rows":"objects"}`, []string{"X-Ydb-Rows", "arrays"}, object},
 	} {
@@ -68,7 +73,9 @@ func TestHTTPForms(t *testing.T) {
 			if status != 200 || !strings.HasPrefix(got, "{"+columns+`,"rows":[`+c.want+`],"truncated":false,"info":{`) {
 				t.Errorf("%d %s\nwant rows %s", status, got, c.want)
 			}
-			if !regexp.MustCompile(`^queue;dur=[0-9.]+, acquire;dur=[0-9.]+, hop;dur=[0-9.]+, server;dur=[0-9.]+$`).MatchString(h.Get("Server-Timing")) {
+			if !regexp.MustCompile(`^queue;dur=[0-9.]+, acquire;dur=[0-9.]+, hop;dur=[0-9.]+, server;dur=[0-9.]+$`).MatchString(
+				h.Get("Server-Timing"),
+			) {
 				t.Errorf("Server-Timing %q", h.Get("Server-Timing"))
 			}
 		})
@@ -76,7 +83,8 @@ func TestHTTPForms(t *testing.T) {
 	t.Run("ndjson", func(t *testing.T) {
 		_, h, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("Accept", "application/x-ndjson"))
 		lines := strings.Split(got, "\n")
-		if lines[0] != "{"+columns+"}" || lines[1] != `{"row":`+array+`}` || !strings.HasPrefix(lines[2], `{"end":{"rows":1,"truncated":false,"info":{`) || lines[3] != "" {
+		if lines[0] != "{"+columns+"}" || lines[1] != `{"row":`+array+`}` ||
+			!strings.HasPrefix(lines[2], `{"end":{"rows":1,"truncated":false,"info":{`) || lines[3] != "" {
 			t.Errorf("lines:\n%s", got)
 		}
 		if h.Get("Content-Type") != "application/x-ndjson" || !strings.HasPrefix(h.Get("Server-Timing"), "queue;dur=") {
@@ -105,10 +113,12 @@ func TestHTTPRefusals(t *testing.T) {
 		{"foreign_host_of_openapi", "GET", "/openapi.yaml", "", []string{"Host", "rebound.example"}, 403, "FORBIDDEN"},
 		{"own_origin", "GET", "/v1/status", "", []string{"Origin", b.base}, 200, ""},
 		{"local_name", "GET", "/v1/status", "", []string{"Host", "LOCALHOST" + port}, 200, ""},
-		{"form", "POST", "/v1/query", "sql=S", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"form", "POST", "/v1/query", "sql=S", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415,
+			"UNSUPPORTED_MEDIA_TYPE"},
 		{"text", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Type", "text/plain"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
 		{"no_type", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Type", ""}, 415, "UNSUPPORTED_MEDIA_TYPE"},
-		{"ndjson_for_a_query", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Type", "application/x-ndjson"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"ndjson_for_a_query", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Type", "application/x-ndjson"}, 415,
+			"UNSUPPORTED_MEDIA_TYPE"},
 		{"json_with_charset", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Type", "Application/JSON; charset=utf-8"}, 200, ""},
 		{"compressed", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Encoding", "gzip"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
 		{"no_path", "GET", "/v2/query", "", nil, 404, "NO_SUCH_ROUTE"},
@@ -127,7 +137,9 @@ func TestHTTPRefusals(t *testing.T) {
 		{"good_bytes", "POST", "/v1/query", `{"sql":"S","limits":{"bytes":"8MiB"}}`, nil, 200, ""},
 		{"body", "POST", "/v1/query", `{"sql":"` + strings.Repeat("x", 64<<10) + `"}`, nil, 413, "LIMIT_EXCEEDED"},
 		{"headers", "GET", "/v1/status", "", []string{"X-Long", strings.Repeat("x", 5<<10)}, 413, "LIMIT_EXCEEDED"},
-		{"depth", "POST", "/v1/query", `{"sql":"S","params":{"a":` + strings.Repeat("[", 9) + strings.Repeat("]", 9) + `}}`, nil, 413, "LIMIT_EXCEEDED"},
+		{"depth", "POST", "/v1/query",
+			`{"sql":"S","params":{"a":` + strings.Repeat("[", 9) + strings.Repeat("]", 9) + `}}`, nil, 413,
+			"LIMIT_EXCEEDED"},
 		{"depth_in_text", "POST", "/v1/query", `{"sql":"[[[[[[[[[[[\"[[[["}`, nil, 200, ""},
 		{"body_of_a_get", "GET", "/v1/status", `{}`, nil, 415, "UNSUPPORTED_MEDIA_TYPE"},
 		{"header_timeout", "POST", "/v1/query", `{"sql":"S"}`, []string{"Request-Timeout", "soon"}, 400, "BAD_REQUEST"},
@@ -197,7 +209,10 @@ func TestBulkOverNDJSON(t *testing.T) {
 		return nil
 	}
 	b := start(t, small(), f)
-	status, _, got := send(t, "POST", b.base+"/v1/bulk?table=items", "{\"id\":1,\"name\":\"a\"}\n\n{\"id\":2,\"name\":null}\r\n", header("Content-Type", "application/x-ndjson"))
+	status, _, got := send(
+		t, "POST", b.base+"/v1/bulk?table=items", "{\"id\":1,\"name\":\"a\"}\n\n{\"id\":2,\"name\":null}\r\n",
+		header("Content-Type", "application/x-ndjson"),
+	)
 	if status != 200 || !strings.HasPrefix(got, `{"rows":2,`) || rows != 2 {
 		t.Errorf("%d %s; %d rows were written; want 2", status, got, rows)
 	}
@@ -289,7 +304,12 @@ func TestReaderThatHangs(t *testing.T) {
 		}
 		defer conn.Close()
 		body := `{"sql":"` + sql + `","timeout":"` + timeout + `"}`
-		_, err = fmt.Fprintf(conn, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		_, err = fmt.Fprintf(
+			conn,
+			"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: "+
+				"application/x-ndjson\r\nContent-Length: %d\r\n\r\n%s",
+			len(body), body,
+		)
 		if err != nil {
 			t.Fatal(err)
 		}

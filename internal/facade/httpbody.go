@@ -58,7 +58,9 @@ func (a *httpAPI) bodyUpTo(x *exchange, limit int, setting string, check func(st
 	case err != nil && errors.Is(context.Cause(x.ctx), core.ErrCut):
 		return nil, core.ErrCut
 	case err != nil && errors.Is(context.Cause(x.ctx), context.DeadlineExceeded):
-		return nil, core.Faultf(core.CodeDeadline, "the deadline ended before the body had come").With(func(f *core.Fault) { f.Safe = true })
+		return nil, core.Faultf(core.CodeDeadline, "the deadline ended before the body had come").With(
+			func(f *core.Fault) { f.Safe = true },
+		)
 	case err != nil:
 		return nil, core.BadRequest("the body broke off: %v", err)
 	case len(b) > limit:

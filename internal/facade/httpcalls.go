@@ -198,14 +198,16 @@ func (a *httpAPI) bulk(x *exchange) error {
 		return err
 	}
 	x.call.Large = len(raw) > lane.Large
-	in := core.BulkRequest{Table: x.r.URL.Query().Get("table"), Rows: jsonRows{raw: raw, lines: true, depth: a.core.Cfg.API.MaxDepth, take: x.call.Reserved.Take}}
+	in := core.BulkRequest{Table: x.r.URL.Query().Get("table"),
+		Rows: jsonRows{raw: raw, lines: true, depth: a.core.Cfg.API.MaxDepth, take: x.call.Reserved.Take}}
 	if !x.lines() {
 		var body jsonBulk
 		rows, err := a.decodeAround(x, raw, "rows", &body)
 		if err != nil {
 			return err
 		}
-		in = core.BulkRequest{Table: body.Table, Rows: jsonRows{raw: rows}, Types: body.Types, Timeout: body.Timeout, Priority: body.Priority}
+		in = core.BulkRequest{Table: body.Table, Rows: jsonRows{raw: rows}, Types: body.Types, Timeout: body.Timeout,
+			Priority: body.Priority}
 	}
 	n, err := a.core.BulkUpsert(x.ctx, x.call, in)
 	if err != nil {
@@ -219,7 +221,10 @@ func (a *httpAPI) explain(x *exchange) error {
 	if err := a.read(x, &body); err != nil {
 		return err
 	}
-	plan, err := a.core.Explain(x.ctx, x.call, core.ExplainRequest{SQL: body.SQL, Types: body.Types, Timeout: body.Timeout, Priority: body.Priority})
+	plan, err := a.core.Explain(
+		x.ctx, x.call,
+		core.ExplainRequest{SQL: body.SQL, Types: body.Types, Timeout: body.Timeout, Priority: body.Priority},
+	)
 	if err != nil {
 		return err
 	}

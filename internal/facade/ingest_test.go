@@ -93,7 +93,8 @@ func TestIngest(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			if err := s.Send([]string{"id", "name"}, []any{1, "a"}, []any{2, "poison"}, []any{"x", "b"}, []any{uint64(1), "last"}); err != nil {
+			if err := s.Send([]string{"id", "name"}, []any{1, "a"}, []any{2, "poison"}, []any{"x", "b"},
+				[]any{uint64(1), "last"}); err != nil {
 				t.Fatal(err)
 			}
 			refused := map[uint64]*contract.Error{}
@@ -214,20 +215,26 @@ func TestIngestHTTP(t *testing.T) {
 		return status, lines
 	}
 	long := `{"id":3,"name":"` + strings.Repeat("x", 100_000) + `"}`
-	status, lines := post("/v1/ingest/dir/items?offset=5", "{\"id\":1,\"name\":\"a\"}\r\n\n  {\"id\":2,\"name\":\"b\"}\n"+long+"\n{\"id\":4,\"name\":\"no end of line\"}")
+	status, lines := post(
+		"/v1/ingest/dir/items?offset=5",
+		"{\"id\":1,\"name\":\"a\"}\r\n\n  {\"id\":2,\"name\":\"b\"}\n"+long+"\n{\"id\":4,\"name\":\"no end of line\"}",
+	)
 	if status != 200 || len(lines) < 2 {
 		t.Fatalf("%d %v", status, lines)
 	}
 	if end := string(lines[len(lines)-1]["end"]); end != `{"next":9,"rows":3,"refused":1}` {
 		t.Errorf("end %s", end)
 	}
-	if refused := string(lines[slices.IndexFunc(lines, func(m map[string]json.RawMessage) bool { return m["refused"] != nil })]["refused"]); !strings.Contains(refused, `{"offset":7,`) || !strings.Contains(refused, "ingest.max_row") {
+	if refused := string(
+		lines[slices.IndexFunc(lines, func(m map[string]json.RawMessage) bool { return m["refused"] != nil })]["refused"],
+	); !strings.Contains(refused, `{"offset":7,`) || !strings.Contains(refused, "ingest.max_row") {
 		t.Errorf("refused %s", refused)
 	}
 	if w.get(4) != "no end of line" {
 		t.Errorf("rows %v", w.rows)
 	}
-	for path, want := range map[string]int{"/v1/ingest/dir/items?offset=-1": 400, "/v1/ingest/dir/items?offset=x": 400, "/v1/ingest/": 400, "/v1/ingest/nowhere": 404} {
+	for path, want := range map[string]int{"/v1/ingest/dir/items?offset=-1": 400, "/v1/ingest/dir/items?offset=x": 400,
+		"/v1/ingest/": 400, "/v1/ingest/nowhere": 404} {
 		if status, lines := post(path, "{}"); status != want {
 			t.Errorf("%s: %d %v; want %d", path, status, lines, want)
 		}
@@ -276,7 +283,9 @@ func TestIngestBodyBreaksOff(t *testing.T) {
 	}
 	defer conn.Close()
 	line := "{\"id\":1,\"name\":\"whole\"}\n{\"id\":2,\"name\":\"ha"
-	fmt.Fprintf(conn, "POST /v1/ingest/dir/items HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 1000\r\n\r\n%s", line)
+	fmt.Fprintf(conn,
+		"POST /v1/ingest/dir/items HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 1000\r\n\r\n%s",
+		line)
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +319,9 @@ type retried struct {
 	attempts int
 }
 
-func (r retried) Any(ctx context.Context, call upstream.Call, f func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error) {
+func (r retried) Any(
+	ctx context.Context, call upstream.Call, f func(context.Context, grpc.ClientConnInterface) error,
+) (upstream.Report, error) {
 	report, err := r.Driver.Any(ctx, call, f)
 	report.Attempts = r.attempts
 	return report, err

@@ -18,7 +18,9 @@ import (
 
 // FuzzIngestFields finds what the messages have, in any octets.
 func FuzzIngestFields(f *testing.F) {
-	m := &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Rows{Rows: &sidecarv1.IngestRows{Columns: []string{"id", "a"}, Rows: []*sidecarv1.Row{{}, {}}}}}
+	m := &sidecarv1.IngestRequest{
+		Part: &sidecarv1.IngestRequest_Rows{Rows: &sidecarv1.IngestRows{Columns: []string{"id", "a"}, Rows: []*sidecarv1.Row{{}, {}}}},
+	}
 	octets, err := proto.Marshal(m)
 	if err != nil {
 		f.Fatal(err)
@@ -120,7 +122,8 @@ func TestPartOf(t *testing.T) {
 		"cut":            {rows[:3], 0, "", "it is no IngestRequest"},
 	} {
 		part, got, err := partOf(tc.message)
-		if part != tc.part || string(got) != tc.want || (err == nil) != (tc.refused == "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
+		if part != tc.part || string(got) != tc.want || (err == nil) != (tc.refused == "") ||
+			err != nil && !strings.Contains(err.Error(), tc.refused) {
 			t.Errorf("%s: %d, %q, %v", name, part, got, err)
 		}
 	}

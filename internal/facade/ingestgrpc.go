@@ -56,7 +56,8 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 }
 
 // rows is the stream after its first message.
-func (i ingestServer) rows(ctx context.Context, c *core.Call, in rows.Request, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (err error) {
+func (i ingestServer) rows(ctx context.Context, c *core.Call, in rows.Request,
+	stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (err error) {
 	out := newOutbox[sidecarv1.IngestResponse](stream.Context(), i.api, stream)
 	defer func() { // also after a panic: else its goroutine waits for ever
 		if unsent := out.close(ctx); err == nil {
@@ -68,7 +69,8 @@ func (i ingestServer) rows(ctx context.Context, c *core.Call, in rows.Request, s
 
 // first returns the message that opens a stream, as octets, unless ctx ends before it comes:
 // gRPC's Recv ends only with the handler.
-func (i ingestServer) first(ctx context.Context, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) ([]byte, error) {
+func (i ingestServer) first(ctx context.Context,
+	stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) ([]byte, error) {
 	type received struct {
 		m   emptypb.Empty // rows are not taken apart: see feed
 		err error

@@ -33,7 +33,9 @@ func TestShapeOfJSON(t *testing.T) {
 		{"wide_and_repeated_early", "{" + wide.String() + `"c3":1}`, `"c3" stands twice`},
 		{"deep", strings.Repeat("[", 9), "api.max_depth"},
 		{"no_json", `}]{,"":"\`, ""},
-		{"of_a_request", `{"sql":"s","params":{"A":1},"types":{"B":"Utf8"},"tx":{"id":"x"},"statements":[{"sql":"s","params":{"X":{"Y":1}}}]}`, ""},
+		{"of_a_request",
+			`{"sql":"s","params":{"A":1},"types":{"B":"Utf8"},"tx":{"id":"x"},"statements":[{"sql":"s","params":{"X":{"Y":1}}}]}`,
+			""},
 		{"rows_of_a_request", `{"rows":[{"ID":1,"Tx":2}],"limits":{"rows":1}}`, ""},
 		{"another_case", `{"Idempotent":true}`, `request: "Idempotent" is not known`},
 		{"another_case_by_an_escape", `{"\u0049dempotent":true}`, `request: "\u0049dempotent" is not known`},
@@ -89,7 +91,8 @@ func TestNamesOfRequests(t *testing.T) {
 			}
 		}
 	}
-	for _, body := range []any{jsonExecute{}, jsonTransact{}, jsonBegin{}, jsonEndTx{}, jsonBatch{}, jsonBulk{}, jsonExplain{}, jsonKVBatchGet{}} {
+	for _, body := range []any{jsonExecute{}, jsonTransact{}, jsonBegin{}, jsonEndTx{}, jsonBatch{}, jsonBulk{},
+		jsonExplain{}, jsonKVBatchGet{}} {
 		look(reflect.TypeOf(body))
 	}
 }
@@ -124,7 +127,8 @@ func TestManyMembersTakeWhatIsCounted(t *testing.T) {
 		{"many", object(5000), 8192 * memberCost, nil},
 		{"one within the other", strings.Repeat(`{"a":`+object(40)+`,"b":`, 5), 5 * 2 * fewMembers * memberCost, nil},
 		{"one after the other", `[` + object(9000) + `,{"a":` + object(9000) + `}]`, room, nil},
-		{"within each other, more than there is memory for", strings.Repeat(object(5000)[:len(object(5000))-1]+`,"x":`, 3), room, core.CodeMemory},
+		{"within each other, more than there is memory for",
+			strings.Repeat(object(5000)[:len(object(5000))-1]+`,"x":`, 3), room, core.CodeMemory},
 		{"too many", object(mostMembers), mostMembers * memberCost, core.CodeLimit},
 	} {
 		most = 0

@@ -69,7 +69,9 @@ func shelf(t testing.TB) *fake {
 			if there {
 				cells = append(cells, []string{row[1], "null", `"aGk="`})
 			}
-			return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"rev Optional<Uint64>", "x Optional<Int32>", "v Optional<String>"}, cells...)}, nil
+			return []*Ydb_Query.ExecuteQueryResponsePart{
+				part(t, 0, []string{"rev Optional<Uint64>", "x Optional<Int32>", "v Optional<String>"}, cells...),
+			}, nil
 		}
 		return nil, nil
 	}
@@ -145,7 +147,9 @@ func TestKVOverHTTP(t *testing.T) {
 		if r.status != 200 || r.body != map[string]string{"GET": "hi"}[method] {
 			t.Errorf("%s: %d %q", method, r.status, r.body)
 		}
-		if r := do(method, "versions?id=1", "", "If-None-Match", `"1", W/`+tag); r.status != 304 || r.header.Get("Etag") != tag || r.body != "" {
+		if r := do(
+			method, "versions?id=1", "", "If-None-Match", `"1", W/`+tag,
+		); r.status != 304 || r.header.Get("Etag") != tag || r.body != "" {
 			t.Errorf("%s of what is known: %+v", method, r)
 		}
 		if r := do(method, "versions?id=2", ""); r.status != 404 {
@@ -226,10 +230,12 @@ func TestKVRepeats(t *testing.T) {
 		{name: "a_plain_put", entry: plainEntry, breaks: " UPSERT ", sent: 2},
 		{name: "an_insert", entry: plainEntry, call: contract.KV{NoneMatch: []string{"*"}}, breaks: " INSERT ", unknown: true, sent: 1},
 		{name: "a_put_with_a_version", entry: versionEntry, breaks: " UPSERT ", created: true, sent: 4},
-		{name: "a_put_if_it_is_there", entry: versionEntry, call: contract.KV{Match: []string{"*"}}, breaks: " UPSERT ", unknown: true, sent: 2},
+		{name: "a_put_if_it_is_there", entry: versionEntry, call: contract.KV{Match: []string{"*"}}, breaks: " UPSERT ",
+			unknown: true, sent: 2},
 		{name: "a_look", entry: versionEntry, breaks: " SELECT ", created: true, sent: 3},
 		{name: "a_plain_delete", entry: versionEntry, remove: true, breaks: " DELETE ", sent: 2},
-		{name: "a_delete_if_it_is_there", entry: versionEntry, call: contract.KV{Match: []string{"*"}}, remove: true, breaks: " DELETE ", unknown: true, sent: 2},
+		{name: "a_delete_if_it_is_there", entry: versionEntry, call: contract.KV{Match: []string{"*"}}, remove: true,
+			breaks: " DELETE ", unknown: true, sent: 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := shelf(t)
@@ -246,7 +252,9 @@ func TestKVRepeats(t *testing.T) {
 				f.taken()
 				var broken atomic.Bool
 				f.mu.Lock()
-				f.answer = func(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+				f.answer = func(
+					ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+				) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 					if strings.Contains(req.GetQueryContent().GetText(), c.breaks) && !broken.Swap(true) {
 						return nil, broke(cluster.CallExecute, false)
 					}
@@ -476,7 +484,8 @@ func FuzzKV(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method uint8, table, query, match, noneMatch, body string) {
 		db.answer = shelf(t).answer
 		target := &url.URL{Scheme: "http", Host: "localhost", Path: "/v1/kv/" + table, RawQuery: query}
-		req := httptest.NewRequestWithContext(context.Background(), methods[int(method)%len(methods)], "http://localhost/", strings.NewReader(body))
+		req := httptest.NewRequestWithContext(context.Background(), methods[int(method)%len(methods)],
+			"http://localhost/", strings.NewReader(body))
 		req.URL, req.RequestURI = target, target.RequestURI()
 		if match != "" {
 			req.Header.Set("If-Match", match)

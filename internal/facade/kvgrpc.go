@@ -26,7 +26,10 @@ func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		row, modified, err := k.api.kv.Get(ctx, c, kv.Call{Table: t, Timeout: req.Timeout, Priority: req.Priority}, t.KeyOf(id), conditionOf(req.Condition))
+		row, modified, err := k.api.kv.Get(
+			ctx, c, kv.Call{Table: t, Timeout: req.Timeout, Priority: req.Priority}, t.KeyOf(id),
+			conditionOf(req.Condition),
+		)
 		if err != nil {
 			return nil, err
 		}

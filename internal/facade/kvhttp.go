@@ -159,7 +159,8 @@ func (a *httpAPI) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into
 	name, ok := strings.CutSuffix(x.r.PathValue("table"), batchGetSuffix)
 	if !ok {
 		x.w.Header().Set("Allow", kvMethods)
-		return nil, nil, core.Faultf(core.CodeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q", kvMethods, name+batchGetSuffix)
+		return nil, nil, core.Faultf(core.CodeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q",
+			kvMethods, name+batchGetSuffix)
 	}
 	t, err := a.kv.Table(name)
 	if err != nil {

@@ -44,8 +44,10 @@ func TestTags(t *testing.T) {
 		{lines: []string{`W/"6"`}, how: strong, want: &kv.Versions{}},
 		{lines: []string{""}, want: &kv.Versions{}},
 		{lines: []string{`"a,b"`}, want: &kv.Versions{List: []string{"a,b"}}},
-		{lines: []string{"5"}, refuse: true}, {lines: []string{`"5`}, refuse: true}, {lines: []string{`5"`}, refuse: true}, {lines: []string{`"5" "6"`}, refuse: true},
-		{lines: []string{"W/"}, refuse: true}, {lines: []string{`w/"5"`}, refuse: true}, {lines: []string{`*, "5"`}, refuse: true}, {lines: []string{`"5", *`}, refuse: true},
+		{lines: []string{"5"}, refuse: true}, {lines: []string{`"5`}, refuse: true},
+		{lines: []string{`5"`}, refuse: true}, {lines: []string{`"5" "6"`}, refuse: true},
+		{lines: []string{"W/"}, refuse: true}, {lines: []string{`w/"5"`}, refuse: true},
+		{lines: []string{`*, "5"`}, refuse: true}, {lines: []string{`"5", *`}, refuse: true},
 	} {
 		got, err := tags(http.Header{"If-Match": c.lines}, "If-Match", c.how)
 		if (err != nil) != c.refuse {

@@ -66,25 +66,38 @@ func TestTheTypeOfAColumnIsLearnt(t *testing.T) {
 			[][]any{{"$id", "Uint64", "1"}, {"$n", "Int32", "-2"}}, "", [2]int{3, 1}},
 		{"two_of_one_column", contract.Statement{SQL: "UPSERT INTO t (id) VALUES ($a), ($b)", Params: map[string]any{"a": 1, "b": 2}},
 			[][]any{{"$a", "Uint64", "1"}, {"$b", "Uint64", "2"}}, "", [2]int{2, 1}},
-		{"a_list_of_rows", contract.Statement{SQL: "UPSERT INTO t SELECT * FROM AS_TABLE($rows)", Params: map[string]any{"rows": []any{map[string]any{"id": 1, "n": 2}}}},
+		{"a_list_of_rows",
+			contract.Statement{SQL: "UPSERT INTO t SELECT * FROM AS_TABLE($rows)",
+				Params: map[string]any{"rows": []any{map[string]any{"id": 1, "n": 2}}}},
 			[][]any{{"$rows", "List<Struct<id:Uint64,n:Int32>>", `[{"id":1,"n":2}]`}}, "", [2]int{2, 1}},
 		{"a_value_that_does_not_fit", contract.Statement{SQL: "REPLACE INTO t (id) VALUES ($id)", Params: map[string]any{"id": -1}},
 			nil, "column id is Uint64, and its value is Int64, which is $id; " + write, [2]int{1, 1}},
-		{"a_value_with_its_type", contract.Statement{SQL: "UPDATE t SET id = $id", Params: map[string]any{"id": contract.Typed{Type: "Int64", Value: 1}}},
+		{"a_value_with_its_type",
+			contract.Statement{SQL: "UPDATE t SET id = $id", Params: map[string]any{"id": contract.Typed{Type: "Int64", Value: 1}}},
 			nil, write, [2]int{1, 1}},
-		{"a_type_of_the_request", contract.Statement{SQL: "UPSERT INTO t (id, z) VALUES ($id, 1)", Params: map[string]any{"id": 1}, Types: map[string]string{"id": "Int64"}},
+		{"a_type_of_the_request",
+			contract.Statement{SQL: "UPSERT INTO t (id, z) VALUES ($id, 1)", Params: map[string]any{"id": 1},
+				Types: map[string]string{"id": "Int64"}},
 			nil, write, [2]int{1, 1}},
-		{"a_declared_type", contract.Statement{SQL: "DECLARE $id AS Int64; UPSERT INTO t (id) VALUES ($id)", Params: map[string]any{"id": 1}},
+		{"a_declared_type",
+			contract.Statement{SQL: "DECLARE $id AS Int64; UPSERT INTO t (id) VALUES ($id)", Params: map[string]any{"id": 1}},
 			nil, write, [2]int{1, 1}},
 		{"text", contract.Statement{SQL: "UPSERT INTO t (at) VALUES ($at)", Params: map[string]any{"at": "2024-01-31T10:00:00Z"}},
-			nil, `column at is Timestamp, and its value is Utf8, which is $at; write DECLARE $at AS Timestamp; in the statement, or name the type in the request: "types": {"at": "Timestamp"}`, [2]int{1, 1}},
+			nil,
+			`column at is Timestamp, and its value is Utf8, which is $at; write DECLARE $at AS Timestamp; in the statement, or name the type in the request: "types": {"at": "Timestamp"}`,
+			[2]int{1, 1}},
 		{"used_elsewhere_too", contract.Statement{SQL: "UPSERT INTO t (id, z) VALUES ($id, $id - 5)", Params: map[string]any{"id": 1}},
 			nil, write, [2]int{1, 1}},
-		{"several_statements", contract.Statement{SQL: "CREATE TABLE u (a Int32); UPSERT INTO t (id) VALUES ($id)", Params: map[string]any{"id": 1}},
+		{"several_statements",
+			contract.Statement{SQL: "CREATE TABLE u (a Int32); UPSERT INTO t (id) VALUES ($id)", Params: map[string]any{"id": 1}},
 			nil, write, [2]int{1, 1}},
 		{"not_certain", contract.Statement{SQL: "UPSERT INTO t (id) VALUES ($a + $c)", Params: map[string]any{"a": 1, "c": 2}},
-			nil, `column id is Uint64, and its value is Int64, which may be $a or $c; write DECLARE $a AS Uint64; DECLARE $c AS Uint64; in the statement, or name the type in the request: "types": {"a": "Uint64", "c": "Uint64"}`, [2]int{1, 1}},
-		{"in_a_transaction", contract.Statement{SQL: "UPSERT INTO t (id) VALUES ($id) ", Params: map[string]any{"id": 1}, Tx: &contract.TxSelector{Begin: true}},
+			nil,
+			`column id is Uint64, and its value is Int64, which may be $a or $c; write DECLARE $a AS Uint64; DECLARE $c AS Uint64; in the statement, or name the type in the request: "types": {"a": "Uint64", "c": "Uint64"}`,
+			[2]int{1, 1}},
+		{"in_a_transaction",
+			contract.Statement{SQL: "UPSERT INTO t (id) VALUES ($id) ", Params: map[string]any{"id": 1},
+				Tx: &contract.TxSelector{Begin: true}},
 			nil, write, [2]int{1, 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,7 +132,10 @@ func TestTheTypeOfAColumnIsLearntInAList(t *testing.T) {
 	b := start(t, small(), &fake{answer: typedTable})
 	b.each(t, func(t *testing.T, face contract.Client) {
 		sql := "UPSERT INTO t (id) VALUES ($id) -- " + face.Name()
-		r, err := face.Transact(t.Context(), contract.Transaction{Statements: []contract.Statement{{SQL: "S"}, {SQL: sql, Params: map[string]any{"id": 1}}}})
+		r, err := face.Transact(
+			t.Context(),
+			contract.Transaction{Statements: []contract.Statement{{SQL: "S"}, {SQL: sql, Params: map[string]any{"id": 1}}}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}

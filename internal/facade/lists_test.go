@@ -24,7 +24,9 @@ func TestTransactIsRetriedWhole(t *testing.T) {
 		c := req.GetTxControl()
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		runs = append(runs, req.GetQueryContent().GetText()+map[bool]string{true: " begin"}[c.GetBeginTx() != nil]+map[bool]string{true: " commit"}[c.GetCommitTx()])
+		runs = append(runs,
+			req.GetQueryContent().GetText()+map[bool]string{true: " begin"}[c.GetBeginTx() != nil]+
+				map[bool]string{true: " commit"}[c.GetCommitTx()])
 		if len(runs) == 3 { // the commit of the first try meets a conflict
 			return nil, failed(cluster.CallCommit, Ydb.StatusIds_ABORTED)
 		}
@@ -86,12 +88,16 @@ func TestTransactLimits(t *testing.T) {
 }
 
 func TestBatchHasAnOutcomeForEach(t *testing.T) {
-	f := &fake{answer: func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		if req.GetQueryContent().GetText() == "BAD" {
-			return nil, failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR)
-		}
-		return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"q Utf8"}, []string{`"` + req.GetQueryContent().GetText() + `"`})}, nil
-	}}
+	f := &fake{
+		answer: func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			if req.GetQueryContent().GetText() == "BAD" {
+				return nil, failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR)
+			}
+			return []*Ydb_Query.ExecuteQueryResponsePart{
+				part(t, 0, []string{"q Utf8"}, []string{`"` + req.GetQueryContent().GetText() + `"`}),
+			}, nil
+		},
+	}
 	b := start(t, small(), f)
 	b.each(t, func(t *testing.T, face contract.Client) {
 		got, err := face.Batch(t.Context(), []contract.Statement{{SQL: "A"}, {SQL: "BAD"}, {SQL: "B", Mode: "nonsense"}, {SQL: "C"}})
@@ -165,7 +171,10 @@ func TestBulkUpsert(t *testing.T) {
 			t.Errorf("%v; the table was described %d times; want once", err, f.described)
 		}
 		// Types for every column: no description is needed.
-		_, err = face.BulkUpsert(t.Context(), contract.Bulk{Table: "other", Rows: []map[string]any{{"k": 1}}, Types: map[string]string{"k": "Uint8"}})
+		_, err = face.BulkUpsert(
+			t.Context(),
+			contract.Bulk{Table: "other", Rows: []map[string]any{{"k": 1}}, Types: map[string]string{"k": "Uint8"}},
+		)
 		if err != nil || f.described != 1 {
 			t.Errorf("%v; the table was described %d times; want once", err, f.described)
 		}
@@ -237,7 +246,8 @@ func TestDescribe(t *testing.T) {
 	b := start(t, small(), f)
 	want := &contract.Table{
 		Path: "/local/dir/items", PrimaryKey: []string{"id"}, Indexes: []string{"by_name"},
-		Columns: []contract.TableColumn{{Name: "id", Type: "Uint64", NotNull: true}, {Name: "name", Type: "Optional<Utf8>"}, {Name: "n", Type: "Optional<Int32>"}},
+		Columns: []contract.TableColumn{{Name: "id", Type: "Uint64", NotNull: true},
+			{Name: "name", Type: "Optional<Utf8>"}, {Name: "n", Type: "Optional<Int32>"}},
 	}
 	b.each(t, func(t *testing.T, face contract.Client) {
 		for _, path := range []string{"dir/items", "/local/dir/items", "/dir/items"} {
@@ -260,16 +270,18 @@ func TestDescribe(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	f := &fake{answer: func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		if req.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN {
-			t.Errorf("mode %v", req.GetExecMode())
-		}
-		plan := "{}"
-		for name, p := range req.GetParameters() {
-			plan = name + " " + yql.FormatType(p.GetType())
-		}
-		return []*Ydb_Query.ExecuteQueryResponsePart{{ExecStats: &Ydb_TableStats.QueryStats{QueryPlan: plan, QueryAst: "ast"}}}, nil
-	}}
+	f := &fake{
+		answer: func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			if req.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN {
+				t.Errorf("mode %v", req.GetExecMode())
+			}
+			plan := "{}"
+			for name, p := range req.GetParameters() {
+				plan = name + " " + yql.FormatType(p.GetType())
+			}
+			return []*Ydb_Query.ExecuteQueryResponsePart{{ExecStats: &Ydb_TableStats.QueryStats{QueryPlan: plan, QueryAst: "ast"}}}, nil
+		},
+	}
 	b := start(t, small(), f)
 	b.each(t, func(t *testing.T, face contract.Client) {
 		for range 2 {

@@ -43,20 +43,22 @@ func TestShortMemory(t *testing.T) {
 	const sets = 5
 	var mu sync.Mutex
 	var limits []int64
-	f := &fake{answer: func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		mu.Lock()
-		limits = append(limits, req.ResponsePartLimitBytes)
-		mu.Unlock()
-		n := 1
-		if strings.Contains(req.GetQueryContent().GetText(), "large") {
-			n = 20 << 10
-		}
-		all := make([]*Ydb_Query.ExecuteQueryResponsePart, sets)
-		for i := range all {
-			all[i] = part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", n) + `"`})
-		}
-		return all, nil
-	}}
+	f := &fake{
+		answer: func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			mu.Lock()
+			limits = append(limits, req.ResponsePartLimitBytes)
+			mu.Unlock()
+			n := 1
+			if strings.Contains(req.GetQueryContent().GetText(), "large") {
+				n = 20 << 10
+			}
+			all := make([]*Ydb_Query.ExecuteQueryResponsePart, sets)
+			for i := range all {
+				all[i] = part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", n) + `"`})
+			}
+			return all, nil
+		},
+	}
 	g := tight(t)
 	b := start(t, small(), f, func(d *core.Deps) { d.Memory = g })
 	b.each(t, func(t *testing.T, c contract.Client) {
@@ -94,7 +96,10 @@ func TestShortMemory(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	// A body that does not say how long it is.
-	request, err := http.NewRequest(http.MethodPost, b.base+"/v1/query", io.MultiReader(strings.NewReader(`{"sql":"`), strings.NewReader(strings.Repeat("x", 40<<10)+`"}`)))
+	request, err := http.NewRequest(
+		http.MethodPost, b.base+"/v1/query",
+		io.MultiReader(strings.NewReader(`{"sql":"`), strings.NewReader(strings.Repeat("x", 40<<10)+`"}`)),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +110,10 @@ func TestShortMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	if text, err := io.ReadAll(answer.Body); answer.StatusCode != http.StatusServiceUnavailable || err != nil || !strings.Contains(string(text), "MEMORY_SHORT") || answer.Header.Get("Retry-After") == "" {
+	if text, err := io.ReadAll(
+		answer.Body,
+	); answer.StatusCode != http.StatusServiceUnavailable || err != nil ||
+		!strings.Contains(string(text), "MEMORY_SHORT") || answer.Header.Get("Retry-After") == "" {
 		t.Errorf("%d %v %s, %v", answer.StatusCode, answer.Header, text, err)
 	}
 }
@@ -124,9 +132,10 @@ func TestTypesOfOneStatementHaveAnEnd(t *testing.T) {
 		list = append(list, fmt.Sprintf(`{"sql":"SELECT $p","params":{"p":null},"types":{"p":%q}}`, wide))
 	}
 	for name, c := range map[string]struct{ path, body, want string }{
-		"one statement":           {"/v1/query", list[0], ""},
-		"a list":                  {"/v1/tx", `{"statements":[` + strings.Join(list, ",") + `]}`, "MEMORY_SHORT"},
-		"too many for one":        {"/v1/query", strings.Replace(list[0], `"types":{`, fmt.Sprintf(`"types":{"q":%q,`, wide), 1), "LIMIT_EXCEEDED"},
+		"one statement": {"/v1/query", list[0], ""},
+		"a list":        {"/v1/tx", `{"statements":[` + strings.Join(list, ",") + `]}`, "MEMORY_SHORT"},
+		"too many for one": {"/v1/query",
+			strings.Replace(list[0], `"types":{`, fmt.Sprintf(`"types":{"q":%q,`, wide), 1), "LIMIT_EXCEEDED"},
 		"declared by a statement": {"/v1/query", fmt.Sprintf(`{"sql":"DECLARE $p AS %s; SELECT $p","params":{"p":null}}`, wide), ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,7 +25,8 @@ func placed(err error, path string) error {
 // TestRequestsOfNewerCallers: what a request asks for in fields that this sidecar does not
 // know is not passed over.
 func TestRequestsOfNewerCallers(t *testing.T) {
-	b := start(t, withKV(t, plainEntry), &fake{answer: echo, bulk: func(*Ydb_Table.BulkUpsertRequest) error { return nil }, table: newWriter(t).table})
+	b := start(t, withKV(t, plainEntry),
+		&fake{answer: echo, bulk: func(*Ydb_Table.BulkUpsertRequest) error { return nil }, table: newWriter(t).table})
 	kv := sidecarv1.NewKeyValueClient(b.conn)
 	opened := &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "dir/items"}}}
 	ingested := func(ctx context.Context, messages ...*sidecarv1.IngestRequest) error {
@@ -124,38 +125,61 @@ func TestRequestsOfNewerCallers(t *testing.T) {
 		"list_value": func(ctx context.Context, newer func(proto.Message)) error {
 			list := &sidecarv1.ListValue{Items: []*sidecarv1.Value{{Kind: &sidecarv1.Value_BoolValue{}}}}
 			newer(list)
-			_, err := b.api.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "S", Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_ListValue{ListValue: list}}}})
+			_, err := b.api.Execute(
+				ctx,
+				&sidecarv1.ExecuteRequest{Sql: "S",
+					Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_ListValue{ListValue: list}}}},
+			)
 			return placed(err, "params.p: ")
 		},
 		"inside_of_a_list": func(ctx context.Context, newer func(proto.Message)) error {
-			list := &sidecarv1.ListValue{Items: []*sidecarv1.Value{{Kind: &sidecarv1.Value_BoolValue{}}, {Kind: &sidecarv1.Value_BoolValue{}}}}
+			list := &sidecarv1.ListValue{
+				Items: []*sidecarv1.Value{{Kind: &sidecarv1.Value_BoolValue{}}, {Kind: &sidecarv1.Value_BoolValue{}}},
+			}
 			newer(list.Items[1])
-			_, err := b.api.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "S", Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_ListValue{ListValue: list}}}})
+			_, err := b.api.Execute(
+				ctx,
+				&sidecarv1.ExecuteRequest{Sql: "S",
+					Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_ListValue{ListValue: list}}}},
+			)
 			return placed(err, "params.p[1]: ")
 		},
 		"typed_value": func(ctx context.Context, newer func(proto.Message)) error {
 			typed := &sidecarv1.TypedValue{Type: "Bool", Value: &sidecarv1.Value{Kind: &sidecarv1.Value_BoolValue{}}}
 			newer(typed)
-			_, err := b.api.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "S", Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_TypedValue{TypedValue: typed}}}})
+			_, err := b.api.Execute(
+				ctx,
+				&sidecarv1.ExecuteRequest{Sql: "S",
+					Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_TypedValue{TypedValue: typed}}}},
+			)
 			return placed(err, "params.p: ")
 		},
 		"field_of_a_struct": func(ctx context.Context, newer func(proto.Message)) error {
 			field := &sidecarv1.Field{Name: "a", Value: &sidecarv1.Value{Kind: &sidecarv1.Value_BoolValue{}}}
 			newer(field)
 			_, err := b.api.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "S", Types: map[string]string{"p": "Struct<a:Bool>"},
-				Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_StructValue{StructValue: &sidecarv1.StructValue{Fields: []*sidecarv1.Field{field}}}}}})
+				Params: map[string]*sidecarv1.Value{
+					"p": {Kind: &sidecarv1.Value_StructValue{StructValue: &sidecarv1.StructValue{Fields: []*sidecarv1.Field{field}}}},
+				}})
 			return placed(err, "params.p.a: ")
 		},
 		"bulk_row": func(ctx context.Context, newer func(proto.Message)) error {
 			row := &sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{}}}}
 			newer(row)
-			_, err := b.api.BulkUpsert(ctx, &sidecarv1.BulkUpsertRequest{Table: "t", Types: map[string]string{"id": "Int64"}, Rows: []*sidecarv1.BulkRow{row}})
+			_, err := b.api.BulkUpsert(
+				ctx,
+				&sidecarv1.BulkUpsertRequest{Table: "t", Types: map[string]string{"id": "Int64"}, Rows: []*sidecarv1.BulkRow{row}},
+			)
 			return placed(err, "rows[0]: ")
 		},
 		"cell_of_a_bulk": func(ctx context.Context, newer func(proto.Message)) error {
 			v := &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{}}
 			newer(v)
-			_, err := b.api.BulkUpsert(ctx, &sidecarv1.BulkUpsertRequest{Table: "t", Types: map[string]string{"id": "Int64"}, Rows: []*sidecarv1.BulkRow{{Columns: map[string]*sidecarv1.Value{"id": v}}}})
+			_, err := b.api.BulkUpsert(
+				ctx,
+				&sidecarv1.BulkUpsertRequest{Table: "t", Types: map[string]string{"id": "Int64"},
+					Rows: []*sidecarv1.BulkRow{{Columns: map[string]*sidecarv1.Value{"id": v}}}},
+			)
 			return placed(err, "rows[0].id: ")
 		},
 	} {

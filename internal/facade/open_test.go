@@ -114,7 +114,8 @@ func (o *opener) post(t *testing.T, calls int, headers func(i int) []hpack.Heade
 	for i := range calls {
 		block.Reset()
 		for _, f := range append([]hpack.HeaderField{
-			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: "/v1/query"}, {Name: ":authority", Value: "localhost"},
+			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: "/v1/query"},
+			{Name: ":authority", Value: "localhost"},
 			{Name: "content-type", Value: core.MediaJSON},
 		}, headers(i)...) {
 			_ = encoder.WriteField(f)
@@ -148,8 +149,9 @@ func inUse() (n int64) {
 	return n
 }
 
-// isCounted fails unless what is counted is right for what is taken, which measure returns in bytes. What is not right is measured again, twice at
-// most: the memory is of the process, and what earlier tests left may go meanwhile, but not each time.
+// isCounted fails unless what is counted is right for what is taken, which measure returns in bytes.
+// What is not right is measured again, twice at most: the memory is of the process, and what earlier
+// tests left may go meanwhile, but not each time.
 func isCounted(t *testing.T, right func(takes, counted int64) bool, measure func() (takes, counted int64)) {
 	t.Helper()
 	var takes, counted int64
@@ -269,7 +271,8 @@ func TestEndsOfTransactionsAreLetIn(t *testing.T) {
 		}
 		defer others.Release()
 	}
-	for path, want := range map[string]int{"/v1/tx/tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/rollback": http.StatusGone, "/v1/tx/begin": http.StatusServiceUnavailable} {
+	for path, want := range map[string]int{"/v1/tx/tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/rollback": http.StatusGone,
+		"/v1/tx/begin": http.StatusServiceUnavailable} {
 		w := httptest.NewRecorder()
 		b.s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost"+path, nil))
 		if w.Code != want {

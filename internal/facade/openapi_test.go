@@ -119,7 +119,8 @@ func TestOpenAPIHasTheFieldsOfTheMessages(t *testing.T) {
 		t.Errorf("%d schemas were compared; the test looks in the wrong place", seen)
 	}
 	for name := range messages {
-		if strings.HasSuffix(name, "Response") && name != "ExecuteStreamResponse" && !slices.Contains(octets, name) && d.Components.Schemas[name].Properties == nil {
+		if strings.HasSuffix(name, "Response") && name != "ExecuteStreamResponse" && !slices.Contains(octets, name) &&
+			d.Components.Schemas[name].Properties == nil {
 			t.Errorf("%s is not described", name)
 		}
 	}
@@ -143,7 +144,8 @@ func TestOpenAPIHasTheFieldsThatAreDecoded(t *testing.T) {
 	for name, body := range map[string]any{
 		"ExecuteRequest": jsonExecute{}, "TransactRequest": jsonTransact{}, "BeginRequest": jsonBegin{}, "CommitRequest": jsonEndTx{},
 		"RollbackRequest": jsonEndTx{}, "BatchRequest": jsonBatch{}, "BatchStatement": jsonBatchStatement{}, "Statement": jsonStatement{},
-		"BulkUpsertRequest": jsonBulk{}, "ExplainRequest": jsonExplain{}, "TxSelector": jsonTx{}, "BeginTx": jsonBeginTx{}, "Limits": jsonLimits{},
+		"BulkUpsertRequest": jsonBulk{}, "ExplainRequest": jsonExplain{}, "TxSelector": jsonTx{},
+		"BeginTx": jsonBeginTx{}, "Limits": jsonLimits{},
 		"KvBatchGetRequest": jsonKVBatchGet{},
 	} {
 		s := d.Components.Schemas[name]

@@ -119,7 +119,8 @@ func TestAnswersOfTheOtherProcessComeUnchanged(t *testing.T) {
 				t.Errorf("got %d %v %s", status, h, text)
 			}
 			status, h, text = send(t, http.MethodPost, through.at.base+"/v1/query", body, header("Accept", mediaNDJSON))
-			if status != 200 || h.Get("Content-Type") != mediaNDJSON || strings.Count(text, "\n") != 3 || !strings.Contains(text, `{"end":{"rows":1`) {
+			if status != 200 || h.Get("Content-Type") != mediaNDJSON || strings.Count(text, "\n") != 3 ||
+				!strings.Contains(text, `{"end":{"rows":1`) {
 				t.Errorf("got %d %v %s", status, h, text)
 			}
 			status, h, text = send(t, http.MethodPost, through.at.base+"/v1/query", `{"sql":"A","tx":{"id":"`+tx.ID+`","seq":9}}`, nil)
@@ -127,7 +128,10 @@ func TestAnswersOfTheOtherProcessComeUnchanged(t *testing.T) {
 				t.Errorf("got %d %v %s", status, h, text)
 			}
 			var trailer metadata.MD
-			_, err = through.at.api.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "BIG", Tx: &sidecarv1.TxSelector{Id: tx.ID}}, grpc.Trailer(&trailer))
+			_, err = through.at.api.Execute(
+				t.Context(), &sidecarv1.ExecuteRequest{Sql: "BIG", Tx: &sidecarv1.TxSelector{Id: tx.ID}},
+				grpc.Trailer(&trailer),
+			)
 			if err != nil || len(trailer.Get(keyServerTiming)) != 1 {
 				t.Errorf("got %v with %v", err, trailer)
 			}
@@ -173,7 +177,10 @@ func TestHandedOverCallsKeepTheirApp(t *testing.T) {
 		defer a.mu.Unlock()
 		return a.calls[len(a.calls)-1].App.Name()
 	}
-	if status, _, text := send(t, http.MethodPost, b.base+"/v1/query", `{"sql":"A","tx":{"id":"`+begun.Tx.ID+`"}}`, header("Authorization", bearer)); status != 200 || last() != "shop" {
+	if status, _, text := send(
+		t, http.MethodPost, b.base+"/v1/query", `{"sql":"A","tx":{"id":"`+begun.Tx.ID+`"}}`,
+		header("Authorization", bearer),
+	); status != 200 || last() != "shop" {
 		t.Errorf("over HTTP: %d %s, app %s; want shop", status, text, last())
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", bearer)
@@ -246,7 +253,9 @@ func TestOtherProcessDiesInACall(t *testing.T) {
 			t.Run(tc.name+" over "+[]string{"gRPC", "HTTP"}[i], func(t *testing.T) {
 				running := make(chan struct{}, 1)
 				hang := &fake{ // every statement and commit
-					answer: func(ctx context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+					answer: func(
+						ctx context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest,
+					) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 						running <- struct{}{}
 						<-ctx.Done()
 						return nil, context.Cause(ctx)
@@ -342,7 +351,8 @@ func TestEveryRequestWithATransactionIsKnown(t *testing.T) {
 			continue
 		}
 		has := m.Fields().ByName("id") != nil || m.Fields().ByName("tx") != nil
-		known := map[string]bool{"ExecuteRequest": true, "CommitRequest": true, "RollbackRequest": true, "GetTransactionRequest": true}[string(m.Name())]
+		known := map[string]bool{"ExecuteRequest": true, "CommitRequest": true, "RollbackRequest": true,
+			"GetTransactionRequest": true}[string(m.Name())]
 		if has != known {
 			t.Errorf("%s: has the id of a transaction: %v; known to txID: %v", m.Name(), has, known)
 		}

@@ -48,7 +48,9 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 	}), nil)))
 	before := panics.Stats().Count
 	w := newWriter(t)
-	w.answer = func(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	w.answer = func(
+		ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		if strings.Contains(req.GetQueryContent().GetText(), "PANIC") {
 			panic("broken")
 		}
@@ -87,7 +89,16 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 		value := func(s string) *sidecarv1.Value {
 			return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
 		}
-		_, err := b.api.BulkUpsert(t.Context(), &sidecarv1.BulkUpsertRequest{Table: "dir/items", Rows: []*sidecarv1.BulkRow{{Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}, "name": value("panic")}}}})
+		_, err := b.api.BulkUpsert(
+			t.Context(),
+			&sidecarv1.BulkUpsertRequest{Table: "dir/items",
+				Rows: []*sidecarv1.BulkRow{
+					{
+						Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}},
+							"name": value("panic")},
+					},
+				}},
+		)
 		if status.Code(err) != codes.Internal {
 			t.Errorf("gRPC: %v; want Internal", err)
 		}
@@ -97,7 +108,10 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 		}
 	})
 	t.Run("batch", func(t *testing.T) {
-		res, err := b.api.Batch(t.Context(), &sidecarv1.BatchRequest{Statements: []*sidecarv1.BatchStatement{{Sql: "S"}, {Sql: "PANIC"}, {Sql: "S"}}})
+		res, err := b.api.Batch(
+			t.Context(),
+			&sidecarv1.BatchRequest{Statements: []*sidecarv1.BatchStatement{{Sql: "S"}, {Sql: "PANIC"}, {Sql: "S"}}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +170,9 @@ func TestPanicOfAnotherHandler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(append(s.ServerOptions(), grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { panic("broken") }))...)
+	server := grpc.NewServer(
+		append(s.ServerOptions(), grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { panic("broken") }))...,
+	)
 	pipe := bufconn.Listen(1 << 16)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(pipe) }()
@@ -168,7 +184,8 @@ func TestPanicOfAnotherHandler(t *testing.T) {
 	}
 	defer conn.Close()
 	for range 2 {
-		if err := conn.Invoke(t.Context(), "/some.Service/Method", &sidecarv1.StatusRequest{}, &sidecarv1.StatusResponse{}); status.Code(err) != codes.Internal {
+		if err := conn.Invoke(t.Context(), "/some.Service/Method", &sidecarv1.StatusRequest{},
+			&sidecarv1.StatusResponse{}); status.Code(err) != codes.Internal {
 			t.Errorf("%v; want Internal", err)
 		}
 	}

@@ -14,8 +14,9 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// Execute in a turn builds no ExecuteRequest: package proto reads maps by reflection, and each scalar would become a message only to be converted
-// into another one. Scalars keep their bytes; only the tag changes (yql.AppendScalar).
+// Execute in a turn builds no ExecuteRequest: package proto reads maps by reflection, and each scalar
+// would become a message only to be converted into another one. Scalars keep their bytes; only the tag
+// changes (yql.AppendScalar).
 
 // mostRead is how many parameters are read by hand. They are found by a linear search, so more are left to package proto.
 const mostRead = 64
@@ -115,7 +116,8 @@ func (v *readValues) add(entry []byte) bool {
 	return true
 }
 
-// read reads an ExecuteRequest. False: there is something unusual (an unknown field, a field twice, text that is not UTF-8); package proto has to read all of it.
+// read reads an ExecuteRequest. False: there is something unusual (an unknown field, a field twice,
+// text that is not UTF-8); package proto has to read all of it.
 func (r *readRequest) read(message []byte) bool {
 	// The fields of ExecuteRequest.
 	const sql, params, types, mode, tx, idempotent, timeout, limits, stats, priority = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10

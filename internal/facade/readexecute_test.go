@@ -27,7 +27,8 @@ func readAs(in core.ExecuteRequest) string {
 	}
 	names := in.Params.Names()
 	slices.Sort(names)
-	return fmt.Sprintf("%q %q %v %q %v %q tx %s, %t %q %q", in.SQL, names, in.Types, in.Stats, in.Limits, in.Mode, tx, in.Idempotent, in.Timeout, in.Priority)
+	return fmt.Sprintf("%q %q %v %q %v %q tx %s, %t %q %q", in.SQL, names, in.Types, in.Stats, in.Limits, in.Mode, tx,
+		in.Idempotent, in.Timeout, in.Priority)
 }
 
 // FuzzReadExecute: a request that is read without messages says what its message does, and becomes the same parameters.
@@ -39,10 +40,14 @@ func FuzzReadExecute(f *testing.F) {
 	text := func(s string) *sidecarv1.Value {
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
 	}
-	list := &sidecarv1.Value{Kind: &sidecarv1.Value_ListValue{ListValue: &sidecarv1.ListValue{Items: []*sidecarv1.Value{text("a"), text("b")}}}}
+	list := &sidecarv1.Value{
+		Kind: &sidecarv1.Value_ListValue{ListValue: &sidecarv1.ListValue{Items: []*sidecarv1.Value{text("a"), text("b")}}},
+	}
 	whole, err := proto.MarshalOptions{Deterministic: true}.Marshal(&sidecarv1.ExecuteRequest{
-		Sql: "DECLARE $c AS Optional<Int32>; SELECT $a, $b", Params: map[string]*sidecarv1.Value{"a": text("x"), "$b": list, "c": {Kind: &sidecarv1.Value_Int64Value{Int64Value: -3}}},
-		Types: map[string]string{"a": "Utf8"}, Mode: "snapshot_ro", Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{Mode: "m"}, Id: "1", Seq: 3, Commit: true},
+		Sql:    "DECLARE $c AS Optional<Int32>; SELECT $a, $b",
+		Params: map[string]*sidecarv1.Value{"a": text("x"), "$b": list, "c": {Kind: &sidecarv1.Value_Int64Value{Int64Value: -3}}},
+		Types:  map[string]string{"a": "Utf8"}, Mode: "snapshot_ro",
+		Tx:         &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{Mode: "m"}, Id: "1", Seq: 3, Commit: true},
 		Idempotent: true, Timeout: "1s", Limits: &sidecarv1.Limits{Rows: 1, Bytes: 2}, Stats: "full", Priority: "batch",
 	})
 	if err != nil {
@@ -52,17 +57,23 @@ func FuzzReadExecute(f *testing.F) {
 		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), bytes.Join(fields, nil))
 	}
 	entry := func(fields ...[]byte) []byte { return tagged(2, fields...) }
-	name, other, value, again := tagged(1, []byte("a")), tagged(1, []byte("b")), tagged(2, []byte("\x32\x01x")), tagged(2, []byte("\x32\x01y"))
+	name, other, value, again := tagged(1, []byte("a")), tagged(1, []byte("b")), tagged(
+		2, []byte("\x32\x01x"),
+	), tagged(2, []byte("\x32\x01y"))
 	for _, b := range [][]byte{
 		nil, whole, append(whole, whole...), whole[:len(whole)-1],
 		entry(name, value), entry(value, name), entry(name), entry(value), entry(), entry(name, value, again), entry(name, other, value),
 		append(entry(name, value), entry(name, again)...), append(entry(name, value), entry(again, name)...),
-		entry(tagged(1, []byte("\xff")), value), entry(name, tagged(2, []byte("\x32\x05x"))), entry(name, value, tagged(3, []byte("more"))), entry(name, []byte("\x10\x01")),
-		append(tagged(1, []byte("SELECT $a")), entry(name, tagged(2, []byte{0x18, 5}))...), append(tagged(1, []byte("SELECT $a")), entry(name, tagged(2, []byte{0x18, 0xff, 0x7f}))...),
+		entry(tagged(1, []byte("\xff")), value), entry(name, tagged(2, []byte("\x32\x05x"))),
+		entry(name, value, tagged(3, []byte("more"))), entry(name, []byte("\x10\x01")),
+		append(tagged(1, []byte("SELECT $a")), entry(name, tagged(2, []byte{0x18, 5}))...),
+		append(tagged(1, []byte("SELECT $a")), entry(name, tagged(2, []byte{0x18, 0xff, 0x7f}))...),
 		append(entry(tagged(1, []byte("$a")), tagged(2, []byte{0x18, 5})), entry(name, tagged(2, []byte{0x18, 5}))...),
 		{0x10, 0x01}, append(entry(name, value), 0xff), append(entry(name, value), tagged(99, []byte("unknown"))...), {0x0a, 0x01, 0xff},
-		tagged(5), append(tagged(5), tagged(5)...), tagged(5, tagged(1), tagged(1)), tagged(5, tagged(1, []byte{0x0a, 1, 'm', 0x10, 1})), tagged(5, []byte{0x18, 2, 0x18, 3, 0x20, 2}),
-		tagged(8), append(tagged(8, []byte{8, 1}), tagged(8, []byte{0x10, 2})...), tagged(8, []byte{0x18, 1}), {0x30, 2, 0x30, 0}, {0x32, 0},
+		tagged(5), append(tagged(5), tagged(5)...), tagged(5, tagged(1), tagged(1)),
+		tagged(5, tagged(1, []byte{0x0a, 1, 'm', 0x10, 1})), tagged(5, []byte{0x18, 2, 0x18, 3, 0x20, 2}),
+		tagged(8), append(tagged(8, []byte{8, 1}), tagged(8, []byte{0x10, 2})...), tagged(8, []byte{0x18, 1}),
+		{0x30, 2, 0x30, 0}, {0x32, 0},
 		entry(name, tagged(2, []byte{8, 1})), entry(name, tagged(2)), entry(name, tagged(2, []byte{0x62, 0})),
 	} {
 		f.Add(b)
@@ -133,9 +144,18 @@ func TestUsualRequestsAreReadWithoutMessages(t *testing.T) {
 	}{
 		"many parameters": {&sidecarv1.ExecuteRequest{Sql: "S", Params: many}, true},
 		"more":            {&sidecarv1.ExecuteRequest{Sql: "S", Params: more}, false},
-		"a step":          {&sidecarv1.ExecuteRequest{Sql: "S", Params: many, Tx: &sidecarv1.TxSelector{Id: "x", Seq: 1, Commit: true}, Timeout: "1s"}, true},
-		"a beginning":     {&sidecarv1.ExecuteRequest{Sql: "S", Mode: "snapshot_ro", Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}}}, true},
-		"a null, text":    {&sidecarv1.ExecuteRequest{Sql: "S", Params: map[string]*sidecarv1.Value{"a": {Kind: &sidecarv1.Value_NullValue{NullValue: true}}, "$b": {Kind: &sidecarv1.Value_TextValue{TextValue: strings.Repeat("x", 200)}}}}, true},
+		"a step": {
+			&sidecarv1.ExecuteRequest{Sql: "S", Params: many, Tx: &sidecarv1.TxSelector{Id: "x", Seq: 1, Commit: true}, Timeout: "1s"},
+			true,
+		},
+		"a beginning": {&sidecarv1.ExecuteRequest{Sql: "S", Mode: "snapshot_ro", Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}}},
+			true},
+		"a null, text": {
+			&sidecarv1.ExecuteRequest{Sql: "S",
+				Params: map[string]*sidecarv1.Value{"a": {Kind: &sidecarv1.Value_NullValue{NullValue: true}},
+					"$b": {Kind: &sidecarv1.Value_TextValue{TextValue: strings.Repeat("x", 200)}}}},
+			true,
+		},
 	} {
 		b, err := proto.Marshal(tc.req)
 		if err != nil {
@@ -154,11 +174,16 @@ func TestAnswersAreEncoded(t *testing.T) {
 		done core.Outcome
 		info *sidecarv1.Info
 	}{
-		"nothing":      {info: &sidecarv1.Info{}},
-		"an empty set": {sets: []*protoSet{{}}, info: &sidecarv1.Info{NodeId: 1, Attempts: 2, QueueMs: 0.5, AcquireMs: 1.5, HopMs: 2.5, ServerMs: 3.5, TraceId: "t", ConsumedUnits: proto.Uint64(0)}},
-		"rows":         {sets: []*protoSet{{rows: []byte{0x12, 0x00}, truncated: true}}, done: core.Outcome{Tx: &sidecarv1.Tx{Id: strings.Repeat("i", 200), ExpiresMs: 5}}, info: &sidecarv1.Info{TraceId: strings.Repeat("t", 200), ConsumedUnits: proto.Uint64(7)}},
-		"two sets":     {sets: []*protoSet{{rows: []byte{0x12, 0x00}}, {truncated: true}}, info: &sidecarv1.Info{NodeId: 1}},
-		"statistics":   {sets: []*protoSet{{rows: []byte{0x12, 0x00}}}, done: core.Outcome{Stats: &sidecarv1.Stats{CpuUs: 1}, Tx: &sidecarv1.Tx{}}, info: &sidecarv1.Info{NodeId: 1}},
+		"nothing": {info: &sidecarv1.Info{}},
+		"an empty set": {sets: []*protoSet{{}},
+			info: &sidecarv1.Info{NodeId: 1, Attempts: 2, QueueMs: 0.5, AcquireMs: 1.5, HopMs: 2.5, ServerMs: 3.5,
+				TraceId: "t", ConsumedUnits: proto.Uint64(0)}},
+		"rows": {sets: []*protoSet{{rows: []byte{0x12, 0x00}, truncated: true}},
+			done: core.Outcome{Tx: &sidecarv1.Tx{Id: strings.Repeat("i", 200), ExpiresMs: 5}},
+			info: &sidecarv1.Info{TraceId: strings.Repeat("t", 200), ConsumedUnits: proto.Uint64(7)}},
+		"two sets": {sets: []*protoSet{{rows: []byte{0x12, 0x00}}, {truncated: true}}, info: &sidecarv1.Info{NodeId: 1}},
+		"statistics": {sets: []*protoSet{{rows: []byte{0x12, 0x00}}},
+			done: core.Outcome{Stats: &sidecarv1.Stats{CpuUs: 1}, Tx: &sidecarv1.Tx{}}, info: &sidecarv1.Info{NodeId: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			columns := yql.NewColumns([]*Ydb.Column{{Name: "id", Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}}})
@@ -177,7 +202,8 @@ func TestAnswersAreEncoded(t *testing.T) {
 			}
 		})
 	}
-	for m, want := range map[proto.Message]int{&sidecarv1.ExecuteResponse{}: 7, &sidecarv1.Tx{}: 2, &sidecarv1.Info{}: 8, &sidecarv1.ExecuteRequest{}: 10, &sidecarv1.TxSelector{}: 4, &sidecarv1.BeginTx{}: 1, &sidecarv1.Limits{}: 2} {
+	for m, want := range map[proto.Message]int{&sidecarv1.ExecuteResponse{}: 7, &sidecarv1.Tx{}: 2, &sidecarv1.Info{}: 8,
+		&sidecarv1.ExecuteRequest{}: 10, &sidecarv1.TxSelector{}: 4, &sidecarv1.BeginTx{}: 1, &sidecarv1.Limits{}: 2} {
 		if got := m.ProtoReflect().Descriptor().Fields().Len(); got != want {
 			t.Errorf("%T has %d fields; %d are read, or encoded, by hand", m, got, want)
 		}

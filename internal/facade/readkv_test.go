@@ -28,9 +28,13 @@ func FuzzReadKV(f *testing.F) {
 	}
 	moment := &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: "2026-11-28T00:00:00Z"}}
 	for _, req := range []*sidecarv1.KvPutRequest{
-		{}, {Table: "x", Id: &sidecarv1.KvId{}}, {Table: "x", Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{text("a"), moment}}, Value: []byte("{}"), Timeout: "1s", Priority: "batch"},
-		{Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{text("a"), {Kind: &sidecarv1.Value_Uint64Value{Uint64Value: 5}}}}, Condition: &sidecarv1.KvCondition{Match: []string{"*", "1"}, NoneMatch: []string{"2"}}},
-		{Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{text("a"), {Kind: &sidecarv1.Value_NullValue{NullValue: true}}}}}, {Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{text("a"), text("b"), text("c")}}},
+		{}, {Table: "x", Id: &sidecarv1.KvId{}},
+		{Table: "x", Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{text("a"), moment}}, Value: []byte("{}"),
+			Timeout: "1s", Priority: "batch"},
+		{Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{text("a"), {Kind: &sidecarv1.Value_Uint64Value{Uint64Value: 5}}}},
+			Condition: &sidecarv1.KvCondition{Match: []string{"*", "1"}, NoneMatch: []string{"2"}}},
+		{Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{text("a"), {Kind: &sidecarv1.Value_NullValue{NullValue: true}}}}},
+		{Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{text("a"), text("b"), text("c")}}},
 	} {
 		b, err := proto.Marshal(req)
 		if err != nil {
@@ -39,7 +43,8 @@ func FuzzReadKV(f *testing.F) {
 		f.Add(b)
 		f.Add(append(b, b...))
 	}
-	for _, b := range [][]byte{{0x12, 0}, {0x12, 0, 0x22, 0}, {0x12, 0, 0x22, 2, 0x1a, 0}, {0x12, 2, 0x12, 0}, {0x12, 0, 0x1a, 1}, {0x12, 0, 0x0a, 1, 0xff}, {0x12, 0, 0x38, 1}, {0x12, 0, 0x22, 3, 0x0a, 1, 0xff}} {
+	for _, b := range [][]byte{{0x12, 0}, {0x12, 0, 0x22, 0}, {0x12, 0, 0x22, 2, 0x1a, 0}, {0x12, 2, 0x12, 0},
+		{0x12, 0, 0x1a, 1}, {0x12, 0, 0x0a, 1, 0xff}, {0x12, 0, 0x38, 1}, {0x12, 0, 0x22, 3, 0x0a, 1, 0xff}} {
 		f.Add(b)
 	}
 	versions := func(v *kv.Versions) string {
@@ -68,7 +73,9 @@ func FuzzReadKV(f *testing.F) {
 		}
 		key, err := put.req.key(&s.grpc, table)
 		same, bad := want.key(&s.grpc, table)
-		if (err == nil) != (bad == nil) || err != nil && proto.Size(req.Id) == put.req.size && err.Error() != bad.Error() || err == nil && !bytes.Equal(key.Encoded(), same.Encoded()) {
+		if (err == nil) != (bad == nil) ||
+			err != nil && proto.Size(req.Id) == put.req.size && err.Error() != bad.Error() ||
+			err == nil && !bytes.Equal(key.Encoded(), same.Encoded()) {
 			t.Fatalf("%x: key %v; want %v", b, err, bad)
 		}
 	})
@@ -91,7 +98,8 @@ func TestReadTexts(t *testing.T) {
 	}
 }
 
-// TestAnswersOfRowsAreEncoded: the answers of Get, Put and Delete, and of Begin, Commit and Rollback, are encoded as package proto encodes their messages.
+// TestAnswersOfRowsAreEncoded: the answers of Get, Put and Delete, and of Begin, Commit and Rollback,
+// are encoded as package proto encodes their messages.
 func TestAnswersOfRowsAreEncoded(t *testing.T) {
 	table := kv.NewTable(openTable(t, "x=x key=a:Utf8 value=v:String version=r:Int64 media=a/b"), "/local/x")
 	optional := &Ydb.Type{Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: table.Value.Type}}}
@@ -111,7 +119,9 @@ func TestAnswersOfRowsAreEncoded(t *testing.T) {
 		}
 	}
 	for name, row := range map[string]kv.Row{
-		"a value": {Value: kv.Cell{Octets: octets("abc"), Type: table.Value.Type}, Version: "7"}, "an empty one": {Value: kv.Cell{Octets: octets(""), Type: optional}, Version: ""}, "null": {Value: kv.Cell{Octets: []byte{10 << 3, 0}, Type: optional}, Version: "7"},
+		"a value":      {Value: kv.Cell{Octets: octets("abc"), Type: table.Value.Type}, Version: "7"},
+		"an empty one": {Value: kv.Cell{Octets: octets(""), Type: optional}, Version: ""},
+		"null":         {Value: kv.Cell{Octets: []byte{10 << 3, 0}, Type: optional}, Version: "7"},
 	} {
 		for _, modified := range []bool{true, false} {
 			want, err := getResponse(table, c, row, modified)
@@ -131,8 +141,10 @@ func TestAnswersOfRowsAreEncoded(t *testing.T) {
 	same("deleted", appendInfoAlone([]byte("before"), c.Info), &sidecarv1.KvDeleteResponse{Info: c.Info})
 	same("committed", appendInfoAlone([]byte("before"), c.Info), &sidecarv1.CommitResponse{Info: c.Info})
 	same("rolled back", appendInfoAlone([]byte("before"), c.Info), &sidecarv1.RollbackResponse{Info: c.Info})
-	for m, want := range map[proto.Message]int{&sidecarv1.KvGetRequest{}: 5, &sidecarv1.KvPutRequest{}: 6, &sidecarv1.KvDeleteRequest{}: 5, &sidecarv1.KvId{}: 1, &sidecarv1.KvCondition{}: 2,
-		&sidecarv1.KvGetResponse{}: 5, &sidecarv1.KvPutResponse{}: 3, &sidecarv1.KvDeleteResponse{}: 1, &sidecarv1.BeginRequest{}: 3, &sidecarv1.BeginResponse{}: 2,
+	for m, want := range map[proto.Message]int{&sidecarv1.KvGetRequest{}: 5, &sidecarv1.KvPutRequest{}: 6,
+		&sidecarv1.KvDeleteRequest{}: 5, &sidecarv1.KvId{}: 1, &sidecarv1.KvCondition{}: 2,
+		&sidecarv1.KvGetResponse{}: 5, &sidecarv1.KvPutResponse{}: 3, &sidecarv1.KvDeleteResponse{}: 1,
+		&sidecarv1.BeginRequest{}: 3, &sidecarv1.BeginResponse{}: 2,
 		&sidecarv1.CommitRequest{}: 2, &sidecarv1.CommitResponse{}: 1, &sidecarv1.RollbackRequest{}: 2, &sidecarv1.RollbackResponse{}: 1} {
 		if got := m.ProtoReflect().Descriptor().Fields().Len(); got != want {
 			t.Errorf("%T has %d fields; %d are read, or encoded, by hand", m, got, want)

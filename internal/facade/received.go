@@ -54,7 +54,8 @@ func (a *grpcAPI) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 			}
 			r := &received{}
 			defer r.reserved.Release()
-			return m.Handler(of, context.WithValue(ctx, receivedKey{}, r), func(into any) error { return a.receive(ctx, r, decode, into.(proto.Message)) }, chain)
+			return m.Handler(of, context.WithValue(ctx, receivedKey{}, r),
+				func(into any) error { return a.receive(ctx, r, decode, into.(proto.Message)) }, chain)
 		}
 	}
 	out.Streams = slices.Clone(d.Streams)

@@ -31,7 +31,8 @@ var early = []struct {
 	{"no_method", "PUT", "/v1/query", []string{"Content-Type", core.MediaJSON}, 405},
 	{"foreign_host", "POST", "/v1/query", []string{"Content-Type", core.MediaJSON, "Origin", "http://example.com"}, 403},
 	{"over_quota", "POST", "/v1/bulk", []string{"Content-Type", core.MediaJSON, "Authorization", "Bearer " + secretOfGreedy}, 429},
-	{"over_quota_of_ingest", "POST", "/v1/ingest/dir/items", []string{"Content-Type", mediaNDJSON, "Authorization", "Bearer " + secretOfGreedy}, 429},
+	{"over_quota_of_ingest", "POST", "/v1/ingest/dir/items",
+		[]string{"Content-Type", mediaNDJSON, "Authorization", "Bearer " + secretOfGreedy}, 429},
 	{"bad_offset_of_ingest", "POST", "/v1/ingest/dir/items?offset=x", []string{"Content-Type", mediaNDJSON}, 400},
 	{"no_such_kv_table", "PUT", "/v1/kv/nowhere?id=1", []string{"Content-Type", core.MediaOctets}, 403},
 	{"bad_priority", "POST", "/v1/query", []string{"Content-Type", core.MediaJSON, "X-Ydb-Priority", "urgent"}, 400},
@@ -57,13 +58,18 @@ const (
 const soonRefused = bodyTimeout / 3
 
 func refusing(t *testing.T) *bench {
-	all, err := apps.New(apps.Config{Max: 5, Token: []string{"web=" + secretOfWeb, "greedy=" + secretOfGreedy}, Quotas: []string{"greedy bytes_per_second=1 bytes_burst=1"}}, nil)
+	all, err := apps.New(
+		apps.Config{Max: 5, Token: []string{"web=" + secretOfWeb, "greedy=" + secretOfGreedy},
+			Quotas: []string{"greedy bytes_per_second=1 bytes_burst=1"}},
+		nil,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := start(t, small(), newWriter(t).fake, func(d *core.Deps) { d.Apps = all })
 	for range 2 { // uses up the quota for minutes
-		send(t, "POST", b.base+"/v1/tx/begin", `{"timeout":"`+strings.Repeat("0", 1000)+`1s"}`, header("Authorization", "Bearer "+secretOfGreedy))
+		send(t, "POST", b.base+"/v1/tx/begin", `{"timeout":"`+strings.Repeat("0", 1000)+`1s"}`,
+			header("Authorization", "Bearer "+secretOfGreedy))
 	}
 	return b
 }

@@ -31,7 +31,8 @@ func stuck(t *testing.T, b *bench) {
 	t.Helper()
 	var last string
 	since := time.Now()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // over real connections there is no event to wait for
+	// over real connections there is no event to wait for
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		streams := b.s.Streams()
 		for i := range streams {
 			streams[i].Age = 0
@@ -71,8 +72,9 @@ func hold(t *testing.T, b *bench, request string) net.Conn {
 // wasCut reports whether Drain says that it cut off so many: what is cut off may take longer to
 // end than Drain waits for it, which is said in other words.
 func wasCut(err error, calls, transactions int) bool {
-	return err != nil && (contains(err.Error(), fmt.Sprintf("facade: %d calls cut off and %d transactions rolled back", calls, transactions)) ||
-		contains(err.Error(), fmt.Sprintf("facade: %d calls and %d transactions cut off", calls, transactions)))
+	return err != nil &&
+		(contains(err.Error(), fmt.Sprintf("facade: %d calls cut off and %d transactions rolled back", calls, transactions)) ||
+			contains(err.Error(), fmt.Sprintf("facade: %d calls and %d transactions cut off", calls, transactions)))
 }
 
 // begun returns when the answer has begun, which is made as a whole before. A slow machine
@@ -86,7 +88,8 @@ func begun(t *testing.T, conn net.Conn) {
 }
 
 func post(path, accept, media, body string) string {
-	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAccept: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", path, accept, media, len(body), body)
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAccept: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s",
+		path, accept, media, len(body), body)
 }
 
 // badRows are lines that are each refused, and so answered.
@@ -120,8 +123,10 @@ func TestNoDeadlineIsLaterThanTheStop(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &timedReply{ResponseRecorder: httptest.NewRecorder()}
-			x := &exchange{w: d, r: httptest.NewRequestWithContext(t.Context(), "POST", "/v1/query", strings.NewReader("{}")), control: http.NewResponseController(d),
-				ctx: t.Context(), call: new(core.Call), last: time.Now().Add(time.Millisecond)}
+			x := &exchange{w: d,
+				r:       httptest.NewRequestWithContext(t.Context(), "POST", "/v1/query", strings.NewReader("{}")),
+				control: http.NewResponseController(d),
+				ctx:     t.Context(), call: new(core.Call), last: time.Now().Add(time.Millisecond)}
 			do(x)
 			if len(d.all) == 0 {
 				t.Error("no deadline was set: this proves nothing")
@@ -144,7 +149,9 @@ func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := stream.Send(&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "dir/items"}}}); err != nil {
+			if err := stream.Send(
+				&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "dir/items"}}},
+			); err != nil {
 				t.Fatal(err)
 			}
 			rows := &sidecarv1.IngestRows{Columns: []string{"id", "name"}}
@@ -178,7 +185,9 @@ func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 			begun(t, hold(t, b, "GET /v1/kv/items?id=1 HTTP/1.1\r\nHost: localhost\r\n\r\n"))
 		}},
 		{"http_ingest_not_read", func(t *testing.T, b *bench) {
-			conn := hold(t, b, "POST /v1/ingest/dir/items HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 1000000000\r\n\r\n")
+			conn := hold(t, b,
+				"POST /v1/ingest/dir/items HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
+					"application/x-ndjson\r\nContent-Length: 1000000000\r\n\r\n")
 			_ = conn.SetWriteDeadline(time.Now().Add(5 * time.Second)) // by then nothing is taken any more
 			for lines := badRows(1000); ; {
 				if _, err := conn.Write([]byte(lines)); err != nil {
@@ -187,7 +196,9 @@ func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 			}
 		}},
 		{"http_ingest_rests", func(t *testing.T, b *bench) {
-			hold(t, b, "POST /v1/ingest/dir/items HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 1000000000\r\n\r\n")
+			hold(t, b,
+				"POST /v1/ingest/dir/items HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
+					"application/x-ndjson\r\nContent-Length: 1000000000\r\n\r\n")
 		}},
 		{"http_body_never_ends", func(t *testing.T, b *bench) {
 			hold(t, b, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
@@ -204,7 +215,9 @@ func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 				}
 				return items(path)
 			}
-			w.answer = func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			w.answer = func(
+				_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+			) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 				if req.GetQueryContent().GetText() != "S" {
 					return []*Ydb_Query.ExecuteQueryResponsePart{value}, nil
 				}

@@ -40,7 +40,8 @@ const (
 // traced returns a tracer that records as c and head say, and what it recorded.
 func traced(c tracing.Config, head tracing.Sampler) (*tracing.Tracer, *tracetest.SpanRecorder) {
 	rec := tracetest.NewSpanRecorder()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec), sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec),
+		sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()))
 	return tracing.New(provider, func() bool { return true }, c, head), rec
 }
 
@@ -90,7 +91,10 @@ func TestOneTreePerCall(t *testing.T) {
 	if err != nil || res.Info.TraceId != traceID {
 		t.Fatalf("info %+v, %v; want the caller's trace", res.GetInfo(), err)
 	}
-	status, _, got := send(t, "POST", w.target.HTTP+"/v1/query", `{"sql":"SELEC '`+secret+`'"}`, func(r *http.Request) { r.Header.Set("traceparent", parent) })
+	status, _, got := send(
+		t, "POST", w.target.HTTP+"/v1/query", `{"sql":"SELEC '`+secret+`'"}`,
+		func(r *http.Request) { r.Header.Set("traceparent", parent) },
+	)
 	if status != 400 || !strings.Contains(got, `"trace_id":"`+traceID+`"`) {
 		t.Fatalf("%d %s; want an error with the caller's trace", status, got)
 	}
@@ -114,8 +118,10 @@ func TestOneTreePerCall(t *testing.T) {
 	}
 	text := strings.Join(tree(spans, spanID, "http.route", "error.type", "ydb.sidecar.answer_", "ydb.sidecar.owner", "db.response"), "\n")
 	for _, want := range []string{
-		"sidecar.v1.Sidecar/Execute\n  ydb.Try\n    ydb.GetSession\n", "    ydb.ExecuteQuery ydb.sidecar.answer_bytes=", " ydb.sidecar.owner=true db.response.returned_rows=1\n",
-		"db.response.returned_rows=1", "sidecar.v1.Sidecar/Execute http.route=/v1/query error.type=YDB_GENERIC_ERROR db.response.status_code=GENERIC_ERROR",
+		"sidecar.v1.Sidecar/Execute\n  ydb.Try\n    ydb.GetSession\n", "    ydb.ExecuteQuery ydb.sidecar.answer_bytes=",
+		" ydb.sidecar.owner=true db.response.returned_rows=1\n",
+		"db.response.returned_rows=1",
+		"sidecar.v1.Sidecar/Execute http.route=/v1/query error.type=YDB_GENERIC_ERROR db.response.status_code=GENERIC_ERROR",
 		"error.type=ydb_error db.response.status_code=GENERIC_ERROR",
 	} {
 		if !strings.Contains(text, want) {
@@ -142,14 +148,21 @@ func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Con
 	return upstream.Report{
 		Node: 2, Attempts: 2,
 		Rounds: []upstream.Round{
-			{Start: start, Acquire: 30 * time.Millisecond, Queue: 10 * time.Millisecond, Node: 2, Created: true, Opening: start.Add(5 * time.Millisecond), Open: 20 * time.Millisecond},
+			{Start: start, Acquire: 30 * time.Millisecond, Queue: 10 * time.Millisecond, Node: 2, Created: true,
+				Opening: start.Add(5 * time.Millisecond), Open: 20 * time.Millisecond},
 			{Backoff: 7 * time.Millisecond, Start: start.Add(60 * time.Millisecond), Acquire: time.Millisecond, Node: 2},
 		},
 		Tries: []upstream.Try{
-			{Attempt: 1, Done: hop.Done{Key: hop.Key{Node: 2, Method: execute, Status: Ydb.StatusIds_OVERLOADED}, Took: 20 * time.Millisecond}, At: at, Session: "ydb://session/3?node_id=2&id=x", Start: start.Add(30 * time.Millisecond)},
-			{Attempt: 2, Done: hop.Done{Key: hop.Key{Node: 2, Method: execute}, Took: 20 * time.Millisecond, First: 10 * time.Millisecond, Request: 100, Answer: 1000}, At: at, Session: "ydb://session/3?node_id=2&id=x",
+			{Attempt: 1,
+				Done: hop.Done{Key: hop.Key{Node: 2, Method: execute, Status: Ydb.StatusIds_OVERLOADED}, Took: 20 * time.Millisecond},
+				At:   at, Session: "ydb://session/3?node_id=2&id=x", Start: start.Add(30 * time.Millisecond)},
+			{Attempt: 2,
+				Done: hop.Done{Key: hop.Key{Node: 2, Method: execute}, Took: 20 * time.Millisecond,
+					First: 10 * time.Millisecond, Request: 100, Answer: 1000},
+				At: at, Session: "ydb://session/3?node_id=2&id=x",
 				Around: true, Start: start.Add(61 * time.Millisecond), Server: 15 * time.Millisecond, Rows: 5},
-			{Attempt: 2, Done: hop.Done{Key: hop.Key{Node: 2, Method: commit}, Took: time.Millisecond}, At: at, Session: "ydb://session/3?node_id=2&id=x", Start: start.Add(81 * time.Millisecond)},
+			{Attempt: 2, Done: hop.Done{Key: hop.Key{Node: 2, Method: commit}, Took: time.Millisecond}, At: at,
+				Session: "ydb://session/3?node_id=2&id=x", Start: start.Add(81 * time.Millisecond)},
 		},
 	}, err
 }
@@ -183,7 +196,8 @@ func TestTheTreeOfARetriedCall(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for _, s := range spans {
-		if s.Name() == tracing.Try && strings.Contains(fmt.Sprint(s.Attributes()), "backoff") && s.EndTime().Sub(s.StartTime()) != 22*time.Millisecond {
+		if s.Name() == tracing.Try && strings.Contains(fmt.Sprint(s.Attributes()), "backoff") &&
+			s.EndTime().Sub(s.StartTime()) != 22*time.Millisecond {
 			t.Errorf("the second attempt took %v; want 22ms", s.EndTime().Sub(s.StartTime()))
 		}
 	}
@@ -234,7 +248,8 @@ func TestTheCallsOfATransactionAreLinkedToIt(t *testing.T) {
 			if tx == nil || begin == nil || tx.Parent().SpanID() != begin.SpanContext().SpanID() || len(begin.Links()) != 0 {
 				t.Fatalf("the transaction's span is %v below %v", tx, begin)
 			}
-			if got := tree([]sdktrace.ReadOnlySpan{tx}, begin.SpanContext().SpanID().String(), "ydb.sidecar.transaction."); !slices.Equal(got, []string{
+			if got := tree([]sdktrace.ReadOnlySpan{tx}, begin.SpanContext().SpanID().String(),
+				"ydb.sidecar.transaction."); !slices.Equal(got, []string{
 				tracing.Transaction + " ydb.sidecar.transaction.mode=serializable_rw ydb.sidecar.transaction.end=" + c.want}) {
 				t.Errorf("it says %v", got)
 			}
@@ -364,7 +379,8 @@ func TestSpansOfHTTP(t *testing.T) {
 		status                   int64
 	}{
 		{"GET", "/v1/kv/plain?id=7", "/v1/kv/plain", "/v1/kv/{table}", 404},
-		{"GET", "/v1/schema/a/" + strings.Repeat("b", 300), "/v1/schema/a/" + strings.Repeat("b", 243) + "...", "/v1/schema/{path...}", 200},
+		{"GET", "/v1/schema/a/" + strings.Repeat("b", 300), "/v1/schema/a/" + strings.Repeat("b", 243) + "...",
+			"/v1/schema/{path...}", 200},
 		{"GET", "/v1/tx/secret", "/v1/tx/{id}", "/v1/tx/{id}", 400},
 	} {
 		rec.Reset()

@@ -144,7 +144,11 @@ func TestAHalfSentBodyHoldsUpNoStop(t *testing.T) {
 	}
 	defer conn.Close()
 	// The server asks for the body when the handler begins to read it.
-	_, _ = io.WriteString(conn, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+	_, _ = io.WriteString(
+		conn,
+		"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+
+			"100\r\nExpect: 100-continue\r\n\r\n",
+	)
 	replies := bufio.NewReader(conn)
 	if line, err := replies.ReadString('\n'); !contains(line, "100 Continue") {
 		t.Fatalf("%q, %v", line, err)
@@ -193,14 +197,22 @@ func (d *deadlines) SetReadDeadline(at time.Time) error {
 // TestTheShortestTimeoutCounts, whether it stands in the message or in a header.
 func TestTheShortestTimeoutCounts(t *testing.T) {
 	var left time.Duration
-	b := start(t, small(), &fake{answer: func(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		end, _ := ctx.Deadline()
-		left = time.Until(end)
-		return echo(ctx, s, req)
-	}})
+	b := start(t, small(),
+		&fake{
+			answer: func(
+				ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+			) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+				end, _ := ctx.Deadline()
+				left = time.Until(end)
+				return echo(ctx, s, req)
+			},
+		})
 	for _, accept := range []string{core.MediaJSON, mediaNDJSON} {
 		for _, c := range [][2]string{{"", "30s"}, {"30s", ""}, {"30s", "50m"}, {"50m", "30s"}} {
-			status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S","timeout":"`+c[0]+`"}`, header("Request-Timeout", c[1], "Accept", accept))
+			status, _, got := send(
+				t, "POST", b.base+"/v1/query", `{"sql":"S","timeout":"`+c[0]+`"}`,
+				header("Request-Timeout", c[1], "Accept", accept),
+			)
 			if status != 200 || left > 30*time.Second || left < 20*time.Second {
 				t.Errorf("message %q, header %q: %d %s; %v left; want 30s", c[0], c[1], status, got, left)
 			}
@@ -228,16 +240,19 @@ func TestMessagesNameTheField(t *testing.T) {
 // TestAnswersOfTransactionsAreNotLate: the clean-up on a node that does not
 // answer must not hold up what the caller waits for.
 func TestAnswersOfTransactionsAreNotLate(t *testing.T) {
-	f := &fake{deafNode: true, answer: func(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		switch req.GetQueryContent().GetText() {
-		case "HANGS":
-			<-ctx.Done()
-			return nil, lost(ctx, cluster.CallExecute)
-		case "FAILS":
-			return nil, failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR)
-		}
-		return echo(ctx, s, req)
-	}}
+	f := &fake{deafNode: true,
+		answer: func(
+			ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+		) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			switch req.GetQueryContent().GetText() {
+			case "HANGS":
+				<-ctx.Done()
+				return nil, lost(ctx, cluster.CallExecute)
+			case "FAILS":
+				return nil, failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR)
+			}
+			return echo(ctx, s, req)
+		}}
 	b := start(t, small(), f)
 	begun := 0
 	b.each(t, func(t *testing.T, c contract.Client) {
@@ -253,7 +268,9 @@ func TestAnswersOfTransactionsAreNotLate(t *testing.T) {
 				if !contains(got, `{"info"`) {
 					t.Errorf("rollback: %s", got)
 				}
-			} else if _, err = c.Execute(t.Context(), contract.Statement{SQL: sql, Timeout: "50ms", Tx: &contract.TxSelector{ID: tx.ID, Seq: 1}}); err == nil {
+			} else if _, err = c.Execute(
+				t.Context(), contract.Statement{SQL: sql, Timeout: "50ms", Tx: &contract.TxSelector{ID: tx.ID, Seq: 1}},
+			); err == nil {
 				t.Errorf("%s succeeded", sql)
 			}
 			return time.Since(since)

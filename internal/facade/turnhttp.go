@@ -119,8 +119,9 @@ func setPathValue(r *http.Request, name, value string) bool {
 	return true
 }
 
-// Begin begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
-// carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called. The body is not kept.
+// Begin begins a call over HTTP with its whole body, and does not wait. ctx is the request's context,
+// as for Begin. via carries its first call to a node. Nil: the request cannot be begun in a turn, and
+// nothing has happened. Otherwise Resume must be called. The body is not kept.
 func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *InlineHTTPCall {
 	if a.core.Client == nil || a.core.Deps.Memory.Tight() || a.core.Other.Get() != nil || a.guard.Check(r) != nil {
 		return nil

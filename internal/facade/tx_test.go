@@ -175,7 +175,9 @@ func TestFailedStatementEndsTheTransaction(t *testing.T) {
 	failing := func(t *testing.T) *fake {
 		f := numbered(t)
 		good := f.answer
-		f.answer = func(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		f.answer = func(
+			ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+		) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 			switch req.GetQueryContent().GetText() {
 			case "CONFLICT":
 				return nil, failed(cluster.CallExecute, Ydb.StatusIds_ABORTED)
@@ -375,7 +377,9 @@ func TestConcurrentCallsOfOneTransaction(t *testing.T) {
 	begun, finish := make(chan struct{}), make(chan struct{})
 	f := numbered(t)
 	good := f.answer
-	f.answer = func(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f.answer = func(
+		ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		close(begun)
 		<-finish
 		return good(ctx, s, req)
@@ -448,7 +452,9 @@ func TestDrain(t *testing.T) {
 func TestDrainCutsOffWhatDoesNotEnd(t *testing.T) {
 	f := numbered(t)
 	begun := make(chan struct{})
-	f.answer = func(ctx context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f.answer = func(
+		ctx context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		close(begun)
 		<-ctx.Done()
 		return nil, nil
@@ -475,19 +481,22 @@ func TestDrainCutsOffWhatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// TestATransactionThatIsNotOpenRunsNothing: a node that says that a transaction has begun, and does not open one, is not sent the rest of it, which it
-// would commit statement by statement.
+// TestATransactionThatIsNotOpenRunsNothing: a node that says that a transaction has begun, and does
+// not open one, is not sent the rest of it, which it would commit statement by statement.
 func TestATransactionThatIsNotOpenRunsNothing(t *testing.T) {
-	f := &fake{opensNone: true, answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return nil, nil
-	}}
+	f := &fake{opensNone: true,
+		answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return nil, nil
+		}}
 	b := start(t, small(), f)
 	b.each(t, func(t *testing.T, face contract.Client) {
 		f.taken()
 		statement := contract.Statement{SQL: "UPSERT"}
 		for name, do := range map[string]func() error{
 			"Transact": func() error {
-				_, err := face.Transact(t.Context(), contract.Transaction{Statements: []contract.Statement{statement, statement, statement}})
+				_, err := face.Transact(
+					t.Context(), contract.Transaction{Statements: []contract.Statement{statement, statement, statement}},
+				)
 				return err
 			},
 			"Begin": func() error {

@@ -80,8 +80,10 @@ func TestEarnedAllowanceIsBounded(t *testing.T) {
 }
 
 func TestTimeouts(t *testing.T) {
-	for text, want := range map[string]time.Duration{"1H": time.Hour, "2M": 2 * time.Minute, "99999999S": 99999999 * time.Second, "5m": 5 * time.Millisecond,
-		"7u": 7 * time.Microsecond, "8n": 8, "0n": 0, "": -1, "S": -1, "1": -1, "-1S": -1, "123456789S": -1, "1s": -1, "99999999H": 1 << 62} {
+	for text, want := range map[string]time.Duration{"1H": time.Hour, "2M": 2 * time.Minute,
+		"99999999S": 99999999 * time.Second, "5m": 5 * time.Millisecond,
+		"7u": 7 * time.Microsecond, "8n": 8, "0n": 0, "": -1, "S": -1, "1": -1, "-1S": -1, "123456789S": -1, "1s": -1,
+		"99999999H": 1 << 62} {
 		got, ok := parseTimeout([]byte(text))
 		if !ok {
 			got = -1

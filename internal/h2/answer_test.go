@@ -181,7 +181,8 @@ func bodiesAreObserved(t *testing.T, held bool) {
 	asked := string(message("old question")) + string(message("two")) + string(message("three"))
 	call(1, "")
 	n.frames()
-	n.headers(1, false, ":status", "200", "content-type", "application/grpc").data(1, false, message("answer")).data(1, false, message("more"))
+	n.headers(1, false, ":status", "200", "content-type", "application/grpc").data(1, false, message("answer")).data(1,
+		false, message("more"))
 	n.headers(1, true, "grpc-status", "0")
 	n.send()
 	if got := o.client.String(); got != asked {
@@ -288,10 +289,13 @@ func TestHeadersThatAPeerDoesNotTake(t *testing.T) {
 		head, trailer []string
 		want          string
 	}{
-		"a client, headers":           {[]string{"x-long", long}, nil, "HEADERS 1 end :status=200 content-type=application/grpc grpc-status=13 grpc-message=the headers have"},
-		"a client, a trailer":         {nil, []string{"grpc-status", "5", "x-long", long}, "HEADERS 1 :status=200\nHEADERS 1 end grpc-status=5 grpc-message=the headers have"},
-		"a client, a trailer of none": {nil, []string{"grpc-status", "0", "x-long", long}, "HEADERS 1 :status=200\nHEADERS 1 end grpc-status=13 grpc-message=the headers have"},
-		"a client, informational":     {[]string{"x-long", long}, nil, "HEADERS 1 :status=200"},
+		"a client, headers": {[]string{"x-long", long}, nil,
+			"HEADERS 1 end :status=200 content-type=application/grpc grpc-status=13 grpc-message=the headers have"},
+		"a client, a trailer": {nil, []string{"grpc-status", "5", "x-long", long},
+			"HEADERS 1 :status=200\nHEADERS 1 end grpc-status=5 grpc-message=the headers have"},
+		"a client, a trailer of none": {nil, []string{"grpc-status", "0", "x-long", long},
+			"HEADERS 1 :status=200\nHEADERS 1 end grpc-status=13 grpc-message=the headers have"},
+		"a client, informational": {[]string{"x-long", long}, nil, "HEADERS 1 :status=200"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, r, c, n := start(t)
@@ -349,7 +353,8 @@ func TestExpelledCalls(t *testing.T) {
 	}
 	f.CatchUp()
 	const head = " :status=200 content-type=application/grpc"
-	c.want("HEADERS 1 end"+head+" grpc-status=8 grpc-message=no room", "HEADERS 3 end"+head+" grpc-status=8 grpc-message=no room", "HEADERS 5 end grpc-status=8 grpc-message=no room")
+	c.want("HEADERS 1 end"+head+" grpc-status=8 grpc-message=no room",
+		"HEADERS 3 end"+head+" grpc-status=8 grpc-message=no room", "HEADERS 5 end grpc-status=8 grpc-message=no room")
 	n.want("RST_STREAM 1 CANCEL", "RST_STREAM 3 CANCEL")
 	idle(t, f, c, n)
 	if len(r.done) != 3 {

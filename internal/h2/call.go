@@ -419,7 +419,9 @@ func (c *Call) finish() {
 	}
 	f.orphans += c.counted
 	with, plain := kept(c.splice.with), kept(c.plain)
-	client, node := stream{call: c, isClient: true, pending: c.client.pending, trailer: kept(c.client.trailer)}, stream{call: c, pending: c.node.pending}
+	client, node := stream{
+		call: c, isClient: true, pending: c.client.pending, trailer: kept(c.client.trailer),
+	}, stream{call: c, pending: c.node.pending}
 	*c = Call{inHand: inHand{f}, generation: c.generation + 1, timer: timer{call: c}, client: client, node: node}
 	c.growth = timer{call: c, grows: true}
 	c.splice.with, c.plain = with, plain

@@ -159,7 +159,8 @@ func parseLength(f *field) (int, bool) {
 
 // undecodedTexts are what servers of gRPC answer, with INTERNAL, to a message that they
 // cannot decode: those in C++ (YDB's own), in Go, and in Go in an older version.
-var undecodedTexts = []string{"Unable to parse request", "grpc: failed to unmarshal the received message", "grpc: error unmarshalling request"}
+var undecodedTexts = []string{"Unable to parse request", "grpc: failed to unmarshal the received message",
+	"grpc: error unmarshalling request"}
 
 // undecoded reports whether a trailer with INTERNAL says that the request cannot be decoded.
 func (b *block) undecoded() bool {

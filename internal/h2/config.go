@@ -15,16 +15,25 @@ type Config struct {
 
 	Connections int    // of clients, those that shake hands included
 	Streams     uint32 // open streams of one client connection
-	Held        int    // calls in all that wait for a message, a decision or a node's connection; beyond it those of the connections that have most are ended
+	// calls in all that wait for a message, a decision or a node's connection; beyond it those of
+	// the connections that have most are ended
+	Held        int
 	HeaderBytes uint32 // of one header block, decoded, with 32 bytes added for each field
 	Window      int    // bytes a peer may send ahead on a stream at first
 	MaxWindow   int    // what that grows to while the reader keeps up
 	ConnWindow  int    // bytes a peer may send ahead on a connection
 	Output      int    // bytes waiting to be written on a connection before data waits in its streams
-	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken less than 16 KB in 10 s are ended; beyond it calls of the connections that hold most are ended; half as much may wait in Output of all clients, beyond which the connections that hold most are ended; an eighth of it may be frames and header blocks that are not whole, beyond which the connections with the oldest are ended
-	Message     int    // bytes of a message that is held whole, for ErrNeedWhole or a Rewriter
-	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
-	Resets      int    // streams a second that a client may reset within 100 ms, or that are reset at nodes for it: calls that end well earn more
+	// bytes waiting in all calls; from half of it on, streams whose reader has taken less than 16
+	// KB in 10 s are ended; beyond it calls of the connections that hold most are ended; half as
+	// much may wait in Output of all clients, beyond which the connections that hold most are
+	// ended; an eighth of it may be frames and header blocks that are not whole, beyond which the
+	// connections with the oldest are ended
+	Buffered int
+	Message  int // bytes of a message that is held whole, for ErrNeedWhole or a Rewriter
+	Control  int // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
+	// streams a second that a client may reset within 100 ms, or that are reset at nodes for it:
+	// calls that end well earn more
+	Resets int
 
 	HandshakeTimeout time.Duration // for a client's preface and SETTINGS, or the rest of a header block
 	HoldTimeout      time.Duration // for a call to wait here; a shorter deadline of its own counts first
@@ -46,7 +55,8 @@ func Default() Config {
 		Connections: 16384, Streams: 4096, Held: 16384, HeaderBytes: 64 << 10,
 		Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 16 << 20, Output: 256 << 10, Buffered: 128 << 20, Message: 64_000_000,
 		Control: 1000, Resets: 1000,
-		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, GrowTimeout: 5 * time.Second, StallTimeout: time.Minute, DrainTimeout: 5 * time.Second,
+		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, GrowTimeout: 5 * time.Second,
+		StallTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		Silence: 2 * time.Second, Keepalive: 10 * time.Second, KeepaliveTimeout: time.Second, Idle: 2 * time.Minute,
 		ClientSilence: 30 * time.Second, ClientTimeout: 10 * time.Second,
 	}
@@ -73,7 +83,8 @@ func (c Config) Validate() error {
 	inRange("control", c.Control, 1, maxWindow)
 	inRange("resets", c.Resets, 1, maxWindow)
 	inRange("names", len(c.Names), 0, maxNames-int(FirstName))
-	for name, d := range map[string]time.Duration{"handshake_timeout": c.HandshakeTimeout, "hold_timeout": c.HoldTimeout, "grow_timeout": c.GrowTimeout, "stall_timeout": c.StallTimeout,
+	for name, d := range map[string]time.Duration{"handshake_timeout": c.HandshakeTimeout, "hold_timeout": c.HoldTimeout,
+		"grow_timeout": c.GrowTimeout, "stall_timeout": c.StallTimeout,
 		"drain_timeout": c.DrainTimeout, "silence": c.Silence, "keepalive": c.Keepalive, "keepalive_timeout": c.KeepaliveTimeout,
 		"client_silence": c.ClientSilence, "client_timeout": c.ClientTimeout} {
 		if d < tick {

@@ -581,7 +581,8 @@ func (c *Conn) spendReset() *ConnError {
 
 func (c *Conn) refill() {
 	if seconds := (c.f.now - c.refilled) / time.Second; seconds >= 1 {
-		c.cancels = max(c.cancels, min(c.cancels+int(min(seconds, 1000))*c.f.config.Resets, c.f.config.Resets)) // the others do not go below 0
+		// the others do not go below 0
+		c.cancels = max(c.cancels, min(c.cancels+int(min(seconds, 1000))*c.f.config.Resets, c.f.config.Resets))
 		c.refilled = c.f.now
 		c.control = max(c.control, c.f.config.Control)
 		c.walks = walksPerSecond

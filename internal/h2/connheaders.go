@@ -154,7 +154,9 @@ const mostPlain = 100
 
 // tooManyCancels is told for a while to a client whose calls have made many resets of streams at nodes: a node, or a proxy before it, that
 // counts these ends the connection, on which the calls of others are, too.
-var tooManyCancels = &Status{Code: resourceExhausted, Message: "too many calls of the connection were reset at nodes, because they were cancelled or ran out of time; the call was not sent: try again in a second"}
+var tooManyCancels = &Status{Code: resourceExhausted,
+	Message: "too many calls of the connection were reset at nodes, because they were cancelled or ran out of time; " +
+		"the call was not sent: try again in a second"}
 
 // takesHeaders returns what a client is told if the headers in hand, with their edits, are more than the peer takes; else nil.
 func (c *Conn) takesHeaders() *Status {
@@ -190,7 +192,9 @@ func (c *Conn) takesSize(size int) *Status {
 	if c.isClient {
 		to, executed = "client", "the call may have been executed"
 	}
-	return &Status{Code: resourceExhausted, Message: fmt.Sprintf("the headers have %d bytes, with 32 for each field, and the %s takes %d; %s", size, to, c.headerBytes, executed)}
+	return &Status{Code: resourceExhausted,
+		Message: fmt.Sprintf("the headers have %d bytes, with 32 for each field, and the %s takes %d; %s", size, to,
+			c.headerBytes, executed)}
 }
 
 // portableEdited writes the block in hand, with its edits, to wait.

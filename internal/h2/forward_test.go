@@ -21,7 +21,8 @@ func TestUnaryCall(t *testing.T) {
 			id := n.conn.nextID
 			c.headers(id, false, append(request, "x-ydb-trace-id", strings.Repeat("t", int(i)+1))...).data(id, true, message("question"))
 			c.send()
-			n.want("HEADERS "+itoa(id)+" "+requestLine+" x-ydb-trace-id="+strings.Repeat("t", int(i)+1), "DATA "+itoa(id)+" end "+string(message("question")))
+			n.want("HEADERS "+itoa(id)+" "+requestLine+" x-ydb-trace-id="+strings.Repeat("t", int(i)+1),
+				"DATA "+itoa(id)+" end "+string(message("question")))
 			n.headers(id, false, ":status", "200", "content-type", "application/grpc").data(id, false, message("answer"))
 			n.headers(id, true, "grpc-status", "0", "grpc-message", "")
 			n.send()
@@ -91,7 +92,8 @@ func TestACallThatIsAnsweredWasTaken(t *testing.T) {
 			{"headers", func(n *peer) { n.headers(1, false, ":status", "200") }, Broken, false,
 				[]string{"HEADERS 1 :status=200", "HEADERS 1 end grpc-status=14 grpc-message=" + cut.Message, "RST_STREAM 1 NO_ERROR"}},
 			{"a part", func(n *peer) { n.headers(1, false, ":status", "200").data(1, false, message("part")) }, Broken, false,
-				[]string{"HEADERS 1 :status=200", "DATA 1 " + string(message("part")), "HEADERS 1 end grpc-status=14 grpc-message=" + cut.Message, "RST_STREAM 1 NO_ERROR"}},
+				[]string{"HEADERS 1 :status=200", "DATA 1 " + string(message("part")),
+					"HEADERS 1 end grpc-status=14 grpc-message=" + cut.Message, "RST_STREAM 1 NO_ERROR"}},
 			{"all", func(n *peer) { n.headers(1, true, ":status", "200", "grpc-status", "0") }, Answered, false,
 				[]string{"HEADERS 1 end :status=200 grpc-status=0", "RST_STREAM 1 NO_ERROR"}},
 		} {
@@ -177,7 +179,8 @@ func TestParkedCall(t *testing.T) {
 		t.Fatalf("%d calls are held", f.Stats().Held)
 	}
 	f.Advance(f.Now() + 300*time.Millisecond)
-	c.want("HEADERS 3 end :status=200 content-type=application/grpc grpc-status=4 grpc-message=the call's time is up", "RST_STREAM 3 NO_ERROR")
+	c.want("HEADERS 3 end :status=200 content-type=application/grpc grpc-status=4 grpc-message=the call's time is up",
+		"RST_STREAM 3 NO_ERROR")
 	if f.Resume(tickets[1]) {
 		t.Error("a call that is over was resumed")
 	}
@@ -226,9 +229,11 @@ func TestSettingsChangeInFlight(t *testing.T) {
 	c.headers(1, true, request...)
 	c.send()
 	n.frames()
-	c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 3}, http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0})
+	c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 3},
+		http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0})
 	c.send()
-	n.headers(1, false, ":status", "200", "content-type", "application/grpc").data(1, false, []byte("abcdef")).headers(1, true, "grpc-status", "0")
+	n.headers(1, false, ":status", "200", "content-type", "application/grpc").data(1, false, []byte("abcdef")).headers(1,
+		true, "grpc-status", "0")
 	n.send()
 	c.decoder.SetMaxDynamicTableSize(0)
 	c.want("SETTINGS 0", "HEADERS 1 :status=200 content-type=application/grpc", "DATA 1 abc")
@@ -309,7 +314,8 @@ func usual(t testing.TB) (f *Forwarder, pass func()) {
 		in = bytes.Clone(c.out.Bytes())
 		c.send()
 		n.collect()
-		n.headers(id, false, ":status", "200", "content-type", "application/grpc").data(id, false, message("answer")).headers(id, true, "grpc-status", "0")
+		n.headers(id, false, ":status", "200", "content-type", "application/grpc").data(id, false, message("answer")).headers(id,
+			true, "grpc-status", "0")
 		out = bytes.Clone(n.out.Bytes())
 		n.send()
 		c.collect()
@@ -389,7 +395,8 @@ func TestNodeSaysThatTheTimeIsUp(t *testing.T) {
 		case tt.want == Expired:
 			c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=4 grpc-message=the call's time is up")
 		case tt.code == http2.ErrCodeCancel:
-			c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the node cancelled the call, which may have been executed")
+			c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the node " +
+				"cancelled the call, which may have been executed")
 		default:
 			c.want("RST_STREAM 1 " + tt.code.String())
 		}

@@ -137,7 +137,8 @@ func FuzzFrames(f *testing.F) {
 					fw.Recycle(out)
 				}
 			}
-			if s := fw.Stats(); s.Held > config.Held || s.Buffered > config.Buffered+4*config.Output || c.conn.streams.n > int(config.Streams) {
+			if s := fw.Stats(); s.Held > config.Held || s.Buffered > config.Buffered+4*config.Output ||
+				c.conn.streams.n > int(config.Streams) {
 				t.Fatalf("%+v with %d streams", s, c.conn.streams.n)
 			}
 			balance(t, fw)

@@ -35,16 +35,26 @@ var malformedRequests = []malformedRequest{
 	{name: "an empty message", body: message("")},
 	{name: "the longest message", body: message(strings.Repeat("x", leastMost))},
 	{name: "a compressed message", body: prefixed(1, 3, "zip")},
-	{name: "no message", want: "grpc-status=13 grpc-message=cardinality violation: received no request message from non-client-streaming RPC"},
-	{name: "two messages", body: append(message("hello"), message("")...), want: "grpc-status=13 grpc-message=cardinality violation: received multiple request messages for non-client-streaming RPC"},
-	{name: "a flag that does not exist", body: prefixed(2, 3, "two"), want: "grpc-status=13 grpc-message=Bad GRPC frame type 0x02", stream: "the same"},
-	{name: "a compressed message that is not allowed", body: prefixed(1, 3, "zip"), rules: Rules{Packed: notPacked}, want: "grpc-status=12 grpc-message=no such encoding", stream: "the same"},
-	{name: "part of a prefix", body: []byte{0, 0, 0}, want: "grpc-status=13 grpc-message=Truncated message: the request ends within it", stream: "the same"},
-	{name: "a prefix alone", body: prefixed(0, 3, ""), want: "grpc-status=13 grpc-message=Truncated message: the request ends within it", stream: "the same"},
-	{name: "part of a message", body: prefixed(0, 3, "he"), want: "grpc-status=13 grpc-message=Truncated message: the request ends within it", stream: "the same"},
-	{name: "one byte too many", body: prefixed(0, leastMost+1, "x"), want: "grpc-status=8 grpc-message=Received message larger than max (65 vs. 64)", stream: "the same"},
-	{name: "4 GiB", body: prefixed(0, 1<<32-1, "x"), want: "grpc-status=8 grpc-message=Received message larger than max (4294967295 vs. 64)", stream: "the same"},
-	{name: "4 GiB compressed", body: prefixed(1, 1<<32-1, "x"), want: "grpc-status=8 grpc-message=Received message larger than max (4294967295 vs. 64)", stream: "the same"},
+	{name: "no message",
+		want: "grpc-status=13 grpc-message=cardinality violation: received no request message from non-client-streaming RPC"},
+	{name: "two messages", body: append(message("hello"), message("")...),
+		want: "grpc-status=13 grpc-message=cardinality violation: received multiple request messages for non-client-streaming RPC"},
+	{name: "a flag that does not exist", body: prefixed(2, 3, "two"),
+		want: "grpc-status=13 grpc-message=Bad GRPC frame type 0x02", stream: "the same"},
+	{name: "a compressed message that is not allowed", body: prefixed(1, 3, "zip"), rules: Rules{Packed: notPacked},
+		want: "grpc-status=12 grpc-message=no such encoding", stream: "the same"},
+	{name: "part of a prefix", body: []byte{0, 0, 0},
+		want: "grpc-status=13 grpc-message=Truncated message: the request ends within it", stream: "the same"},
+	{name: "a prefix alone", body: prefixed(0, 3, ""),
+		want: "grpc-status=13 grpc-message=Truncated message: the request ends within it", stream: "the same"},
+	{name: "part of a message", body: prefixed(0, 3, "he"),
+		want: "grpc-status=13 grpc-message=Truncated message: the request ends within it", stream: "the same"},
+	{name: "one byte too many", body: prefixed(0, leastMost+1, "x"),
+		want: "grpc-status=8 grpc-message=Received message larger than max (65 vs. 64)", stream: "the same"},
+	{name: "4 GiB", body: prefixed(0, 1<<32-1, "x"),
+		want: "grpc-status=8 grpc-message=Received message larger than max (4294967295 vs. 64)", stream: "the same"},
+	{name: "4 GiB compressed", body: prefixed(1, 1<<32-1, "x"),
+		want: "grpc-status=8 grpc-message=Received message larger than max (4294967295 vs. 64)", stream: "the same"},
 }
 
 // A request that is not what it must be ends its call with the status of a server of gRPC, in whatever pieces it comes, and
@@ -249,7 +259,8 @@ func judgedWhole(request []byte, rules Rules) *Status {
 		case rules.One && n > 0:
 			return twoMessages
 		case flag > 1:
-			return &Status{Code: internal, Message: "Bad GRPC frame type 0x" + string("0123456789abcdef"[flag>>4]) + string("0123456789abcdef"[flag&15])}
+			return &Status{Code: internal,
+				Message: "Bad GRPC frame type 0x" + string("0123456789abcdef"[flag>>4]) + string("0123456789abcdef"[flag&15])}
 		case flag == 1 && rules.Packed != nil:
 			return rules.Packed
 		}

@@ -56,7 +56,11 @@ func TestHeadersOfHeldCallsAreBoundedWithinARead(t *testing.T) {
 	if most < 1<<20 || most > 2<<20 {
 		t.Errorf("at most %d bytes counted; want no more than %d", most, 2<<20)
 	}
-	if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "HEADERS 399 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=there is no memory for one more call that waits; try again") {
+	if got := strings.Join(c.frames(), "\n"); !strings.Contains(
+		got,
+		"HEADERS 399 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=there is no memory "+
+			"for one more call that waits; try again",
+	) {
 		t.Errorf("the last call gets %.1000s", got)
 	}
 	for id := range uint32(200) {
@@ -193,7 +197,10 @@ func TestConnectionsWithMostCallsThatWaitGiveWay(t *testing.T) {
 			if sum != f.Stats().Held {
 				t.Errorf("connections count %d calls that wait, all together %d", sum, f.Stats().Held)
 			}
-			if got := strings.Join(others[3].frames(), "\n"); !strings.Contains(got, "HEADERS 799 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=too many calls wait in the sidecar") {
+			if got := strings.Join(others[3].frames(), "\n"); !strings.Contains(
+				got,
+				"HEADERS 799 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=too many calls wait in the sidecar",
+			) {
 				t.Errorf("the newest call of the connection with most of them gets %.1000s", got)
 			}
 			for i, p := range others {

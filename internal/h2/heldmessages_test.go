@@ -114,7 +114,10 @@ func heldInTime(t *testing.T) {
 				t.Fatalf("%d bytes: ended early: %q", size, c.frames())
 			}
 			pass(f, 3*tick)
-			if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "grpc-status=8 grpc-message=a message of the request stopped before its end: nothing of it came for 5s") {
+			if got := strings.Join(c.frames(), "\n"); !strings.Contains(
+				got,
+				"grpc-status=8 grpc-message=a message of the request stopped before its end: nothing of it came for 5s",
+			) {
 				t.Errorf("%d bytes of a message that does not become whole are kept: %s", size, got)
 			}
 			if got := f.Stats().Abuses[SlowSender]; got != 1 {
@@ -140,7 +143,8 @@ func heldInAll(t *testing.T) {
 			}
 			balance(t, f)
 		}
-		for id, want := range map[uint32]bool{1: false, 3: false, 5: true, 7: true, 9: true, 11: true} { // calls that held most are ended, whoever asked
+		// calls that held most are ended, whoever asked
+		for id, want := range map[uint32]bool{1: false, 3: false, 5: true, 7: true, 9: true, 11: true} {
 			if got := c.conn.streams.get(id) != nil; got != want {
 				t.Errorf("stream %d is open: %t", id, got)
 			}
@@ -164,7 +168,9 @@ func heldInLength(t *testing.T) {
 		c.headers(3, false, request...).data(3, true, message(strings.Repeat("x", 1001))[:20])
 		c.send()
 		got := strings.Join(c.frames(), "\n")
-		if !strings.Contains(got, "HEADERS 3 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=a message that must be rewritten is longer than 1000 bytes") {
+		if !strings.Contains(got,
+			"HEADERS 3 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=a message that must "+
+				"be rewritten is longer than 1000 bytes") {
 			t.Errorf("got %s", got)
 		}
 		c.framer.WriteRSTStream(1, http2.ErrCodeCancel)

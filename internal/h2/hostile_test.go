@@ -196,7 +196,8 @@ func TestHostilePeers(t *testing.T) {
 				}
 				c.framer.WriteContinuation(1, true, block)
 				c.send()
-			}, want: "HEADERS 1 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=the headers are too large", abuse: HeaderBytes},
+			}, want: "HEADERS 1 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=the headers are too large",
+			abuse: HeaderBytes},
 		"many_settings": {
 			attack: func(f *Forwarder, c, n *peer) {
 				var all []http2.Setting
@@ -347,7 +348,9 @@ func TestHostilePeers(t *testing.T) {
 			}, want: "FRAME_SIZE_ERROR", abuse: numAbuses, ends: true},
 		"bad_compression": {
 			attack: func(f *Forwarder, c, n *peer) {
-				c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndHeaders: true})
+				c.framer.WriteHeaders(
+					http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndHeaders: true},
+				)
 				c.send()
 			}, want: "COMPRESSION_ERROR", abuse: numAbuses, ends: true},
 		"http1": {

@@ -76,18 +76,23 @@ func TestHostileNodes(t *testing.T) {
 			n.send()
 		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
 		"headers_too_large": {func(f *Forwarder, c, n *peer) {
-			n.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: n.encode(":status", "200", "big", strings.Repeat("b", 4000))})
+			n.framer.WriteHeaders(
+				http2.HeadersFrameParam{StreamID: 1, BlockFragment: n.encode(":status", "200", "big", strings.Repeat("b", 4000))},
+			)
 			block := n.encode("big", strings.Repeat("b", 4000))
 			n.framer.WriteContinuation(1, true, bytes.Repeat(block, 17))
 			n.send()
 		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
 		"hpack_bomb": {func(f *Forwarder, c, n *peer) {
-			block := append(bytes.Clone(n.encode(":status", "200", "big", strings.Repeat("b", 4000))), bytes.Repeat([]byte{0x80 | 62}, 10000)...)
+			block := append(bytes.Clone(n.encode(":status", "200", "big", strings.Repeat("b", 4000))),
+				bytes.Repeat([]byte{0x80 | 62}, 10000)...)
 			n.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block, EndHeaders: true})
 			n.send()
 		}, "ENHANCE_YOUR_CALM", lost, true},
 		"push": {func(f *Forwarder, c, n *peer) {
-			n.framer.WritePushPromise(http2.PushPromiseParam{StreamID: 1, PromiseID: 2, BlockFragment: n.encode(request...), EndHeaders: true})
+			n.framer.WritePushPromise(
+				http2.PushPromiseParam{StreamID: 1, PromiseID: 2, BlockFragment: n.encode(request...), EndHeaders: true},
+			)
 			n.send()
 		}, "PROTOCOL_ERROR", lost, true},
 		"stream_of_its_own": {func(f *Forwarder, c, n *peer) {
@@ -191,7 +196,9 @@ func TestWholeAnswersStay(t *testing.T) {
 	c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1000})
 	c.send()
 	got := strings.Join(c.frames(), "\n")
-	if strings.Count(got, " end ") != 3 || f.Stats().Abuses[SlowReader] == 0 || !strings.Contains(got, "DATA 1 m\nHEADERS 1 end grpc-status=0") || !strings.Contains(got, "HEADERS 3 end :status=200 grpc-status=0\nHEADERS 5 end :status=200 grpc-status=0") {
+	if strings.Count(got, " end ") != 3 || f.Stats().Abuses[SlowReader] == 0 ||
+		!strings.Contains(got, "DATA 1 m\nHEADERS 1 end grpc-status=0") ||
+		!strings.Contains(got, "HEADERS 3 end :status=200 grpc-status=0\nHEADERS 5 end :status=200 grpc-status=0") {
 		t.Errorf("the client gets\n%s", got)
 	}
 	c.conn.Close()

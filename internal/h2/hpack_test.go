@@ -63,7 +63,8 @@ type transcoder struct {
 }
 
 func newTranscoder() *transcoder {
-	x := &transcoder{receiver: hpack.NewDecoder(4096, nil), decoder: decoder{words: newVocabulary(nil), max: 4096}, encoder: encoder{max: 4096}}
+	x := &transcoder{receiver: hpack.NewDecoder(4096, nil), decoder: decoder{words: newVocabulary(nil), max: 4096},
+		encoder: encoder{max: 4096}}
 	x.sender = hpack.NewEncoder(&x.block)
 	return x
 }
@@ -108,7 +109,8 @@ func TestRecurringHeadersBecomeIndexes(t *testing.T) {
 	for i := range 40 {
 		out = x.pass(t, []hpack.HeaderField{
 			{Name: ":method", Value: "POST"}, {Name: ":path", Value: "/Ydb.Query.V1.QueryService/ExecuteQuery"},
-			{Name: "x-ydb-database", Value: "/local"}, {Name: "x-ydb-trace-id", Value: strings.Repeat("x", i+1)}, {Name: "key", Value: "v", Sensitive: true},
+			{Name: "x-ydb-database", Value: "/local"}, {Name: "x-ydb-trace-id", Value: strings.Repeat("x", i+1)},
+			{Name: "key", Value: "v", Sensitive: true},
 		}, i%2 == 1)
 	}
 	if n := bytes.Count(out, []byte("ydb")); n != 0 || len(x.encoder.ring) > 8 {
@@ -190,7 +192,8 @@ func FuzzDecode(f *testing.F) {
 			// the size of the table may change.
 			resize := func(c rune) bool { return c >= 0x20 && c < 0x40 }
 			strict := func(h hpack.HeaderField) bool { return !validText([]byte(h.Name)) || !validText([]byte(h.Value)) }
-			if err == nil && !slices.ContainsFunc(want, strict) && !bytes.Contains(p, []byte{0x80, 0x80}) && bytes.IndexFunc(p, resize) < 0 {
+			if err == nil && !slices.ContainsFunc(want, strict) && !bytes.Contains(p, []byte{0x80, 0x80}) &&
+				bytes.IndexFunc(p, resize) < 0 {
 				t.Fatalf("%x: not read; the other implementation says %v", p, want)
 			}
 			return

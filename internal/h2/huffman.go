@@ -171,8 +171,8 @@ func appendHuffman(b, p []byte) []byte {
 	}
 }
 
-// refill puts bits of p at the end of the n bits that acc holds at its top, until there are at least 56 or p ends. What acc holds beyond n comes again, the
-// same.
+// refill puts bits of p at the end of the n bits that acc holds at its top, until there are at least
+// 56 or p ends. What acc holds beyond n comes again, the same.
 func refill(acc uint64, n int, p []byte) (uint64, int, []byte) {
 	if n > 56 {
 		return acc, n, p

@@ -119,7 +119,8 @@ func TestEndless(t *testing.T) {
 				c.conn.Retire()
 				c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
 				c.send()
-				if all := append(c.frames(), n.frames()...); c.conn.Finished() || slices.ContainsFunc(all, func(f string) bool { return strings.HasPrefix(f, "HEADERS") }) {
+				if all := append(c.frames(), n.frames()...); c.conn.Finished() ||
+					slices.ContainsFunc(all, func(f string) bool { return strings.HasPrefix(f, "HEADERS") }) {
 					c.t.Errorf("ends before its time: %q", all)
 				}
 			}
@@ -176,7 +177,8 @@ func TestReleaseBeforeAnAnswer(t *testing.T) {
 	c.frames()
 	f.Release(false)
 	want := []string{
-		"HEADERS 3 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the sidecar lets its clients go; the call may have been executed",
+		"HEADERS 3 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the sidecar lets its " +
+			"clients go; the call may have been executed",
 		"RST_STREAM 1 REFUSED_STREAM",
 	}
 	got := c.frames()
@@ -206,13 +208,16 @@ func TestCut(t *testing.T) {
 		pairs[5] = path
 		return pairs
 	}
-	c.headers(1, true, to("/a/sent")...).headers(3, true, to("/a/parked")...).headers(5, false, to("/a/parked")...).headers(7, true, to("/a/answered")...)
+	c.headers(1, true, to("/a/sent")...).headers(3, true, to("/a/parked")...).headers(5, false, to("/a/parked")...).headers(7,
+		true, to("/a/answered")...)
 	c.send()
 	n.frames()
 	f.Cut()
 	got := c.frames()
 	slices.Sort(got)
-	if want := []string{"GOAWAY 0 last=7 NO_ERROR", "RST_STREAM 3 REFUSED_STREAM", "RST_STREAM 5 REFUSED_STREAM"}; !slices.Equal(got, want) || c.conn.Finished() {
+	if want := []string{
+		"GOAWAY 0 last=7 NO_ERROR", "RST_STREAM 3 REFUSED_STREAM", "RST_STREAM 5 REFUSED_STREAM",
+	}; !slices.Equal(got, want) || c.conn.Finished() {
 		t.Errorf("finished %v, got %q; want %q", c.conn.Finished(), got, want)
 	}
 	c.headers(9, true, to("/a/sent")...)

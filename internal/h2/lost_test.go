@@ -25,7 +25,8 @@ func TestNodeIsLost(t *testing.T) {
 	lines := c.frames()
 	all := strings.Join(lines, "\n")
 	for _, want := range []string{
-		"HEADERS 1 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the connection to the node was lost; the call may have been executed",
+		"HEADERS 1 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the connection to the " +
+			"node was lost; the call may have been executed",
 		"HEADERS 3 end grpc-status=14 grpc-message=the connection to the node was lost; the call may have been executed",
 		"HEADERS 7 end :status=200 content-type=application/grpc grpc-status=14",
 		"RST_STREAM 9 REFUSED_STREAM",
@@ -70,7 +71,8 @@ func TestNodeIsLostInAStream(t *testing.T) {
 			c.frames()
 			n.conn.Close()
 			lines := c.frames()
-			if all := strings.Join(lines, "\n"); !strings.Contains(all, tc.want) || (tc.want == said) != strings.Contains(all, "grpc-status=0") {
+			if all := strings.Join(lines, "\n"); !strings.Contains(all, tc.want) ||
+				(tc.want == said) != strings.Contains(all, "grpc-status=0") {
 				t.Errorf("no %q in\n%s", tc.want, all)
 			}
 			idle(t, f, c)
@@ -91,14 +93,25 @@ func TestNodeCancels(t *testing.T) {
 		want   []string
 		end    End
 	}{
-		"reset":               {nil, reset, nil, []string{"HEADERS 1 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=" + cut.Message}, Broken},
-		"reset in the answer": {[]string{body}, reset, nil, []string{"HEADERS 1 :status=200", "DATA 1 " + body, "HEADERS 1 end grpc-status=14 grpc-message=" + cut.Message}, Broken},
-		"reset of a commit":   {nil, reset, &Status{Body: []byte("lost")}, []string{"HEADERS 1 :status=200 content-type=application/grpc", "DATA 1 \x00\x00\x00\x00\x04lost", "HEADERS 1 end grpc-status=0"}, Broken},
-		"trailer":             {nil, func(n *peer, id uint32) { n.headers(id, true, ":status", "200", "grpc-status", "1") }, nil, []string{"HEADERS 1 end :status=200 grpc-status=14"}, Answered},
+		"reset": {nil, reset, nil,
+			[]string{"HEADERS 1 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=" + cut.Message},
+			Broken},
+		"reset in the answer": {[]string{body}, reset, nil,
+			[]string{"HEADERS 1 :status=200", "DATA 1 " + body, "HEADERS 1 end grpc-status=14 grpc-message=" + cut.Message},
+			Broken},
+		"reset of a commit": {nil, reset, &Status{Body: []byte("lost")},
+			[]string{"HEADERS 1 :status=200 content-type=application/grpc", "DATA 1 \x00\x00\x00\x00\x04lost",
+				"HEADERS 1 end grpc-status=0"},
+			Broken},
+		"trailer": {nil,
+			func(n *peer, id uint32) { n.headers(id, true, ":status", "200", "grpc-status", "1") }, nil,
+			[]string{"HEADERS 1 end :status=200 grpc-status=14"}, Answered},
 		"trailer with details": {nil, func(n *peer, id uint32) {
 			n.headers(id, true, ":status", "200", "grpc-status", "1", "grpc-status-details-bin", "CAE")
 		}, nil, []string{"HEADERS 1 end :status=200 grpc-status=1 grpc-status-details-bin=CAE"}, Answered},
-		"trailer in the answer": {[]string{body}, trailer, nil, []string{"HEADERS 1 :status=200", "DATA 1 " + body, "HEADERS 1 end grpc-message=why grpc-status=14"}, Answered},
+		"trailer in the answer": {[]string{body}, trailer, nil,
+			[]string{"HEADERS 1 :status=200", "DATA 1 " + body, "HEADERS 1 end grpc-message=why grpc-status=14"},
+			Answered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, r, c, n := start(t)
@@ -147,7 +160,8 @@ func TestNodeGoesAway(t *testing.T) {
 	}
 	c.headers(5, true, request...)
 	c.send()
-	c.want("HEADERS 5 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the node's connection is closing; the call was not sent")
+	c.want("HEADERS 5 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the node's " +
+		"connection is closing; the call was not sent")
 	idle(t, f, c, n)
 	if len(r.done) != 3 {
 		t.Errorf("outcomes %+v", r.done)

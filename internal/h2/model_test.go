@@ -299,13 +299,15 @@ func FuzzPeers(f *testing.F) {
 		}
 		config := Default()
 		config.Names = []string{"x-key", "x-park"}
-		config.Window, config.Output, config.HoldTimeout, config.ClientSilence, config.Silence, config.StallTimeout = defaultWindow+1000, 20000, time.Hour, time.Hour, time.Hour, time.Hour
+		config.Window, config.Output, config.HoldTimeout = defaultWindow+1000, 20000, time.Hour
+		config.ClientSilence, config.Silence, config.StallTimeout = time.Hour, time.Hour, time.Hour
 		config.Control, config.Resets = 1<<20, 1<<20
 		r := &router{}
 		m := &model{t: t, f: New(config, r), script: script, requests: map[int]*side{}, answers: map[int]*side{}}
 		m.join(client(t, m.f), true)
 		m.join(client(t, m.f), true)
-		nodes := []*end{m.join(node(t, m.f), false), m.join(node(t, m.f, http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2}), false)}
+		nodes := []*end{m.join(node(t, m.f), false),
+			m.join(node(t, m.f, http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2}), false)}
 		open := true
 		r.route = func(c *Call) (*Conn, error) {
 			key, _ := strconv.Atoi(string(c.Header(FirstName)))

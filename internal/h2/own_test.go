@@ -107,10 +107,12 @@ func TestOwnCall(t *testing.T) {
 			n.headers(1, false, head...).data(1, false, message("part"))
 			n.framer.WriteRSTStream(1, http2.ErrCodeRefusedStream)
 			n.send()
-		}, []string{heardHead, "data " + string(message("part")), "end broken 14 14 the node cancelled the call, which may have been executed", "flush"}},
+		}, []string{heardHead, "data " + string(message("part")),
+			"end broken 14 14 the node cancelled the call, which may have been executed", "flush"}},
 		"connection lost": {func(_ *Forwarder, n *peer) { n.conn.Close() }, []string{"end lost 14" + lostText}},
-		"bad frame":       {func(_ *Forwarder, n *peer) { n.data(1, false, []byte("x")).send() }, []string{"end broken 13 13 the node broke the protocol: DATA before HEADERS"}},
-		"shelved":         {func(_ *Forwarder, n *peer) { n.conn.Shelve() }, []string{"end lost 14" + lostText}},
+		"bad frame": {func(_ *Forwarder, n *peer) { n.data(1, false, []byte("x")).send() },
+			[]string{"end broken 13 13 the node broke the protocol: DATA before HEADERS"}},
+		"shelved": {func(_ *Forwarder, n *peer) { n.conn.Shelve() }, []string{"end lost 14" + lostText}},
 		"half of an answer": {func(_ *Forwarder, n *peer) {
 			n.headers(1, false, head...).data(1, false, []byte{0, 0, 0, 0, 9, 'a'}).send()
 			n.conn.Close()
@@ -125,7 +127,8 @@ func TestOwnCall(t *testing.T) {
 			tc.act(f, n)
 			l.want(t, tc.want...)
 			if l.ends != 1 || len(r.done) != 0 || f.stats.Buffered != 0 || f.stats.Held != 0 {
-				t.Errorf("%d ends, %d calls of the router's, %d bytes and %d calls held", l.ends, len(r.done), f.stats.Buffered, f.stats.Held)
+				t.Errorf("%d ends, %d calls of the router's, %d bytes and %d calls held", l.ends, len(r.done),
+					f.stats.Buffered, f.stats.Held)
 			}
 			_ = c
 		})

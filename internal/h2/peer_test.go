@@ -224,10 +224,12 @@ func start(t testing.TB, change ...func(*Config)) (f *Forwarder, r *router, c, n
 	return f, r, c, n
 }
 
-var request = []string{":method", "POST", ":scheme", "http", ":path", "/Ydb.Table.V1.TableService/ExecuteDataQuery", ":authority", "sidecar",
+var request = []string{":method", "POST", ":scheme", "http", ":path", "/Ydb.Table.V1.TableService/ExecuteDataQuery",
+	":authority", "sidecar",
 	"content-type", "application/grpc", "te", "trailers"}
 
-const requestLine = ":method=POST :scheme=http :path=/Ydb.Table.V1.TableService/ExecuteDataQuery :authority=sidecar content-type=application/grpc te=trailers"
+const requestLine = ":method=POST :scheme=http :path=/Ydb.Table.V1.TableService/ExecuteDataQuery :authority=sidecar " +
+	"content-type=application/grpc te=trailers"
 
 // message is a gRPC message of that payload.
 func message(payload string) []byte {

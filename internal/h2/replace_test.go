@@ -283,7 +283,14 @@ func replacementIsTooMuch(t *testing.T) {
 func replacedIsNotWhole(t *testing.T) {
 	f, r, c, n := start(t)
 	r.route = func(call *Call) (*Conn, error) { return nil, ErrNeedWhole }
-	c.headers(1, false, request...).data(1, true, compressed()[:8]).headers(3, false, request...).data(3, true, compressed()[:3]).headers(5, true, request...).headers(7, false, request...).data(7, true, compressed())
+	c.headers(1, false, request...).data(1, true, compressed()[:8]).headers(3, false, request...).data(3, true, compressed()[:3]).headers(5,
+		true, request...).headers(
+		7,
+		false, request...,
+	).data(
+		7,
+		true, compressed(),
+	)
 	c.send()
 	if got := strings.Join(c.frames(), "\n"); strings.Count(got, "grpc-status=13") != 4 {
 		t.Errorf("got %s", got)

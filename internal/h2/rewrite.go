@@ -44,7 +44,8 @@ type rewriting struct {
 func (c *Call) Rewrite(r Rewriter) { c.rewriting = &rewriting{call: c, rewriter: r} }
 
 func tooLarge(config *Config) *Status {
-	return &Status{Code: resourceExhausted, Message: fmt.Sprintf("a message that must be rewritten is longer than %d bytes", config.Message)}
+	return &Status{Code: resourceExhausted,
+		Message: fmt.Sprintf("a message that must be rewritten is longer than %d bytes", config.Message)}
 }
 
 // sizeOf is the size of a message with its prefix, which p begins with.

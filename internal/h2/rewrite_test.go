@@ -99,7 +99,8 @@ func TestCompressedMessagesAreRewrittenLater(t *testing.T) {
 			}
 			want := doubled("first")
 			node.read()
-			if want := len(one) + len(behind) + len(two) + len(last); !bytes.Equal(node.got, doubled("first")) || f.Stats().Buffered != want {
+			if want := len(one) + len(behind) + len(two) + len(last); !bytes.Equal(node.got, doubled("first")) ||
+				f.Stats().Buffered != want {
 				t.Fatalf("%s: the node got %q, %d bytes count; want %d", name, node.got, f.Stats().Buffered, want)
 			}
 			turns := d.giveBack(f, back)
@@ -315,7 +316,8 @@ func TestMessagesAreRewritten(t *testing.T) {
 				}
 				node.read()
 				if !bytes.Equal(node.got, want) || !node.ended {
-					t.Fatalf("%s, frames of %d, end %s: the node got %d bytes of %d, ended %v", name, frame, end, len(node.got), len(want), node.ended)
+					t.Fatalf("%s, frames of %d, end %s: the node got %d bytes of %d, ended %v", name, frame, end,
+						len(node.got), len(want), node.ended)
 				}
 				if d.asked != len(messages) || d.shown != 5 {
 					t.Errorf("%s, frames of %d: asked about %d messages, shown %d", name, frame, d.asked, d.shown)
@@ -335,7 +337,8 @@ func TestWhatPassesStaysInOneFrame(t *testing.T) {
 	r.route = func(call *Call) (*Conn, error) { call.Rewrite(&doubler{}); return n.conn, nil }
 	c.headers(1, false, request...).data(1, false, body("aa", "bb", "odd", "cc", "dd"))
 	c.send()
-	n.want("HEADERS 1 "+requestLine, "DATA 1 "+string(body("aa", "bb")), "DATA 1 "+string(body("oddodd")), "DATA 1 "+string(body("cc", "dd")))
+	n.want("HEADERS 1 "+requestLine, "DATA 1 "+string(body("aa", "bb")), "DATA 1 "+string(body("oddodd")),
+		"DATA 1 "+string(body("cc", "dd")))
 	c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
 	c.send()
 	idle(t, f, c, n)
@@ -465,8 +468,11 @@ func TestStreamsThatEndForAMessage(t *testing.T) {
 		end  func(w world)
 		text string
 	}{
-		"it stops":       {came: string(message("xxx")[:6]), end: func(w world) { pass(w.f, w.f.config.GrowTimeout+2*tick) }, text: "a message of the request stopped before its end: nothing of it came for 5s"},
-		"it is too long": {came: string(message(strings.Repeat("x", 1001))[:20]), text: "a message that must be rewritten is longer than 1000 bytes"},
+		"it stops": {came: string(message("xxx")[:6]),
+			end:  func(w world) { pass(w.f, w.f.config.GrowTimeout+2*tick) },
+			text: "a message of the request stopped before its end: nothing of it came for 5s"},
+		"it is too long": {came: string(message(strings.Repeat("x", 1001))[:20]),
+			text: "a message that must be rewritten is longer than 1000 bytes"},
 		"it is too much now": {came: string(packed("xxx")), end: func(w world) {
 			w.f.Rewritten(w.d.ticket, 8, nil, nil, &Status{Code: resourceExhausted, Message: "no memory"})
 			w.f.Unhold(w.d.ticket, 8)

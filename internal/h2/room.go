@@ -76,7 +76,8 @@ func (h heldCall) order(other heldCall) int {
 // isFew reports whether bytes in calls of no more than a frame count as those of a connection that holds little.
 func (f *Forwarder) isFew(c *Conn) bool { return !c.isClient || c.held <= f.config.Buffered/littleHeld }
 
-// heldCalls returns the connection's calls of that kind with bytes that wait, in order, each call once: by its client's stream, if it has one.
+// heldCalls returns the connection's calls of that kind with bytes that wait, in order, each call
+// once: by its client's stream, if it has one.
 func (c *Conn) heldCalls(few bool) []heldCall {
 	var all []heldCall
 	isFew := c.f.isFew(c)
@@ -305,7 +306,8 @@ func (f *Forwarder) expelReaders() (more bool) {
 			f.stats.Abuses[SlowReader]++
 			c.expelled = true
 			c.unwrite()
-			c.refuse(&ConnError{EnhanceYourCalm, "the sidecar's memory for bytes to be written is full, and this connection has taken the least of its own"})
+			c.refuse(&ConnError{EnhanceYourCalm, "the sidecar's memory for bytes to be written is full, and this " +
+				"connection has taken the least of its own"})
 		}
 	}
 	return false
@@ -367,7 +369,8 @@ func (f *Forwarder) expelUnfinished() (more bool) {
 		}
 		if c := u.conn; !c.finished { // the end of another may have ended it
 			f.stats.Abuses[SlowSender]++
-			c.refuse(&ConnError{EnhanceYourCalm, "the sidecar's memory for frames and headers that are not whole is full, and those of this connection are the oldest"})
+			c.refuse(&ConnError{EnhanceYourCalm, "the sidecar's memory for frames and headers that are not whole is " +
+				"full, and those of this connection are the oldest"})
 		}
 	}
 	return false
@@ -399,7 +402,10 @@ func (f *Forwarder) tooMuch(c *Call, held int) *Status {
 	if !c.unbegun() { // see exhausted
 		st = &Status{Code: unavailable, Message: "it may have been executed"}
 	}
-	st.Message = fmt.Sprintf("the sidecar's memory for waiting bytes (%d) is full, and the connection held the most, this call %d of it; %s", f.config.Buffered, held, st.Message)
+	st.Message = fmt.Sprintf(
+		"the sidecar's memory for waiting bytes (%d) is full, and the connection held the most, this call %d of it; %s",
+		f.config.Buffered, held, st.Message,
+	)
 	return st
 }
 

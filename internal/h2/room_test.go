@@ -160,7 +160,8 @@ func readersThatKeepUpGoLast(t *testing.T, kind string) {
 	holders := client(t, f)
 	holders.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	holders.send()
-	want := "grpc-status=8 grpc-message=the sidecar's memory for waiting bytes (2097152) is full, and the connection held the most, this call "
+	want := "grpc-status=8 grpc-message=the sidecar's memory for waiting bytes (2097152) is full, and the " +
+		"connection held the most, this call "
 	if kind != "held" { // a node has seen the call, and clients repeat that status whatever it does
 		want = strings.Replace(want, "status=8", "status=14", 1)
 	}
@@ -243,7 +244,8 @@ func TestSmallHoldersGoBeforeReaders(t *testing.T) {
 			at := n.conn.nextID
 			c.headers(1, true, request...)
 			bystander := client(t, f)
-			bystander.headers(1, false, append(request, "x-ydb-trace-id", "hold")...).data(1, false, message(strings.Repeat("m", 1000))[:20])
+			bystander.headers(1, false, append(request, "x-ydb-trace-id", "hold")...).data(1, false,
+				message(strings.Repeat("m", 1000))[:20])
 			for _, p := range []*peer{c, bystander} {
 				p.send()
 			}
@@ -300,7 +302,8 @@ func TestConnectionsThatHoldMostGoFirst(t *testing.T) {
 		c.holds(id, 100_000)
 		pass(f, tick)
 	}
-	if got := f.Stats().Abuses[SlowReader]; got == 0 || small.conn.streams.n != 1 || middle.conn.streams.n != 8 || c.conn.streams.n != 21-int(got) {
+	if got := f.Stats().Abuses[SlowReader]; got == 0 || small.conn.streams.n != 1 || middle.conn.streams.n != 8 ||
+		c.conn.streams.n != 21-int(got) {
 		t.Errorf("%d calls are ended; open are %d, %d and %d", got, small.conn.streams.n, middle.conn.streams.n, c.conn.streams.n)
 	}
 	for _, p := range []*peer{small, middle, c} {
@@ -332,7 +335,8 @@ func TestUnfinishedFramesAreBounded(t *testing.T) {
 			p.out.Truncate(p.out.Len() - 1)
 		}
 		p.send()
-		for _, part := range [][]byte{frames.Bytes()[:12_000], frames.Bytes()[12_000:], frames.Bytes()[:12_000]} { // it always is within a frame
+		// it always is within a frame
+		for _, part := range [][]byte{frames.Bytes()[:12_000], frames.Bytes()[12_000:], frames.Bytes()[:12_000]} {
 			honest.conn.Receive(part)
 			pass(f, tick)
 		}
@@ -402,7 +406,8 @@ func TestSlowReaderOfPartOfAnAnswer(t *testing.T) {
 		n.send()
 		c.collect() // 65535 bytes of each
 	}
-	if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "RST_STREAM 1 INTERNAL_ERROR") || strings.Contains(got, "grpc-status=8") {
+	if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "RST_STREAM 1 INTERNAL_ERROR") ||
+		strings.Contains(got, "grpc-status=8") {
 		t.Errorf("the client gets %.2000s", got)
 	}
 	if !slices.ContainsFunc(r.done, func(o Outcome) bool { return o.Status == internal }) {

@@ -294,7 +294,8 @@ func TestManyCallsEndInParts(t *testing.T) {
 			}
 		}
 		if len(r.done) != 4*perTurn || f.stats.Clients != 1 || n.conn.streams.n != 1 {
-			t.Errorf("%s: %d calls are done, %d clients and %d calls at the node are left", tt.name, len(r.done), f.stats.Clients, n.conn.streams.n)
+			t.Errorf("%s: %d calls are done, %d clients and %d calls at the node are left", tt.name, len(r.done),
+				f.stats.Clients, n.conn.streams.n)
 		}
 		for i, o := range r.done {
 			if o.End != Cancelled && !(o.End == Answered && i < 10) {

@@ -47,9 +47,11 @@ var (
 type Status struct {
 	Code    int // of gRPC
 	Message string
-	Body    []byte // a message that goes before the code, then normally 0. If part of the node's answer has gone out there is no place for it, and code 0 becomes UNAVAILABLE
-	Stream  bool   // the answer is a stream of messages: Body has a place behind any of them
-	Open    bool   // the call stays open after Body, until the client, its deadline or Forwarder.End ends it
+	// a message that goes before the code, then normally 0. If part of the node's answer has gone
+	// out there is no place for it, and code 0 becomes UNAVAILABLE
+	Body   []byte
+	Stream bool // the answer is a stream of messages: Body has a place behind any of them
+	Open   bool // the call stays open after Body, until the client, its deadline or Forwarder.End ends it
 
 	// Names, in lower case, and values in turn, of what HTTP/2 lets be said before the
 	// body, unless something was said already, and behind the code.
@@ -82,7 +84,9 @@ const (
 	SlowHandshake                  // no preface, SETTINGS or end of a header block in time: the connection ends
 	Stalled                        // takes no bytes: the connection ends
 	SlowReader                     // leaves more bytes waiting than there is memory for: the call ends
-	SlowSender                     // stops in the middle of a message that is held until it is whole: the call ends; or of a frame or header block, while much of these is here: the connection ends
+	// stops in the middle of a message that is held until it is whole: the call ends; or of a
+	// frame or header block, while much of these is here: the connection ends
+	SlowSender
 	numAbuses
 )
 

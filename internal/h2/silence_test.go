@@ -235,7 +235,8 @@ func TestDrainOfASilentClient(t *testing.T) {
 	pass(f, 100*time.Millisecond)
 	c.want("GOAWAY 0 last=1 NO_ERROR")
 	if c.conn.Finished() || !late.conn.Finished() || !unheard.Finished() || unheard.Take() != nil {
-		t.Errorf("finished: one with a call %v, one that greeted late %v, one that said nothing %v", c.conn.Finished(), late.conn.Finished(), unheard.Finished())
+		t.Errorf("finished: one with a call %v, one that greeted late %v, one that said nothing %v", c.conn.Finished(),
+			late.conn.Finished(), unheard.Finished())
 	}
 	c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
 	c.send()
@@ -260,6 +261,7 @@ func TestClientIsGreetedLate(t *testing.T) {
 	silent := f.Accept()
 	pass(f, 11*time.Second)
 	if !silent.Finished() || silent.Take() != nil || !p.conn.Finished() || f.Stats().Abuses[SlowHandshake] != 2 {
-		t.Errorf("one that says nothing: finished %v; one that goes on saying nothing: %v; %v", silent.Finished(), p.conn.Finished(), f.Stats().Abuses)
+		t.Errorf("one that says nothing: finished %v; one that goes on saying nothing: %v; %v", silent.Finished(),
+			p.conn.Finished(), f.Stats().Abuses)
 	}
 }

@@ -52,9 +52,9 @@ func (c *Call) Replace(with func(b, message []byte) ([]byte, error)) error {
 	return nil
 }
 
-// Lend returns the first message, which is here whole and may be compressed, for a goroutine to
-// read while the call is parked, or is the router's (ErrMine). It stays as it is until Replace, also when the call is over. Once the call is the
-// router's it does not count as waiting.
+// Lend returns the first message, which is here whole and may be compressed, for a goroutine to read
+// while the call is parked, or is the router's (ErrMine). It stays as it is until Replace, also when
+// the call is over. Once the call is the router's it does not count as waiting.
 func (c *Call) Lend() []byte {
 	message, _ := c.Raw()
 	if !c.isHeld { // it is of a frame in hand

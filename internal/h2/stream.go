@@ -104,8 +104,9 @@ func (s *stream) waiting() []byte { return s.pending[s.sent:] }
 // waits is how many bytes wait for room.
 func (s *stream) waits() int { return len(s.pending) - s.sent + s.more.size }
 
-// wait keeps bytes until there is room, in several pieces, so that many are not copied while more come. The router reads those of a held call in one
-// piece, which gather makes whenever it is asked again.
+// wait keeps bytes until there is room, in several pieces, so that many are not copied while more
+// come. The router reads those of a held call in one piece, which gather makes whenever it is asked
+// again.
 func (s *stream) wait(p []byte) {
 	f := s.call.f
 	s.call.count(len(p))
@@ -152,7 +153,8 @@ func (s *stream) waitHeld(p []byte) {
 	s.pending = append(s.pending, p...)
 }
 
-// widen makes room in pending of a held call: at most up to askAt, twice what is here, and 64 KiB. If n bytes more would not fit in that, append makes the room.
+// widen makes room in pending of a held call: at most up to askAt, twice what is here, and 64 KiB. If
+// n bytes more would not fit in that, append makes the room.
 func (s *stream) widen(n int) {
 	came := len(s.pending)
 	room := min(s.call.askAt, 2*came, 2*bufferSize)

@@ -92,7 +92,8 @@ func TestNamesOfMalformedHeadersAreCut(t *testing.T) {
 	f, _, c, n := start(t)
 	c.headers(1, true, append(request, strings.Repeat("x", 1000)+"-bin", "!")...)
 	c.send()
-	want := "HEADERS 1 end :status=200 content-type=application/grpc grpc-status=13 grpc-message=malformed header " + strings.Repeat("x", 64) + ": it ends in -bin, so its value must be base64"
+	want := "HEADERS 1 end :status=200 content-type=application/grpc grpc-status=13 grpc-message=malformed header " +
+		strings.Repeat("x", 64) + ": it ends in -bin, so its value must be base64"
 	if got := strings.Join(c.frames(), "\n"); got != want {
 		t.Errorf("the client gets %s", got)
 	}

@@ -139,7 +139,8 @@ const (
 	seriesSize
 )
 
-var seriesNames = [seriesSize]string{"calls", "failed", "p50", "p99", "queue", "acquire", "hop", "server", "rest", "used", "idle", "creating", "limit", "waiting", "transactions"}
+var seriesNames = [seriesSize]string{"calls", "failed", "p50", "p99", "queue", "acquire", "hop", "server", "rest",
+	"used", "idle", "creating", "limit", "waiting", "transactions"}
 
 // sums are counts since the start.
 type sums struct {
@@ -265,7 +266,8 @@ func (r *Recorder) point(now time.Time) {
 	set(server, v)
 	set(rest, max(mean(s.took, r.sums.took)-q-a-max(h, v), 0))
 	r.sums = s
-	for which, v := range map[int]int{used: in.Used, idle: in.Idle, creating: in.Creating, limit: in.Limit, waiting: in.Waiting, transactions: in.Transactions} {
+	for which, v := range map[int]int{used: in.Used, idle: in.Idle, creating: in.Creating, limit: in.Limit,
+		waiting: in.Waiting, transactions: in.Transactions} {
 		set(which, float64(v))
 	}
 

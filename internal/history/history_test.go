@@ -64,7 +64,10 @@ func TestPoint(t *testing.T) {
 	run(t, from.read, func(r *Recorder, m *Meter) {
 		step()
 		for range 20 {
-			m.Add(&Call{Took: 10 * time.Millisecond, Queue: time.Millisecond, Acquire: 2 * time.Millisecond, Hop: 6 * time.Millisecond, Server: 4 * time.Millisecond})
+			m.Add(
+				&Call{Took: 10 * time.Millisecond, Queue: time.Millisecond, Acquire: 2 * time.Millisecond,
+					Hop: 6 * time.Millisecond, Server: 4 * time.Millisecond},
+			)
 			node.Took[latency.BucketOf(5*time.Millisecond)]++
 		}
 		m.Add(&Call{Took: 10 * time.Millisecond, Status: "QUEUE_FULL"})

@@ -12,7 +12,8 @@ import (
 // Why a call ends that goes around the owner of its session.
 var (
 	ErrHomeNodeLeft = errors.New("the node that owns the session left the cluster while another node forwarded the call to it")
-	ErrUnanswered   = errors.New("the node that owns the session gave no answer within routing.forward_silence to a call that another node forwarded to it")
+	ErrUnanswered   = errors.New("the node that owns the session gave no answer within routing.forward_silence to a " +
+		"call that another node forwarded to it")
 )
 
 // Detours are the calls under way that go around the owners of their sessions. The node that forwards such a call does

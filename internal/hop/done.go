@@ -46,10 +46,12 @@ func (s Series) Add(k Key, took time.Duration) {
 
 // Key is what tells the series of calls apart in metrics.
 type Key struct {
-	Node   cluster.NodeID           // 0: none was entered
-	Method *protocol.Method         // nil: not one of YDB's
-	Status Ydb.StatusIds_StatusCode // of the answer; 0: none, also where the sidecar told the caller one in place of an answer that did not come
-	Code   codes.Code               // of gRPC; counts without a status
+	Node   cluster.NodeID   // 0: none was entered
+	Method *protocol.Method // nil: not one of YDB's
+	// of the answer; 0: none, also where the sidecar told the caller one in place of an answer
+	// that did not come
+	Status Ydb.StatusIds_StatusCode
+	Code   codes.Code // of gRPC; counts without a status
 }
 
 // Failed reports whether the call did not do its work.

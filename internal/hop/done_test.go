@@ -23,22 +23,33 @@ func TestKey(t *testing.T) {
 		result          string
 		attributes      map[string]string
 	}{
-		{Key{Method: execute, Status: Ydb.StatusIds_SUCCESS}, false, false, "SUCCESS", map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK"}},
-		{Key{Method: execute}, false, false, "SUCCESS", map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK"}},
+		{Key{Method: execute, Status: Ydb.StatusIds_SUCCESS}, false, false, "SUCCESS",
+			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK"}},
+		{Key{Method: execute}, false, false, "SUCCESS",
+			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK"}},
 		{Key{Method: execute, Status: Ydb.StatusIds_ABORTED, Code: codes.Unavailable}, true, false, "ABORTED",
-			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK", "db.response.status_code": "ABORTED", "error.type": "ABORTED"}},
+			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK",
+				"db.response.status_code": "ABORTED", "error.type": "ABORTED"}},
 		{Key{Method: execute, Code: codes.Unavailable}, true, false, "UNAVAILABLE",
-			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "UNAVAILABLE", "db.response.status_code": "UNAVAILABLE", "error.type": "UNAVAILABLE"}},
-		{Key{Method: attach}, false, true, "SUCCESS", map[string]string{"db.operation.name": "AttachSession", "rpc.method": "Ydb.Query.V1.QueryService/AttachSession", "rpc.response.status_code": "OK"}},
-		{Key{}, false, false, "SUCCESS", map[string]string{"db.operation.name": "other", "rpc.method": "_OTHER", "rpc.response.status_code": "OK"}},
+			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path,
+				"rpc.response.status_code": "UNAVAILABLE", "db.response.status_code": "UNAVAILABLE",
+				"error.type": "UNAVAILABLE"}},
+		{Key{Method: attach}, false, true, "SUCCESS",
+			map[string]string{"db.operation.name": "AttachSession",
+				"rpc.method": "Ydb.Query.V1.QueryService/AttachSession", "rpc.response.status_code": "OK"}},
+		{Key{}, false, false, "SUCCESS",
+			map[string]string{"db.operation.name": "other", "rpc.method": "_OTHER", "rpc.response.status_code": "OK"}},
 	} {
 		c.attributes["db.system.name"] = "ydb"
 		got := map[string]string{}
 		for _, a := range c.key.attributes() {
 			got[string(a.Key)] = a.Value.AsString()
 		}
-		if diff := cmp.Diff(c.attributes, got); diff != "" || c.key.Failed() != c.failed || c.key.Endless() != c.endless || c.key.Result() != c.result {
-			t.Errorf("%+v: failed %t, endless %t, %s; want %t, %t, %s\n%s", c.key, c.key.Failed(), c.key.Endless(), c.key.Result(), c.failed, c.endless, c.result, diff)
+		if diff := cmp.Diff(
+			c.attributes, got,
+		); diff != "" || c.key.Failed() != c.failed || c.key.Endless() != c.endless || c.key.Result() != c.result {
+			t.Errorf("%+v: failed %t, endless %t, %s; want %t, %t, %s\n%s", c.key, c.key.Failed(), c.key.Endless(),
+				c.key.Result(), c.failed, c.endless, c.result, diff)
 		}
 	}
 }
@@ -52,7 +63,8 @@ func TestFailure(t *testing.T) {
 		{Key{Code: codes.Unavailable}, "transport_error", "UNAVAILABLE"},
 	} {
 		got := c.key.Failure()
-		if len(got) != 2 || got[0] != attribute.String("error.type", c.kind) || got[1] != attribute.String("db.response.status_code", c.status) {
+		if len(got) != 2 || got[0] != attribute.String("error.type", c.kind) ||
+			got[1] != attribute.String("db.response.status_code", c.status) {
 			t.Errorf("%+v: %v; want %s, %s", c.key, got, c.kind, c.status)
 		}
 	}

@@ -68,9 +68,11 @@ func TestAsk(t *testing.T) {
 	}{
 		{"nobodys", Errand{Class: pool.Normal, Work: 7}, time.Minute, pool.Ask{Class: pool.Normal, Left: time.Minute}},
 		{"without_a_deadline", known, 0, pool.Ask{Class: pool.Normal, App: app.Index(), Weight: app.Weight()}},
-		{"with_one", known, time.Minute, pool.Ask{Class: pool.Normal, App: app.Index(), Weight: app.Weight(), Left: time.Minute, Needs: needs}},
+		{"with_one", known, time.Minute,
+			pool.Ask{Class: pool.Normal, App: app.Index(), Weight: app.Weight(), Left: time.Minute, Needs: needs}},
 		{"too_late", Errand{Class: pool.Normal}, -time.Second, pool.Ask{Class: pool.Normal, Left: 1}},
-		{"other_work", Errand{App: app, Class: pool.Normal, Work: 8}, time.Minute, pool.Ask{Class: pool.Normal, App: app.Index(), Weight: app.Weight(), Left: time.Minute}},
+		{"other_work", Errand{App: app, Class: pool.Normal, Work: 8}, time.Minute,
+			pool.Ask{Class: pool.Normal, App: app.Index(), Weight: app.Weight(), Left: time.Minute}},
 	} {
 		got := c.errand.Ask(c.left)
 		if got != c.want {
@@ -101,7 +103,9 @@ func TestWhatThePoolSaidIsCounted(t *testing.T) {
 		{"asks_again", func() { _ = app.Ask(uint8(pool.Normal)) }, counts{0, 1}},
 		{"gets_one", func() { e.Answered(time.Second, nil) }, counts{1, 0}},
 		{"gives_it_back", e.Done, counts{0, 0}},
-		{"nobodys_is_not_counted", func() { n := Errand{}; n.Answered(0, nil); n.Answered(0, pool.ErrClosed); n.Took(1); n.Done() }, counts{0, 0}},
+		{"nobodys_is_not_counted",
+			func() { n := Errand{}; n.Answered(0, nil); n.Answered(0, pool.ErrClosed); n.Took(1); n.Done() },
+			counts{0, 0}},
 	} {
 		if step.do(); now() != step.want {
 			t.Errorf("%s: %+v; want %+v", step.name, now(), step.want)

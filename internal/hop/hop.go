@@ -70,9 +70,11 @@ type Ways struct {
 
 // To says where a call goes.
 type To struct {
-	HomeNode  cluster.NodeID // of its session; 0: any node
-	OpenTx    bool           // the session has a transaction open
-	Uncounted bool           // the call lasts for as long as its client likes, mostly idle: there may be more of them than a node may have calls
+	HomeNode cluster.NodeID // of its session; 0: any node
+	OpenTx   bool           // the session has a transaction open
+	// the call lasts for as long as its client likes, mostly idle: there may be more of them than
+	// a node may have calls
+	Uncounted bool
 }
 
 // Entry is what counts a call among those that a node has open. The zero one is none.

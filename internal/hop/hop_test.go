@@ -91,14 +91,19 @@ func TestEnter(t *testing.T) {
 		heard []string
 	}{
 		{"to_the_owner", board{target: 2}, To{HomeNode: 2}, Entry{2, false, true}, nil, []string{"target 2 false", "enter 2"}},
-		{"around_the_owner", board{target: 3}, To{HomeNode: 2, OpenTx: true}, Entry{3, true, true}, nil, []string{"target 2 true", "enter 3"}},
+		{"around_the_owner", board{target: 3}, To{HomeNode: 2, OpenTx: true}, Entry{3, true, true}, nil,
+			[]string{"target 2 true", "enter 3"}},
 		{"the_owner_is_gone", board{}, To{HomeNode: 2}, Entry{Node: 2}, routing.ErrGone, []string{"target 2 false"}},
-		{"the_owner_is_full_and_no_other_will_do", board{target: 2, full: []cluster.NodeID{2}}, To{HomeNode: 2}, Entry{Node: 2}, ErrFull, []string{"target 2 false", "enter 2"}},
+		{"the_owner_is_full_and_no_other_will_do", board{target: 2, full: []cluster.NodeID{2}}, To{HomeNode: 2},
+			Entry{Node: 2}, ErrFull, []string{"target 2 false", "enter 2"}},
 		{"to_any_node", board{picks: []cluster.NodeID{4}}, To{}, Entry{4, false, true}, nil, []string{"enter 4"}},
-		{"another_node_for_a_full_one", board{picks: []cluster.NodeID{4, 5}, full: []cluster.NodeID{4}}, To{}, Entry{5, false, true}, nil, []string{"enter 4", "enter 5"}},
-		{"all_are_full", board{picks: []cluster.NodeID{4, 5, 6, 7}, full: []cluster.NodeID{4, 5, 6}}, To{}, Entry{Node: 6}, ErrFull, []string{"enter 4", "enter 5", "enter 6"}},
+		{"another_node_for_a_full_one", board{picks: []cluster.NodeID{4, 5}, full: []cluster.NodeID{4}}, To{},
+			Entry{5, false, true}, nil, []string{"enter 4", "enter 5"}},
+		{"all_are_full", board{picks: []cluster.NodeID{4, 5, 6, 7}, full: []cluster.NodeID{4, 5, 6}}, To{},
+			Entry{Node: 6}, ErrFull, []string{"enter 4", "enter 5", "enter 6"}},
 		{"no_node_to_pick", board{}, To{}, Entry{}, routing.ErrBusy, nil},
-		{"what_is_no_load_enters_a_full_node", board{target: 2, full: []cluster.NodeID{2}}, To{HomeNode: 2, Uncounted: true}, Entry{Node: 2}, nil, []string{"target 2 false"}},
+		{"what_is_no_load_enters_a_full_node", board{target: 2, full: []cluster.NodeID{2}},
+			To{HomeNode: 2, Uncounted: true}, Entry{Node: 2}, nil, []string{"target 2 false"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := &c.board
@@ -127,12 +132,17 @@ func TestReach(t *testing.T) {
 		heard []string
 	}{
 		{"at_once", board{picks: []cluster.NodeID{4}}, To{}, 0, false, Entry{4, false, true}, 4, nil, []string{"enter 4"}},
-		{"another_node_for_one_without_a_connection", board{picks: []cluster.NodeID{4, 5}}, To{}, 1, false, Entry{5, false, true}, 5, nil, []string{"enter 4", "leave 4 ", "enter 5"}},
-		{"connect_has_told_of_the_node", board{picks: []cluster.NodeID{4, 5}}, To{}, 1, true, Entry{5, false, true}, 5, nil, []string{"enter 4", "leave 4 UNAVAILABLE", "report", "enter 5"}},
-		{"full_nodes_and_lost_ones_count_alike", board{picks: []cluster.NodeID{4, 5, 6, 7}, full: []cluster.NodeID{4}}, To{}, 2, false, Entry{}, 6, lost, []string{"enter 4", "enter 5", "leave 5 ", "enter 6", "leave 6 "}},
-		{"only_the_owner_will_do", board{target: 2}, To{HomeNode: 2}, 1, false, Entry{}, 2, lost, []string{"target 2 false", "enter 2", "leave 2 "}},
+		{"another_node_for_one_without_a_connection", board{picks: []cluster.NodeID{4, 5}}, To{}, 1, false,
+			Entry{5, false, true}, 5, nil, []string{"enter 4", "leave 4 ", "enter 5"}},
+		{"connect_has_told_of_the_node", board{picks: []cluster.NodeID{4, 5}}, To{}, 1, true, Entry{5, false, true}, 5,
+			nil, []string{"enter 4", "leave 4 UNAVAILABLE", "report", "enter 5"}},
+		{"full_nodes_and_lost_ones_count_alike", board{picks: []cluster.NodeID{4, 5, 6, 7}, full: []cluster.NodeID{4}},
+			To{}, 2, false, Entry{}, 6, lost, []string{"enter 4", "enter 5", "leave 5 ", "enter 6", "leave 6 "}},
+		{"only_the_owner_will_do", board{target: 2}, To{HomeNode: 2}, 1, false, Entry{}, 2, lost,
+			[]string{"target 2 false", "enter 2", "leave 2 "}},
 		{"the_owner_is_gone", board{}, To{HomeNode: 2}, 0, false, Entry{}, 2, routing.ErrGone, []string{"target 2 false"}},
-		{"what_is_no_load_leaves_nothing", board{target: 2}, To{HomeNode: 2, Uncounted: true}, 1, false, Entry{}, 2, lost, []string{"target 2 false"}},
+		{"what_is_no_load_leaves_nothing", board{target: 2}, To{HomeNode: 2, Uncounted: true}, 1, false, Entry{}, 2,
+			lost, []string{"target 2 false"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := c.board.ways()
@@ -189,10 +199,14 @@ func TestAPlaceIsLeftOnce(t *testing.T) {
 		leave func(*Ways, *Entry)
 		heard []string
 	}{
-		{"left", To{}, func(w *Ways, p *Entry) { w.Leave(p, new(Done), new(ydbstatus.Signs), nil) }, []string{"enter 4", "leave 4 SUCCESS", "report"}},
-		{"left_with_a_meter", To{}, func(w *Ways, p *Entry) { w.Leave(p, new(Done), new(ydbstatus.Signs), meter{w.Health.(*board)}) }, []string{"enter 4", "leave 4 SUCCESS", "report", "meter"}},
+		{"left", To{}, func(w *Ways, p *Entry) { w.Leave(p, new(Done), new(ydbstatus.Signs), nil) },
+			[]string{"enter 4", "leave 4 SUCCESS", "report"}},
+		{"left_with_a_meter", To{},
+			func(w *Ways, p *Entry) { w.Leave(p, new(Done), new(ydbstatus.Signs), meter{w.Health.(*board)}) },
+			[]string{"enter 4", "leave 4 SUCCESS", "report", "meter"}},
 		{"nothing_was_sent", To{}, (*Ways).Back, []string{"enter 4", "leave 4 "}},
-		{"no_load_is_reported_all_the_same", To{Uncounted: true}, func(w *Ways, p *Entry) { w.Leave(p, new(Done), new(ydbstatus.Signs), nil) }, []string{"report"}},
+		{"no_load_is_reported_all_the_same", To{Uncounted: true},
+			func(w *Ways, p *Entry) { w.Leave(p, new(Done), new(ydbstatus.Signs), nil) }, []string{"report"}},
 		{"no_load_goes_back", To{Uncounted: true}, (*Ways).Back, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -236,18 +250,28 @@ func TestWhatEverybodyHears(t *testing.T) {
 	}{
 		{"success", Done{Sent: true, First: second, Took: 2 * second}, signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_SUCCESS},
 			cluster.Outcome{Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: second, Detail: "SUCCESS"}},
-		{"success_by_code", Done{First: second}, signs{Kind: cluster.CallOpen}, cluster.Outcome{Kind: cluster.CallOpen, Blame: cluster.BlameSuccess, Latency: second, Detail: "SUCCESS"}},
-		{"the_status_counts_before_the_code", Done{}, signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_ABORTED, Code: codes.Unavailable},
+		{"success_by_code", Done{First: second}, signs{Kind: cluster.CallOpen},
+			cluster.Outcome{Kind: cluster.CallOpen, Blame: cluster.BlameSuccess, Latency: second, Detail: "SUCCESS"}},
+		{"the_status_counts_before_the_code", Done{},
+			signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_ABORTED, Code: codes.Unavailable},
 			cluster.Outcome{Kind: cluster.CallExecute, Detail: "ABORTED"}},
-		{"not_what_the_caller_was_told", Done{Key: Key{Code: codes.Unavailable}}, signs{Status: Ydb.StatusIds_UNAUTHORIZED, Foreign: true}, cluster.Outcome{Blame: cluster.BlameForeign, Detail: "UNAUTHORIZED"}},
-		{"congested", Done{}, signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedTable, Subject: "/local/t"},
+		{"not_what_the_caller_was_told", Done{Key: Key{Code: codes.Unavailable}},
+			signs{Status: Ydb.StatusIds_UNAUTHORIZED, Foreign: true},
+			cluster.Outcome{Blame: cluster.BlameForeign, Detail: "UNAUTHORIZED"}},
+		{"congested", Done{},
+			signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedTable, Subject: "/local/t"},
 			cluster.Outcome{Kind: cluster.CallExecute, Detail: "OVERLOADED", Congestion: cluster.CongestedTable, Subject: "/local/t"}},
-		{"no_answer_before_the_caller_left", Done{Sent: true, Took: 3 * second, Waited: second}, signs{Code: codes.Canceled, CallerGone: true}, cluster.Outcome{Waited: 2 * second, Detail: "CANCELLED"}},
-		{"part_of_an_answer_before_the_caller_left", Done{Sent: true, First: second, Took: 2 * second}, signs{Code: codes.Canceled, CallerGone: true},
+		{"no_answer_before_the_caller_left", Done{Sent: true, Took: 3 * second, Waited: second},
+			signs{Code: codes.Canceled, CallerGone: true}, cluster.Outcome{Waited: 2 * second, Detail: "CANCELLED"}},
+		{"part_of_an_answer_before_the_caller_left", Done{Sent: true, First: second, Took: 2 * second},
+			signs{Code: codes.Canceled, CallerGone: true},
 			cluster.Outcome{Latency: second, Detail: "CANCELLED"}},
-		{"a_part_of_the_request_before_the_caller_left", Done{Sent: true, Partial: true, Took: second}, signs{Code: codes.Canceled, CallerGone: true}, cluster.Outcome{Detail: "CANCELLED"}},
-		{"not_sent_before_the_caller_left", Done{Took: second}, signs{Code: codes.Canceled, CallerGone: true, NotSent: true}, cluster.Outcome{Detail: "CANCELLED"}},
-		{"the_node_was_slow_and_the_caller_stays", Done{Sent: true, Took: second}, signs{Kind: cluster.CallExecute, Code: codes.DeadlineExceeded},
+		{"a_part_of_the_request_before_the_caller_left", Done{Sent: true, Partial: true, Took: second},
+			signs{Code: codes.Canceled, CallerGone: true}, cluster.Outcome{Detail: "CANCELLED"}},
+		{"not_sent_before_the_caller_left", Done{Took: second},
+			signs{Code: codes.Canceled, CallerGone: true, NotSent: true}, cluster.Outcome{Detail: "CANCELLED"}},
+		{"the_node_was_slow_and_the_caller_stays", Done{Sent: true, Took: second},
+			signs{Kind: cluster.CallExecute, Code: codes.DeadlineExceeded},
 			cluster.Outcome{Kind: cluster.CallExecute, Detail: "DEADLINE_EXCEEDED"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -327,7 +351,9 @@ func steady(t testing.TB) func() {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done, signs := Done{Sent: true, First: time.Millisecond, Took: time.Millisecond}, ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_SUCCESS}
+		done, signs := Done{
+			Sent: true, First: time.Millisecond, Took: time.Millisecond,
+		}, ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_SUCCESS}
 		w.Leave(&p, &done, &signs, none{})
 	}
 }

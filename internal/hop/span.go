@@ -27,7 +27,8 @@ func (d *Done) Span(id trace.SpanID, began time.Time, at *cluster.Node, more ...
 	if d.Request > 0 {
 		attrs = append(attrs, attribute.Int("ydb.sidecar.request_bytes", d.Request), attribute.Int("ydb.sidecar.answer_bytes", d.Answer))
 	}
-	s := tracing.Span{ID: id, Name: tracing.Hop(d.Op()), Kind: trace.SpanKindClient, Start: began, Took: d.Took - d.Waited, Attributes: append(attrs, more...)}
+	s := tracing.Span{ID: id, Name: tracing.Hop(d.Op()), Kind: trace.SpanKindClient, Start: began,
+		Took: d.Took - d.Waited, Attributes: append(attrs, more...)}
 	if !d.Left && d.Failed() {
 		s.Failed, s.Attributes = d.Result(), append(s.Attributes, d.Failure()...)
 	}
@@ -37,7 +38,8 @@ func (d *Done) Span(id trace.SpanID, began time.Time, at *cluster.Node, more ...
 // Request is the server span of a call, to whose attributes its maker adds. full is the method with its service, op its name
 // alone; app may be nil.
 func Request(full, op string, app *apps.Stripe, began time.Time, took time.Duration) tracing.Span {
-	attrs := append(make([]attribute.KeyValue, 0, 16), System, attribute.String("rpc.system.name", "grpc"), attribute.String("rpc.method", full), attribute.String("db.operation.name", op))
+	attrs := append(make([]attribute.KeyValue, 0, 16), System, attribute.String("rpc.system.name", "grpc"),
+		attribute.String("rpc.method", full), attribute.String("db.operation.name", op))
 	if name := app.Name(); name != "" {
 		attrs = append(attrs, attribute.String("ydb.sidecar.app", name))
 	}

@@ -1,8 +1,9 @@
 // Package http1 reads ordinary requests of HTTP/1.1 out of bytes that have come, and writes their answers.
 //
-// It owns the choice of what is ordinary: a whole request of a modest size and of the plainest form. Everything else is for
-// net/http, which then gets the same bytes: this is a shorter way for most requests, and no other server. What always holds: what Head and Body
-// call whole, net/http's server would read as the same request (FuzzHead); each of them takes time linear in its bytes.
+// It owns the choice of what is ordinary: a whole request of a modest size and of the plainest form.
+// Everything else is for net/http, which then gets the same bytes: this is a shorter way for most
+// requests, and no other server. What always holds: what Head and Body call whole, net/http's server
+// would read as the same request (FuzzHead); each of them takes time linear in its bytes.
 package http1
 
 import (
@@ -36,8 +37,8 @@ var ends = []byte("\r\n\r\n")
 // readers are for ReadRequest, which wants one.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10) }}
 
-// Head reads the head of a request, of which the first old bytes were here before, when more was wanted. size is that of the head. The Body of the
-// request is http.NoBody.
+// Head reads the head of a request, of which the first old bytes were here before, when more was
+// wanted. size is that of the head. The Body of the request is http.NoBody.
 func Head(b []byte, old int) (r *http.Request, size int, state State) {
 	if !begins(b) {
 		return nil, 0, Other
@@ -63,7 +64,8 @@ func Head(b []byte, old int) (r *http.Request, size int, state State) {
 	r.Body = http.NoBody // it would read from there
 	reader.Reset(nil)
 	readers.Put(reader)
-	if r.ContentLength < 0 || r.ContentLength > Most-int64(size) || r.URL.Host != "" || r.Close || len(r.TransferEncoding) > 0 || len(r.Trailer) > 0 {
+	if r.ContentLength < 0 || r.ContentLength > Most-int64(size) || r.URL.Host != "" || r.Close ||
+		len(r.TransferEncoding) > 0 || len(r.Trailer) > 0 {
 		return nil, 0, Other
 	}
 	return r, size, Whole
@@ -126,7 +128,8 @@ func plain(head []byte) bool {
 			if !strings.EqualFold(string(value), "keep-alive") {
 				return false
 			}
-		case strings.EqualFold(n, "Transfer-Encoding"), strings.EqualFold(n, "Trailer"), strings.EqualFold(n, "Upgrade"), strings.EqualFold(n, "Expect"):
+		case strings.EqualFold(n, "Transfer-Encoding"), strings.EqualFold(n, "Trailer"), strings.EqualFold(n, "Upgrade"),
+			strings.EqualFold(n, "Expect"):
 			return false
 		}
 	}

@@ -71,7 +71,9 @@ func TestRead(t *testing.T) {
 			if got != c.want {
 				t.Fatalf("state %d; want %d", got, c.want)
 			}
-			if got == Whole && c.text == ask && (r.Host != "localhost:7401" || r.URL.Path != "/v1/query" || r.URL.RawQuery != "x=1" || string(body) != "{  }" || r.Header.Get("Content-Type") != "application/json") {
+			if got == Whole && c.text == ask &&
+				(r.Host != "localhost:7401" || r.URL.Path != "/v1/query" || r.URL.RawQuery != "x=1" ||
+					string(body) != "{  }" || r.Header.Get("Content-Type") != "application/json") {
 				t.Errorf("read as %+v with %q", r, body)
 			}
 		})
@@ -191,7 +193,8 @@ func FuzzHead(f *testing.F) {
 		if want == nil {
 			t.Fatal("net/http's server does not take it")
 		}
-		if r.Method != want.Method || !reflect.DeepEqual(r.URL, want.URL) || r.Host != want.Host || r.RequestURI != want.RequestURI || r.ContentLength != want.ContentLength || r.Close != want.Close ||
+		if r.Method != want.Method || !reflect.DeepEqual(r.URL, want.URL) || r.Host != want.Host ||
+			r.RequestURI != want.RequestURI || r.ContentLength != want.ContentLength || r.Close != want.Close ||
 			!reflect.DeepEqual(r.Header, want.Header) || !bytes.Equal(body, wantBody) {
 			t.Errorf("read as %+v with %q;\nnet/http's server: %+v with %q", r, body, want, wantBody)
 		}
@@ -199,7 +202,8 @@ func FuzzHead(f *testing.F) {
 }
 
 func TestAppendHead(t *testing.T) {
-	h := http.Header{"Content-Type": {"text/plain"}, "X-Two": {"a", "b"}, "X-Lines": {"a\r\nSet-Cookie: b"}, "Content-Length": {"7"}, "Date": {"never"}}
+	h := http.Header{"Content-Type": {"text/plain"}, "X-Two": {"a", "b"}, "X-Lines": {"a\r\nSet-Cookie: b"},
+		"Content-Length": {"7"}, "Date": {"never"}}
 	for _, c := range []struct {
 		status int
 		length int64

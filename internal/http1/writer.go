@@ -18,8 +18,10 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // Writer writes one answer to a connection. It is for the goroutine of a handler, except for the deadline.
 type Writer struct {
-	Last  func()      // is called before the last bytes of the answer go out; nil: nothing is
-	Close func() bool // whether the connection is to end after the answer, also if the handler does not say so; asked before its head goes out. nil: no
+	Last func() // is called before the last bytes of the answer go out; nil: nothing is
+	// whether the connection is to end after the answer, also if the handler does not say so;
+	// asked before its head goes out. nil: no
+	Close func() bool
 
 	conn   net.Conn
 	header http.Header

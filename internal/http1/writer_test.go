@@ -51,7 +51,8 @@ func TestWriter(t *testing.T) {
 			control := http.NewResponseController(w)
 			for _, part := range []string{"a", "b"} {
 				_, _ = io.WriteString(w, part)
-				if err := errors.Join(control.SetWriteDeadline(time.Now().Add(time.Hour)), control.SetReadDeadline(time.Time{}), control.Flush()); err != nil {
+				if err := errors.Join(control.SetWriteDeadline(time.Now().Add(time.Hour)),
+					control.SetReadDeadline(time.Time{}), control.Flush()); err != nil {
 					t.Error(err)
 				}
 			}
@@ -78,10 +79,12 @@ func TestWriter(t *testing.T) {
 				t.Fatal(err)
 			}
 			body, err := io.ReadAll(res.Body)
-			if err != nil || res.StatusCode != c.status || string(body) != c.body || (len(res.TransferEncoding) > 0) != c.chunked || res.Close != c.last {
+			if err != nil || res.StatusCode != c.status || string(body) != c.body ||
+				(len(res.TransferEncoding) > 0) != c.chunked || res.Close != c.last {
 				t.Errorf("%d, %d bytes, %v, %v, closes: %v", res.StatusCode, len(body), err, res.TransferEncoding, res.Close)
 			}
-			if after := res.Trailer.Get("X-After"); (after == "said") != (c.name == "something follows the body") || res.Header.Get("X-After") != "" {
+			if after := res.Trailer.Get("X-After"); (after == "said") != (c.name == "something follows the body") ||
+				res.Header.Get("X-After") != "" {
 				t.Errorf("behind the body: %v, in the head: %v", res.Trailer, res.Header)
 			}
 		})

@@ -54,7 +54,9 @@ func (b *batch) write() error {
 	e.tel.wrote(b, err)
 	if span.IsRecording() {
 		span.SetAttributes(attribute.Int("ydb.sidecar.ingest.rows", len(g.rows)), attribute.Int("ydb.sidecar.ingest.keys", len(g.slots)),
-			attribute.Int("ydb.sidecar.ingest.refused", b.refused), attribute.Int("ydb.sidecar.ingest.requests", b.requests), attribute.Int("ydb.sidecar.ingest.bytes", b.bytes))
+			attribute.Int("ydb.sidecar.ingest.refused", b.refused),
+			attribute.Int("ydb.sidecar.ingest.requests", b.requests),
+			attribute.Int("ydb.sidecar.ingest.bytes", b.bytes))
 		if err != nil {
 			span.SetStatus(otelcodes.Error, "the batch failed")
 		}
@@ -116,7 +118,9 @@ func (b *batch) sift(ctx context.Context, items []item) (err error) {
 	for i := range items {
 		items[i].each(func(row int32) {
 			if gone := b.goneOf(row); gone != "" {
-				b.refuse(row, &yql.Error{Path: gone, Msg: "the table lost this column, or changed its type, while the row was under way; send the row again"})
+				b.refuse(row,
+					&yql.Error{Path: gone,
+						Msg: "the table lost this column, or changed its type, while the row was under way; send the row again"})
 			} else if err == nil {
 				err = b.put(ctx, []item{b.g.part([]int32{row})})
 			}

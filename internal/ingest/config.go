@@ -19,8 +19,10 @@ type Config struct {
 	MaxStreams int           `yaml:"max_streams"` // streams open at a time
 	Timeout    time.Duration `yaml:"timeout"`     // for one request of a batch, with all its tries
 	Attempt    time.Duration `yaml:"attempt"`     // for one try of a request, within the database; 1ms to 5m
-	Settle     time.Duration `yaml:"settle"`      // how far clocks of the cluster may differ: keys of a try that got lost rest for ingest.attempt and so long
-	Idle       time.Duration `yaml:"idle"`        // a stream without rows for so long is ended
+	// how far clocks of the cluster may differ: keys of a try that got lost rest for
+	// ingest.attempt and so long
+	Settle time.Duration `yaml:"settle"`
+	Idle   time.Duration `yaml:"idle"` // a stream without rows for so long is ended
 }
 
 // Default returns the settings of a fresh installation.
@@ -48,7 +50,8 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		key          string
 		value, least time.Duration
-	}{{"delay", c.Delay, 0}, {"timeout", c.Timeout, time.Millisecond}, {"attempt", c.Attempt, time.Millisecond}, {"settle", c.Settle, 0}, {"idle", c.Idle, time.Millisecond}} {
+	}{{"delay", c.Delay, 0}, {"timeout", c.Timeout, time.Millisecond}, {"attempt", c.Attempt, time.Millisecond},
+		{"settle", c.Settle, 0}, {"idle", c.Idle, time.Millisecond}} {
 		if d.value < d.least {
 			errs = append(errs, fmt.Errorf("%s = %v; must be >= %v", d.key, d.value, d.least))
 		}

@@ -121,7 +121,9 @@ func New(c Config, deps Deps) (*Engine, error) {
 	}
 	e.cut, e.stop = context.WithCancel(context.Background())
 	var err error
-	if e.bound, err = proto.Marshal(&Ydb_Table.BulkUpsertRequest{OperationParams: &Ydb_Operations.OperationParams{OperationTimeout: durationpb.New(c.Attempt)}}); err != nil {
+	if e.bound, err = proto.Marshal(
+		&Ydb_Table.BulkUpsertRequest{OperationParams: &Ydb_Operations.OperationParams{OperationTimeout: durationpb.New(c.Attempt)}},
+	); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
 	if e.tel, err = newTelemetry(deps.Tracer, deps.Meter, e); err != nil {

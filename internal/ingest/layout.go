@@ -116,7 +116,8 @@ func (l *layout) check(c *yql.Cells) error {
 	for _, places := range [][]int{l.key, l.required} {
 		for _, place := range places {
 			if !c.Spans[l.at[place]].Set() {
-				return &yql.Error{Path: l.columns[place].name, Msg: "the row has to name this column: it is in the primary key, or NOT NULL without a default"}
+				return &yql.Error{Path: l.columns[place].name,
+					Msg: "the row has to name this column: it is in the primary key, or NOT NULL without a default"}
 			}
 		}
 	}

@@ -219,6 +219,7 @@ func (f *fakeTable) checkPrefix(t *testing.T, rows []modelRow, acked, sent uint6
 		}
 	}
 	for at := range open {
-		t.Errorf("with %d rows acknowledged and %d sent: key %s, %s is %q, and should be about %q", acked, sent, at.key, at.column, f.rows[at.key][at.column], want[at])
+		t.Errorf("with %d rows acknowledged and %d sent: key %s, %s is %q, and should be about %q", acked, sent, at.key,
+			at.column, f.rows[at.key][at.column], want[at])
 	}
 }

@@ -82,7 +82,8 @@ func TestRowsOfOneKeyAreMerged(t *testing.T) {
 		if len(f.requests) != 2 {
 			t.Errorf("requests %v; want one for each set of columns", f.requests)
 		}
-		for _, c := range []struct{ key, column, want string }{{"1", "a", `"new"`}, {"1", "b", "1"}, {"1", "c", "3"}, {"2", "c", "6"}, {"2", "a", ""}} {
+		for _, c := range []struct{ key, column, want string }{{"1", "a", `"new"`}, {"1", "b", "1"}, {"1", "c", "3"},
+			{"2", "c", "6"}, {"2", "a", ""}} {
 			if got := f.get(c.key, c.column); got != c.want {
 				t.Errorf("key %s, %s = %s; want %q", c.key, c.column, got, c.want)
 			}
@@ -547,7 +548,8 @@ func TestConfig(t *testing.T) {
 		t.Error(err)
 	}
 	err := Config{Delay: -1, Settle: -1}.Validate()
-	for _, key := range []string{"batch_rows", "batch_bytes", "delay", "window", "max_row", "max_streams", "timeout", "attempt", "settle", "idle"} {
+	for _, key := range []string{"batch_rows", "batch_bytes", "delay", "window", "max_row", "max_streams", "timeout",
+		"attempt", "settle", "idle"} {
 		if err == nil || !strings.Contains(err.Error(), key+" = ") {
 			t.Errorf("the fault of %s is not named: %v", key, err)
 		}

@@ -46,18 +46,23 @@ func newTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, e *Engine) (
 			metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error { o.Observe(read()); return nil }))
 		errs = append(errs, err)
 	}
-	count("ydb.sidecar.ingest.rows", "{row}", "Rows of Ingest streams: written, refused, and of the written ones those that went as one with a later row of their key (merged).", func(o metric.Int64Observer) {
-		o.Observe(int64(t.rowsWritten.Load()), result("written"))
-		o.Observe(int64(t.rowsRefused.Load()), result("refused"))
-		o.Observe(int64(t.rowsMerged.Load()), result("merged"))
-	})
+	count("ydb.sidecar.ingest.rows", "{row}",
+		"Rows of Ingest streams: written, refused, and of the written ones those that went as one with a later row of their key (merged).",
+		func(o metric.Int64Observer) {
+			o.Observe(int64(t.rowsWritten.Load()), result("written"))
+			o.Observe(int64(t.rowsRefused.Load()), result("refused"))
+			o.Observe(int64(t.rowsMerged.Load()), result("merged"))
+		})
 	count("ydb.sidecar.ingest.batches", "{batch}", "Batches of Ingest streams, by result.", func(o metric.Int64Observer) {
 		o.Observe(int64(t.batches.Load()), result("good"))
 		o.Observe(int64(t.failures.Load()), result("failed"))
 	})
-	count("ydb.sidecar.ingest.requests", "{request}", "BulkUpserts of Ingest streams, without retries.", func(o metric.Int64Observer) { o.Observe(int64(t.requests.Load())) })
-	count("ydb.sidecar.ingest.retries", "{retry}", "BulkUpserts of Ingest streams that were sent again.", func(o metric.Int64Observer) { o.Observe(int64(t.retries.Load())) })
-	count("ydb.sidecar.ingest.bytes", "By", "Bytes of BulkUpserts of Ingest streams.", func(o metric.Int64Observer) { o.Observe(int64(t.out.Load())) })
+	count("ydb.sidecar.ingest.requests", "{request}", "BulkUpserts of Ingest streams, without retries.",
+		func(o metric.Int64Observer) { o.Observe(int64(t.requests.Load())) })
+	count("ydb.sidecar.ingest.retries", "{retry}", "BulkUpserts of Ingest streams that were sent again.",
+		func(o metric.Int64Observer) { o.Observe(int64(t.retries.Load())) })
+	count("ydb.sidecar.ingest.bytes", "By", "Bytes of BulkUpserts of Ingest streams.",
+		func(o metric.Int64Observer) { o.Observe(int64(t.out.Load())) })
 	level("ydb.sidecar.ingest.flights", "{batch}", "Batches of Ingest streams under way.", t.flights.Load)
 	level("ydb.sidecar.ingest.streams", "{stream}", "Open Ingest streams.", func() int64 { return int64(len(e.all())) })
 	return t, errors.Join(errs...)

@@ -1,6 +1,8 @@
-// Package lane owns the processor time of large requests. What takes long (inflating, decoding, typing, encoding) is done at a few places in all of the
-// process, so that processors are left to small requests. Kinds of work have doors. The door whose finished work took least time is let in
-// first: a request does not wait for everything that is queued at another door, but until that door has used as much time as its own.
+// Package lane owns the processor time of large requests. What takes long (inflating, decoding,
+// typing, encoding) is done at a few places in all of the process, so that processors are left to
+// small requests. Kinds of work have doors. The door whose finished work took least time is let in
+// first: a request does not wait for everything that is queued at another door, but until that door
+// has used as much time as its own.
 package lane
 
 import (
@@ -13,8 +15,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
-// Large is the size in bytes above which a request is large: its decoding is work that others notice. It is no more than unary.MaxRequest: above that a
-// request counts nowhere else.
+// Large is the size in bytes above which a request is large: its decoding is work that others notice.
+// It is no more than unary.MaxRequest: above that a request counts nowhere else.
 const Large = 64 << 10
 
 // Lane has places for those who work. While there are small requests, a place also owes a rest of half of what was worked at it: what is
@@ -39,8 +41,8 @@ type freeSlot struct {
 	free time.Time     // since when
 }
 
-// A place may owe up to mayOwe. It rests for what is above, for leastRest at least, or not at all, and for mostRest at most, and only while small requests
-// were noticed within smallAfter.
+// A place may owe up to mayOwe. It rests for what is above, for leastRest at least, or not at all, and
+// for mostRest at most, and only while small requests were noticed within smallAfter.
 const (
 	mayOwe     = 10 * time.Millisecond
 	leastRest  = 200 * time.Microsecond
@@ -138,8 +140,9 @@ func (d *Door) await(ctx context.Context, t *waiter) (Slot, error) {
 // Slice is after how much time at a place Pause lets other doors have it.
 const Slice = 20 * time.Millisecond
 
-// Pause gives the place up if it was worked at for Slice, and waits for one again: behind doors that used less, and before others at its own door. It may
-// have to wait for a rest, too. After an error, which is why ctx ended, there is no place.
+// Pause gives the place up if it was worked at for Slice, and waits for one again: behind doors that
+// used less, and before others at its own door. It may have to wait for a rest, too. After an error,
+// which is why ctx ended, there is no place.
 func (p *Slot) Pause(ctx context.Context) (err error) {
 	if !p.Held() || time.Since(p.begun) < Slice {
 		return nil

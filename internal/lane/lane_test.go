@@ -58,8 +58,8 @@ func TestPlacesRestBesideSmallRequests(t *testing.T) {
 	}
 }
 
-// All doors together lead to no more places than there are, and share the time at them: who comes by one waits for the work that is there, and then works for as
-// long as others did.
+// All doors together lead to no more places than there are, and share the time at them: who comes by
+// one waits for the work that is there, and then works for as long as others did.
 func TestDoorsShareTheTime(t *testing.T) {
 	for _, places := range []int{1, 3} {
 		synctest.Test(t, func(t *testing.T) {

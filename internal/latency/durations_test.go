@@ -17,7 +17,8 @@ func TestDurations(t *testing.T) {
 	for _, cell := range []*Cell{a, b} {
 		writers.Go(func() {
 			// A bound belongs to the bucket below it, as in OpenTelemetry.
-			for _, took := range []time.Duration{0, time.Microsecond, time.Microsecond + 1, time.Millisecond, time.Second, time.Second + 1, time.Hour} {
+			for _, took := range []time.Duration{0, time.Microsecond, time.Microsecond + 1, time.Millisecond,
+				time.Second, time.Second + 1, time.Hour} {
 				cell.Add(took)
 			}
 		})

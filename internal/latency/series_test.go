@@ -11,7 +11,8 @@ import (
 
 func TestSeries(t *testing.T) {
 	d := NewDurations(nil)
-	s := NewSeries(d, 3, func(n int) []attribute.KeyValue { return []attribute.KeyValue{attribute.Int("n", n)} }, func(n int) int { return -n % 2 })
+	s := NewSeries(d, 3, func(n int) []attribute.KeyValue { return []attribute.KeyValue{attribute.Int("n", n)} },
+		func(n int) int { return -n % 2 })
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -46,7 +47,8 @@ func TestSeriesOfReplacedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDurations([]time.Duration{time.Second})
 		const most = 8
-		s := NewSeries(d, most, func(n int) []attribute.KeyValue { return []attribute.KeyValue{attribute.Int("n", n)} }, func(int) int { return 0 })
+		s := NewSeries(d, most, func(n int) []attribute.KeyValue { return []attribute.KeyValue{attribute.Int("n", n)} },
+			func(int) int { return 0 })
 		added := map[int]uint64{}
 		add := func(from, to int) {
 			for n := from; n <= to; n++ {

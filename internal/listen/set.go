@@ -149,7 +149,8 @@ func (l *Set) Named() []takeover.Listener {
 		listener        *Listener
 	}{
 		{"grpc.listen", l.addresses.GRPC, l.GRPC}, {"http.listen", l.addresses.HTTP, l.HTTP},
-		{"admin.listen", l.addresses.Admin, l.Admin}, {"admin.probes", l.addresses.Probes, l.Probes}, {"xds.address", l.addresses.XDS, l.XDS},
+		{"admin.listen", l.addresses.Admin, l.Admin}, {"admin.probes", l.addresses.Probes, l.Probes},
+		{"xds.address", l.addresses.XDS, l.XDS},
 		{"grpc.socket", l.addresses.GRPCSocket, l.GRPCSocket}, {"http.socket", l.addresses.HTTPSocket, l.HTTPSocket},
 	} {
 		if one.listener != nil {

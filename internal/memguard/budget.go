@@ -110,8 +110,8 @@ type Reservation struct {
 	over  bool // it was ended
 }
 
-// Begin says whose the reservation is, and the number of the connection that the request comes on; 0: it stands for itself. Nothing may have
-// been taken. group may be nil.
+// Begin says whose the reservation is, and the number of the connection that the request comes on; 0:
+// it stands for itself. Nothing may have been taken. group may be nil.
 func (s *Reservation) Begin(b *Budget, group *Group, connection uint64) {
 	s.budget, s.group, s.number = b, group, connection
 }
@@ -211,14 +211,23 @@ func (s *Reservation) ask(n int, refusal uint64) (why string) {
 		if hopeless || !b.makeRoomLocked(s, bound, s.held+int64(n)) {
 			b.refused.Add(refusal)
 			if bound == groupFull {
-				return fmt.Sprintf("requests of this app hold %d MiB of memory, and one app may hold %d MiB (half of memory.requests percent of the memory limit, an eighth of that only for small requests): try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
-					s.group.Load()>>20, most/2>>20)
+				return fmt.Sprintf(
+					"requests of this app hold %d MiB of memory, and one app may hold %d MiB (half of "+
+						"memory.requests percent of the memory limit, an eighth of that only for small requests): "+
+						"try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
+					s.group.Load()>>20, most/2>>20,
+				)
 			}
-			return fmt.Sprintf("requests hold %d MiB of memory, and %d MiB may be held (memory.requests percent of the memory limit, an eighth of that only for small requests; half of it by one app): try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
-				b.held.Load()>>20, most>>20)
+			return fmt.Sprintf(
+				"requests hold %d MiB of memory, and %d MiB may be held (memory.requests percent of the memory "+
+					"limit, an eighth of that only for small requests; half of it by one app): try again, send less "+
+					"at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
+				b.held.Load()>>20, most>>20,
+			)
 		}
 	}
-	return "the request came slowly, or with most others on its connection, and had to make room for others while requests held as much memory as they may (memory.requests): send it again, or fewer at a time"
+	return "the request came slowly, or with most others on its connection, and had to make room for others while " +
+		"requests held as much memory as they may (memory.requests): send it again, or fewer at a time"
 }
 
 // bound is what keeps a request from taking more.
@@ -269,9 +278,8 @@ func add(sum *atomic.Int64, n, most int64) bool {
 	}
 }
 
-// makeRoomLocked ends a request that is coming, for another that wants to hold that much. For a large one, small ones go last: they may have
-// room that it has not.
-// False: there is none that has to go.
+// makeRoomLocked ends a request that is coming, for another that wants to hold that much. For a large
+// one, small ones go last: they may have room that it has not. False: there is none that has to go.
 func (b *Budget) makeRoomLocked(asks *Reservation, bound bound, wants int64) bool {
 	var s *Reservation
 	if wants > smallRequest {
@@ -304,7 +312,8 @@ func (s *Reservation) mayEnd(asks *Reservation, bound bound, above int64) bool {
 	return s != asks && s.held > above && (bound == full || s.group == asks.group)
 }
 
-// slowestLocked is the request that holds most of those that have been coming for patience. Those that have taken no more for as long go first.
+// slowestLocked is the request that holds most of those that have been coming for patience. Those that
+// have taken no more for as long go first.
 func (b *Budget) slowestLocked(asks *Reservation, bound bound, above int64) (most *Reservation) {
 	now, stalled := time.Now(), true
 	seen, others := 0, 0

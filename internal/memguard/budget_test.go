@@ -190,7 +190,8 @@ func TestBudget(t *testing.T) {
 				s.Release()
 			}
 		},
-		"of the same app alone, if its half is full, whatever others have on the connection": func(t *testing.T, b *Budget, one, other *Group) {
+		"of the same app alone, if its half is full, whatever others have on the connection": func(t *testing.T,
+			b *Budget, one, other *Group) {
 			ended := ""
 			var all []*Reservation
 			for i, c := range []struct {

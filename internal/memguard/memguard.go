@@ -1,10 +1,11 @@
 // Package memguard keeps a process below the memory limit of its Go runtime (GOMEMLIMIT).
 //
-// Budget bounds what all requests take together: at the bound it ends requests that are still coming, for others. Guard ends nothing. It owns one bit, tight: memory that is in use for good has come within a headroom of
-// the limit. While it is, new large work is to be refused (Refuse) and streams are to be
-// slowed (Slow, and whatever Watch was told to do). What always holds: what has begun
-// goes on; the bit is one atomic load for those who ask; it is set and cleared by one
-// goroutine, that of Run, at different levels, so that it does not flutter.
+// Budget bounds what all requests take together: at the bound it ends requests that are still coming,
+// for others. Guard ends nothing. It owns one bit, tight: memory that is in use for good has come
+// within a headroom of the limit. While it is, new large work is to be refused (Refuse) and streams
+// are to be slowed (Slow, and whatever Watch was told to do). What always holds: what has begun goes
+// on; the bit is one atomic load for those who ask; it is set and cleared by one goroutine, that of
+// Run, at different levels, so that it does not flutter.
 //
 // Memory in use for good is what the last garbage collection found alive and what the
 // runtime needs beside the heap. What was allocated since may be garbage: with it counted
@@ -28,9 +29,14 @@ import (
 
 // Config is the section "memory".
 type Config struct {
-	Headroom int `yaml:"headroom"` // percent of the memory limit (GOMEMLIMIT, or 90 % of the container's): with less left new large work is refused and streams are slowed; 0 to 80, 0: never
-	Large    int `yaml:"large"`    // bytes of a request, or of a reply that is held whole, that make it large work; at least 1024
-	Requests int `yaml:"requests"` // percent of the memory limit that requests of the plain API may take while they come, are decoded and are under way, one app's half of that, an eighth of both only for requests of up to 64 KiB; without a limit it counts as 4 GiB; 1 to 80
+	// percent of the memory limit (GOMEMLIMIT, or 90 % of the container's): with less left new
+	// large work is refused and streams are slowed; 0 to 80, 0: never
+	Headroom int `yaml:"headroom"`
+	Large    int `yaml:"large"` // bytes of a request, or of a reply that is held whole, that make it large work; at least 1024
+	// percent of the memory limit that requests of the plain API may take while they come, are
+	// decoded and are under way, one app's half of that, an eighth of both only for requests of up
+	// to 64 KiB; without a limit it counts as 4 GiB; 1 to 80
+	Requests int `yaml:"requests"`
 }
 
 // Default returns the defaults.
@@ -58,7 +64,9 @@ const (
 	easePart     = 1.5                    // headrooms that must be free before the guard opens again
 
 	restsAfter = 10 * time.Second // without a collection after which the process counts as idle
-	keeps      = 6 << 20          // bytes more than the least it ever held that it keeps then for what comes next, or an eighth of those if that is more
+	// bytes more than the least it ever held that it keeps then for what comes next, or an eighth
+	// of those if that is more
+	keeps = 6 << 20
 
 	// Giving back is tried again after againAfter, and takes no more than a part in againTimes of the time: what was in use the last
 	// time can be garbage by now, and nothing else tells.
@@ -118,7 +126,8 @@ func New(config Config, log *slog.Logger) *Guard {
 
 // WithLimit returns a guard for a limit in bytes that may not be the runtime's.
 func WithLimit(config Config, limit uint64, log *slog.Logger) *Guard {
-	return &Guard{config: config, limit: limit, log: log, usage: newGauge().read, collect: runtime.GC, yield: giveBack, eased: make(chan struct{})}
+	return &Guard{config: config, limit: limit, log: log, usage: newGauge().read, collect: runtime.GC, yield: giveBack,
+		eased: make(chan struct{})}
 }
 
 // Tight reports whether memory is short.
@@ -146,8 +155,11 @@ func (g *Guard) Refuse(bytes int) string {
 		return ""
 	}
 	g.refused.Add(1)
-	return fmt.Sprintf("memory is short: less than %d%% (memory.headroom) of %d MiB are left, and this takes more than %d bytes (memory.large); try again, raise the memory limit of the sidecar (GOMEMLIMIT, or its container's), or send less at a time",
-		g.config.Headroom, g.limit>>20, g.config.Large)
+	return fmt.Sprintf(
+		"memory is short: less than %d%% (memory.headroom) of %d MiB are left, and this takes more than %d bytes "+
+			"(memory.large); try again, raise the memory limit of the sidecar (GOMEMLIMIT, or its container's), or send less at a time",
+		g.config.Headroom, g.limit>>20, g.config.Large,
+	)
 }
 
 // Slow waits while memory is short, for a tenth of a second at most, or until ctx ends.
@@ -187,7 +199,8 @@ func (g *Guard) State() State {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return State{Limit: g.limit, Used: g.used.Load(), Tight: g.tight.Load(), Since: g.since, Closed: g.closed.Load(), Refused: g.refused.Load(), Slowed: g.slowed.Load()}
+	return State{Limit: g.limit, Used: g.used.Load(), Tight: g.tight.Load(), Since: g.since, Closed: g.closed.Load(),
+		Refused: g.refused.Load(), Slowed: g.slowed.Load()}
 }
 
 // Run looks at the memory until ctx ends. It returns nil.

@@ -63,7 +63,8 @@ func Caught(place string, value any) error {
 		l = slog.Default()
 	}
 	e := &Error{place, value}
-	l.Error("a panic was caught: this is a fault of the sidecar; report it", "place", place, "panic", fmt.Sprint(value), "stack", string(debug.Stack()))
+	l.Error("a panic was caught: this is a fault of the sidecar; report it", "place", place, "panic", fmt.Sprint(value),
+		"stack", string(debug.Stack()))
 	return e
 }
 

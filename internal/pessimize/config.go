@@ -9,28 +9,42 @@ import (
 // Config is the section "health" of the configuration.
 // Wide: each field is one setting of the section.
 type Config struct {
-	TransportFailures int           `yaml:"transport_failures"` // transport errors in a row, without a success between, that eject a node
-	Refusals          int           `yaml:"refusals"`           // refusals in a row, without a success between, that eject a node
-	RefusalShare      float64       `yaml:"refusal_share"`      // share of calls refused within 2 s that ejects a node, when at least 20 were refused; 0..1
-	RefusalMin        int           `yaml:"refusal_min"`        // least number of refusals within refusal_window for refusal_share to count
-	RefusalWindow     time.Duration `yaml:"refusal_window"`     // time over which refusal_share is taken
-	LatencyFactor     float64       `yaml:"latency_factor"`     // a node whose calls of a kind take so many times what they take on the other nodes, median against the median of medians, is ejected; with two nodes never, with three from 10 times
-	LatencyFloor      time.Duration `yaml:"latency_floor"`      // latency below which no node counts as slow, however fast the others are
-	LatencyMin        int           `yaml:"latency_min"`        // newest calls of a kind whose median counts; fewer raise a doubt that probes settle
-	LatencyWindow     time.Duration `yaml:"latency_window"`     // age of the oldest of them
-	SoftMax           float64       `yaml:"soft_max"`           // share of the nodes ejected for refusals or latency from which neither ejects more; of three nodes always one may be; 0..0.5
-	SlowStart         time.Duration `yaml:"slow_start"`         // time in which the load of a node that joins, or returns after an ejection or a drain, rises from 10 % of its share to all; 0 is off
-	Ejection          time.Duration `yaml:"ejection"`           // time without calls after the first ejection; doubles with each repeat
-	EjectionMax       time.Duration `yaml:"ejection_max"`       // longest time without calls
-	Forgive           time.Duration `yaml:"forgive"`            // good behaviour that takes back one repeat
-	ProbeInterval     time.Duration `yaml:"probe_interval"`     // time between failed probes; also how long a suspect may be silent
-	ProbeTimeout      time.Duration `yaml:"probe_timeout"`      // longest wait for the answer to a probe
-	Probes            int           `yaml:"probes"`             // good probes in a row that bring a node back
-	IdleProbe         time.Duration `yaml:"idle_probe"`         // time without a call after which a node gets a probe, at most one node a second; 0 is off
-	Silence           time.Duration `yaml:"silence"`            // a connection with calls outstanding that brings no byte for so long gets a ping, and one unanswered within probe_timeout counts as a transport error; 0 is off
-	Shutdown          bool          `yaml:"shutdown"`           // a node shuts down when it says so, refuses sessions for it, or asks for several at once; off: only discovery says that nodes leave
-	Leaving           time.Duration `yaml:"leaving"`            // time after a shutdown hint at which a node that is still listed is probed
-	Forget            time.Duration `yaml:"forget"`             // time for which a node that left discovery is remembered; tx.max and a minute at least
+	TransportFailures int `yaml:"transport_failures"` // transport errors in a row, without a success between, that eject a node
+	Refusals          int `yaml:"refusals"`           // refusals in a row, without a success between, that eject a node
+	// share of calls refused within 2 s that ejects a node, when at least 20 were refused; 0..1
+	RefusalShare  float64       `yaml:"refusal_share"`
+	RefusalMin    int           `yaml:"refusal_min"`    // least number of refusals within refusal_window for refusal_share to count
+	RefusalWindow time.Duration `yaml:"refusal_window"` // time over which refusal_share is taken
+	// a node whose calls of a kind take so many times what they take on the other nodes, median
+	// against the median of medians, is ejected; with two nodes never, with three from 10 times
+	LatencyFactor float64       `yaml:"latency_factor"`
+	LatencyFloor  time.Duration `yaml:"latency_floor"` // latency below which no node counts as slow, however fast the others are
+	// newest calls of a kind whose median counts; fewer raise a doubt that probes settle
+	LatencyMin    int           `yaml:"latency_min"`
+	LatencyWindow time.Duration `yaml:"latency_window"` // age of the oldest of them
+	// share of the nodes ejected for refusals or latency from which neither ejects more; of three
+	// nodes always one may be; 0..0.5
+	SoftMax float64 `yaml:"soft_max"`
+	// time in which the load of a node that joins, or returns after an ejection or a drain, rises
+	// from 10 % of its share to all; 0 is off
+	SlowStart     time.Duration `yaml:"slow_start"`
+	Ejection      time.Duration `yaml:"ejection"`       // time without calls after the first ejection; doubles with each repeat
+	EjectionMax   time.Duration `yaml:"ejection_max"`   // longest time without calls
+	Forgive       time.Duration `yaml:"forgive"`        // good behaviour that takes back one repeat
+	ProbeInterval time.Duration `yaml:"probe_interval"` // time between failed probes; also how long a suspect may be silent
+	ProbeTimeout  time.Duration `yaml:"probe_timeout"`  // longest wait for the answer to a probe
+	Probes        int           `yaml:"probes"`         // good probes in a row that bring a node back
+	// time without a call after which a node gets a probe, at most one node a second; 0 is off
+	IdleProbe time.Duration `yaml:"idle_probe"`
+	// a connection with calls outstanding that brings no byte for so long gets a ping, and one
+	// unanswered within probe_timeout counts as a transport error; 0 is off
+	Silence time.Duration `yaml:"silence"`
+	// a node shuts down when it says so, refuses sessions for it, or asks for several at once;
+	// off: only discovery says that nodes leave
+	Shutdown bool          `yaml:"shutdown"`
+	Leaving  time.Duration `yaml:"leaving"` // time after a shutdown hint at which a node that is still listed is probed
+	// time for which a node that left discovery is remembered; tx.max and a minute at least
+	Forget time.Duration `yaml:"forget"`
 }
 
 // latencyLeast is the least number of calls that bound a median: see ranks.

@@ -116,7 +116,8 @@ func calls(r *rand.Rand, d time.Duration, all map[cluster.NodeID][]traffic) (out
 				if takes == noCall {
 					continue
 				}
-				c := call{begin + takes, cluster.Outcome{Node: id, Kind: t.kind, Blame: cluster.BlameSuccess, Latency: takes, Waits: t.waits, Detail: "SUCCESS"}}
+				c := call{begin + takes,
+					cluster.Outcome{Node: id, Kind: t.kind, Blame: cluster.BlameSuccess, Latency: takes, Waits: t.waits, Detail: "SUCCESS"}}
 				if t.gives > 0 && takes > t.gives {
 					c.at, c.o.Blame, c.o.Latency, c.o.Waited = begin+t.gives, cluster.BlameNone, 0, t.gives
 				}
@@ -212,29 +213,43 @@ func TestOneSlowNode(t *testing.T) {
 				return from(turns, 3*time.Millisecond, 150*time.Millisecond)(r, at)
 			}), 150 * time.Millisecond, 1500 * time.Millisecond},
 		{"where_all_have_few_calls", []int{3, 4, 9},
-			statements(4, around(time.Millisecond)), statements(4, slowly), 50 * time.Millisecond, 4 * time.Second}, // three calls take a second on average, not always
+			// three calls take a second on average, not always
+			statements(4, around(time.Millisecond)), statements(4, slowly), 50 * time.Millisecond, 4 * time.Second},
 		{"that_answers_after_a_second_and_a_half", []int{3, 9},
-			statements(100, around(time.Millisecond)), statements(40, from(turns, time.Millisecond, 1500*time.Millisecond)), 1500 * time.Millisecond, 3 * time.Second},
+			statements(100, around(time.Millisecond)),
+			statements(40, from(turns, time.Millisecond, 1500*time.Millisecond)), 1500 * time.Millisecond,
+			3 * time.Second},
 		{"whose_callers_all_give_up", []int{3, 4},
-			statements(100, around(time.Millisecond)), traffic{rate: 100, takes: from(turns, time.Millisecond, time.Minute), kind: cluster.CallExecute, gives: 300 * time.Millisecond}, 0, 3 * time.Second},
+			statements(100, around(time.Millisecond)),
+			traffic{rate: 100, takes: from(turns, time.Millisecond, time.Minute), kind: cluster.CallExecute, gives: 300 * time.Millisecond},
+			0, 3 * time.Second},
 		{"whose_callers_give_up_at_once", []int{3},
-			statements(100, around(time.Millisecond)), traffic{rate: 100, takes: from(turns, time.Millisecond, time.Minute), kind: cluster.CallExecute, gives: 5 * time.Millisecond}, 0, 0},
+			statements(100, around(time.Millisecond)),
+			traffic{rate: 100, takes: from(turns, time.Millisecond, time.Minute), kind: cluster.CallExecute, gives: 5 * time.Millisecond},
+			0, 0},
 		{"by_commits", []int{4},
-			traffic{rate: 100, takes: around(time.Millisecond), kind: cluster.CallCommit}, traffic{rate: 100, takes: slowly, kind: cluster.CallCommit}, 0, 3 * time.Second},
+			traffic{rate: 100, takes: around(time.Millisecond), kind: cluster.CallCommit},
+			traffic{rate: 100, takes: slowly, kind: cluster.CallCommit}, 0, 3 * time.Second},
 		{"by_openings_is_not_ejected", []int{4},
-			traffic{rate: 100, takes: around(time.Millisecond), kind: cluster.CallOpen}, traffic{rate: 100, takes: slowly, kind: cluster.CallOpen}, 0, 0},
+			traffic{rate: 100, takes: around(time.Millisecond), kind: cluster.CallOpen},
+			traffic{rate: 100, takes: slowly, kind: cluster.CallOpen}, 0, 0},
 		{"by_calls_that_wait_for_a_shard_is_not_ejected", []int{4},
 			traffic{rate: 100, takes: around(time.Millisecond), kind: cluster.CallExecute, waits: true},
 			traffic{rate: 100, takes: slowly, kind: cluster.CallExecute, waits: true}, 0, 0},
 		{"by_such_calls_whose_callers_give_up_is_not_ejected", []int{4},
 			traffic{rate: 100, takes: around(time.Millisecond), kind: cluster.CallExecute, waits: true},
-			traffic{rate: 100, takes: from(turns, time.Millisecond, time.Minute), kind: cluster.CallExecute, gives: 300 * time.Millisecond, waits: true}, 0, 0},
+			traffic{rate: 100, takes: from(turns, time.Millisecond, time.Minute), kind: cluster.CallExecute,
+				gives: 300 * time.Millisecond, waits: true},
+			0, 0},
 		{"below_the_floor", []int{4},
-			statements(100, around(100*time.Microsecond)), statements(100, from(turns, 100*time.Microsecond, 5*time.Millisecond)), 5 * time.Millisecond, 0},
+			statements(100, around(100*time.Microsecond)),
+			statements(100, from(turns, 100*time.Microsecond, 5*time.Millisecond)), 5 * time.Millisecond, 0},
 		{"of_three_seven_times_as_slow", []int{3},
 			statements(100, around(5*time.Millisecond)), statements(100, from(turns, 5*time.Millisecond, 35*time.Millisecond)), 0, 0},
 		{"of_four_nine_times_as_slow", []int{4},
-			statements(100, around(5*time.Millisecond)), statements(100, from(turns, 5*time.Millisecond, 45*time.Millisecond)), 45 * time.Millisecond, 3 * time.Second},
+			statements(100, around(5*time.Millisecond)),
+			statements(100, from(turns, 5*time.Millisecond, 45*time.Millisecond)), 45 * time.Millisecond,
+			3 * time.Second},
 	} {
 		for _, size := range test.sizes {
 			t.Run(fmt.Sprintf("%s/%d", test.name, size), func(t *testing.T) {
@@ -333,7 +348,8 @@ func TestNoFalseAlarm(t *testing.T) {
 			return l
 		}, nil},
 		{"callers_elsewhere_give_up_early", []int{3, 4}, func(size int) load {
-			l := everywhere(size, statements(50, around(heavy)), traffic{rate: 200, kind: cluster.CallExecute, takes: around(heavy), gives: light})
+			l := everywhere(size, statements(50, around(heavy)),
+				traffic{rate: 200, kind: cluster.CallExecute, takes: around(heavy), gives: light})
 			l[1] = []traffic{statements(50, around(heavy))}
 			return l
 		}, nil},
@@ -486,7 +502,9 @@ func TestWhatEndsADoubt(t *testing.T) {
 				w.prober.take(1, 50*time.Millisecond)
 				w.drive(1, 2*time.Second, everywhere(3, statements(50, around(time.Millisecond))))
 				for range few {
-					w.Report(cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: 50 * time.Millisecond})
+					w.Report(
+						cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: 50 * time.Millisecond},
+					)
 				}
 				time.Sleep(10 * time.Millisecond) // the first probe is under way
 				test.then(w)

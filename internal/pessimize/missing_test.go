@@ -41,7 +41,8 @@ func TestMissingNodes(t *testing.T) {
 		if n := w.prober.count(4); n != before[1] {
 			t.Errorf("a listed node got %d probes", n-before[1])
 		}
-		if why, _ := w.Why(1); !why.Missing || why.Listed || why.Draining || !strings.Contains(why.Summary, "newest answer of discovery lacks it") {
+		if why, _ := w.Why(1); !why.Missing || why.Listed || why.Draining ||
+			!strings.Contains(why.Summary, "newest answer of discovery lacks it") {
 			t.Errorf("Why = %+v", why)
 		}
 		w.SetTopology(nodes(1, 3, 4, 5, 6))

@@ -201,7 +201,8 @@ func (n *node) look(j *Detector, now time.Time) {
 			n.nextProbe = now.Add(c.ProbeInterval)
 		}
 	}
-	if at.broken != last.broken && n.condition.Health == cluster.Ejected || at.silent != last.silent && n.condition.Health == cluster.Probing {
+	if at.broken != last.broken && n.condition.Health == cluster.Ejected ||
+		at.silent != last.silent && n.condition.Health == cluster.Probing {
 		n.condition.Unreachable = true
 	}
 	switch {
@@ -232,7 +233,8 @@ func (n *node) judge(j *Detector, now time.Time, brokenRow, refusedRow int64, at
 	switch {
 	case silent:
 		n.answers = 0
-		n.eject(c, failed, cluster.CauseSilence, now, fmt.Sprintf("%s on %v; a connection with calls outstanding is dead", o.Detail, o.Kind))
+		n.eject(c, failed, cluster.CauseSilence, now,
+			fmt.Sprintf("%s on %v; a connection with calls outstanding is dead", o.Detail, o.Kind))
 	case brokenRow >= int64(c.TransportFailures):
 		n.eject(c, hard, cluster.CauseTransport, now, fmt.Sprintf("%s on %v; %d transport errors in a row", o.Detail, o.Kind, brokenRow))
 	case refusedRow >= int64(c.Refusals):

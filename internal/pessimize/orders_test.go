@@ -24,7 +24,8 @@ func TestBan(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		w.do(w.Ban(1, 0, "disk\nto be "+strings.Repeat("swapped ", 100)))
 		v := w.conditions()[1]
-		if !v.Banned || v.Health != cluster.Healthy || !strings.HasPrefix(v.Reason, "banned by an operator: disk to be swapped") || len(v.Reason) > 240 {
+		if !v.Banned || v.Health != cluster.Healthy ||
+			!strings.HasPrefix(v.Reason, "banned by an operator: disk to be swapped") || len(v.Reason) > 240 {
 			t.Errorf("verdict %+v", v)
 		}
 		// The machine goes on underneath, and probes do.
@@ -181,7 +182,8 @@ func TestPanicIsAnEvent(t *testing.T) {
 				panics = append(panics, fmt.Sprintf("%s→%s: %s", e.From, e.To, e.Reason))
 			}
 		}
-		want := []string{"→panic: 2 of 3 nodes are ejected; ejections for refusals and latency are ignored", "panic→: 1 of 3 nodes are ejected"}
+		want := []string{"→panic: 2 of 3 nodes are ejected; ejections for refusals and latency are ignored",
+			"panic→: 1 of 3 nodes are ejected"}
 		if strings.Join(panics, "\n") != strings.Join(want, "\n") {
 			t.Errorf("events %q; want %q", panics, want)
 		}
@@ -267,7 +269,8 @@ func TestWhy(t *testing.T) {
 		check("back", "is healthy", "It gets 10% of its share of load", "full share of load in ")
 		w.do(w.Ban(1, time.Hour, "new disk"))
 		w.do(w.Drain(1))
-		check("ordered", "An operator drains it", "An operator banned it: new disk", "the ban ends in 1h0m0s; drained until an operator takes it back")
+		check("ordered", "An operator drains it", "An operator banned it: new disk",
+			"the ban ends in 1h0m0s; drained until an operator takes it back")
 		w.do(w.Unban(1))
 		w.do(w.Undrain(1))
 		w.slowNode()
@@ -313,7 +316,8 @@ func TestWhySlow(t *testing.T) {
 			t.Fatalf("%+v", why)
 		}
 		s := why.Latency[0]
-		if s.Kind != "execute" || s.Calls < s.Least || s.MedianMS < 40 || s.MedianMS > 70 || s.Others != 2 || s.OthersMS > 1.3 || s.Factor != 10 ||
+		if s.Kind != "execute" || s.Calls < s.Least || s.MedianMS < 40 || s.MedianMS > 70 || s.Others != 2 ||
+			s.OthersMS > 1.3 || s.Factor != 10 ||
 			s.LimitMS < 10 || s.LimitMS > 13 || s.LowerMS <= s.OthersUpperMS || s.SlowSince.IsZero() || s.EjectedAfter != 1 {
 			t.Errorf("%+v", s)
 		}

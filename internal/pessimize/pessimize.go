@@ -459,6 +459,7 @@ func (j *Detector) tell(ctx context.Context, events []Event) {
 		case e.To == cluster.Ejected.String(), e.To == "panic", e.To == "missing":
 			level = slog.LevelWarn
 		}
-		j.log.Log(ctx, level, "health of nodes changed", "event", e.Seq, "node", e.Node, "kind", string(e.Kind), "from", e.From, "to", e.To, "reason", e.Reason)
+		j.log.Log(ctx, level, "health of nodes changed", "event", e.Seq, "node", e.Node, "kind", string(e.Kind), "from",
+			e.From, "to", e.To, "reason", e.Reason)
 	}
 }

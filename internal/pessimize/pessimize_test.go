@@ -185,7 +185,9 @@ func TestALostConnectionIsOneSign(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		lost := func(number uint64, times int) {
 			for range times {
-				w.Report(cluster.Outcome{Node: 1, Kind: cluster.CallControl, Blame: cluster.BlameTransport, Detail: "UNAVAILABLE", Lost: number})
+				w.Report(
+					cluster.Outcome{Node: 1, Kind: cluster.CallControl, Blame: cluster.BlameTransport, Detail: "UNAVAILABLE", Lost: number},
+				)
 			}
 			w.settle()
 		}
@@ -221,7 +223,8 @@ func TestASilentConnectionEjectsAtOnce(t *testing.T) {
 		w.prober.fail(1, errors.New("black hole"))
 		w.report(1, cluster.CallExecute, cluster.BlameSuccess, 100)
 		silent()
-		if v := w.conditions()[1]; v.Health != cluster.Ejected || !v.Unreachable || v.Reason != "SILENT on probe; a connection with calls outstanding is dead" {
+		if v := w.conditions()[1]; v.Health != cluster.Ejected || !v.Unreachable ||
+			v.Reason != "SILENT on probe; a connection with calls outstanding is dead" {
 			t.Errorf("verdict %+v", v)
 		}
 		// Another while it is being probed: it is unreachable again, and starts again.
@@ -276,7 +279,10 @@ func TestRefusals(t *testing.T) {
 			for range 100 {
 				for id := range cluster.NodeID(3) {
 					for range 5 {
-						w.Report(cluster.Outcome{Node: id + 1, Kind: cluster.CallExecute, Blame: cluster.BlameRefusal, Detail: "RESOURCE_EXHAUSTED"})
+						w.Report(
+							cluster.Outcome{Node: id + 1, Kind: cluster.CallExecute, Blame: cluster.BlameRefusal,
+								Detail: "RESOURCE_EXHAUSTED"},
+						)
 					}
 					w.report(id+1, cluster.CallExecute, cluster.BlameSuccess, 1)
 				}
@@ -302,7 +308,10 @@ func TestRefusals(t *testing.T) {
 		},
 		"of what is not the node": func(w *world) {
 			for range 100 {
-				w.Report(cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Detail: "OVERLOADED", Congestion: cluster.CongestedTable, Subject: "/local/t"})
+				w.Report(
+					cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Detail: "OVERLOADED",
+						Congestion: cluster.CongestedTable, Subject: "/local/t"},
+				)
 			}
 			w.settle()
 			w.is(1, cluster.Healthy)
@@ -416,7 +425,8 @@ func TestAHangingProbeIsBounded(t *testing.T) {
 // What came of a probe during which this process stood still is not known: one is asked again. A machine that is
 // always that busy ejects silent nodes all the same.
 func TestAProbeWhileTheProcessStoodStill(t *testing.T) {
-	for still, ejectedAfter := range map[time.Duration]int{0: 1, Default().ProbeTimeout / 5: 1, Default().ProbeTimeout/4 + time.Millisecond: 2, time.Hour: 2} {
+	for still, ejectedAfter := range map[time.Duration]int{0: 1, Default().ProbeTimeout / 5: 1,
+		Default().ProbeTimeout/4 + time.Millisecond: 2, time.Hour: 2} {
 		inBubble(t, Default(), func(w *world) {
 			w.prober.hang, w.prober.still = true, still
 			w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)

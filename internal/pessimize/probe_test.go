@@ -114,7 +114,8 @@ func TestPlaces(t *testing.T) {
 		wanted  int
 		timeout time.Duration
 		want    int
-	}{{1, time.Second, fewProbes}, {320, time.Second, fewProbes}, {1700, time.Second, 170}, {5000, time.Second, maxProbes / 2}, {100, 10 * time.Second, 100}} {
+	}{{1, time.Second, fewProbes}, {320, time.Second, fewProbes}, {1700, time.Second, 170},
+		{5000, time.Second, maxProbes / 2}, {100, 10 * time.Second, 100}} {
 		if got := workers(c.wanted, c.timeout); got != c.want {
 			t.Errorf("%d wanted, %v each: %d places; want %d", c.wanted, c.timeout, got, c.want)
 		}

@@ -207,13 +207,20 @@ func TestSlowStartOfNodesThatJoin(t *testing.T) {
 			set(w, 1, 2, 3, 4, 5, 6)
 			set(w, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
 		}, []float32{0.1, 0}, true},
-		"others_join":             {1, func(w *world) { set(w, 1, 2, 3, 4) }, []float32{0}, false},
-		"all_are_replaced":        {6, func(w *world) { set(w, 4, 5, 6) }, []float32{0}, false},
-		"left_and_is_back":        {3, func(w *world) { set(w, 1, 2); set(w, 1, 2, 3) }, append([]float32{0}, rise...), true},
-		"forgotten_and_is_back":   {3, func(w *world) { set(w, 1, 2); time.Sleep(2 * Default().Forget); set(w, 1, 2, 3) }, append([]float32{0}, rise...), true},
-		"another_address":         {3, func(w *world) { list(w, func(n []cluster.Node) { n[2].Address = "elsewhere:2136" }) }, append([]float32{0}, rise...), false},
-		"missing_and_listed":      {3, func(w *world) { list(w, func(n []cluster.Node) { n[2].Missing = true }); set(w, 1, 2, 3) }, []float32{0}, false},
-		"an_operator_undrains_it": {3, func(w *world) { w.do(w.Drain(3)); w.settle(); w.do(w.Undrain(3)); w.settle() }, append([]float32{0}, rise...), false},
+		"others_join":      {1, func(w *world) { set(w, 1, 2, 3, 4) }, []float32{0}, false},
+		"all_are_replaced": {6, func(w *world) { set(w, 4, 5, 6) }, []float32{0}, false},
+		"left_and_is_back": {3, func(w *world) { set(w, 1, 2); set(w, 1, 2, 3) }, append([]float32{0}, rise...), true},
+		"forgotten_and_is_back": {3,
+			func(w *world) { set(w, 1, 2); time.Sleep(2 * Default().Forget); set(w, 1, 2, 3) },
+			append([]float32{0}, rise...), true},
+		"another_address": {3,
+			func(w *world) { list(w, func(n []cluster.Node) { n[2].Address = "elsewhere:2136" }) },
+			append([]float32{0}, rise...), false},
+		"missing_and_listed": {3,
+			func(w *world) { list(w, func(n []cluster.Node) { n[2].Missing = true }); set(w, 1, 2, 3) }, []float32{0},
+			false},
+		"an_operator_undrains_it": {3, func(w *world) { w.do(w.Drain(3)); w.settle(); w.do(w.Undrain(3)); w.settle() },
+			append([]float32{0}, rise...), false},
 		"joins_drained": {4, func(w *world) {
 			set(w, 1, 2, 3, 4)
 			w.do(w.Drain(4))
@@ -257,7 +264,8 @@ func TestSlowStartOfNodesThatJoin(t *testing.T) {
 					t.Errorf("shares %v, joined %v; want %v, %v", shares, joined, tc.want, tc.joined)
 				}
 				for i := max(1, len(at)-5); i < len(at) && len(tc.want) > 2; i++ {
-					if step := at[i] - at[i-1]; shares[i-1] >= rampFirst && (step < Default().SlowStart/5 || step > Default().SlowStart/5+10*time.Millisecond) {
+					if step := at[i] - at[i-1]; shares[i-1] >= rampFirst &&
+						(step < Default().SlowStart/5 || step > Default().SlowStart/5+10*time.Millisecond) {
 						t.Errorf("from %v to %v in %v", shares[i-1], shares[i], step)
 					}
 				}

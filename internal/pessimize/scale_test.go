@@ -124,7 +124,8 @@ func TestListsOfNodes(t *testing.T) {
 	for _, n := range stats.Nodes {
 		why, _ := j.Why(n.Node)
 		next := nexts[n.Node]
-		if next.Drained != why.Drained || n.Drained != why.Drained || n.Listed != why.Listed || n.Hinted != why.Hinted || next.EjectedUntil != why.EjectedUntil {
+		if next.Drained != why.Drained || n.Drained != why.Drained || n.Listed != why.Listed || n.Hinted != why.Hinted ||
+			next.EjectedUntil != why.EjectedUntil {
 			t.Errorf("node %d: %+v and %+v; Why %+v", n.Node, next, n, why)
 		}
 	}

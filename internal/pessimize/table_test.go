@@ -15,8 +15,10 @@ var update = flag.Bool("update", false, "write the tables into docs/health.md")
 // TestEdges spells every edge out a second time, by hand.
 func TestEdges(t *testing.T) {
 	want := map[cluster.Health]map[event]cluster.Health{
-		cluster.Healthy: {sign: cluster.Suspect, hard: cluster.Ejected, soft: cluster.Ejected, slow: cluster.Ejected, failed: cluster.Ejected},
-		cluster.Suspect: {good: cluster.Healthy, hard: cluster.Ejected, soft: cluster.Ejected, slow: cluster.Ejected, answered: cluster.Healthy, failed: cluster.Ejected},
+		cluster.Healthy: {sign: cluster.Suspect, hard: cluster.Ejected, soft: cluster.Ejected, slow: cluster.Ejected,
+			failed: cluster.Ejected},
+		cluster.Suspect: {good: cluster.Healthy, hard: cluster.Ejected, soft: cluster.Ejected, slow: cluster.Ejected,
+			answered: cluster.Healthy, failed: cluster.Ejected},
 		cluster.Ejected: {rested: cluster.Probing},
 		cluster.Probing: {answered: cluster.Healthy},
 	}

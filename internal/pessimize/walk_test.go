@@ -22,7 +22,8 @@ func TestRandomWalk(t *testing.T) {
 		inBubble(t, Default(), func(w *world) {
 			check := &walkCheck{
 				T: t, Detector: w.Detector, seed: seed, prober: w.prober, last: w.conditions(), listed: 3,
-				answered: map[cluster.NodeID]int{}, repeats: map[cluster.NodeID]int{}, returned: map[cluster.NodeID]time.Time{}, orders: map[cluster.NodeID]overrides{},
+				answered: map[cluster.NodeID]int{}, repeats: map[cluster.NodeID]int{},
+				returned: map[cluster.NodeID]time.Time{}, orders: map[cluster.NodeID]overrides{},
 			}
 			w.Subscribe(check.next)
 			steps := watchDoubts(check, &doubts)
@@ -180,7 +181,8 @@ func (c *walkCheck) ejected(id cluster.NodeID, v cluster.Condition, all cluster.
 	why, _ := c.Why(id)
 	want := min(config.Ejection<<(c.repeats[id]-1), config.EjectionMax)
 	if got := why.EjectedUntil.Sub(v.Since); why.Repeats != c.repeats[id] || got < want*4/5 || got > want*6/5 {
-		c.Errorf("seed %d: node %d is ejected for %v, as number %d; want %v ± a fifth, number %d", c.seed, id, got, why.Repeats, want, c.repeats[id])
+		c.Errorf("seed %d: node %d is ejected for %v, as number %d; want %v ± a fifth, number %d", c.seed, id, got,
+			why.Repeats, want, c.repeats[id])
 	}
 	if v.Cause != cluster.CauseLatency {
 		return

@@ -24,17 +24,18 @@ type Why struct {
 	Reason      string    `json:"reason,omitempty"` // the sign that led there
 	Cause       string    `json:"cause,omitempty"`  // of the ejection: transport, silence, probe, refusals, latency
 	Unreachable bool      `json:"unreachable"`
-	Listed      bool      `json:"listed"`          // by discovery
-	Missing     bool      `json:"missing"`         // the newest answer of discovery lacks it, with many others: it is kept until that is sure
-	Draining    bool      `json:"leaving"`         // announced, gone from discovery, or drained
-	Hinted      time.Time `json:"hinted,omitzero"` // newest announcement of its shutdown
-	told        bool      // drained, says discovery
-	unwell      bool      // unhealthy, says discovery
-	Drained     bool      `json:"drained"` // by an operator
-	Banned      bool      `json:"banned"`  // by an operator
-	BanUntil    time.Time `json:"ban_until,omitzero"`
-	BanReason   string    `json:"ban_reason,omitempty"`
-	Ramp        float32   `json:"share"` // part of its fair share of new load; 1 except in a slow start
+	Listed      bool      `json:"listed"` // by discovery
+	// the newest answer of discovery lacks it, with many others: it is kept until that is sure
+	Missing   bool      `json:"missing"`
+	Draining  bool      `json:"leaving"`         // announced, gone from discovery, or drained
+	Hinted    time.Time `json:"hinted,omitzero"` // newest announcement of its shutdown
+	told      bool      // drained, says discovery
+	unwell    bool      // unhealthy, says discovery
+	Drained   bool      `json:"drained"` // by an operator
+	Banned    bool      `json:"banned"`  // by an operator
+	BanUntil  time.Time `json:"ban_until,omitzero"`
+	BanReason string    `json:"ban_reason,omitempty"`
+	Ramp      float32   `json:"share"` // part of its fair share of new load; 1 except in a slow start
 
 	TransportRow Row            `json:"transport_row"` // transport errors in a row
 	RefusalRow   Row            `json:"refusal_row"`   // refusals in a row
@@ -242,9 +243,11 @@ func (n *node) next(c Config, o overrides, now time.Time) string {
 	case n.condition.Health == cluster.Probing:
 		all = append(all, "probe "+in(due)+"; "+back)
 	case n.doubt.doubts():
-		all = append(all, fmt.Sprintf("probe %s, because its calls are slow; %d slow ones in a row eject it, a fast one clears it", in(due), slowProbes))
+		all = append(all,
+			fmt.Sprintf("probe %s, because its calls are slow; %d slow ones in a row eject it, a fast one clears it", in(due), slowProbes))
 	case n.condition.Health == cluster.Suspect:
-		all = append(all, fmt.Sprintf("healthy after %v without a bad sign if calls succeed, else a probe %s settles it", c.ProbeInterval, in(due)))
+		all = append(all,
+			fmt.Sprintf("healthy after %v without a bad sign if calls succeed, else a probe %s settles it", c.ProbeInterval, in(due)))
 	case n.condition.Draining:
 		all = append(all, "probe "+in(due)+", if discovery still lists it then; an answer takes the announcement back")
 	case n.condition.Ramp != 0:
@@ -289,7 +292,8 @@ func (w *Why) summary(now time.Time) string {
 		}
 	}
 	add(w.Cause != "" && w.Repeats == 1, "The cause is %s", w.Cause)
-	add(w.Cause != "" && w.Repeats > 1, "The cause is %s; with earlier ejections that are not forgiven yet it is number %d", w.Cause, w.Repeats)
+	add(w.Cause != "" && w.Repeats > 1,
+		"The cause is %s; with earlier ejections that are not forgiven yet it is number %d", w.Cause, w.Repeats)
 	add(w.Unreachable, "It cannot be reached")
 	add(!w.Listed && !w.Missing, "Discovery does not list it")
 	add(w.Missing, "The newest answer of discovery lacks it, with many others: it is kept until that is sure")
@@ -301,7 +305,8 @@ func (w *Why) summary(now time.Time) string {
 	add(w.Banned && w.BanReason != "", "An operator banned it: %s", w.BanReason)
 	add(w.Ramp < 1, "It gets %s of its share of load", rampText(w.Ramp))
 	for _, s := range w.Latency {
-		add(!s.SlowSince.IsZero(), "Its %s calls take %v ms, those of %d other nodes %v ms: the limit is %v ms", s.Kind, s.MedianMS, s.Others, s.OthersMS, s.LimitMS)
+		add(!s.SlowSince.IsZero(), "Its %s calls take %v ms, those of %d other nodes %v ms: the limit is %v ms", s.Kind,
+			s.MedianMS, s.Others, s.OthersMS, s.LimitMS)
 	}
 	add(true, "Next: %s", w.Next)
 	return b.String()
@@ -347,7 +352,9 @@ func (j *Detector) Stats() Stats {
 	s.Nodes = make([]NodeStats, 0, len(j.nodes))
 	for _, n := range j.nodes {
 		one := NodeStats{
-			Node: n.ID, Condition: n.shown(), Listed: n.listed(), Drained: j.overrides[n.ID].drained, Hinted: n.hinted, Ejections: n.ejections, Succeeded: n.signs.succeeded.Load(), Refused: n.signs.refused.Load(), Recent: n.recent[0].sum.total,
+			Node: n.ID, Condition: n.shown(), Listed: n.listed(), Drained: j.overrides[n.ID].drained, Hinted: n.hinted,
+			Ejections: n.ejections, Succeeded: n.signs.succeeded.Load(), Refused: n.signs.refused.Load(),
+			Recent: n.recent[0].sum.total,
 			Median: n.recent[0].sum.median, Timed: n.recent[0].timed,
 		}
 		for c := range one.Congested {

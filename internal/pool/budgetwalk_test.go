@@ -23,7 +23,8 @@ func TestBudgetWalk(t *testing.T) {
 	for seed := range (short.Of(*walks, 6) + 1) / 2 { // each is several
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(seed), 2))
-			y := &walkFamily{family: &family{TB: t, Budget: NewBudget(1 + r.IntN(12)), all: &tally{}, lowered: true}, T: t, r: r, seed: seed}
+			y := &walkFamily{family: &family{TB: t, Budget: NewBudget(1 + r.IntN(12)), all: &tally{}, lowered: true},
+				T: t, r: r, seed: seed}
 			ctx, cancel := context.WithCancel(t.Context())
 			stopped := make(chan error)
 			go func() { stopped <- y.Run(ctx) }()
@@ -119,7 +120,8 @@ func (y *walkFamily) peace() {
 	for i, w := range y.ws {
 		for c, line := range w.waiting {
 			if len(line) > 0 {
-				y.T.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", y.seed, len(line), Class(c), i, len(y.ws), y.books().Max)
+				y.T.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", y.seed, len(line),
+					Class(c), i, len(y.ws), y.books().Max)
 			}
 		}
 		w.finish()

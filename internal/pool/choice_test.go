@@ -83,14 +83,18 @@ func TestChooseByCostAndWeight(t *testing.T) {
 		weights [2]float64
 		want    [2]bool // is chosen at times
 	}{
-		{"slow", [2]int{1, 3}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)}, [2]float64{1, 1}, [2]bool{false, true}},
-		{"slow_and_few", [2]int{1, 9}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)}, [2]float64{1, 1}, [2]bool{true, false}},
-		{"both_free", [2]int{0, 0}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)}, [2]float64{1, 1}, [2]bool{true, true}},
+		{"slow", [2]int{1, 3}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)}, [2]float64{1, 1},
+			[2]bool{false, true}},
+		{"slow_and_few", [2]int{1, 9}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)},
+			[2]float64{1, 1}, [2]bool{true, false}},
+		{"both_free", [2]int{0, 0}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)},
+			[2]float64{1, 1}, [2]bool{true, true}},
 		{"unknown", [2]int{2, 1}, [2]*cluster.Load{new(cluster.Load), seen(time.Millisecond)}, [2]float64{1, 1}, [2]bool{false, true}},
 		{"nil", [2]int{1, 2}, [2]*cluster.Load{nil, seen(time.Millisecond)}, [2]float64{1, 1}, [2]bool{true, false}},
 		{"light", [2]int{1, 5}, [2]*cluster.Load{}, [2]float64{0.1, 1}, [2]bool{false, true}},
 		{"light_and_few", [2]int{1, 11}, [2]*cluster.Load{}, [2]float64{0.1, 1}, [2]bool{true, false}},
-		{"slow_and_heavy", [2]int{1, 1}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)}, [2]float64{1, 0.1}, [2]bool{true, false}},
+		{"slow_and_heavy", [2]int{1, 1}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)},
+			[2]float64{1, 0.1}, [2]bool{true, false}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

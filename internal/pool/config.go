@@ -15,22 +15,45 @@ const maxSessions = 60_000
 //
 // Wide: one field for each setting.
 type Config struct {
-	Max           int           `yaml:"max"`            // sessions at a time: opening, live and closing; 1 to 60000
-	MaxPerNode    int           `yaml:"max_per_node"`   // of them on one node; 0: half of max, rounded up, or the node's fair share of max if that is more
-	Min           int           `yaml:"min"`            // sessions opened ahead of need and spared by idle expiry; 0 to max
-	Queue         int           `yaml:"queue"`          // callers that may wait at a time, all classes; 1 to 1000000
-	QueueAge      time.Duration `yaml:"queue_age"`      // nobody waits in line for longer, whatever the deadline; 0: no such limit
-	QueueTarget   time.Duration `yaml:"queue_target"`   // when callers of an app have waited for 100ms without a pause, those that waited for longer than this are refused, so that the others are fast; not in class batch; about the time of a usual call; 0: off
-	Shed          bool          `yaml:"shed"`           // refuse at once what cannot be done within its deadline, by the time that the same work took before and by the wait in line; and, once an eighth of the calls of an app that come to the line get no session for 100ms or more, those that would have to wait for longer than the work takes, but for class batch
-	Idle          time.Duration `yaml:"idle"`           // a session unused for this long is closed, at most two tenths of it late; 0: never
-	Age           time.Duration `yaml:"age"`            // a session is closed between four fifths of this age and, at most a twentieth late, this age, so that not all go at once; 0: never
-	CreateTimeout time.Duration `yaml:"create_timeout"` // for opening a session; after a twentieth of it the pool no longer counts on the try and opens elsewhere
-	CreateBurst   int           `yaml:"create_burst"`   // sessions being opened at a time on one node, four times as many in all; after failures and on a node that returns it begins with 1; 1 to 1000
-	DeleteTimeout time.Duration `yaml:"delete_timeout"` // for deleting a session on its node; those that wait for others there have ten times as long in all, while the node answers; until then they count against the limits
-	MoveRate      int           `yaml:"move_rate"`      // percent of max that may move to other nodes per second, at least one session, when the spread is uneven; 0 to 100, 0: none
-	Adaptive      bool          `yaml:"adaptive"`       // the sessions in use at a time follow what the cluster bears: latency and OVERLOADED, so that many sidecars share a weak cluster (docs/adaptive.md); max is the most
-	AdaptiveFloor int           `yaml:"adaptive_floor"` // with adaptive: the least sessions in use that are allowed at a time; 1 to 60000, but never more than max
-	Shares        Shares        `yaml:"shares"`         // what each class gets at least while it waits
+	Max int `yaml:"max"` // sessions at a time: opening, live and closing; 1 to 60000
+	// of them on one node; 0: half of max, rounded up, or the node's fair share of max if that is
+	// more
+	MaxPerNode int           `yaml:"max_per_node"`
+	Min        int           `yaml:"min"`       // sessions opened ahead of need and spared by idle expiry; 0 to max
+	Queue      int           `yaml:"queue"`     // callers that may wait at a time, all classes; 1 to 1000000
+	QueueAge   time.Duration `yaml:"queue_age"` // nobody waits in line for longer, whatever the deadline; 0: no such limit
+	// when callers of an app have waited for 100ms without a pause, those that waited for longer
+	// than this are refused, so that the others are fast; not in class batch; about the time of a
+	// usual call; 0: off
+	QueueTarget time.Duration `yaml:"queue_target"`
+	// refuse at once what cannot be done within its deadline, by the time that the same work took
+	// before and by the wait in line; and, once an eighth of the calls of an app that come to the
+	// line get no session for 100ms or more, those that would have to wait for longer than the
+	// work takes, but for class batch
+	Shed bool          `yaml:"shed"`
+	Idle time.Duration `yaml:"idle"` // a session unused for this long is closed, at most two tenths of it late; 0: never
+	// a session is closed between four fifths of this age and, at most a twentieth late, this age,
+	// so that not all go at once; 0: never
+	Age time.Duration `yaml:"age"`
+	// for opening a session; after a twentieth of it the pool no longer counts on the try and
+	// opens elsewhere
+	CreateTimeout time.Duration `yaml:"create_timeout"`
+	// sessions being opened at a time on one node, four times as many in all; after failures and
+	// on a node that returns it begins with 1; 1 to 1000
+	CreateBurst int `yaml:"create_burst"`
+	// for deleting a session on its node; those that wait for others there have ten times as long
+	// in all, while the node answers; until then they count against the limits
+	DeleteTimeout time.Duration `yaml:"delete_timeout"`
+	// percent of max that may move to other nodes per second, at least one session, when the
+	// spread is uneven; 0 to 100, 0: none
+	MoveRate int `yaml:"move_rate"`
+	// the sessions in use at a time follow what the cluster bears: latency and OVERLOADED, so that
+	// many sidecars share a weak cluster (docs/adaptive.md); max is the most
+	Adaptive bool `yaml:"adaptive"`
+	// with adaptive: the least sessions in use that are allowed at a time; 1 to 60000, but never
+	// more than max
+	AdaptiveFloor int    `yaml:"adaptive_floor"`
+	Shares        Shares `yaml:"shares"` // what each class gets at least while it waits
 }
 
 // Shares are the percentages of the sessions handed to the queue that a class
@@ -80,7 +103,8 @@ func (c Config) Validate() error {
 	fault(c.CreateBurst < 1 || c.CreateBurst > 1000, "create_burst = %d; must be 1 to 1000", c.CreateBurst)
 	fault(c.MoveRate < 0 || c.MoveRate > 100, "move_rate = %d; must be 0 to 100", c.MoveRate)
 	fault(c.DeleteTimeout < 10*time.Millisecond, "delete_timeout = %v; must be at least 10ms", c.DeleteTimeout)
-	fault(c.Adaptive && (c.AdaptiveFloor < 1 || c.AdaptiveFloor > maxSessions), "adaptive_floor = %d; must be 1 to %d", c.AdaptiveFloor, maxSessions)
+	fault(c.Adaptive && (c.AdaptiveFloor < 1 || c.AdaptiveFloor > maxSessions), "adaptive_floor = %d; must be 1 to %d",
+		c.AdaptiveFloor, maxSessions)
 	sum := 0
 	for class, share := range c.Shares.byClass() {
 		sum += share

@@ -24,7 +24,8 @@ func TestConfig(t *testing.T) {
 		{"share_of_nothing", func(c *Config) { c.Shares.Batch = 0 }, []string{"shares.batch ="}},
 		{"shares_of_all", func(c *Config) { c.Shares.Normal = 90 }, []string{"shares add up to 115"}},
 		{"all_at_once", func(c *Config) { *c = Config{Min: -1, Idle: 1, Age: 1, MoveRate: 101} }, []string{
-			"max =", "min =", "queue =", "idle =", "age =", "create_timeout =", "create_burst =", "move_rate =", "delete_timeout =", "shares.interactive =", "shares.normal =", "shares.batch =",
+			"max =", "min =", "queue =", "idle =", "age =", "create_timeout =", "create_burst =", "move_rate =",
+			"delete_timeout =", "shares.interactive =", "shares.normal =", "shares.batch =",
 		}},
 	}
 	for _, tt := range tests {

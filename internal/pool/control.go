@@ -76,7 +76,9 @@ func (p *Pool) Sessions() []SessionStats {
 		}
 		p.walked++
 		if s := p.cells.at(uint16(i)).session; s != nil && !s.gone {
-			all = append(all, SessionStats{Session: s, Node: s.node.id, Resource: s.res, InUse: !idle[i], Hold: s.hold.Load(), Retired: s.Retired(), Expires: s.expires})
+			all = append(all,
+				SessionStats{Session: s, Node: s.node.id, Resource: s.res, InUse: !idle[i], Hold: s.hold.Load(),
+					Retired: s.Retired(), Expires: s.expires})
 		}
 	}
 	return all

@@ -26,7 +26,9 @@ type Shed uint8
 const (
 	ShedDeadline Shed = iota // it could not have been done in time
 	ShedAge                  // it waited for Config.QueueAge
-	ShedDelay                // it waited for Config.QueueTarget in a queue that does not go away, or came to one in which many were lost lately
+	// it waited for Config.QueueTarget in a queue that does not go away, or came to one in which
+	// many were lost lately
+	ShedDelay
 
 	shedSize = int(ShedDelay) + 1
 )
@@ -54,13 +56,19 @@ func (e *ShedError) Error() string {
 	case e.Why == ShedAge:
 		return fmt.Sprintf("pool: waited %v for a session; pool.queue_age is %v", round(e.Waited), e.Limit)
 	case e.Why == ShedDelay && e.Ahead > 0:
-		return fmt.Sprintf("pool: of the app's calls that wait for a session one in %d or more is turned away; this one would have had to wait %v", queue.LostShare, round(e.Ahead))
+		return fmt.Sprintf(
+			"pool: of the app's calls that wait for a session one in %d or more is turned away; this one would have had to wait %v",
+			queue.LostShare, round(e.Ahead),
+		)
 	case e.Why == ShedDelay:
-		return fmt.Sprintf("pool: waited %v for a session while there are too few of them; pool.queue_target is %v", round(e.Waited), e.Limit)
+		return fmt.Sprintf("pool: waited %v for a session while there are too few of them; pool.queue_target is %v",
+			round(e.Waited), e.Limit)
 	case e.Waited > 0:
-		return fmt.Sprintf("pool: waited %v for a session; of the time for the work, about %v, only %v is left", round(e.Waited), round(e.Needs), round(e.Left))
+		return fmt.Sprintf("pool: waited %v for a session; of the time for the work, about %v, only %v is left",
+			round(e.Waited), round(e.Needs), round(e.Left))
 	}
-	return fmt.Sprintf("pool: the deadline is in %v; the wait for a session takes about %v and the work about %v", round(e.Left), round(e.Ahead), round(e.Needs))
+	return fmt.Sprintf("pool: the deadline is in %v; the wait for a session takes about %v and the work about %v",
+		round(e.Left), round(e.Ahead), round(e.Needs))
 }
 
 const (

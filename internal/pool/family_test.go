@@ -141,7 +141,8 @@ func (y *family) checkEnd() {
 	}
 	for _, k := range books.Members {
 		if k.Held != 0 || k.Leaving != 0 || k.Coming != 0 || k.Reserved {
-			y.Errorf("after all pools are closed, one has %d permits, %d leaving, %d coming, claim %v", k.Held, k.Leaving, k.Coming, k.Reserved)
+			y.Errorf("after all pools are closed, one has %d permits, %d leaving, %d coming, claim %v", k.Held,
+				k.Leaving, k.Coming, k.Reserved)
 		}
 	}
 }

@@ -408,7 +408,9 @@ type lockSeer struct {
 }
 
 func (h *lockSeer) Handle(_ context.Context, r slog.Record) error {
-	for range 20_000_000 { // seconds: another goroutine may have it, and its thread may wait for a processor; in a bubble no time passes meanwhile
+	// seconds: another goroutine may have it, and its thread may wait for a processor; in a bubble
+	// no time passes meanwhile
+	for range 20_000_000 {
 		if h.locked > 0 {
 			break // one line is enough
 		}

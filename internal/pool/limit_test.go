@@ -25,7 +25,8 @@ func TestSetLimit(t *testing.T) {
 			defer cancel()
 			_, err := p.Acquire(ctx, Ask{Class: Normal})
 			var late *WaitError
-			if !errors.As(err, &late) || late.Limit != 3 || late.Busy != 3 || late.Live != 10 || !strings.Contains(err.Error(), "3 allowed now") {
+			if !errors.As(err, &late) || late.Limit != 3 || late.Busy != 3 || late.Live != 10 ||
+				!strings.Contains(err.Error(), "3 allowed now") {
 				t.Errorf("Acquire: %v, %+v; want 3 of 10 in use, by the limit", err, late)
 			}
 			if st := p.Stats(); st.Limit != 3 || st.Aside != 7 || st.InUse != 3 || st.Idle != 7 || f.sum() != 10 {

@@ -273,8 +273,10 @@ func (w *walk) changeView() {
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		n.Weight = []float32{0, 0.1, 0.5, 1, 1}[w.r.IntN(5)]
-		n.Condition = cluster.Condition{Health: cluster.Health(w.r.IntN(4)), Unreachable: w.r.IntN(3) == 0, Draining: w.r.IntN(5) == 0, Ramp: []float32{0, 0.1, 0.5}[w.r.IntN(3)], Joined: w.r.IntN(2) == 0}
-		w.soft[n.ID] = n.Use == cluster.UseOpen && n.Condition.Health >= cluster.Ejected && !n.Condition.Unreachable && !n.Condition.Draining
+		n.Condition = cluster.Condition{Health: cluster.Health(w.r.IntN(4)), Unreachable: w.r.IntN(3) == 0,
+			Draining: w.r.IntN(5) == 0, Ramp: []float32{0, 0.1, 0.5}[w.r.IntN(3)], Joined: w.r.IntN(2) == 0}
+		w.soft[n.ID] = n.Use == cluster.UseOpen && n.Condition.Health >= cluster.Ejected && !n.Condition.Unreachable &&
+			!n.Condition.Draining
 		n.Load = new(cluster.Load)
 		n.Load.Observe(time.Duration(w.r.IntN(10)) * time.Millisecond)
 	}
@@ -398,7 +400,8 @@ func (w *walk) listen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.waiting {
-		w.waiting[c] = slices.DeleteFunc(w.waiting[c], func(x *walker) bool { return x.left && x.told == 1 && errors.As(x.err, new(*ShedError)) })
+		w.waiting[c] = slices.DeleteFunc(w.waiting[c],
+			func(x *walker) bool { return x.left && x.told == 1 && errors.As(x.err, new(*ShedError)) })
 		q := w.waiting[c]
 		for len(q) > 0 && q[0].told > 0 && q[0].err == nil {
 			w.hold(q[0].session)

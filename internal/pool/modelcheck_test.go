@@ -266,7 +266,8 @@ func (w *walk) checkGate(at *found, waiting int) {
 	case int(p.cap.aside.Load()) != at.aside || int(p.cap.parked.Load()) != at.parked:
 		w.Errorf("%d sessions aside, %d parked; counted %d, %d", at.aside, at.parked, p.cap.aside.Load(), p.cap.parked.Load())
 	case surplus > 0 && (len(at.idle) > 0 || p.gate.Load() == gateOpen):
-		w.Errorf("%d sessions beyond the limit of %d, and on %d nodes some are idle; gate %d", surplus, p.cap.most, len(at.idle), p.gate.Load())
+		w.Errorf("%d sessions beyond the limit of %d, and on %d nodes some are idle; gate %d", surplus, p.cap.most,
+			len(at.idle), p.gate.Load())
 	case surplus < 0 && at.aside > at.parked:
 		w.Errorf("%d sessions aside, though the limit of %d allows %d more", at.aside, p.cap.most, -surplus)
 	case surplus <= 0 && waiting == 0 && !w.paused && p.gate.Load() != gateOpen:

@@ -27,7 +27,8 @@ func TestDrained(t *testing.T) {
 				p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNew, 2: cluster.UseNew, 3: use}))
 				time.Sleep(200 * time.Millisecond)
 				if got := f.live(); got[2] != 0 || f.node(3).opens != before {
-					t.Errorf("%v, %d callers: sessions by node %v, %d opened on the one that is drained", use, callers, got, f.node(3).opens-before)
+					t.Errorf("%v, %d callers: sessions by node %v, %d opened on the one that is drained", use, callers,
+						got, f.node(3).opens-before)
 				}
 				time.Sleep(5 * time.Second)
 				stop()

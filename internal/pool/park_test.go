@@ -240,27 +240,28 @@ func TestParked(t *testing.T) {
 			p.SetView(view(1, 2))
 			<-done
 		}},
-		"are those that come back while callers wait": {func(c *Config) { c.Max, c.MaxPerNode = 12, 6 }, func(t *testing.T, p *Pool, f *servers) {
-			p.SetView(view(1, 2))
-			synctest.Wait()
-			of2 := checkOutOf(t, p, 2)
-			p.SetView(ejected(nil))
-			synctest.Wait()
-			of1 := checkOut(t, p, 6)
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				p.Release(get(t, p))
-			}()
-			synctest.Wait()
-			p.Release(of2)
-			synctest.Wait()
-			if n := p.Stats().Parked; n != 6 {
-				t.Errorf("%d parked; want 6", n)
-			}
-			of1()
-			<-done
-		}},
+		"are those that come back while callers wait": {func(c *Config) { c.Max, c.MaxPerNode = 12, 6 },
+			func(t *testing.T, p *Pool, f *servers) {
+				p.SetView(view(1, 2))
+				synctest.Wait()
+				of2 := checkOutOf(t, p, 2)
+				p.SetView(ejected(nil))
+				synctest.Wait()
+				of1 := checkOut(t, p, 6)
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					p.Release(get(t, p))
+				}()
+				synctest.Wait()
+				p.Release(of2)
+				synctest.Wait()
+				if n := p.Stats().Parked; n != 6 {
+					t.Errorf("%d parked; want 6", n)
+				}
+				of1()
+				<-done
+			}},
 		"are not those beyond a smaller max": {nil, func(t *testing.T, p *Pool, f *servers) {
 			p.SetView(view(1, 2))
 			synctest.Wait()

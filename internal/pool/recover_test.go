@@ -50,7 +50,8 @@ func TestRecover(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newServers(1)
 				asked := 0
-				p := startPool(t, recovers{f, func(context.Context) (bool, error) { asked++; return c.idle(asked) }}, f, view(1), config(1), nil)
+				p := startPool(t, recovers{f, func(context.Context) (bool, error) { asked++; return c.idle(asked) }}, f,
+					view(1), config(1), nil)
 				first := get(t, p)
 				p.Recover(first)
 				if st := p.Stats(); st.Recovering != 1 || st.InUse != 1 || st.Idle != 0 {
@@ -59,7 +60,8 @@ func TestRecover(t *testing.T) {
 				began := time.Now()
 				next := get(t, p) // the pool has room for one
 				if took := time.Since(began); took != c.after || asked != c.asked || (next == first) != c.kept {
-					t.Errorf("the next caller: after %v and %d questions, the same session: %v; want %v, %d, %v", took, asked, next == first, c.after, c.asked, c.kept)
+					t.Errorf("the next caller: after %v and %d questions, the same session: %v; want %v, %d, %v", took,
+						asked, next == first, c.after, c.asked, c.kept)
 				}
 				want := uint64(0)
 				if c.kept {
@@ -170,7 +172,8 @@ func TestRecoverNot(t *testing.T) {
 func TestRecoverUnanswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1)
-		p := startPool(t, recovers{f, func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() }}, f, view(1), config(2), nil)
+		p := startPool(t, recovers{f, func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() }},
+			f, view(1), config(2), nil)
 		a, b := get(t, p), get(t, p)
 		p.Recover(a)
 		time.Sleep(recoverWithin)

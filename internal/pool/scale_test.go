@@ -319,7 +319,10 @@ func TestFiguresAreCheap(t *testing.T) {
 		} {
 			l.most = 0
 			if whole(c.do); l.most > c.most || holds < c.holds {
-				t.Errorf("%s: looked at up to %d nodes, slots and sessions while the lock was held, %d times; want at most %d, and %d times", c.name, l.most, holds, c.most, c.holds)
+				t.Errorf(
+					"%s: looked at up to %d nodes, slots and sessions while the lock was held, %d times; want at most %d, and %d times",
+					c.name, l.most, holds, c.most, c.holds,
+				)
 			}
 			t.Logf("%s: %d at a time, %d times", c.name, l.most, holds)
 		}

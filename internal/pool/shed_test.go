@@ -107,17 +107,22 @@ func TestForetoldWait(t *testing.T) {
 		began := time.Now()
 		_, err = p.Acquire(ctx, Ask{Class: Normal, Needs: 10 * time.Millisecond})
 		e := shedding(t, err)
-		if e.Why != ShedDeadline || time.Since(began) != 0 || e.Ahead < 390*time.Millisecond || e.Ahead > 410*time.Millisecond || e.Retry != e.Ahead {
+		if e.Why != ShedDeadline || time.Since(began) != 0 || e.Ahead < 390*time.Millisecond ||
+			e.Ahead > 410*time.Millisecond || e.Retry != e.Ahead {
 			t.Errorf("after %v: %+v", time.Since(began), e)
 		}
 		// The wait would do, but not the work as well; and there must be something to spare.
 		for _, left := range []time.Duration{405 * time.Millisecond, 450 * time.Millisecond} {
-			if _, err := p.Wait(NewWaiter(func(Grant, error) {}), Ask{Class: Normal, Needs: 10 * time.Millisecond, Left: left}); err == nil {
+			if _, err := p.Wait(
+				NewWaiter(func(Grant, error) {}), Ask{Class: Normal, Needs: 10 * time.Millisecond, Left: left},
+			); err == nil {
 				t.Errorf("joined with %v left", left)
 			}
 		}
 		// Another app has no line of its own yet.
-		if _, err := p.Wait(passing(t, next), Ask{Class: Normal, App: 1, Needs: 10 * time.Millisecond, Left: 350 * time.Millisecond}); err != nil {
+		if _, err := p.Wait(
+			passing(t, next), Ask{Class: Normal, App: 1, Needs: 10 * time.Millisecond, Left: 350 * time.Millisecond},
+		); err != nil {
 			t.Errorf("another app: %v", err)
 		}
 		for range 41 {
@@ -217,7 +222,10 @@ func TestTooLateAtTheHead(t *testing.T) {
 					p.Release(got[i].Session)
 					continue
 				}
-				if e := shedding(t, err); e.Why != ShedDeadline || e.Waited != 160*time.Millisecond || e.Left != 40*time.Millisecond || e.Needs != 50*time.Millisecond {
+				if e := shedding(
+					t, err,
+				); e.Why != ShedDeadline || e.Waited != 160*time.Millisecond || e.Left != 40*time.Millisecond ||
+					e.Needs != 50*time.Millisecond {
 					t.Errorf("%+v", e)
 				}
 			}

@@ -24,7 +24,9 @@ type Stats struct {
 	Recovering int    // sessions whose last call was given up, see Recover; they count as in use
 	Recovered  uint64 // sessions that recovered: they were idle again
 	Counts
-	Paced    int              // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
+	// sessions that are wanted and not being opened, for the sake of the pace or because neither a
+	// node nor the budget allows more
+	Paced    int
 	Moving   bool             // sessions are being moved towards an even spread
 	Waiting  [ClassSize]int   // callers in the queue by Class
 	Oldest   time.Duration    // wait of the oldest caller in the queue; 0: the queue is empty
@@ -109,7 +111,9 @@ func (p *Pool) breathLocked() {
 func (p *Pool) stats(piece int) (Stats, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.cap.most, Aside: p.cap.held(), Parked: int(p.cap.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past, Moving: p.spread.moving, Queued: p.queue.Joined(), TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
+	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.cap.most, Aside: p.cap.held(),
+		Parked: int(p.cap.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past,
+		Moving: p.spread.moving, Queued: p.queue.Joined(), TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
 	if waiting, ahead := p.wantLocked(); !p.closed {
 		st.Paced = max(0, min(max(waiting, ahead), p.cfg.Max-p.size))
 	}

@@ -42,7 +42,9 @@ func TestWaitError(t *testing.T) {
 		if err.Error() != want || !errors.Is(err, context.Canceled) {
 			t.Errorf("error %q; want %q", err, want)
 		}
-		if e, ok := errors.AsType[*WaitError](err); !ok || e.Class != Interactive || e.Busy != 2 || e.Live != 2 || e.Nodes != 1 || e.Open != nil {
+		if e, ok := errors.AsType[*WaitError](
+			err,
+		); !ok || e.Class != Interactive || e.Busy != 2 || e.Live != 2 || e.Nodes != 1 || e.Open != nil {
 			t.Errorf("error %+v", e)
 		}
 		// A caller with a dead context does not join.
@@ -234,7 +236,8 @@ func TestFlood(t *testing.T) {
 		}
 		for c, w := range waits {
 			if len(w) > 0 && len(w)*100*100 < sum*shares[c]*95 {
-				t.Errorf("flood of %s: class %v got %d of %d sessions; want at least 95 %% of its %d %%", name, Class(c), len(w), sum, shares[c])
+				t.Errorf("flood of %s: class %v got %d of %d sessions; want at least 95 %% of its %d %%", name, Class(c),
+					len(w), sum, shares[c])
 			}
 		}
 	}
@@ -295,7 +298,8 @@ func TestLeave(t *testing.T) {
 			}
 			cancel()
 			err := p.Leave(ctx, w)
-			if e, ok := errors.AsType[*WaitError](err); ok != (name != "again") || ok && (e.Waited != time.Second || e.Cause != context.Canceled) {
+			if e, ok := errors.AsType[*WaitError](err); ok != (name != "again") ||
+				ok && (e.Waited != time.Second || e.Cause != context.Canceled) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

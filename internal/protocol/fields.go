@@ -9,10 +9,15 @@ var (
 	sessionSecond = fields(want{number: 2, what: wantSession})
 	sessionAndTx  = fields(want{number: 1, what: wantSession}, want{number: 2, what: wantTx})
 
-	executeQuery     = fields(want{number: 1, what: wantSession}, want{number: 3, what: wantMessage, in: txControl}, want{number: 4, what: wantMessage, in: fields(want{number: 1, what: wantSyntax}, want{number: 2, what: wantText})})
-	executeDataQuery = fields(want{number: 1, what: wantSession}, want{number: 2, what: wantMessage, in: txControl}, want{number: 3, what: wantMessage, in: fields(want{number: 1, what: wantText, oneof: 2}, want{number: 2, what: wantOnce, oneof: 1})})
-	sessionAndText   = fields(want{number: 1, what: wantSession}, want{number: 2, what: wantText})
-	topicOffsets     = fields(want{number: 2, what: wantMessage, in: fields(want{number: 1, what: wantTx}, want{number: 2, what: wantSession})})
+	executeQuery = fields(want{number: 1, what: wantSession}, want{number: 3, what: wantMessage, in: txControl},
+		want{number: 4, what: wantMessage, in: fields(want{number: 1, what: wantSyntax}, want{number: 2, what: wantText})})
+	executeDataQuery = fields(want{number: 1, what: wantSession}, want{number: 2, what: wantMessage, in: txControl},
+		want{number: 3, what: wantMessage,
+			in: fields(want{number: 1, what: wantText, oneof: 2}, want{number: 2, what: wantOnce, oneof: 1})})
+	sessionAndText = fields(want{number: 1, what: wantSession}, want{number: 2, what: wantText})
+	topicOffsets   = fields(
+		want{number: 2, what: wantMessage, in: fields(want{number: 1, what: wantTx}, want{number: 2, what: wantSession})},
+	)
 
 	plainStatus      = fields(want{number: 1, what: wantStatus})
 	plainMeta3       = fields(want{number: 1, what: wantStatus}, want{number: 3, what: wantMeta, in: metaID})

@@ -45,7 +45,9 @@ var namesOfWants = map[what][]protoreflect.Name{
 func TestFieldsAreThoseOfTheProtos(t *testing.T) {
 	for _, m := range All() {
 		at := strings.LastIndexByte(m.Path, '/')
-		d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(m.Path[1:at], "/", ".") + "." + m.Path[at+1:]))
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(
+			protoreflect.FullName(strings.ReplaceAll(m.Path[1:at], "/", ".") + "." + m.Path[at+1:]),
+		)
 		if err != nil { // of newer protos
 			if m.Session != nil || m.Role != RoleNone {
 				t.Errorf("%s: %v", m.Path, err)
@@ -68,7 +70,9 @@ func compareFields(t *testing.T, path string, fields *Fields, message protorefle
 		case f == nil:
 			t.Errorf("%s: %s has no field %d", path, message.FullName(), w.number)
 		case f.FullName() == "Ydb.Operations.Operation.result": // an Any: its type is the method's
-			result := protoreflect.FullName(strings.TrimSuffix(string(path[strings.LastIndexByte(path, '/')+1:strings.IndexByte(path, ',')]), "DataQuery") + "Result")
+			result := protoreflect.FullName(
+				strings.TrimSuffix(string(path[strings.LastIndexByte(path, '/')+1:strings.IndexByte(path, ',')]), "DataQuery") + "Result",
+			)
 			switch {
 			case strings.Contains(path, "ExecuteDataQuery"):
 				result = "Ydb.Table.ExecuteQueryResult"

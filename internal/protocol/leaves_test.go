@@ -43,8 +43,12 @@ func TestWhatStatementsLeaveOnTheirSessions(t *testing.T) {
 				t.Errorf("%s of %q: %v", m, text, s.Temporary)
 			}
 		}
-		for syntax, always := range map[Ydb_Query.Syntax]bool{Ydb_Query.Syntax_SYNTAX_UNSPECIFIED: false, Ydb_Query.Syntax_SYNTAX_YQL_V1: false, SyntaxPG: true} {
-			message, err := proto.Marshal(&Ydb_Query.ExecuteQueryRequest{SessionId: "s", Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: syntax, Text: text}}})
+		for syntax, always := range map[Ydb_Query.Syntax]bool{Ydb_Query.Syntax_SYNTAX_UNSPECIFIED: false,
+			Ydb_Query.Syntax_SYNTAX_YQL_V1: false, SyntaxPG: true} {
+			message, err := proto.Marshal(
+				&Ydb_Query.ExecuteQueryRequest{SessionId: "s",
+					Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: syntax, Text: text}}},
+			)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,8 @@ func TestPlacesOfPartitions(t *testing.T) {
 		return &Ydb_Topic.PartitionLocation{NodeId: node, Generation: generation}
 	}
 	info := func(id int64, at *Ydb_Topic.PartitionLocation) *Ydb_Topic.DescribeTopicResult_PartitionInfo {
-		return &Ydb_Topic.DescribeTopicResult_PartitionInfo{PartitionId: id, Active: true, ChildPartitionIds: []int64{7, 8}, PartitionLocation: at}
+		return &Ydb_Topic.DescribeTopicResult_PartitionInfo{PartitionId: id, Active: true,
+			ChildPartitionIds: []int64{7, 8}, PartitionLocation: at}
 	}
 	const node, generation = 50_001, 17
 	const sidecar = 1<<31 - 7
@@ -27,17 +28,35 @@ func TestPlacesOfPartitions(t *testing.T) {
 		was, want proto.Message
 	}{
 		"topic": {TopicService + "DescribeTopic",
-			&Ydb_Topic.DescribeTopicResult{Partitions: []*Ydb_Topic.DescribeTopicResult_PartitionInfo{info(0, at(node, generation)), info(1, nil)}, Attributes: map[string]string{"a": "b"}},
-			&Ydb_Topic.DescribeTopicResult{Partitions: []*Ydb_Topic.DescribeTopicResult_PartitionInfo{info(0, ours), info(1, nil)}, Attributes: map[string]string{"a": "b"}}},
-		"partition": {TopicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, generation))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, ours)}},
+			&Ydb_Topic.DescribeTopicResult{
+				Partitions: []*Ydb_Topic.DescribeTopicResult_PartitionInfo{info(0, at(node, generation)), info(1, nil)},
+				Attributes: map[string]string{"a": "b"},
+			},
+			&Ydb_Topic.DescribeTopicResult{Partitions: []*Ydb_Topic.DescribeTopicResult_PartitionInfo{info(0, ours), info(1, nil)},
+				Attributes: map[string]string{"a": "b"}}},
+		"partition": {TopicService + "DescribePartition",
+			&Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, generation))},
+			&Ydb_Topic.DescribePartitionResult{Partition: info(3, ours)}},
 		"consumer": {TopicService + "DescribeConsumer",
-			&Ydb_Topic.DescribeConsumerResult{Partitions: []*Ydb_Topic.DescribeConsumerResult_PartitionInfo{{PartitionId: 2, PartitionLocation: at(node, generation)}}},
-			&Ydb_Topic.DescribeConsumerResult{Partitions: []*Ydb_Topic.DescribeConsumerResult_PartitionInfo{{PartitionId: 2, PartitionLocation: ours}}}},
-		"a generation that is too large": {TopicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}},
+			&Ydb_Topic.DescribeConsumerResult{
+				Partitions: []*Ydb_Topic.DescribeConsumerResult_PartitionInfo{{PartitionId: 2, PartitionLocation: at(node, generation)}},
+			},
+			&Ydb_Topic.DescribeConsumerResult{
+				Partitions: []*Ydb_Topic.DescribeConsumerResult_PartitionInfo{{PartitionId: 2, PartitionLocation: ours}},
+			}},
+		"a generation that is too large": {TopicService + "DescribePartition",
+			&Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))},
+			&Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}},
 		"table": {TableService + "DescribeTable",
-			&Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, TableStats: &Ydb_Table.TableStats{Partitions: 2, PartitionStats: []*Ydb_Table.PartitionStats{{RowsEstimate: 7, LeaderNodeId: node, StoreSize: 5}, {RowsEstimate: 8}}}},
-			&Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, TableStats: &Ydb_Table.TableStats{Partitions: 2, PartitionStats: []*Ydb_Table.PartitionStats{{RowsEstimate: 7, LeaderNodeId: sidecar, StoreSize: 5}, {RowsEstimate: 8}}}}},
-		"no node": {TopicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}},
+			&Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"},
+				TableStats: &Ydb_Table.TableStats{Partitions: 2,
+					PartitionStats: []*Ydb_Table.PartitionStats{{RowsEstimate: 7, LeaderNodeId: node, StoreSize: 5}, {RowsEstimate: 8}}}},
+			&Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"},
+				TableStats: &Ydb_Table.TableStats{Partitions: 2,
+					PartitionStats: []*Ydb_Table.PartitionStats{{RowsEstimate: 7, LeaderNodeId: sidecar, StoreSize: 5},
+						{RowsEstimate: 8}}}}},
+		"no node": {TopicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))},
+			&Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}},
 	} {
 		renamed := Named(c.method).Locations.Rename(bytesOf(t, c.was), sidecar)
 		got := c.want.ProtoReflect().New().Interface()
@@ -47,7 +66,8 @@ func TestPlacesOfPartitions(t *testing.T) {
 	}
 	partition, pinned := own(bytesOf(t, &Ydb_Topic.PartitionWithGeneration{PartitionId: 3, Generation: ours.Generation}))
 	var back Ydb_Topic.PartitionWithGeneration
-	if err := proto.Unmarshal(partition, &back); err != nil || pinned != node || back.GetPartitionId() != 3 || back.GetGeneration() != generation {
+	if err := proto.Unmarshal(partition, &back); err != nil || pinned != node || back.GetPartitionId() != 3 ||
+		back.GetGeneration() != generation {
 		t.Errorf("%v on node %d, %v; want generation %d on node %d", &back, pinned, err, generation, node)
 	}
 	plain := bytesOf(t, &Ydb_Topic.PartitionWithGeneration{PartitionId: 3, Generation: generation})

@@ -51,12 +51,23 @@ func TestSessionInTheFirstMessage(t *testing.T) {
 		message proto.Message
 		want    string
 	}{
-		"query":    {query("ExecuteQuery"), &Ydb_Query.ExecuteQueryRequest{SessionId: id, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}}, id},
-		"implicit": {query("ExecuteQuery"), &Ydb_Query.ExecuteQueryRequest{Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}}, ""},
-		"second":   {table("RenameTables"), &Ydb_Table.RenameTablesRequest{OperationParams: &Ydb_Operations.OperationParams{Labels: map[string]string{"a": "b"}}, SessionId: id}, id},
+		"query": {query("ExecuteQuery"),
+			&Ydb_Query.ExecuteQueryRequest{SessionId: id,
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}},
+			id},
+		"implicit": {query("ExecuteQuery"),
+			&Ydb_Query.ExecuteQueryRequest{
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}},
+			},
+			""},
+		"second": {table("RenameTables"),
+			&Ydb_Table.RenameTablesRequest{OperationParams: &Ydb_Operations.OperationParams{Labels: map[string]string{"a": "b"}},
+				SessionId: id},
+			id},
 		"topic": {Named("/Ydb.Topic.V1.TopicService/UpdateOffsetsInTransaction"),
 			&Ydb_Topic.UpdateOffsetsInTransactionRequest{Tx: &Ydb_Topic.TransactionIdentity{Id: "tx", Session: id}, Consumer: "c"}, id},
-		"no tx": {Named("/Ydb.Topic.V1.TopicService/UpdateOffsetsInTransaction"), &Ydb_Topic.UpdateOffsetsInTransactionRequest{Consumer: "c"}, ""},
+		"no tx": {Named("/Ydb.Topic.V1.TopicService/UpdateOffsetsInTransaction"),
+			&Ydb_Topic.UpdateOffsetsInTransactionRequest{Consumer: "c"}, ""},
 	} {
 		message := bytesOf(t, c.message)
 		got, enough := SessionOf(message, true, c.method.Session)
@@ -66,7 +77,8 @@ func TestSessionInTheFirstMessage(t *testing.T) {
 		// Of a part of it either the same is said, or that more is needed, or that there is none
 		// because of what comes first.
 		for n := range message {
-			if got, enough := SessionOf(message[:n], false, c.method.Session); enough && string(got) != c.want && len(c.method.Session) == 1 {
+			if got, enough := SessionOf(message[:n], false, c.method.Session); enough && string(got) != c.want &&
+				len(c.method.Session) == 1 {
 				t.Errorf("%s: after %d bytes %q; want %q", name, n, got, c.want)
 			}
 		}
@@ -74,7 +86,10 @@ func TestSessionInTheFirstMessage(t *testing.T) {
 	if _, enough := SessionOf(nil, false, []int{1}); enough {
 		t.Error("no bytes are enough")
 	}
-	long := bytesOf(t, &Ydb_Query.ExecuteQueryRequest{Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: string(make([]byte, 1<<20))}}})
+	long := bytesOf(t,
+		&Ydb_Query.ExecuteQueryRequest{
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: string(make([]byte, 1<<20))}},
+		})
 	if session, enough := SessionOf(long[:100], false, []int{1}); !enough || session != nil {
 		t.Error("a long statement without a session is waited for")
 	}
@@ -89,15 +104,21 @@ func TestStatusOfAnAnswer(t *testing.T) {
 	operation := func(s Ydb.StatusIds_StatusCode) *Ydb_Operations.Operation {
 		return &Ydb_Operations.Operation{Ready: true, Status: s, Issues: issues}
 	}
-	plain, wrapped, bare := Named("/Ydb.Query.V1.QueryService/ExecuteQuery"), Named("/Ydb.Table.V1.TableService/ExecuteDataQuery"), Named("/Ydb.Query.V1.QueryService/ExecuteScript")
+	plain, wrapped, bare := Named("/Ydb.Query.V1.QueryService/ExecuteQuery"), Named(
+		"/Ydb.Table.V1.TableService/ExecuteDataQuery",
+	), Named("/Ydb.Query.V1.QueryService/ExecuteScript")
 	for name, c := range map[string]struct {
 		method *Method
 		body   []byte
 		want   Ydb.StatusIds_StatusCode
 	}{
-		"plain":      {plain, framed(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, Issues: issues}), Ydb.StatusIds_SUCCESS},
-		"overloaded": {plain, framed(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_OVERLOADED, Issues: issues}), Ydb.StatusIds_OVERLOADED},
-		"operation":  {wrapped, framed(&Ydb_Table.ExecuteDataQueryResponse{Operation: operation(Ydb.StatusIds_ABORTED)}), Ydb.StatusIds_ABORTED},
+		"plain": {plain, framed(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, Issues: issues}),
+			Ydb.StatusIds_SUCCESS},
+		"overloaded": {plain,
+			framed(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_OVERLOADED, Issues: issues}),
+			Ydb.StatusIds_OVERLOADED},
+		"operation": {wrapped, framed(&Ydb_Table.ExecuteDataQueryResponse{Operation: operation(Ydb.StatusIds_ABORTED)}),
+			Ydb.StatusIds_ABORTED},
 		"bare":       {bare, framed(operation(Ydb.StatusIds_UNAUTHORIZED)), Ydb.StatusIds_UNAUTHORIZED},
 		"empty":      {plain, framed(&Ydb_Query.ExecuteQueryResponsePart{}), 0},
 		"compressed": {plain, append([]byte{1}, framed(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS})[1:]...), 0},
@@ -127,13 +148,16 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	var part Ydb_Query.ExecuteQueryResponsePart
-	if err := proto.Unmarshal(Named("/Ydb.Query.V1.QueryService/ExecuteQuery").Refusal(Ydb.StatusIds_UNAVAILABLE, "gone"), &part); err != nil ||
+	if err := proto.Unmarshal(Named("/Ydb.Query.V1.QueryService/ExecuteQuery").Refusal(Ydb.StatusIds_UNAVAILABLE, "gone"),
+		&part); err != nil ||
 		part.Status != Ydb.StatusIds_UNAVAILABLE || part.Issues[0].GetMessage() != "gone" || part.Issues[0].GetSeverity() != SeverityError {
 		t.Errorf("%v, %v", &part, err)
 	}
 	var answer Ydb_Table.ExecuteDataQueryResponse
-	if err := proto.Unmarshal(Named("/Ydb.Table.V1.TableService/ExecuteDataQuery").Refusal(Ydb.StatusIds_OVERLOADED, "full"), &answer); err != nil ||
-		answer.Operation.GetStatus() != Ydb.StatusIds_OVERLOADED || !answer.Operation.Ready || answer.Operation.Issues[0].GetMessage() != "full" {
+	if err := proto.Unmarshal(Named("/Ydb.Table.V1.TableService/ExecuteDataQuery").Refusal(Ydb.StatusIds_OVERLOADED, "full"),
+		&answer); err != nil ||
+		answer.Operation.GetStatus() != Ydb.StatusIds_OVERLOADED || !answer.Operation.Ready ||
+		answer.Operation.Issues[0].GetMessage() != "full" {
 		t.Errorf("%v, %v", &answer, err)
 	}
 }
@@ -184,7 +208,9 @@ func lastBytes(b []byte, number protowire.Number) (last []byte, ok bool) {
 }
 
 func BenchmarkSession(b *testing.B) {
-	message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=50001&id=ZjY0YzQ1", Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
+	message := bytesOf(b,
+		&Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=50001&id=ZjY0YzQ1",
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
 	path := []byte("/Ydb.Query.V1.QueryService/ExecuteQuery")
 	b.ReportAllocs()
 	for b.Loop() {

@@ -51,19 +51,27 @@ func operationOf(t testing.TB, s Ydb.StatusIds_StatusCode, result proto.Message)
 func TestScan(t *testing.T) {
 	const session = "ydb://session/3?node_id=2&id=x"
 	query := func(text string) *Ydb_Query.ExecuteQueryRequest {
-		return &Ydb_Query.ExecuteQueryRequest{SessionId: session, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: 1, Text: text}}}
+		return &Ydb_Query.ExecuteQueryRequest{SessionId: session,
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: 1, Text: text}}}
 	}
 	with := func(r *Ydb_Query.ExecuteQueryRequest, c *Ydb_Query.TransactionControl) *Ydb_Query.ExecuteQueryRequest {
 		r.TxControl = c
 		return r
 	}
-	part := &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("x", 300)}}}}}
+	part := &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS,
+		ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("x", 300)}}}}}
 	last := proto.Clone(part).(*Ydb_Query.ExecuteQueryResponsePart)
 	last.TxMeta = &Ydb_Query.TransactionMeta{Id: "tx1"}
 	over := proto.Clone(part).(*Ydb_Query.ExecuteQueryResponsePart)
 	over.TxMeta = &Ydb_Query.TransactionMeta{}
 	failed := &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_ABORTED}
-	begin := &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}}}}
+	begin := &Ydb_Query.TransactionControl{
+		TxSelector: &Ydb_Query.TransactionControl_BeginTx{
+			BeginTx: &Ydb_Query.TransactionSettings{
+				TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
+			},
+		},
+	}
 	once := proto.Clone(begin).(*Ydb_Query.TransactionControl)
 	once.CommitTx = true
 	for name, c := range map[string]struct {
@@ -75,23 +83,44 @@ func TestScan(t *testing.T) {
 		"implicit session": {executeQuery, []proto.Message{&Ydb_Query.ExecuteQueryRequest{ExecMode: 50}}, Found{}},
 		"begins":           {executeQuery, []proto.Message{with(query("SELECT 1"), begin)}, Found{Session: true, Begin: true}},
 		"at once":          {executeQuery, []proto.Message{with(query("SELECT 1"), once)}, Found{Session: true, Begin: true, Commit: true}},
-		"in a transaction": {executeQuery, []proto.Message{with(query("SELECT 1"), &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx1"}})},
+		"in a transaction": {executeQuery,
+			[]proto.Message{
+				with(query("SELECT 1"),
+					&Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx1"}}),
+			},
 			Found{Session: true, HasTx: true, Tx: txID("tx1"), Commit: true}},
-		"temporary table": {executeQuery, []proto.Message{query("-- c\nCREATE TEMPORARY /* x */ TABLE t (a Int32)")}, Found{Session: true, Temporary: true}},
+		"temporary table": {executeQuery, []proto.Message{query("-- c\nCREATE TEMPORARY /* x */ TABLE t (a Int32)")},
+			Found{Session: true, Temporary: true}},
 		"data query": {executeDataQuery, []proto.Message{&Ydb_Table.ExecuteDataQueryRequest{SessionId: session,
-			TxControl: &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: "tx2"}}, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "create temp table x"}}}},
+			TxControl: &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: "tx2"}},
+			Query:     &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "create temp table x"}}}},
 			Found{Session: true, HasTx: true, Tx: txID("tx2"), Temporary: true}},
-		"commit":     {sessionAndTx, []proto.Message{&Ydb_Query.CommitTransactionRequest{SessionId: session, TxId: "tx1"}}, Found{Session: true, HasTx: true, Tx: txID("tx1")}},
-		"parts":      {plainMeta6, []proto.Message{last, part, part}, Found{Messages: 3, Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx1")}},
+		"commit": {sessionAndTx,
+			[]proto.Message{&Ydb_Query.CommitTransactionRequest{SessionId: session, TxId: "tx1"}},
+			Found{Session: true, HasTx: true, Tx: txID("tx1")}},
+		"parts": {plainMeta6, []proto.Message{last, part, part},
+			Found{Messages: 3, Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx1")}},
 		"ended":      {plainMeta6, []proto.Message{last, over}, Found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true}},
 		"fails late": {plainMeta6, []proto.Message{part, failed, part}, Found{Status: Ydb.StatusIds_ABORTED}},
 		"no status":  {plainMeta6, []proto.Message{part, &Ydb_Query.ExecuteQueryResponsePart{}}, Found{}},
-		"begun":      {plainMeta3, []proto.Message{&Ydb_Query.BeginTransactionResponse{Status: Ydb.StatusIds_SUCCESS, TxMeta: &Ydb_Query.TransactionMeta{Id: "tx3"}}}, Found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx3")}},
+		"begun": {plainMeta3,
+			[]proto.Message{
+				&Ydb_Query.BeginTransactionResponse{Status: Ydb.StatusIds_SUCCESS, TxMeta: &Ydb_Query.TransactionMeta{Id: "tx3"}},
+			},
+			Found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx3")}},
 		"result": {operationMeta2, []proto.Message{&Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(t, Ydb.StatusIds_SUCCESS,
-			&Ydb_Table.ExecuteQueryResult{ResultSets: []*Ydb.ResultSet{part.ResultSet}, TxMeta: &Ydb_Table.TransactionMeta{Id: "tx4"}})}}, Found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx4")}},
-		"begun, of the table service": {operationMeta1, []proto.Message{&Ydb_Table.BeginTransactionResponse{Operation: operationOf(t, Ydb.StatusIds_SUCCESS,
-			&Ydb_Table.BeginTransactionResult{TxMeta: &Ydb_Table.TransactionMeta{Id: "tx5"}})}}, Found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx5")}},
-		"operation fails": {operationMeta2, []proto.Message{&Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(t, Ydb.StatusIds_NOT_FOUND, nil)}}, Found{Status: Ydb.StatusIds_NOT_FOUND}},
+			&Ydb_Table.ExecuteQueryResult{ResultSets: []*Ydb.ResultSet{part.ResultSet},
+				TxMeta: &Ydb_Table.TransactionMeta{Id: "tx4"}})}}, Found{
+			Status:  Ydb.StatusIds_SUCCESS,
+			HasMeta: true, MetaTx: txID("tx4"),
+		}},
+		"begun, of the table service": {operationMeta1,
+			[]proto.Message{&Ydb_Table.BeginTransactionResponse{Operation: operationOf(t, Ydb.StatusIds_SUCCESS,
+				&Ydb_Table.BeginTransactionResult{TxMeta: &Ydb_Table.TransactionMeta{Id: "tx5"}})}}, Found{Status: Ydb.StatusIds_SUCCESS,
+				HasMeta: true, MetaTx: txID("tx5")}},
+		"operation fails": {operationMeta2,
+			[]proto.Message{&Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(t, Ydb.StatusIds_NOT_FOUND, nil)}},
+			Found{Status: Ydb.StatusIds_NOT_FOUND}},
 	} {
 		var messages [][]byte
 		for _, m := range c.messages {
@@ -146,7 +175,8 @@ func TestScanRefuses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		query []byte
 		whole bool
-	}{"a text": {text, true}, "a prepared query": {prepared, true}, "both, the text first": {join(text, prepared), false}, "both": {join(prepared, text), false}} {
+	}{"a text": {text, true}, "a prepared query": {prepared, true},
+		"both, the text first": {join(text, prepared), false}, "both": {join(prepared, text), false}} {
 		for _, piece := range []int{0, 1} {
 			if s := scanned(executeDataQuery, piece, join(id, control(tt.query))); s.Whole() != tt.whole {
 				t.Errorf("%s is taken: %t", name, s.Whole())
@@ -184,9 +214,11 @@ func inPieces(text []byte, piece int) bool {
 func TestScanGivesUpTextsThatTakeTooLong(t *testing.T) {
 	for name, text := range stepcount.Temps(64 << 10) {
 		for wants, message := range map[*Fields]proto.Message{
-			executeQuery:     &Ydb_Query.ExecuteQueryRequest{SessionId: "s", Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}},
-			executeDataQuery: &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}}},
-			sessionAndText:   &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: "s", YqlText: text},
+			executeQuery: &Ydb_Query.ExecuteQueryRequest{SessionId: "s",
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}},
+			executeDataQuery: &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s",
+				Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}}},
+			sessionAndText: &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: "s", YqlText: text},
 		} {
 			for _, piece := range []int{0, 16 << 10} {
 				if s := scanned(wants, piece, bytesOf(t, message)); !s.Whole() || !s.Temporary {
@@ -224,7 +256,8 @@ func sameAgain(t *testing.T, wants *Fields, message []byte) {
 	if at := from + to + leastBehind + 1; at < len(middle) {
 		middle[at] ^= 1
 	}
-	for _, m := range [][]byte{message, message, other, middle, append(bytes.Clone(message), 6<<3|typeBytes, 1, 'x'), append(bytes.Clone(message), 3<<3|typeBytes, 0), append(bytes.Clone(message), 1<<3|typeBytes, 0),
+	for _, m := range [][]byte{message, message, other, middle, append(bytes.Clone(message), 6<<3|typeBytes, 1, 'x'),
+		append(bytes.Clone(message), 3<<3|typeBytes, 0), append(bytes.Clone(message), 1<<3|typeBytes, 0),
 		append(appendField(nil, 1, []byte("another session")), behind...), message[:len(message)/2]} {
 		plain, s := new(Scan), new(Scan)
 		plain.Start(wants)
@@ -238,15 +271,31 @@ func sameAgain(t *testing.T, wants *Fields, message []byte) {
 // A scan says what a decoder says, or it refuses; and the pieces do not matter.
 func FuzzScan(f *testing.F) {
 	add := func(kind uint8, m proto.Message) { f.Add(kind, uint8(1), bytesOf(f, m)) }
-	add(0, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=x", TxControl: &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}},
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "create temp table t"}}, Parameters: map[string]*Ydb.TypedValue{"$id": {}}})
-	add(0, &Ydb_Query.ExecuteQueryRequest{SessionId: "s", TxControl: &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}},
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "create temp table t"}}})
-	add(0, &Ydb_Query.ExecuteQueryRequest{SessionId: "s", TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{}}}})
-	add(1, &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", TxControl: &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: "tx"}},
-		Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
-	add(2, &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, TxMeta: &Ydb_Query.TransactionMeta{Id: "tx"}, ResultSet: &Ydb.ResultSet{Columns: []*Ydb.Column{{Name: "c"}}}})
-	add(3, &Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(f, Ydb.StatusIds_SUCCESS, &Ydb_Table.ExecuteQueryResult{TxMeta: &Ydb_Table.TransactionMeta{Id: "tx"}})})
+	add(0,
+		&Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=x",
+			TxControl:  &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}},
+			Query:      &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "create temp table t"}},
+			Parameters: map[string]*Ydb.TypedValue{"$id": {}}})
+	add(0,
+		&Ydb_Query.ExecuteQueryRequest{SessionId: "s",
+			TxControl: &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}},
+			Query:     &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "create temp table t"}}})
+	add(0,
+		&Ydb_Query.ExecuteQueryRequest{SessionId: "s",
+			TxControl: &Ydb_Query.TransactionControl{
+				TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{}},
+			}})
+	add(1,
+		&Ydb_Table.ExecuteDataQueryRequest{SessionId: "s",
+			TxControl: &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: "tx"}},
+			Query:     &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
+	add(2,
+		&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, TxMeta: &Ydb_Query.TransactionMeta{Id: "tx"},
+			ResultSet: &Ydb.ResultSet{Columns: []*Ydb.Column{{Name: "c"}}}})
+	add(3,
+		&Ydb_Table.ExecuteDataQueryResponse{
+			Operation: operationOf(f, Ydb.StatusIds_SUCCESS, &Ydb_Table.ExecuteQueryResult{TxMeta: &Ydb_Table.TransactionMeta{Id: "tx"}}),
+		})
 	add(4, &Ydb_Query.CommitTransactionRequest{SessionId: "s", TxId: "tx"})
 	f.Fuzz(func(t *testing.T, kind, piece uint8, message []byte) {
 		decoders := []struct {
@@ -277,7 +326,8 @@ func FuzzScan(f *testing.F) {
 		if !ok {
 			return
 		}
-		if m := new(Ydb_Query.CommitTransactionRequest); d.wants.all[0].what == wantSession && proto.Unmarshal(message, m) == nil { // its first field is theirs
+		// its first field is theirs
+		if m := new(Ydb_Query.CommitTransactionRequest); d.wants.all[0].what == wantSession && proto.Unmarshal(message, m) == nil {
 			if x := s.At; string(message[x.Value:x.To]) != m.SessionId {
 				t.Errorf("a session at %+v; decoded %q", x, m.SessionId)
 			}
@@ -357,7 +407,13 @@ func decodedCommit(b []byte) (out Found, ok bool) {
 }
 
 func TestScanAllocatesNothing(t *testing.T) {
-	request := framedMessage(bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=x", Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("SELECT temp ", 50)}}}))
+	request := framedMessage(
+		bytesOf(t,
+			&Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=x",
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+					QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("SELECT temp ", 50)},
+				}}),
+	)
 	s := new(Scan)
 	if n := testing.AllocsPerRun(100, func() {
 		s.Start(executeQuery)
@@ -377,9 +433,14 @@ func BenchmarkScan(b *testing.B) {
 		wants   *Fields
 		message proto.Message
 	}{
-		"request": {executeQuery, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=MDEyMzQ1Njc4OWFiY2RlZg==", ExecMode: 50,
-			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: 1, Text: text}}, Parameters: map[string]*Ydb.TypedValue{"$id": {}}}},
-		"answer": {plainMeta6, &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: text}}}}, TxMeta: &Ydb_Query.TransactionMeta{}}},
+		"request": {executeQuery,
+			&Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=MDEyMzQ1Njc4OWFiY2RlZg==", ExecMode: 50,
+				Query:      &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: 1, Text: text}},
+				Parameters: map[string]*Ydb.TypedValue{"$id": {}}}},
+		"answer": {plainMeta6,
+			&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS,
+				ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: text}}}},
+				TxMeta:    &Ydb_Query.TransactionMeta{}}},
 	} {
 		b.Run(name, func(b *testing.B) {
 			m := framedMessage(bytesOf(b, c.message))

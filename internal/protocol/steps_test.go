@@ -32,7 +32,8 @@ func TestStepsOfMessages(t *testing.T) {
 		check(fmt.Sprint("session ", path), 10, func(text []byte) { session, _ := SessionOf(text, true, path); HomeNode(session) })
 	}
 	check("each field", 5, func(text []byte) { EachField(text, func(protowire.Number, []byte) {}) })
-	for name, wants := range map[string]*Fields{"a query": executeQuery, "a data query": executeDataQuery, "a part": plainMeta6, "a result": operationMeta2, "a commit": sessionAndTx} {
+	for name, wants := range map[string]*Fields{"a query": executeQuery, "a data query": executeDataQuery,
+		"a part": plainMeta6, "a result": operationMeta2, "a commit": sessionAndTx} {
 		check("scan of "+name, 12, func(text []byte) { scanned(wants, 0, text) })
 		check("scan in pieces of "+name, 25, func(text []byte) { scanned(wants, 7, text) })
 	}

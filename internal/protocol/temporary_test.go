@@ -11,13 +11,19 @@ import (
 
 func TestTemporaryTables(t *testing.T) {
 	for text, want := range map[string]bool{
-		"CREATE TEMP TABLE t (a Int32)": true, "create temporary table t": true, "CREATE TEMP\n\tTABLE t": true, "Create Temporary -- why\n table t": true,
-		"CREATE TEMP/* c */TABLE t": true, "CREATE TEMPORARY TABLESTORE t": true, "x;CREATE TEMP TABLE": true,
-		"CREATE TEMP --\rTABLE t": true, "CREATE TEMPORARY-- c\r\n-- d\r/**/TABLE": true, "--!ansi_lexer\nCREATE TEMP /*/**/*/ TABLE t": true,
-		"CREATE TEMP/*/*/ */ */TABLE t": true, "CREATE TEMP -- a\r/* /* */ */ TABLE t": true, "CREATE TEMP /* /* /**/ */*/TABLE t": true,
-		"temp /* a /* b */ FROM": true, "temp /* a / * b */ FROM": false, "temp /* /*": false, "SELECT a AS temp -- TABLE\rFROM": false,
-		"SELECT temp FROM weather": false, "SELECT 1 AS temp": false, "CREATE TABLE t (temp Double)": false, "CREATE TABLE temp (a Int32)": false,
-		"SELECT temperature table": false, "DROP TABLE attemp TABLE": false, "temp": false, "SELECT a -- temp\n FROM table": false, "": false,
+		"CREATE TEMP TABLE t (a Int32)": true, "create temporary table t": true, "CREATE TEMP\n\tTABLE t": true,
+		"Create Temporary -- why\n table t": true,
+		"CREATE TEMP/* c */TABLE t":         true, "CREATE TEMPORARY TABLESTORE t": true, "x;CREATE TEMP TABLE": true,
+		"CREATE TEMP --\rTABLE t": true, "CREATE TEMPORARY-- c\r\n-- d\r/**/TABLE": true,
+		"--!ansi_lexer\nCREATE TEMP /*/**/*/ TABLE t": true,
+		"CREATE TEMP/*/*/ */ */TABLE t":               true, "CREATE TEMP -- a\r/* /* */ */ TABLE t": true,
+		"CREATE TEMP /* /* /**/ */*/TABLE t": true,
+		"temp /* a /* b */ FROM":             true, "temp /* a / * b */ FROM": false, "temp /* /*": false,
+		"SELECT a AS temp -- TABLE\rFROM": false,
+		"SELECT temp FROM weather":        false, "SELECT 1 AS temp": false, "CREATE TABLE t (temp Double)": false,
+		"CREATE TABLE temp (a Int32)": false,
+		"SELECT temperature table":    false, "DROP TABLE attemp TABLE": false, "temp": false,
+		"SELECT a -- temp\n FROM table": false, "": false,
 		"temp/": false, "temp-- table": false, "temp - table": false, "TEMPORAR TABLE": false, "SELECT temporarily table": false,
 	} {
 		if got := makesTemporary([]byte(text), true); got != want {
@@ -44,7 +50,9 @@ func TestTemporaryTables(t *testing.T) {
 
 // temporaryTable is what makesTemporary looks for in a whole text: TABLE behind blanks and comments, or
 // a comment among them with another in it.
-var temporaryTable = regexp.MustCompile(`(?i)(^|[^a-z0-9_\x80-\xff])temp(orary)?` + between + `*(` + between + `table|/\*([^*]|\*+[^*/])*/\*(/|(?s:.*)\*/))`)
+var temporaryTable = regexp.MustCompile(
+	`(?i)(^|[^a-z0-9_\x80-\xff])temp(orary)?` + between + `*(` + between + `table|/\*([^*]|\*+[^*/])*/\*(/|(?s:.*)\*/))`,
+)
 
 const between = `([ \t-\r]|--[^\r\n]*[\r\n]|/\*([^*]|\*+[^*/])*\*+/)`
 

@@ -154,7 +154,8 @@ func allBytes(b []byte, number protowire.Number) (all [][]byte, ok bool) {
 
 // writeIn is a message of some size in a transaction; without a session, in none.
 func writeIn(session, tx string, size int) *Ydb_Topic.StreamWriteMessage_FromClient {
-	r := &Ydb_Topic.StreamWriteMessage_WriteRequest{Codec: 1, Messages: []*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData{{SeqNo: 7, Data: bytes.Repeat([]byte("d"), size)}}}
+	r := &Ydb_Topic.StreamWriteMessage_WriteRequest{Codec: 1,
+		Messages: []*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData{{SeqNo: 7, Data: bytes.Repeat([]byte("d"), size)}}}
 	if session != "" {
 		r.Tx = &Ydb_Topic.TransactionIdentity{Id: tx, Session: session}
 	}

@@ -23,12 +23,23 @@ const (
 
 // Config is the section "routing" of the configuration.
 type Config struct {
-	Affinity         bool          `yaml:"affinity"`           // send each call to the node that owns its session; off sends it to a random node, to measure what this saves
-	MaxCallsPerNode  int           `yaml:"max_calls_per_node"` // calls that may be open on one node at a time; what exceeds it goes elsewhere or is refused
-	OwnerUnreachable string        `yaml:"owner_unreachable"`  // forward | fail: calls of an open transaction whose node is alive in discovery but cannot be reached from here
-	ForwardSilence   time.Duration `yaml:"forward_silence"`    // longest wait for the answer of a call that another node forwards to its session's node: for each part over the plain API, for the first one over YDB's protocol; 0: no limit, the call ends only when that node leaves the cluster
-	Zone             string        `yaml:"zone"`               // any | local | nearest (by the time of a TCP connect) | names with commas between them: zones that get new load first; others get what these lack capacity for
-	LocalZone        string        `yaml:"local_zone"`         // zone of this host, for zone: local; empty: that of the first node that answered discovery
+	// send each call to the node that owns its session; off sends it to a random node, to measure
+	// what this saves
+	Affinity bool `yaml:"affinity"`
+	// calls that may be open on one node at a time; what exceeds it goes elsewhere or is refused
+	MaxCallsPerNode int `yaml:"max_calls_per_node"`
+	// forward | fail: calls of an open transaction whose node is alive in discovery but cannot be
+	// reached from here
+	OwnerUnreachable string `yaml:"owner_unreachable"`
+	// longest wait for the answer of a call that another node forwards to its session's node: for
+	// each part over the plain API, for the first one over YDB's protocol; 0: no limit, the call
+	// ends only when that node leaves the cluster
+	ForwardSilence time.Duration `yaml:"forward_silence"`
+	// any | local | nearest (by the time of a TCP connect) | names with commas between them: zones
+	// that get new load first; others get what these lack capacity for
+	Zone string `yaml:"zone"`
+	// zone of this host, for zone: local; empty: that of the first node that answered discovery
+	LocalZone string `yaml:"local_zone"`
 }
 
 // Default returns the defaults.
@@ -49,7 +60,9 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("forward_silence = %v; must be >= 0", c.ForwardSilence))
 	}
 	if names := c.names(); slices.Contains(names, "") || len(names) > 1 && slices.ContainsFunc(names, word) {
-		errs = append(errs, fmt.Errorf("zone = %q; must be %s, %s, %s, or names of zones with commas between them", c.Zone, ZoneAny, ZoneLocal, ZoneNearest))
+		errs = append(errs,
+			fmt.Errorf("zone = %q; must be %s, %s, %s, or names of zones with commas between them", c.Zone, ZoneAny,
+				ZoneLocal, ZoneNearest))
 	}
 	return errors.Join(errs...)
 }

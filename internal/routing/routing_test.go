@@ -44,20 +44,36 @@ func TestUse(t *testing.T) {
 		{name: "unreachable_gets_nothing", verdicts: cluster.Conditions{1: hard, 2: probed}, want: "none none new new"},
 		{name: "leaving_lets_open_work_finish", verdicts: cluster.Conditions{4: leaving}, want: "new new new open"},
 		{name: "half_ejected_is_no_panic", verdicts: cluster.Conditions{1: soft, 2: soft}, want: "open open new new"},
-		{name: "more_than_half_ejected_ignores_soft_ejections", verdicts: cluster.Conditions{1: soft, 2: soft, 3: hard}, want: "new new none new", panics: true},
-		{name: "unreachable_nodes_wait_while_one_answers", verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard}, want: "none none none new", panics: true},
-		{name: "a_refusing_node_comes_before_unreachable_ones", verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard, 4: soft}, want: "none none none new", panics: true},
-		{name: "a_leaving_node_comes_before_unreachable_ones", verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard, 4: leaving}, want: "none none none new", panics: true},
-		{name: "a_refusing_node_comes_before_a_leaving_one", verdicts: cluster.Conditions{1: soft, 2: leaving, 3: leaving, 4: leaving}, want: "new open open open"},
-		{name: "none_answers_so_any_is_tried", verdicts: cluster.Conditions{1: hard, 2: hard, 3: probed, 4: hard}, want: "new new new new", panics: true},
-		{name: "all_refuse_so_all_are_used", verdicts: cluster.Conditions{1: soft, 2: soft, 3: soft, 4: soft}, want: "new new new new", panics: true},
+		{name: "more_than_half_ejected_ignores_soft_ejections", verdicts: cluster.Conditions{1: soft, 2: soft, 3: hard},
+			want: "new new none new", panics: true},
+		{name: "unreachable_nodes_wait_while_one_answers", verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard},
+			want: "none none none new", panics: true},
+		{name: "a_refusing_node_comes_before_unreachable_ones",
+			verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard, 4: soft}, want: "none none none new", panics: true},
+		{name: "a_leaving_node_comes_before_unreachable_ones",
+			verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard, 4: leaving}, want: "none none none new",
+			panics: true},
+		{name: "a_refusing_node_comes_before_a_leaving_one",
+			verdicts: cluster.Conditions{1: soft, 2: leaving, 3: leaving, 4: leaving}, want: "new open open open"},
+		{name: "none_answers_so_any_is_tried", verdicts: cluster.Conditions{1: hard, 2: hard, 3: probed, 4: hard},
+			want: "new new new new", panics: true},
+		{name: "all_refuse_so_all_are_used", verdicts: cluster.Conditions{1: soft, 2: soft, 3: soft, 4: soft},
+			want: "new new new new", panics: true},
 		{name: "a_banned_node_lets_open_work_finish", verdicts: cluster.Conditions{1: banned}, want: "open new new new"},
-		{name: "a_ban_outlives_trouble_elsewhere", verdicts: cluster.Conditions{1: banned, 2: hard, 3: hard, 4: hard}, want: "open new new new", panics: true},
-		{name: "a_ban_outlives_panic", verdicts: cluster.Conditions{1: {Banned: true, Health: cluster.Ejected}, 2: soft, 3: soft, 4: soft}, want: "open new new new", panics: true},
-		{name: "banned_nodes_do_not_count_for_panic", verdicts: cluster.Conditions{1: {Banned: true, Health: cluster.Ejected}, 2: {Banned: true, Health: cluster.Ejected}, 3: soft}, want: "open open open new"},
-		{name: "the_last_node_is_never_cut_off", verdicts: cluster.Conditions{1: banned, 2: banned, 3: lost, 4: lost}, want: "new new none none"},
-		{name: "not_even_if_it_is_banned_and_lost", verdicts: cluster.Conditions{1: lost, 2: lost, 3: lost, 4: lost}, want: "new new new new"},
-		{name: "all_leave_so_all_are_used", verdicts: cluster.Conditions{1: leaving, 2: leaving, 3: leaving, 4: leaving}, want: "new new new new"},
+		{name: "a_ban_outlives_trouble_elsewhere", verdicts: cluster.Conditions{1: banned, 2: hard, 3: hard, 4: hard},
+			want: "open new new new", panics: true},
+		{name: "a_ban_outlives_panic",
+			verdicts: cluster.Conditions{1: {Banned: true, Health: cluster.Ejected}, 2: soft, 3: soft, 4: soft},
+			want:     "open new new new", panics: true},
+		{name: "banned_nodes_do_not_count_for_panic",
+			verdicts: cluster.Conditions{1: {Banned: true, Health: cluster.Ejected}, 2: {Banned: true, Health: cluster.Ejected}, 3: soft},
+			want:     "open open open new"},
+		{name: "the_last_node_is_never_cut_off", verdicts: cluster.Conditions{1: banned, 2: banned, 3: lost, 4: lost},
+			want: "new new none none"},
+		{name: "not_even_if_it_is_banned_and_lost", verdicts: cluster.Conditions{1: lost, 2: lost, 3: lost, 4: lost},
+			want: "new new new new"},
+		{name: "all_leave_so_all_are_used", verdicts: cluster.Conditions{1: leaving, 2: leaving, 3: leaving, 4: leaving},
+			want: "new new new new"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := New(Default())
@@ -456,7 +472,8 @@ func TestValidate(t *testing.T) {
 	if err := Default().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
-	if err := (Config{OwnerUnreachable: "maybe", ForwardSilence: -1}).Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 4 {
+	if err := (Config{OwnerUnreachable: "maybe", ForwardSilence: -1}).Validate(); err == nil ||
+		len(err.(interface{ Unwrap() []error }).Unwrap()) != 4 {
 		t.Errorf("Validate = %v; want four faults", err)
 	}
 	for zone, valid := range map[string]bool{

@@ -29,7 +29,8 @@ func TestTarget(t *testing.T) {
 		{name: "another_for_an_open_transaction", config: forward, verdicts: cut, owner: 1, openTx: true, want: 2, forwarded: 1},
 		{name: "nobody_for_a_call_without_one", config: forward, verdicts: cut, owner: 1, err: ErrUnreachable},
 		{name: "nobody_when_forwarding_is_off", config: fail, verdicts: cut, owner: 1, openTx: true, err: ErrUnreachable},
-		{name: "the_owner_when_none_answers", config: forward, verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard}, owner: 1, openTx: true, want: 1},
+		{name: "the_owner_when_none_answers", config: forward, verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard},
+			owner: 1, openTx: true, want: 1},
 		{name: "nobody_for_an_unknown_owner", config: forward, owner: 9, openTx: true, err: ErrGone},
 		{name: "a_random_node_without_affinity", config: scatter, verdicts: cut, owner: 1, want: 2},
 	} {

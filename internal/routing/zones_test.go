@@ -36,40 +36,63 @@ func TestWeights(t *testing.T) {
 		want     []float64
 	}{
 		{name: "all_alike", zone: "any", topology: nine, part: 1, want: []float64{1, 1, 1, 1, 1, 1, 1, 1, 1}},
-		{name: "a_returning_node_gets_its_share", zone: "any", topology: "aab", verdicts: cluster.Conditions{2: half}, part: 1, want: []float64{1, 0.5, 1}},
+		{name: "a_returning_node_gets_its_share", zone: "any", topology: "aab", verdicts: cluster.Conditions{2: half},
+			part: 1, want: []float64{1, 0.5, 1}},
 		{name: "local_is_the_zone_that_answered", zone: "local", topology: nine, part: 1, want: []float64{1, 1, 1, 0, 0, 0, 0, 0, 0}},
-		{name: "local_as_the_operator_says", zone: "local", local: "b", topology: nine, part: 1, want: []float64{0, 0, 0, 1, 1, 1, 0, 0, 0}},
+		{name: "local_as_the_operator_says", zone: "local", local: "b", topology: nine, part: 1,
+			want: []float64{0, 0, 0, 1, 1, 1, 0, 0, 0}},
 		{name: "nearest", zone: "nearest", nearest: "c", topology: nine, part: 1, want: []float64{0, 0, 0, 0, 0, 0, 1, 1, 1}},
 		{name: "nearest_not_measured_yet", zone: "nearest", topology: nine, part: 1, want: []float64{1, 1, 1, 1, 1, 1, 1, 1, 1}},
 		{name: "two_named", zone: "b, c", topology: nine, part: 1, want: []float64{0, 0, 0, 1, 1, 1, 1, 1, 1}},
 		{name: "a_name_without_nodes", zone: "z", topology: nine, part: 0, want: []float64{1, 1, 1, 1, 1, 1, 1, 1, 1}},
 		{name: "only_one_zone", zone: "a", topology: "aaa", verdicts: cluster.Conditions{1: soft}, part: 1, want: []float64{0, 1, 1}},
 
-		{name: "one_of_four_out_is_no_lack", zone: "a", topology: "aaaabb", verdicts: cluster.Conditions{1: soft}, part: 1, want: []float64{0, 1, 1, 1, 0, 0}},
+		{name: "one_of_four_out_is_no_lack", zone: "a", topology: "aaaabb", verdicts: cluster.Conditions{1: soft},
+			part: 1, want: []float64{0, 1, 1, 1, 0, 0}},
 		// 2/3 * 1.4 = 0.933 stays on two nodes, 0.067 goes to six.
-		{name: "one_of_three_out", zone: "a", topology: nine, verdicts: cluster.Conditions{1: soft}, part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
-		{name: "one_of_three_unreachable", zone: "a", topology: nine, verdicts: cluster.Conditions{1: hard}, part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
-		{name: "one_of_three_leaves", zone: "a", topology: nine, verdicts: cluster.Conditions{1: leaving}, part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
-		{name: "one_of_three_banned", zone: "a", topology: nine, verdicts: cluster.Conditions{1: banned}, part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
+		{name: "one_of_three_out", zone: "a", topology: nine, verdicts: cluster.Conditions{1: soft}, part: 0.9333,
+			want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
+		{name: "one_of_three_unreachable", zone: "a", topology: nine, verdicts: cluster.Conditions{1: hard},
+			part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
+		{name: "one_of_three_leaves", zone: "a", topology: nine, verdicts: cluster.Conditions{1: leaving}, part: 0.9333,
+			want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
+		{name: "one_of_three_banned", zone: "a", topology: nine, verdicts: cluster.Conditions{1: banned}, part: 0.9333,
+			want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
 		// 1/3 * 1.4 = 0.467 on one node.
-		{name: "two_of_three_out", zone: "a", topology: nine, verdicts: cluster.Conditions{1: soft, 2: soft}, part: 0.4667, want: []float64{0, 0, 0.4667, 0.0889, 0.0889, 0.0889, 0.0889, 0.0889, 0.0889}},
+		{name: "two_of_three_out", zone: "a", topology: nine, verdicts: cluster.Conditions{1: soft, 2: soft},
+			part: 0.4667, want: []float64{0, 0, 0.4667, 0.0889, 0.0889, 0.0889, 0.0889, 0.0889, 0.0889}},
 		// 2.5/3 * 1.4 > 1
-		{name: "a_half_share_is_no_lack", zone: "a", topology: nine, verdicts: cluster.Conditions{1: half}, part: 1, want: []float64{0.2, 0.4, 0.4, 0, 0, 0, 0, 0, 0}},
-		{name: "a_node_that_joins_takes_nothing_from_its_zone", zone: "a", topology: "aabb", verdicts: cluster.Conditions{2: joins}, part: 1, want: []float64{0.9091, 0.0909, 0, 0}},
-		{name: "the_first_node_of_its_zone_joins", zone: "a", topology: "abb", verdicts: cluster.Conditions{1: joins}, part: 0.14, want: []float64{0.14, 0.43, 0.43}},
-		{name: "a_node_joins_beside_one_that_is_out", zone: "a", topology: "aabb", verdicts: cluster.Conditions{1: hard, 2: joins}, part: 0.1273, want: []float64{0, 0.1273, 0.4364, 0.4364}},
-		{name: "a_half_share_of_what_spills", zone: "a", topology: "aabb", verdicts: cluster.Conditions{1: soft, 3: half}, part: 0.7, want: []float64{0, 0.7, 0.1, 0.2}},
+		{name: "a_half_share_is_no_lack", zone: "a", topology: nine, verdicts: cluster.Conditions{1: half}, part: 1,
+			want: []float64{0.2, 0.4, 0.4, 0, 0, 0, 0, 0, 0}},
+		{name: "a_node_that_joins_takes_nothing_from_its_zone", zone: "a", topology: "aabb",
+			verdicts: cluster.Conditions{2: joins}, part: 1, want: []float64{0.9091, 0.0909, 0, 0}},
+		{name: "the_first_node_of_its_zone_joins", zone: "a", topology: "abb", verdicts: cluster.Conditions{1: joins},
+			part: 0.14, want: []float64{0.14, 0.43, 0.43}},
+		{name: "a_node_joins_beside_one_that_is_out", zone: "a", topology: "aabb",
+			verdicts: cluster.Conditions{1: hard, 2: joins}, part: 0.1273, want: []float64{0, 0.1273, 0.4364, 0.4364}},
+		{name: "a_half_share_of_what_spills", zone: "a", topology: "aabb",
+			verdicts: cluster.Conditions{1: soft, 3: half}, part: 0.7, want: []float64{0, 0.7, 0.1, 0.2}},
 
-		{name: "the_whole_zone_and_one_more_out", zone: "a", topology: nine, verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard, 4: hard}, part: 0, want: []float64{0, 0, 0, 0, 0.2, 0.2, 0.2, 0.2, 0.2}},
+		{name: "the_whole_zone_and_one_more_out", zone: "a", topology: nine,
+			verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard, 4: hard}, part: 0,
+			want: []float64{0, 0, 0, 0, 0.2, 0.2, 0.2, 0.2, 0.2}},
 		{name: "the_whole_zone_and_one_more_gone", zone: "a", topology: "----bbccc", part: 0, want: []float64{0.2, 0.2, 0.2, 0.2, 0.2}},
-		{name: "another_zone_and_one_more_out", zone: "a", topology: nine, verdicts: cluster.Conditions{4: hard, 5: hard, 6: hard, 1: hard}, part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0, 0, 0, 0.0222, 0.0222, 0.0222}},
+		{name: "another_zone_and_one_more_out", zone: "a", topology: nine,
+			verdicts: cluster.Conditions{4: hard, 5: hard, 6: hard, 1: hard}, part: 0.9333,
+			want: []float64{0, 0.4667, 0.4667, 0, 0, 0, 0.0222, 0.0222, 0.0222}},
 		{name: "another_zone_and_one_more_gone", zone: "a", topology: "-aa---ccc", part: 1, want: []float64{0.5, 0.5, 0, 0, 0}},
-		{name: "any_zone_and_one_more_out", zone: "any", topology: nine, verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard, 4: hard}, part: 1, want: []float64{0, 0, 0, 0, 1, 1, 1, 1, 1}},
+		{name: "any_zone_and_one_more_out", zone: "any", topology: nine,
+			verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard, 4: hard}, part: 1,
+			want: []float64{0, 0, 0, 0, 1, 1, 1, 1, 1}},
 
 		// Here 0.467, there 0.233 of everything: two thirds and one third.
-		{name: "too_little_everywhere", zone: "a", topology: nine, verdicts: cluster.Conditions{1: hard, 2: hard, 4: hard, 5: hard, 6: hard, 7: hard, 8: hard}, part: 0.6667, want: []float64{0, 0, 0.6667, 0, 0, 0, 0, 0, 0.3333}},
-		{name: "nothing_elsewhere", zone: "a", topology: "aaab", verdicts: cluster.Conditions{1: hard, 2: hard, 4: hard}, part: 1, want: []float64{0, 0, 1, 0}},
-		{name: "nobody_answers", zone: "a", topology: "aab", verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard}, part: 1, want: []float64{0.5, 0.5, 0}},
+		{name: "too_little_everywhere", zone: "a", topology: nine,
+			verdicts: cluster.Conditions{1: hard, 2: hard, 4: hard, 5: hard, 6: hard, 7: hard, 8: hard}, part: 0.6667,
+			want: []float64{0, 0, 0.6667, 0, 0, 0, 0, 0, 0.3333}},
+		{name: "nothing_elsewhere", zone: "a", topology: "aaab", verdicts: cluster.Conditions{1: hard, 2: hard, 4: hard},
+			part: 1, want: []float64{0, 0, 1, 0}},
+		{name: "nobody_answers", zone: "a", topology: "aab", verdicts: cluster.Conditions{1: hard, 2: hard, 3: hard},
+			part: 1, want: []float64{0.5, 0.5, 0}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			config := Default()
@@ -115,7 +138,8 @@ func normal(weights []float64) []float64 {
 // The primary pile comes first, the synchronized ones take what it cannot carry, and a pile
 // that is cut off gets nothing new, whatever else is wrong.
 func TestPiles(t *testing.T) {
-	letters := map[rune]cluster.PileState{'p': cluster.PilePrimary, 's': cluster.PileInStep, 'n': cluster.PileBehind, 'd': cluster.PileDetached}
+	letters := map[rune]cluster.PileState{'p': cluster.PilePrimary, 's': cluster.PileInStep, 'n': cluster.PileBehind,
+		'd': cluster.PileDetached}
 	for _, tc := range []struct {
 		name     string
 		piles    string // the state of each node's pile
@@ -126,21 +150,27 @@ func TestPiles(t *testing.T) {
 		want     []float64
 	}{
 		{name: "the_primary_first", piles: "psps", use: "nnnn", part: 1, want: []float64{0.5, 0, 0.5, 0}},
-		{name: "one_of_two_out", piles: "psps", verdicts: cluster.Conditions{1: soft}, use: "onnn", part: 0.7, want: []float64{0, 0.15, 0.7, 0.15}},
-		{name: "the_primary_out", piles: "psps", verdicts: cluster.Conditions{1: hard, 3: hard}, use: "-n-n", part: 0, want: []float64{0, 0.5, 0, 0.5}},
+		{name: "one_of_two_out", piles: "psps", verdicts: cluster.Conditions{1: soft}, use: "onnn", part: 0.7,
+			want: []float64{0, 0.15, 0.7, 0.15}},
+		{name: "the_primary_out", piles: "psps", verdicts: cluster.Conditions{1: hard, 3: hard}, use: "-n-n", part: 0,
+			want: []float64{0, 0.5, 0, 0.5}},
 		{name: "no_primary_yet", piles: "ssss", use: "nnnn", part: 1, want: []float64{0.25, 0.25, 0.25, 0.25}},
 		{name: "the_operators_zone_before_the_primary", piles: "psps", zone: "b", use: "nnnn", part: 1, want: []float64{0, 0.5, 0, 0.5}},
 		{name: "not_synchronized_is_for_need", piles: "pnpn", use: "nono", part: 1, want: []float64{0.5, 0, 0.5, 0}},
-		{name: "it_is_needed", piles: "pnpn", verdicts: cluster.Conditions{1: hard, 3: hard}, use: "-n-n", part: 0, want: []float64{0, 0.5, 0, 0.5}},
+		{name: "it_is_needed", piles: "pnpn", verdicts: cluster.Conditions{1: hard, 3: hard}, use: "-n-n", part: 0,
+			want: []float64{0, 0.5, 0, 0.5}},
 		{name: "cut_off", piles: "pdpd", use: "nono", part: 1, want: []float64{0.5, 0, 0.5, 0}},
-		{name: "cut_off_and_nobody_else_good", piles: "pdpd", verdicts: cluster.Conditions{1: hard, 3: hard}, use: "nono", part: 1, want: []float64{0.5, 0, 0.5, 0}},
+		{name: "cut_off_and_nobody_else_good", piles: "pdpd", verdicts: cluster.Conditions{1: hard, 3: hard},
+			use: "nono", part: 1, want: []float64{0.5, 0, 0.5, 0}},
 		{name: "the_operators_zone_is_cut_off", piles: "pdpd", zone: "b", use: "nono", part: 0, want: []float64{0.5, 0, 0.5, 0}},
 		{name: "all_cut_off", piles: "dd", use: "oo", part: 0, want: []float64{0, 0}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var nodes []cluster.Node
 			for i, state := range tc.piles {
-				nodes = append(nodes, cluster.Node{ID: cluster.NodeID(i + 1), Address: fmt.Sprintf("node-%d:2136", i+1), Zone: string("ab"[i%2]), Pile: cluster.Pile{Name: string(state), State: letters[state]}})
+				nodes = append(nodes,
+					cluster.Node{ID: cluster.NodeID(i + 1), Address: fmt.Sprintf("node-%d:2136", i+1),
+						Zone: string("ab"[i%2]), Pile: cluster.Pile{Name: string(state), State: letters[state]}})
 			}
 			config := Default()
 			if tc.zone != "" {

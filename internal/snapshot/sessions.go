@@ -68,7 +68,9 @@ func (s *Source) SessionLines(least time.Duration) []SessionLine {
 			one.Session = r.Hash()
 		}
 		if hold != nil {
-			one.App, one.Since, one.HeldMS, one.Trace = hold.App, hold.Since, max(1, now.Sub(hold.Since).Milliseconds()), traceText(hold.Trace)
+			one.App, one.Since, one.HeldMS, one.Trace = hold.App, hold.Since, max(
+				1, now.Sub(hold.Since).Milliseconds(),
+			), traceText(hold.Trace)
 			one.Kind, one.Busy, one.transaction = "call", true, hold.Transaction
 			if hold.Transaction {
 				one.Kind, one.Busy = "transaction", busy[its.Session] || running[one.Session]
@@ -83,7 +85,8 @@ func (s *Source) SessionLines(least time.Duration) []SessionLine {
 		all = append(all, one)
 	}
 	slices.SortStableFunc(all, func(a, b SessionLine) int {
-		return cmp.Or(cmp.Compare(b.HeldMS, a.HeldMS), -cmp.Compare(a.State, b.State), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Session, b.Session))
+		return cmp.Or(cmp.Compare(b.HeldMS, a.HeldMS), -cmp.Compare(a.State, b.State), cmp.Compare(a.Node, b.Node),
+			cmp.Compare(a.Session, b.Session))
 	})
 	return all
 }

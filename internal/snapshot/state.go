@@ -17,33 +17,36 @@ import (
 
 // PoolState is /state/pool. Wide: its figures stand side by side in the document.
 type PoolState struct {
-	Max        int               `json:"max"`
-	Min        int               `json:"min"`
-	Paused     bool              `json:"paused"`     // by an operator: callers wait
-	OldestMS   float64           `json:"oldest_ms"`  // wait of the first caller in the queue; 0: the queue is empty
-	OpenErr    string            `json:"open_error"` // why the last session could not be opened; "": it could
-	Sessions   int               `json:"sessions"`
-	Idle       int               `json:"idle"`
-	Busy       int               `json:"busy"`
-	Creating   int               `json:"creating"`
-	Closing    int               `json:"closing"`
-	Waiting    map[string]int    `json:"waiting"` // by class
-	Created    uint64            `json:"created"`
-	Closed     uint64            `json:"closed"`
-	Failed     uint64            `json:"failed"`    // sessions that could not be opened
-	TimedOut   uint64            `json:"timed_out"` // callers whose time was up in the queue
-	Refused    uint64            `json:"refused"`   // callers turned away because the line was full
-	Shed       map[string]uint64 `json:"shed"`      // callers turned away for another reason: deadline, age, delay
-	Moved      uint64            `json:"moved"`     // let go for the sake of another node
-	Moving     bool              `json:"moving"`    // towards an even spread
-	Paced      int               `json:"paced"`     // wanted, and waiting for the pace of opening
-	Warm       bool              `json:"warm"`
-	Limit      int               `json:"limit"`              // of sessions in use now; max without pool.adaptive
-	Aside      int               `json:"aside"`              // idle ones that the limit leaves without use
-	Parked     int               `json:"parked"`             // idle ones of nodes ejected for refusals or latency, kept until those are back
-	Recovering int               `json:"recovering"`         // sessions whose last call was given up, until their nodes say that they are idle; they count as leased
-	Recovered  uint64            `json:"recovered"`          // sessions that recovered so far
-	Adaptive   *adaptiveState    `json:"adaptive,omitempty"` // the limit's law; left out without pool.adaptive
+	Max      int               `json:"max"`
+	Min      int               `json:"min"`
+	Paused   bool              `json:"paused"`     // by an operator: callers wait
+	OldestMS float64           `json:"oldest_ms"`  // wait of the first caller in the queue; 0: the queue is empty
+	OpenErr  string            `json:"open_error"` // why the last session could not be opened; "": it could
+	Sessions int               `json:"sessions"`
+	Idle     int               `json:"idle"`
+	Busy     int               `json:"busy"`
+	Creating int               `json:"creating"`
+	Closing  int               `json:"closing"`
+	Waiting  map[string]int    `json:"waiting"` // by class
+	Created  uint64            `json:"created"`
+	Closed   uint64            `json:"closed"`
+	Failed   uint64            `json:"failed"`    // sessions that could not be opened
+	TimedOut uint64            `json:"timed_out"` // callers whose time was up in the queue
+	Refused  uint64            `json:"refused"`   // callers turned away because the line was full
+	Shed     map[string]uint64 `json:"shed"`      // callers turned away for another reason: deadline, age, delay
+	Moved    uint64            `json:"moved"`     // let go for the sake of another node
+	Moving   bool              `json:"moving"`    // towards an even spread
+	Paced    int               `json:"paced"`     // wanted, and waiting for the pace of opening
+	Warm     bool              `json:"warm"`
+	Limit    int               `json:"limit"` // of sessions in use now; max without pool.adaptive
+	Aside    int               `json:"aside"` // idle ones that the limit leaves without use
+	// idle ones of nodes ejected for refusals or latency, kept until those are back
+	Parked int `json:"parked"`
+	// sessions whose last call was given up, until their nodes say that they are idle; they count
+	// as leased
+	Recovering int            `json:"recovering"`
+	Recovered  uint64         `json:"recovered"`          // sessions that recovered so far
+	Adaptive   *adaptiveState `json:"adaptive,omitempty"` // the limit's law; left out without pool.adaptive
 }
 
 // adaptiveState is what pool.adaptive knows and did.
@@ -132,40 +135,41 @@ const maxUnidentified = 100
 // NodeStateItem is one node of /state/nodes. Wide: the document has all that is
 // known of a node on one level.
 type NodeStateItem struct {
-	ID          cluster.NodeID `json:"id"`
-	Address     string         `json:"address"`
-	Zone        string         `json:"zone,omitempty"`
-	Pile        string         `json:"pile,omitempty"`       // of a cluster in bridge mode
-	PileState   string         `json:"pile_state,omitempty"` // primary, synchronized, not_synchronized or detached
-	Health      string         `json:"health"`
-	Draining    bool           `json:"leaving"`
-	Unwell      bool           `json:"listed_unhealthy"` // as discovery says: the node gets new work only when most nodes are ejected or listed so
-	Missing     bool           `json:"missing"`          // it vanished from discovery with many others, and is kept until that is sure
-	Unreachable bool           `json:"unreachable"`
-	Banned      bool           `json:"banned"`          // by an operator
-	Drained     bool           `json:"drained"`         // by an operator
-	Cause       string         `json:"cause,omitempty"` // of the ejection
-	Use         string         `json:"use"`
-	Weight      float32        `json:"weight"`          // part of new load, relative to the other nodes
-	Ramp        float32        `json:"share,omitempty"` // of its fair share while it returns from an ejection; left out: all of it
-	Reason      string         `json:"reason,omitempty"`
-	Since       time.Time      `json:"since,omitzero"`
-	Until       time.Time      `json:"until,omitzero"` // end of the ejection time
-	Next        string         `json:"next"`           // what happens next, and when
-	LatencyMS   float64        `json:"latency_ms"`     // decayed, of calls that did their work
-	Cost        int64          `json:"cost"`           // of one more call, relative to the other nodes
-	Calls       int64          `json:"calls"`          // open now
-	Refused     uint64         `json:"refused"`        // above routing.max_calls_per_node
-	Sessions    int            `json:"sessions"`
-	Cap         int            `json:"cap"`
-	Fair        float64        `json:"fair"` // sessions that it should have of those that there are
-	Idle        int            `json:"idle"`
-	Busy        int            `json:"busy"`
-	Creating    int            `json:"creating"`
-	Closing     int            `json:"closing"`
-	Created     uint64         `json:"created"`
-	Failed      uint64         `json:"failed"`
-	Failures    int            `json:"failures"` // to open a session, in a row
+	ID        cluster.NodeID `json:"id"`
+	Address   string         `json:"address"`
+	Zone      string         `json:"zone,omitempty"`
+	Pile      string         `json:"pile,omitempty"`       // of a cluster in bridge mode
+	PileState string         `json:"pile_state,omitempty"` // primary, synchronized, not_synchronized or detached
+	Health    string         `json:"health"`
+	Draining  bool           `json:"leaving"`
+	// as discovery says: the node gets new work only when most nodes are ejected or listed so
+	Unwell      bool      `json:"listed_unhealthy"`
+	Missing     bool      `json:"missing"` // it vanished from discovery with many others, and is kept until that is sure
+	Unreachable bool      `json:"unreachable"`
+	Banned      bool      `json:"banned"`          // by an operator
+	Drained     bool      `json:"drained"`         // by an operator
+	Cause       string    `json:"cause,omitempty"` // of the ejection
+	Use         string    `json:"use"`
+	Weight      float32   `json:"weight"`          // part of new load, relative to the other nodes
+	Ramp        float32   `json:"share,omitempty"` // of its fair share while it returns from an ejection; left out: all of it
+	Reason      string    `json:"reason,omitempty"`
+	Since       time.Time `json:"since,omitzero"`
+	Until       time.Time `json:"until,omitzero"` // end of the ejection time
+	Next        string    `json:"next"`           // what happens next, and when
+	LatencyMS   float64   `json:"latency_ms"`     // decayed, of calls that did their work
+	Cost        int64     `json:"cost"`           // of one more call, relative to the other nodes
+	Calls       int64     `json:"calls"`          // open now
+	Refused     uint64    `json:"refused"`        // above routing.max_calls_per_node
+	Sessions    int       `json:"sessions"`
+	Cap         int       `json:"cap"`
+	Fair        float64   `json:"fair"` // sessions that it should have of those that there are
+	Idle        int       `json:"idle"`
+	Busy        int       `json:"busy"`
+	Creating    int       `json:"creating"`
+	Closing     int       `json:"closing"`
+	Created     uint64    `json:"created"`
+	Failed      uint64    `json:"failed"`
+	Failures    int       `json:"failures"` // to open a session, in a row
 }
 
 // NodesState returns /state/nodes.
@@ -197,13 +201,15 @@ func (s *Snapshot) NodesState(nexts map[cluster.NodeID]pessimize.Next) NodesStat
 		v := n.Node.Condition
 		out.Nodes = append(out.Nodes, NodeStateItem{
 			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone, Pile: n.Node.Pile.Name, PileState: n.Node.Pile.State.String(),
-			Health: v.Health.String(), Draining: v.Draining, Missing: n.Node.Missing, Unwell: n.Node.Unwell, Unreachable: v.Unreachable, Banned: v.Banned, Drained: next.Drained,
+			Health: v.Health.String(), Draining: v.Draining, Missing: n.Node.Missing, Unwell: n.Node.Unwell,
+			Unreachable: v.Unreachable, Banned: v.Banned, Drained: next.Drained,
 			Use: n.Node.Use.String(), Weight: n.Node.Weight, Ramp: v.Ramp, Reason: v.Reason, Since: v.Since,
 			Until: next.EjectedUntil, Next: next.Text,
 			Cause:     causeOf(v),
 			LatencyMS: float64(n.Node.Load.Latency().Microseconds()) / 1000, Cost: n.Node.Load.Cost(),
 			Calls: n.Calls, Refused: n.Refused,
-			Sessions: p.Sessions, Cap: p.Cap, Fair: math.Round(10*p.Fair) / 10, Idle: p.Idle, Busy: p.InUse, Creating: p.Opening, Closing: p.Closing,
+			Sessions: p.Sessions, Cap: p.Cap, Fair: math.Round(10*p.Fair) / 10, Idle: p.Idle, Busy: p.InUse,
+			Creating: p.Opening, Closing: p.Closing,
 			Created: p.Created, Failed: p.Failed, Failures: p.Failures,
 		})
 	}

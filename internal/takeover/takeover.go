@@ -212,7 +212,8 @@ func (l *Link) Asked() (Process, error) {
 		if m.Hello != nil {
 			spoken = m.Hello.Protocol
 		}
-		return Process{}, l.Refuse(fmt.Sprintf("it speaks takeover protocol %d and the new process %d; stop it and start the new one", protocol, spoken))
+		return Process{}, l.Refuse(fmt.Sprintf("it speaks takeover protocol %d and the new process %d; stop it and "+
+			"start the new one", protocol, spoken))
 	}
 	return m.Hello.Process, nil
 }

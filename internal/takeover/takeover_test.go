@@ -58,7 +58,9 @@ func TestWaitingConnectionIsNotLost(t *testing.T) {
 		if who, err := asked.Asked(); err != nil || who.PID != 2 || who.Version != "new" {
 			t.Errorf("asked by %+v, %v", who, err)
 		}
-		who, err := asked.Offer(Process{PID: 1, Version: "old", Instance: "one"}, []Listener{{"grpc.listen", "127.0.0.1:0", l}}, time.Minute)
+		who, err := asked.Offer(
+			Process{PID: 1, Version: "old", Instance: "one"}, []Listener{{"grpc.listen", "127.0.0.1:0", l}}, time.Minute,
+		)
 		if err != nil {
 			t.Errorf("Offer: %v", err)
 		}

@@ -34,7 +34,8 @@ func (t *Telemetry) Histogram(name, unit, description string, of ...float64) *la
 	for i, b := range of {
 		upper[i] = time.Duration(b*1e9 + 0.5)
 	}
-	h := directHistogram{Instrument{Name: name, Kind: "histogram", Unit: unit, Description: description}, of, latency.NewDurations(upper), time.Now()}
+	h := directHistogram{Instrument{Name: name, Kind: "histogram", Unit: unit, Description: description}, of,
+		latency.NewDurations(upper), time.Now()}
 	t.figures.direct.mu.Lock()
 	t.figures.direct.all = append(t.figures.direct.all, h)
 	t.figures.direct.mu.Unlock()
@@ -77,7 +78,8 @@ func (p *producer) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
 					since = p.last
 				}
 			}
-			point := metricdata.HistogramDataPoint[float64]{Attributes: c.Set, StartTime: since, Time: now, Bounds: h.bounds, BucketCounts: c.Counts, Sum: c.Sum.Seconds()}
+			point := metricdata.HistogramDataPoint[float64]{Attributes: c.Set, StartTime: since, Time: now,
+				Bounds: h.bounds, BucketCounts: c.Counts, Sum: c.Sum.Seconds()}
 			for _, n := range c.Counts {
 				point.Count += n
 			}

@@ -26,7 +26,9 @@ func TestDirectHistograms(t *testing.T) {
 			return 0, 0, time.Time{}
 		}
 		h := all[0].Metrics[0].Data.(metricdata.Histogram[float64])
-		if want := max(p.temporality, metricdata.CumulativeTemporality); h.Temporality != want || len(h.DataPoints) != 1 || h.DataPoints[0].Attributes != set {
+		if want := max(
+			p.temporality, metricdata.CumulativeTemporality,
+		); h.Temporality != want || len(h.DataPoints) != 1 || h.DataPoints[0].Attributes != set {
 			t.Fatalf("%v with %d points; want %v with one", h.Temporality, len(h.DataPoints), want)
 		}
 		return h.DataPoints[0].Count, h.DataPoints[0].Sum, h.DataPoints[0].StartTime

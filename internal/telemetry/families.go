@@ -67,31 +67,48 @@ var derivations = []derivation{
 	{Instrument{Name: "ydb.client.operation.duration", Kind: "histogram", Unit: "s", Description: "Time of one attempt of one operation."},
 		[]source{
 			{name: hopDuration, keep: map[string]string{"db.namespace": "database", "db.operation.name": "operation.name"}},
-			{name: createTime, keep: map[string]string{"db.client.connection.pool.name": "database"}, add: map[string]string{"operation.name": "CreateSession"}},
+			{name: createTime, keep: map[string]string{"db.client.connection.pool.name": "database"},
+				add: map[string]string{"operation.name": "CreateSession"}},
 		}, operations},
 	{Instrument{Name: "ydb.client.operation.failed", Kind: "counter", Unit: "{operation}", Description: "Attempts that failed, by status."},
 		[]source{{name: hopDuration, need: "db.response.status_code",
-			keep: map[string]string{"db.namespace": "database", "db.operation.name": "operation.name", "db.response.status_code": "status_code"}}}, operations},
+			keep: map[string]string{"db.namespace": "database", "db.operation.name": "operation.name",
+				"db.response.status_code": "status_code"}}}, operations},
 	{Instrument{Name: "ydb.query.session.create_time", Kind: "histogram", Unit: "s", Description: "Time to create and attach a session."},
 		[]source{{name: createTime, keep: poolName}}, nil},
-	{Instrument{Name: "ydb.query.session.timeouts", Kind: "counter", Unit: "{timeout}", Description: "Callers whose time was up in the line."},
-		[]source{{name: "db.client.connection.timeouts", keep: poolName}}, nil},
+	{
+		Instrument{Name: "ydb.query.session.timeouts", Kind: "counter", Unit: "{timeout}",
+			Description: "Callers whose time was up in the line."},
+		[]source{{name: "db.client.connection.timeouts", keep: poolName}}, nil,
+	},
 	{Instrument{Name: "ydb.query.session.count", Kind: "gauge", Unit: "{session}", Description: "Sessions by state."},
 		[]source{{name: "db.client.connection.count", keep: poolAndState}}, nil},
 	{Instrument{Name: "ydb.query.session.min", Kind: "gauge", Unit: "{session}", Description: "Sessions kept open."},
 		[]source{{name: "db.client.connection.idle.min", keep: poolName}}, nil},
 	{Instrument{Name: "ydb.query.session.max", Kind: "gauge", Unit: "{session}", Description: "Limit of sessions."},
 		[]source{{name: "db.client.connection.max", keep: poolName}}, nil},
-	{Instrument{Name: "rpc.client.call.duration", Kind: "histogram", Unit: "s", Description: "Time of one gRPC call to a node, of the plain API and forwarded ones."},
+	{
+		Instrument{Name: "rpc.client.call.duration", Kind: "histogram", Unit: "s",
+			Description: "Time of one gRPC call to a node, of the plain API and forwarded ones."},
 		[]source{
 			{name: hopDuration, keep: rpcClient, add: rpcSystem, need: rpcMethod},
 			{name: forwardDuration, keep: rpcClient, add: rpcSystem, need: "ydb.node.id"},
-		}, nil},
-	{Instrument{Name: rpcCalls, Kind: "histogram", Unit: "s", Description: "Time of one gRPC call of a client, to the plain API and forwarded ones."},
+		},
+		nil,
+	},
+	{
+		Instrument{Name: rpcCalls, Kind: "histogram", Unit: "s",
+			Description: "Time of one gRPC call of a client, to the plain API and forwarded ones."},
 		[]source{
-			{name: rpcCalls, keep: map[string]string{"rpc.system.name": "rpc.system.name", rpcMethod: rpcMethod, rpcStatus: rpcStatus, "error.type": "error.type"}},
-			{name: forwardDuration, keep: map[string]string{rpcMethod: rpcMethod, rpcStatus: rpcStatus, "db.response.status_code": "error.type"}, add: rpcSystem},
-		}, nil},
+			{name: rpcCalls,
+				keep: map[string]string{"rpc.system.name": "rpc.system.name", rpcMethod: rpcMethod, rpcStatus: rpcStatus,
+					"error.type": "error.type"}},
+			{name: forwardDuration,
+				keep: map[string]string{rpcMethod: rpcMethod, rpcStatus: rpcStatus, "db.response.status_code": "error.type"},
+				add:  rpcSystem},
+		},
+		nil,
+	},
 }
 
 const (
@@ -109,7 +126,8 @@ var (
 
 // private are the attributes of a measured metric that only others show.
 var private = map[string][]attribute.Key{
-	hopDuration: {rpcMethod, rpcStatus}, forwardDuration: {rpcMethod, rpcStatus, errorType}, "ydb.sidecar.forward.wait": {rpcMethod, rpcStatus, errorType},
+	hopDuration: {rpcMethod, rpcStatus}, forwardDuration: {rpcMethod, rpcStatus, errorType},
+	"ydb.sidecar.forward.wait": {rpcMethod, rpcStatus, errorType},
 }
 
 // hidden tells whether a family is switched off.
@@ -162,7 +180,9 @@ func (f *families) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, erro
 // derive makes one metric; false: nothing of it was measured yet.
 func (f *families) derive(d *derivation, measured map[string]metricdata.Metrics) (metricdata.Metrics, bool) {
 	histograms := merged[metricdata.HistogramDataPoint[float64]]{add: addHistogram}
-	numbers := merged[metricdata.DataPoint[int64]]{add: func(to *metricdata.DataPoint[int64], p metricdata.DataPoint[int64]) { to.Value += p.Value }}
+	numbers := merged[metricdata.DataPoint[int64]]{
+		add: func(to *metricdata.DataPoint[int64], p metricdata.DataPoint[int64]) { to.Value += p.Value },
+	}
 	temporality := metricdata.CumulativeTemporality
 	for i := range d.from {
 		s := &d.from[i]
@@ -174,7 +194,8 @@ func (f *families) derive(d *derivation, measured map[string]metricdata.Metrics)
 				switch {
 				case !ok:
 				case d.Kind == "counter":
-					numbers.put(set, metricdata.DataPoint[int64]{Attributes: set, StartTime: p.StartTime, Time: p.Time, Value: int64(p.Count)})
+					numbers.put(set,
+						metricdata.DataPoint[int64]{Attributes: set, StartTime: p.StartTime, Time: p.Time, Value: int64(p.Count)})
 				default:
 					p.Attributes, p.Exemplars = set, nil
 					p.BucketCounts = slices.Clone(p.BucketCounts)

@@ -59,7 +59,8 @@ func TestLinesDoNotWaitForTheirReader(t *testing.T) {
 		if n := len(all) - 3; n+int(lost) != 3*maxWaiting/bytesOfLine {
 			t.Errorf("%d lines written and %d lost of %d", n, lost, 3*maxWaiting/bytesOfLine)
 		}
-		if !strings.Contains(all[0], "msg=first") || !strings.Contains(all[len(all)-1], "msg=last") || strings.Count(got, "did not keep up") != 1 {
+		if !strings.Contains(all[0], "msg=first") || !strings.Contains(all[len(all)-1], "msg=last") ||
+			strings.Count(got, "did not keep up") != 1 {
 			t.Errorf("first %q, last %q", all[0], all[len(all)-1])
 		}
 		if cap(lines.waiting)+cap(lines.spare) > 4*maxWaiting {

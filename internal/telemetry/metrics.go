@@ -34,7 +34,9 @@ const (
 
 // Config is the section "telemetry" of the configuration.
 type Config struct {
-	Names string `yaml:"names"` // names of the metrics of calls to the database and of the pool: otel (db.client.*, of OpenTelemetry) | ydb (ydb.client.* and ydb.query.*, of YDB's SDKs) | both
+	// names of the metrics of calls to the database and of the pool: otel (db.client.*, of
+	// OpenTelemetry) | ydb (ydb.client.* and ydb.query.*, of YDB's SDKs) | both
+	Names string `yaml:"names"`
 }
 
 // Default returns the defaults.
@@ -75,7 +77,10 @@ func newFigures(ctx context.Context, c Config, getenv func(string) string, res *
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	scraped, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo(), otelprometheus.WithProducer(&f.families))
+	scraped, err := otelprometheus.New(
+		otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo(),
+		otelprometheus.WithProducer(&f.families),
+	)
 	if err != nil {
 		return nil, fmt.Errorf("set up the Prometheus exporter: %w", err)
 	}
@@ -90,10 +95,14 @@ func newFigures(ctx context.Context, c Config, getenv func(string) string, res *
 		if exporter.Temporality(sdkmetric.InstrumentKindCounter) != metricdata.CumulativeTemporality {
 			// It wants differences, and gets a measure of its own.
 			pushed = &families{reader: sdkmetric.NewManualReader(sdkmetric.WithTemporalitySelector(exporter.Temporality),
-				sdkmetric.WithProducer(&producer{direct: &f.direct, temporality: exporter.Temporality(sdkmetric.InstrumentKindHistogram)})), names: c.Names, like: &f.families}
+				sdkmetric.WithProducer(
+					&producer{direct: &f.direct, temporality: exporter.Temporality(sdkmetric.InstrumentKindHistogram)},
+				)), names: c.Names,
+				like: &f.families}
 			measure = append(measure, sdkmetric.WithReader(pushed.reader))
 		}
-		export = append(export, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(counted{exporter, &f.pushes}, sdkmetric.WithProducer(pushed))))
+		export = append(export,
+			sdkmetric.WithReader(sdkmetric.NewPeriodicReader(counted{exporter, &f.pushes}, sdkmetric.WithProducer(pushed))))
 	}
 	f.meters, f.output = sdkmetric.NewMeterProvider(measure...), sdkmetric.NewMeterProvider(export...)
 	f.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
@@ -135,7 +144,8 @@ func newPush(ctx context.Context, getenv func(string) string) (sdkmetric.Exporte
 				push = true
 			case "none", "prometheus": // which is always there
 			default:
-				return nil, fmt.Errorf("OTEL_METRICS_EXPORTER = %q; want otlp, prometheus or none, or more of them with commas between", list)
+				return nil, fmt.Errorf("OTEL_METRICS_EXPORTER = %q; want otlp, prometheus or none, or more of them with commas between",
+					list)
 			}
 		}
 	}

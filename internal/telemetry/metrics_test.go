@@ -78,16 +78,19 @@ func feed(t *testing.T, tel *Telemetry) {
 	}
 	pool := attribute.String("db.client.connection.pool.name", "/local")
 	create.Record(t.Context(), 2, metric.WithAttributes(pool))
-	count, err := meter.Int64ObservableUpDownCounter("db.client.connection.count", metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-		o.Observe(3, metric.WithAttributes(pool, attribute.String("db.client.connection.state", "idle")))
-		return nil
-	}))
+	count, err := meter.Int64ObservableUpDownCounter(
+		"db.client.connection.count", metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(3, metric.WithAttributes(pool, attribute.String("db.client.connection.state", "idle")))
+			return nil
+		}),
+	)
 	if err != nil || count == nil {
 		t.Fatal(err)
 	}
 	forward := tel.Histogram(forwardDuration, "s", "of forwarded calls")
 	for _, node := range []string{"1", ""} {
-		attrs := []attribute.KeyValue{attribute.String("db.operation.name", "ExecuteQuery"), attribute.String(rpcMethod, "Ydb.Query.V1.QueryService/ExecuteQuery"), attribute.String(rpcStatus, "OK")}
+		attrs := []attribute.KeyValue{attribute.String("db.operation.name", "ExecuteQuery"),
+			attribute.String(rpcMethod, "Ydb.Query.V1.QueryService/ExecuteQuery"), attribute.String(rpcStatus, "OK")}
 		if node != "" {
 			attrs = append(attrs, attribute.String("ydb.node.id", node))
 		}
@@ -97,15 +100,19 @@ func feed(t *testing.T, tel *Telemetry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls.Record(t.Context(), 1, metric.WithAttributes(attribute.String("rpc.system.name", "grpc"), attribute.String(rpcMethod, "sidecar.v1.Sidecar/Execute"), attribute.String(rpcStatus, "OK")))
+	calls.Record(t.Context(), 1,
+		metric.WithAttributes(attribute.String("rpc.system.name", "grpc"),
+			attribute.String(rpcMethod, "sidecar.v1.Sidecar/Execute"), attribute.String(rpcStatus, "OK")))
 }
 
 // What YDB's own SDKs say of a client is made of what was measured once, with
 // their names and labels; gRPC's family has the calls of all sources.
 func TestFamilies(t *testing.T) {
 	tel := measured(t, NamesBoth)
-	got := scrape(tel, "ydb_client_operation_duration_seconds_count", "ydb_client_operation_failed", "ydb_query_session", "rpc_client_call_duration_seconds_count", "rpc_server_call_duration_seconds_count",
-		"db_client_operation_duration_seconds_count", "ydb_sidecar_forward_duration_seconds_count", `ydb_client_operation_duration_seconds_bucket{database="/local",endpoint="ydb:2136",operation_name="ExecuteQuery",le="2.5e-05"}`)
+	got := scrape(tel, "ydb_client_operation_duration_seconds_count", "ydb_client_operation_failed", "ydb_query_session",
+		"rpc_client_call_duration_seconds_count", "rpc_server_call_duration_seconds_count",
+		"db_client_operation_duration_seconds_count", "ydb_sidecar_forward_duration_seconds_count",
+		`ydb_client_operation_duration_seconds_bucket{database="/local",endpoint="ydb:2136",operation_name="ExecuteQuery",le="2.5e-05"}`)
 	for _, want := range []string{
 		`ydb_client_operation_duration_seconds_count{database="/local",endpoint="ydb:2136",operation_name="ExecuteQuery"} 3`,
 		`ydb_client_operation_duration_seconds_bucket{database="/local",endpoint="ydb:2136",operation_name="ExecuteQuery",le="2.5e-05"} 3`,
@@ -210,7 +217,8 @@ func TestMetricsArePushed(t *testing.T) {
 					found[m.Name] = m
 				}
 			}
-			for _, name := range []string{"ydb.client.operation.duration", hopDuration, "rpc.server.call.duration", "go.memory.used", "ydb.sidecar.telemetry.pushes"} {
+			for _, name := range []string{"ydb.client.operation.duration", hopDuration, "rpc.server.call.duration",
+				"go.memory.used", "ydb.sidecar.telemetry.pushes"} {
 				if found[name] == nil {
 					t.Errorf("no %s", name)
 				}
@@ -259,7 +267,8 @@ func TestADeadCollectorHarmsNothing(t *testing.T) {
 	defer server.Close()
 	defer close(stuck)
 	tel := set(t, map[string]string{
-		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": server.URL + "/v1/metrics", "OTEL_METRIC_EXPORT_INTERVAL": "10", "OTEL_METRIC_EXPORT_TIMEOUT": "20",
+		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": server.URL + "/v1/metrics", "OTEL_METRIC_EXPORT_INTERVAL": "10",
+		"OTEL_METRIC_EXPORT_TIMEOUT": "20",
 	})
 	feed(t, tel)
 	await.Right(t, "a push that fails is counted", func() string { // a slow machine may send none in the first 20 ms

@@ -55,7 +55,8 @@ type Telemetry struct {
 // environment), version is that of the program. It fails on variables that mean
 // nothing, never because a collector is away. It also directs OpenTelemetry's
 // own errors, which have one handler per process, to log.
-func New(ctx context.Context, c Config, getenv func(string) string, spans tracing.Config, version string, log *slog.Logger) (*Telemetry, error) {
+func New(ctx context.Context, c Config, getenv func(string) string, spans tracing.Config, version string,
+	log *slog.Logger) (*Telemetry, error) {
 	res, err := resource.New(ctx,
 		resource.WithAttributes(
 			attribute.String("service.name", "ydb-sidecar"),

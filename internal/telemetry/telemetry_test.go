@@ -138,7 +138,9 @@ func TestBadVariables(t *testing.T) {
 		"OTEL_TRACES_SAMPLER": "jaeger_remote", "OTEL_BSP_MAX_QUEUE_SIZE": "0", "OTEL_BSP_SCHEDULE_DELAY": "5s",
 	} {
 		getenv := environment(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", name: value})
-		if _, err := New(t.Context(), Default(), getenv, tracing.Default(), "", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := New(
+			t.Context(), Default(), getenv, tracing.Default(), "", slog.New(slog.DiscardHandler),
+		); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s=%s: %v; want an error that names the variable", name, value, err)
 		}
 	}

@@ -61,7 +61,8 @@ func (t *Telemetry) SetTracing(c tracing.Config) error {
 
 // sampler is what decides about calls when they begin.
 func (t *Telemetry) sampler(c tracing.Config) (tracing.Sampler, error) {
-	return tracing.ParseSampler(strings.TrimSpace(t.getenv("OTEL_TRACES_SAMPLER")), strings.TrimSpace(t.getenv("OTEL_TRACES_SAMPLER_ARG")), tracing.Ratio(c.Ratio))
+	return tracing.ParseSampler(strings.TrimSpace(t.getenv("OTEL_TRACES_SAMPLER")),
+		strings.TrimSpace(t.getenv("OTEL_TRACES_SAMPLER_ARG")), tracing.Ratio(c.Ratio))
 }
 
 // picker is the sampler of the SDK: spans of calls have been decided about when
@@ -308,7 +309,8 @@ func (q *queue) export(batch []sdktrace.ReadOnlySpan, last bool) (over bool) {
 		return true
 	}
 	q.lines.Do(func() {
-		q.log.Warn("spans cannot be sent; is the collector there? (OTEL_EXPORTER_OTLP_ENDPOINT)", "err", err, "lost", q.lost.Load(), "dropped", q.dropped.Load())
+		q.log.Warn("spans cannot be sent; is the collector there? (OTEL_EXPORTER_OTLP_ENDPOINT)", "err", err, "lost",
+			q.lost.Load(), "dropped", q.dropped.Load())
 	})
 	if last {
 		q.lost.Add(uint64(len(batch)))
@@ -323,7 +325,8 @@ func (t *Telemetry) countSpans() error {
 	}
 	m := t.figures.meters.Meter(scope)
 	spans, err := m.Int64ObservableCounter("ydb.sidecar.tracing.spans", metric.WithUnit("{span}"),
-		metric.WithDescription("Spans by what became of them: exported; lost, as the collector did not take them; dropped, as too many waited for it (a call whose spans were not even made counts as one)."))
+		metric.WithDescription("Spans by what became of them: exported; lost, as the collector did not take them; "+
+			"dropped, as too many waited for it (a call whose spans were not even made counts as one)."))
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,8 @@ func TestTheQueue(t *testing.T) {
 				t.Errorf("%d spans, %v; want 3", c.got, err)
 			}
 		},
-		"drops_what_does_not_fit_and_sends_the_rest_when_the_collector_is_back": func(t *testing.T, q *queue, c *collects, log *bytes.Buffer) {
+		"drops_what_does_not_fit_and_sends_the_rest_when_the_collector_is_back": func(t *testing.T, q *queue,
+			c *collects, log *bytes.Buffer) {
 			c.set(away)
 			ended(q, 4)
 			synctest.Wait()

@@ -42,7 +42,10 @@ func ParseSampler(name, argument string, fallback Sampler) (Sampler, error) {
 		s.byParent = byParent
 		return s, nil
 	}
-	return Sampler{}, fmt.Errorf("OTEL_TRACES_SAMPLER = %.40q; want always_on, always_off, traceidratio, or one of these after parentbased_", name)
+	return Sampler{}, fmt.Errorf(
+		"OTEL_TRACES_SAMPLER = %.40q; want always_on, always_off, traceidratio, or one of these after parentbased_",
+		name,
+	)
 }
 
 // Sample decides about a call of that trace; parent is the caller's span, if that is valid.

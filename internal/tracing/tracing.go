@@ -25,7 +25,9 @@ import (
 
 // Config is the section "tracing" of the configuration.
 type Config struct {
-	Ratio  float64       `yaml:"ratio"`  // share of the calls of callers without a trace that are recorded, 0 to 1; OTEL_TRACES_SAMPLER, if set, rules instead
+	// share of the calls of callers without a trace that are recorded, 0 to 1;
+	// OTEL_TRACES_SAMPLER, if set, rules instead
+	Ratio  float64       `yaml:"ratio"`
 	Errors bool          `yaml:"errors"` // calls that failed are recorded, whatever the sampling said
 	Slow   time.Duration `yaml:"slow"`   // so are calls that took so long; 0: not for that
 	Tail   int           `yaml:"tail"`   // at most so many per second because they failed or were slow; 0: no limit
@@ -202,7 +204,10 @@ func (t *Tracer) make(parent trace.SpanContext, id trace.TraceID, s Span) trace.
 	if parent.IsValid() {
 		ctx = trace.ContextWithSpanContext(ctx, parent)
 	}
-	_, span := t.spans.Start(ctx, s.Name, trace.WithSpanKind(s.Kind), trace.WithTimestamp(s.Start), trace.WithAttributes(s.Attributes...), trace.WithLinks(s.Links...))
+	_, span := t.spans.Start(
+		ctx, s.Name, trace.WithSpanKind(s.Kind), trace.WithTimestamp(s.Start), trace.WithAttributes(s.Attributes...),
+		trace.WithLinks(s.Links...),
+	)
 	if s.Failed != "" {
 		span.SetStatus(codes.Error, s.Failed)
 	}

@@ -20,12 +20,18 @@ func always() bool { return true }
 
 func recorded(c Config, head Sampler, room Room) (*Tracer, *tracetest.SpanRecorder) {
 	rec := tracetest.NewSpanRecorder()
-	return New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec), sdktrace.WithIDGenerator(Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample())), room, c, head), rec
+	return New(
+		sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec), sdktrace.WithIDGenerator(Generator{}),
+			sdktrace.WithSampler(sdktrace.AlwaysSample())),
+		room, c, head,
+	), rec
 }
 
 func remote(flags trace.TraceFlags) trace.SpanContext {
 	state, _ := trace.ParseTraceState("vendor=1")
-	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: flags, TraceState: state, Remote: true})
+	return trace.NewSpanContext(
+		trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: flags, TraceState: state, Remote: true},
+	)
 }
 
 func TestWhichCallsAreKept(t *testing.T) {
@@ -93,7 +99,8 @@ func TestTheTailIsLimitedPerSecond(t *testing.T) {
 // TestSpansHaveTheIDsThatWereTold: what is made in the end has the ids, the parent and the
 // times of what happened.
 func TestSpansHaveTheIDsThatWereTold(t *testing.T) {
-	for name, parent := range map[string]trace.SpanContext{"a_root": {}, "below_the_caller": remote(trace.FlagsSampled), "kept_by_the_tail": remote(0)} {
+	for name, parent := range map[string]trace.SpanContext{"a_root": {}, "below_the_caller": remote(trace.FlagsSampled),
+		"kept_by_the_tail": remote(0)} {
 		t.Run(name, func(t *testing.T) {
 			tr, rec := recorded(Config{Errors: true}, Ratio(1), always)
 			call := tr.Begin(parent)
@@ -108,10 +115,12 @@ func TestSpansHaveTheIDsThatWereTold(t *testing.T) {
 				t.Fatalf("%d spans; want 2", len(spans))
 			}
 			r, h := spans[0], spans[1]
-			if r.SpanContext().SpanID() != call.Span().SpanID() || r.SpanContext().TraceID() != call.Span().TraceID() || r.Parent().SpanID() != parent.SpanID() || !r.SpanContext().IsSampled() {
+			if r.SpanContext().SpanID() != call.Span().SpanID() || r.SpanContext().TraceID() != call.Span().TraceID() ||
+				r.Parent().SpanID() != parent.SpanID() || !r.SpanContext().IsSampled() {
 				t.Errorf("the root is %+v below %+v; was told as %+v", r.SpanContext(), r.Parent(), call.Span())
 			}
-			if h.SpanContext().SpanID() != hop || h.Parent().SpanID() != r.SpanContext().SpanID() || h.SpanContext().TraceID() != r.SpanContext().TraceID() {
+			if h.SpanContext().SpanID() != hop || h.Parent().SpanID() != r.SpanContext().SpanID() ||
+				h.SpanContext().TraceID() != r.SpanContext().TraceID() {
 				t.Errorf("the hop is %+v below %+v", h.SpanContext(), h.Parent())
 			}
 			if parent.IsValid() && (r.SpanContext().TraceID() != parent.TraceID() || h.SpanContext().TraceState().Get("vendor") != "1") {
@@ -141,7 +150,8 @@ func TestParseSampler(t *testing.T) {
 			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"jaeger_remote", "parentbased_", "traceidratio 2", "traceidratio x", "traceidratio NaN", "traceidratio -1"} {
+	for _, text := range []string{"jaeger_remote", "parentbased_", "traceidratio 2", "traceidratio x",
+		"traceidratio NaN", "traceidratio -1"} {
 		name, argument, _ := strings.Cut(text, " ")
 		if s, err := ParseSampler(name, argument, given); err == nil || !strings.Contains(err.Error(), "want") {
 			t.Errorf("%q: %+v, %v; want an error that says what is wanted", text, s, err)
@@ -155,7 +165,9 @@ func TestSampleIsOpenTelemetrys(t *testing.T) {
 		sdk := sdktrace.TraceIDRatioBased(share)
 		for range 1000 {
 			id := newTraceID()
-			want := sdk.ShouldSample(sdktrace.SamplingParameters{ParentContext: context.Background(), TraceID: id}).Decision == sdktrace.RecordAndSample
+			want := sdk.ShouldSample(
+				sdktrace.SamplingParameters{ParentContext: context.Background(), TraceID: id},
+			).Decision == sdktrace.RecordAndSample
 			if got := Ratio(share).Sample(trace.SpanContext{}, id); got != want {
 				t.Errorf("%v of %v: %v; the SDK says %v", share, id, got, want)
 			}
@@ -209,7 +221,9 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q: %+v; OpenTelemetry reads %+v", value, got, want)
 		}
 		if got.IsValid() && got.IsSampled() {
-			if again := Parse([]byte(Format(got.TraceID(), got.SpanID()))); again.TraceID() != got.TraceID() || again.SpanID() != got.SpanID() || !again.IsSampled() {
+			if again := Parse(
+				[]byte(Format(got.TraceID(), got.SpanID())),
+			); again.TraceID() != got.TraceID() || again.SpanID() != got.SpanID() || !again.IsSampled() {
 				t.Fatalf("%q becomes %+v", value, again)
 			}
 		}

@@ -86,7 +86,9 @@ func (a *SessionOpener) WhoAmI(ctx context.Context) (user string, err error) {
 		return "", err
 	}
 	result := new(Ydb_Discovery.WhoAmIResult)
-	r, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(h.conn.cc).WhoAmI(h.ctx, &Ydb_Discovery.WhoAmIRequest{}, grpc.Peer(&h.peer), &h.headers)
+	r, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(h.conn.cc).WhoAmI(
+		h.ctx, &Ydb_Discovery.WhoAmIRequest{}, grpc.Peer(&h.peer), &h.headers,
+	)
 	if err == nil {
 		h.arrived()
 		err = CheckOperation(r.GetOperation())

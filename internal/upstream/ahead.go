@@ -18,8 +18,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Ahead is the first attempt of a request whose first call on its session is known, begun by Client.Ahead before the Do or BeginTx to which it
-// is given, or by TxSession.Ahead before the Run. That must be called, once, and make the same call first.
+// Ahead is the first attempt of a request whose first call on its session is known, begun by
+// Client.Ahead before the Do or BeginTx to which it is given, or by TxSession.Ahead before the Run.
+// That must be called, once, and make the same call first.
 type Ahead struct {
 	tries tries
 	asked bool // the app was allowed to ask the pool, or was refused by err
@@ -61,15 +62,16 @@ type FirstCall func(ctx context.Context, s *Session) error
 type Via interface {
 	// To returns a connection that carries a call to a node at once, or nil.
 	To(cluster.NodeID) grpc.ClientConnInterface
-	// Park says that the request waits for a session. After Wake, call send once, in a turn of the shard. If it is not called, the Do that has the
-	// Ahead waits for the session.
+	// Park says that the request waits for a session. After Wake, call send once, in a turn of the
+	// shard. If it is not called, the Do that has the Ahead waits for the session.
 	Park(send func())
 	// Wake is called on any goroutine, once, after Park or shortly before it. It must not block.
 	Wake()
 }
 
-// Ahead takes a session for a request that Do is to make, and sends its first call by via: at once, or in a later turn if the request has to
-// wait for the session. It does not block; Do does whatever is left.
+// Ahead takes a session for a request that Do is to make, and sends its first call by via: at once, or
+// in a later turn if the request has to wait for the session. It does not block; Do does whatever is
+// left.
 func (c *Client) Ahead(ctx context.Context, call *Call, via Via, first FirstCall) *Ahead {
 	a := new(Ahead)
 	p, ok := c.pool.(parking)
@@ -157,7 +159,8 @@ func (a *Ahead) send(ctx context.Context, s *Session, effects yql.Effects, via V
 		if v := recover(); v != nil {
 			s.spoiled, s.ahead, s.tries = true, nil, nil
 			a.err = &panics.Error{Where: "the first call of a request", Value: v} // for Do, if the call goes on after the panic
-			panic(v)                                                              // for whoever's turn it is: its forwarder may be half changed
+			// for whoever's turn it is: its forwarder may be half changed
+			panic(v)
 		}
 	}()
 	cc := via.To(s.Node())
@@ -181,7 +184,8 @@ func (a *Ahead) send(ctx context.Context, s *Session, effects yql.Effects, via V
 var errSent = errors.New("upstream: the call was sent")
 
 // sendAhead sends a call of one message by s.via: f makes it.
-func (s *Session) sendAhead(ctx context.Context, m *protocol.Method, w weight, f func(context.Context, grpc.ClientConnInterface) error) error {
+func (s *Session) sendAhead(ctx context.Context, m *protocol.Method, w weight,
+	f func(context.Context, grpc.ClientConnInterface) error) error {
 	h, err := s.begin(ctx, m, w)
 	if err != nil {
 		return err

@@ -40,7 +40,10 @@ func TestSlowWorkIsTriedAgain(t *testing.T) {
 			call.errand().Took(time.Second)
 		}
 		ran := func() bool {
-			_, err := s.client.Do(within(t, 100*time.Millisecond), call, func(context.Context, *Session) error { return errors.New("no figure") })
+			_, err := s.client.Do(
+				within(t, 100*time.Millisecond), call,
+				func(context.Context, *Session) error { return errors.New("no figure") },
+			)
 			_, shed := errors.AsType[*pool.ShedError](err)
 			return !shed
 		}
@@ -103,7 +106,9 @@ func TestSessionsOfAnAppAreCounted(t *testing.T) {
 		if inside.InUse != 1 || inside.Waiting != 0 || inside.Served != 1 {
 			t.Errorf("during a call: %+v", inside)
 		}
-		if _, err := s.client.Do(within(t, time.Second), call, func(context.Context, *Session) error { return errors.New("no") }); err == nil {
+		if _, err := s.client.Do(
+			within(t, time.Second), call, func(context.Context, *Session) error { return errors.New("no") },
+		); err == nil {
 			t.Error("no error")
 		}
 		func() {
@@ -217,12 +222,14 @@ func TestConsumedUnitsOfAnApp(t *testing.T) {
 				t.Fatal(err)
 			}
 			if report.Units != c.sum || report.Priced != c.priced || unitsOfWeb(all) != c.all {
-				t.Errorf("%q: %d units, reported %v, and %d of the app; want %d, %v, %d", c.units, report.Units, report.Priced, unitsOfWeb(all), c.sum, c.priced, c.all)
+				t.Errorf("%q: %d units, reported %v, and %d of the app; want %d, %v, %d", c.units, report.Units,
+					report.Priced, unitsOfWeb(all), c.sum, c.priced, c.all)
 			}
 		}
 		s.byID[1].onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
 			stream.SetTrailer(metadata.Pairs("x-ydb-consumed-units", "0"))
-			return errors.Join(stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS}), stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS}))
+			return errors.Join(stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS}),
+				stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS}))
 		}
 		if report, err := s.client.Do(within(t, time.Minute), Call{App: web.Stripe(0)}, func(ctx context.Context, session *Session) error {
 			stream, err := session.Execute(ctx, statement("x"))
@@ -243,23 +250,32 @@ func TestConsumedUnitsBesideStatements(t *testing.T) {
 		s := newStack(t, 1, nil)
 		all, web := webOf(t, apps.Default())
 		s.byID[1].bulkUnits = "20"
-		if report, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert, App: web.Stripe(0)}, bulk); err != nil || report.Units != 20 || unitsOfWeb(all) != 20 {
+		if report, err := s.client.Any(
+			within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert, App: web.Stripe(0)}, bulk,
+		); err != nil || report.Units != 20 || unitsOfWeb(all) != 20 {
 			t.Errorf("a call without a session: %v, %d units, and %d of the app; want 20, 20", err, report.Units, unitsOfWeb(all))
 		}
-		if _, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk); err != nil || unitsOfWeb(all) != 20 {
+		if _, err := s.client.Any(
+			within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk,
+		); err != nil || unitsOfWeb(all) != 20 {
 			t.Errorf("nobody's call: %v, %d units of the app; want 20", err, unitsOfWeb(all))
 		}
 		s.byID[1].onCommit = func(ctx context.Context) (Ydb.StatusIds_StatusCode, error) {
 			return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-consumed-units", "100"))
 		}
-		leased, report, err := s.client.BeginTx(within(t, time.Minute), Call{App: web.Stripe(0)}, func(ctx context.Context, session *Session) error {
+		leased, report, err := s.client.BeginTx(within(t, time.Minute), Call{
+			App: web.Stripe(0),
+		}, func(ctx context.Context, session *Session) error {
 			return session.Begin(ctx, serializable)
 		})
 		if err != nil || report.Priced {
 			t.Fatalf("a transaction begins: %v, reported %v; want nothing", err, report.Priced)
 		}
 		defer leased.Release(true)
-		report, err = leased.Run(within(t, time.Minute), Call{}, func(ctx context.Context, session *Session) error { return session.Commit(ctx) })
+		report, err = leased.Run(
+			within(t, time.Minute), Call{},
+			func(ctx context.Context, session *Session) error { return session.Commit(ctx) },
+		)
 		if err != nil || report.Units != 100 || unitsOfWeb(all) != 120 {
 			t.Errorf("its commit: %v, %d units, and %d of the app; want 100, 120", err, report.Units, unitsOfWeb(all))
 		}

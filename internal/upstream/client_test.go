@@ -192,7 +192,9 @@ func TestALostCommitIsNotRepeated(t *testing.T) {
 					}
 					return Ydb.StatusIds_SUCCESS, nil
 				}
-				_, err := s.client.Do(within(t, time.Second), Call{Idempotent: idempotent}, func(ctx context.Context, session *Session) error {
+				_, err := s.client.Do(within(t, time.Second), Call{
+					Idempotent: idempotent,
+				}, func(ctx context.Context, session *Session) error {
 					if err := session.Begin(ctx, serializable); err != nil {
 						return err
 					}
@@ -285,7 +287,10 @@ func TestAPanicInTheCallersFunctionGivesTheSessionBack(t *testing.T) {
 			return err
 		},
 		"any": func(t *testing.T, c *Client) error {
-			_, err := c.Any(within(t, time.Second), Call{Method: bulkUpsert}, func(context.Context, grpc.ClientConnInterface) error { panic("caller's bug") })
+			_, err := c.Any(
+				within(t, time.Second), Call{Method: bulkUpsert},
+				func(context.Context, grpc.ClientConnInterface) error { panic("caller's bug") },
+			)
 			return err
 		},
 	} {
@@ -315,11 +320,13 @@ func TestACallGivenUpKeepsItsSession(t *testing.T) {
 		after time.Duration
 		kept  bool
 	}{
-		"half-read, and at rest":      {halfRead, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_NOT_FOUND}, 25 * time.Millisecond, true},
-		"cancelled, and busy":         {cancelled, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_SESSION_BUSY, Ydb.StatusIds_NOT_FOUND}, 75 * time.Millisecond, true},
-		"cancelled, and gone":         {cancelled, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_BAD_SESSION}, 25 * time.Millisecond, false},
-		"cancelled, and not known":    {cancelled, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_UNAVAILABLE}, 25 * time.Millisecond, false},
-		"out of time, and busy first": {outOfTime, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_SESSION_BUSY, Ydb.StatusIds_NOT_FOUND}, 75 * time.Millisecond, true},
+		"half-read, and at rest": {halfRead, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_NOT_FOUND}, 25 * time.Millisecond, true},
+		"cancelled, and busy": {cancelled,
+			[]Ydb.StatusIds_StatusCode{Ydb.StatusIds_SESSION_BUSY, Ydb.StatusIds_NOT_FOUND}, 75 * time.Millisecond, true},
+		"cancelled, and gone":      {cancelled, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_BAD_SESSION}, 25 * time.Millisecond, false},
+		"cancelled, and not known": {cancelled, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_UNAVAILABLE}, 25 * time.Millisecond, false},
+		"out of time, and busy first": {outOfTime,
+			[]Ydb.StatusIds_StatusCode{Ydb.StatusIds_SESSION_BUSY, Ydb.StatusIds_NOT_FOUND}, 75 * time.Millisecond, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -331,7 +338,8 @@ func TestACallGivenUpKeepsItsSession(t *testing.T) {
 				synctest.Wait()
 				st := s.pool.Stats()
 				if int(asked.Load()) != len(c.says) || st.Recovering != 0 || (st.Idle == 1) != c.kept || (s.sessions() == 1) != c.kept {
-					t.Errorf("%d questions, %+v, %d sessions on the node; want %d, kept: %v", asked.Load(), st, s.sessions(), len(c.says), c.kept)
+					t.Errorf("%d questions, %+v, %d sessions on the node; want %d, kept: %v", asked.Load(), st,
+						s.sessions(), len(c.says), c.kept)
 				}
 				if deleted := len(s.node(1).seen("DeleteSession")); deleted != 0 && c.says[0] == Ydb.StatusIds_BAD_SESSION {
 					t.Error("what the node had forgotten was deleted")
@@ -425,7 +433,10 @@ func TestLease(t *testing.T) {
 		if e := asError(t, err); e.Status != Ydb.StatusIds_UNAVAILABLE || count.Load() != 1 || r.Attempts != 1 || len(r.Tries) != 1 {
 			t.Errorf("%v, %+v, %d statements", err, r, count.Load())
 		}
-		if _, err := l.Run(within(t, time.Second), Call{}, func(ctx context.Context, session *Session) error { return session.Rollback(ctx) }); err != nil {
+		if _, err := l.Run(
+			within(t, time.Second), Call{},
+			func(ctx context.Context, session *Session) error { return session.Rollback(ctx) },
+		); err != nil {
 			t.Error(err)
 		}
 		l.Release(true)
@@ -477,7 +488,8 @@ func TestAny(t *testing.T) {
 		}
 		call := Call{Name: "BulkUpsert", Method: bulkUpsert, Idempotent: true}
 		r, err := s.client.Any(within(t, 10*time.Second), call, bulk)
-		if err != nil || r.Attempts != 3 || r.Tries[0].Result() != "OVERLOADED" || r.Tries[1].Result() != "UNAVAILABLE" || r.Tries[2].Op() != "BulkUpsert" {
+		if err != nil || r.Attempts != 3 || r.Tries[0].Result() != "OVERLOADED" || r.Tries[1].Result() != "UNAVAILABLE" ||
+			r.Tries[2].Op() != "BulkUpsert" {
 			t.Errorf("%v, %+v", err, r)
 		}
 		if s.sessions() != 0 {
@@ -511,7 +523,9 @@ func TestAnyPassesOverAFullNode(t *testing.T) {
 			t.Fatal("cannot fill the node")
 		}
 		for range 10 {
-			if r, err := s.client.Any(within(t, time.Second), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk); err != nil || r.Node != 2 {
+			if r, err := s.client.Any(
+				within(t, time.Second), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk,
+			); err != nil || r.Node != 2 {
 				t.Errorf("%v on node %d; want node 2", err, r.Node)
 			}
 		}
@@ -536,7 +550,9 @@ func TestAnyTriesAnotherNodeWhenTheChosenOneFillsUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r, err := c.Any(within(t, time.Second), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk); err != nil || r.Node != 2 || r.Attempts != 1 {
+		if r, err := c.Any(
+			within(t, time.Second), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk,
+		); err != nil || r.Node != 2 || r.Attempts != 1 {
 			t.Errorf("%v, %+v; want node 2 in the first attempt", err, r)
 		}
 	})

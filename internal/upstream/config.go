@@ -13,20 +13,31 @@ import (
 
 // Config says where the cluster is and how to talk to it (settings ydb.*).
 type Config struct {
-	URL        string `yaml:"url"`         // grpc[s]://host:port[,host:port]/database, or ...?database=/database
-	CAFile     string `yaml:"ca_file"`     // PEM of extra roots for grpcs and for the providers of tokens; "" means the system's
-	CertFile   string `yaml:"cert_file"`   // PEM; with key_file: the sidecar's own certificate, which it shows to the cluster; these files and ca_file are read again when they change
-	KeyFile    string `yaml:"key_file"`    // PEM
-	ServerName string `yaml:"server_name"` // that the certificates of all nodes have, in place of the name that discovery gives or of the host
+	URL    string `yaml:"url"`     // grpc[s]://host:port[,host:port]/database, or ...?database=/database
+	CAFile string `yaml:"ca_file"` // PEM of extra roots for grpcs and for the providers of tokens; "" means the system's
+	// PEM; with key_file: the sidecar's own certificate, which it shows to the cluster; these
+	// files and ca_file are read again when they change
+	CertFile string `yaml:"cert_file"`
+	KeyFile  string `yaml:"key_file"` // PEM
+	// that the certificates of all nodes have, in place of the name that discovery gives or of the
+	// host
+	ServerName string `yaml:"server_name"`
 	Auth       Auth   `yaml:"auth"`
 
-	SessionBalancer bool `yaml:"session_balancer"` // tell the cluster that it may place new sessions on other nodes and close sessions to even out its nodes (capability session-balancer); the pool spreads its sessions without that
+	// tell the cluster that it may place new sessions on other nodes and close sessions to even
+	// out its nodes (capability session-balancer); the pool spreads its sessions without that
+	SessionBalancer bool `yaml:"session_balancer"`
 
-	Client string `yaml:"client"` // what carries the sidecar's own calls to the nodes: h2, its data path, or grpc, grpc-go, which goes with the next version
+	// what carries the sidecar's own calls to the nodes: h2, its data path, or grpc, grpc-go,
+	// which goes with the next version
+	Client string `yaml:"client"`
 
-	KeepAlive        time.Duration `yaml:"keepalive"`         // time between pings of a quiet connection, at least 10s
-	KeepAliveTimeout time.Duration `yaml:"keepalive_timeout"` // a ping unanswered for so long breaks the connection; health.probe_timeout counts in its place while health.silence is on, but for client=grpc
-	ConnectTimeout   time.Duration `yaml:"connect_timeout"`   // for one attempt to connect, TLS included, and for asking one address for the list of nodes
+	KeepAlive time.Duration `yaml:"keepalive"` // time between pings of a quiet connection, at least 10s
+	// a ping unanswered for so long breaks the connection; health.probe_timeout counts in its
+	// place while health.silence is on, but for client=grpc
+	KeepAliveTimeout time.Duration `yaml:"keepalive_timeout"`
+	// for one attempt to connect, TLS included, and for asking one address for the list of nodes
+	ConnectTimeout   time.Duration `yaml:"connect_timeout"`
 	DiscoveryTimeout time.Duration `yaml:"discovery_timeout"` // for asking one address for the list of nodes; 0: connect_timeout
 }
 

@@ -57,7 +57,8 @@ func TestParseURL(t *testing.T) {
 }
 
 func FuzzParseURL(f *testing.F) {
-	for _, s := range []string{"grpc://127.0.0.1:2136/local", "grpcs://h/?database=/x", "grpc://a:1,b/db", "grpc://[::1]/%2f", "grpc://u@h/db"} {
+	for _, s := range []string{"grpc://127.0.0.1:2136/local", "grpcs://h/?database=/x", "grpc://a:1,b/db",
+		"grpc://[::1]/%2f", "grpc://u@h/db"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -77,18 +78,26 @@ func TestValidateReportsAllFaultsAtOnce(t *testing.T) {
 		change func(*Config)
 		want   []string
 	}{
-		{"several", func(c *Config) { c.URL, c.KeepAlive, c.Auth.Kind = "x", time.Second, "magic" }, []string{"url must", "keepalive = 1s", `auth.kind = "magic"`}},
+		{"several", func(c *Config) { c.URL, c.KeepAlive, c.Auth.Kind = "x", time.Second, "magic" },
+			[]string{"url must", "keepalive = 1s", `auth.kind = "magic"`}},
 		{"missing_ca", func(c *Config) { c.CAFile = "/nowhere/ca.pem" }, []string{"ca_file: ", "/nowhere/ca.pem"}},
 		{"ca_without_tls", func(c *Config) { c.CAFile = writeFile(t, "ca", "x") }, []string{"no PEM certificate", "no TLS is spoken"}},
 		{"token", func(c *Config) { c.Auth.Kind = authToken }, []string{"auth.token is empty"}},
 		{"token_file", func(c *Config) { c.Auth.Kind = authTokenFile }, []string{"auth.token_file: no file is named"}},
-		{"empty_token_file", func(c *Config) { c.Auth.Kind, c.Auth.TokenFile = authTokenFile, writeFile(t, "t", " \n") }, []string{"is empty"}},
+		{"empty_token_file", func(c *Config) { c.Auth.Kind, c.Auth.TokenFile = authTokenFile, writeFile(t, "t", " \n") },
+			[]string{"is empty"}},
 		{"directory", func(c *Config) { c.Auth.Kind, c.Auth.TokenFile = authTokenFile, t.TempDir() }, []string{"is a directory"}},
-		{"static", func(c *Config) { c.Auth.Kind, c.Auth.Password, c.Auth.PasswordFile = authStatic, "x", "y" }, []string{"auth.user is empty", "both set", "auth.password_file: "}},
+		{"static", func(c *Config) { c.Auth.Kind, c.Auth.Password, c.Auth.PasswordFile = authStatic, "x", "y" },
+			[]string{"auth.user is empty", "both set", "auth.password_file: "}},
 		{"metadata", func(c *Config) { c.Auth.Kind, c.Auth.MetadataURL = authMetadata, "ftp://x" }, []string{"auth.metadata_url must be"}},
-		{"password_in_url", func(c *Config) { c.Auth.Kind, c.Auth.MetadataURL = authMetadata, "http://a:b@h" }, []string{"auth.metadata_url must not"}},
-		{"service_account", func(c *Config) { c.Auth.Kind, c.Auth.KeyFile = authServiceAccount, writeFile(t, "k", `{"id":"x"}`) }, []string{"lacks id"}},
-		{"key_is_no_json", func(c *Config) { c.Auth.Kind, c.Auth.KeyFile = authServiceAccount, writeFile(t, "k", secret) }, []string{"is not the JSON key"}},
+		{"password_in_url", func(c *Config) { c.Auth.Kind, c.Auth.MetadataURL = authMetadata, "http://a:b@h" },
+			[]string{"auth.metadata_url must not"}},
+		{"service_account",
+			func(c *Config) { c.Auth.Kind, c.Auth.KeyFile = authServiceAccount, writeFile(t, "k", `{"id":"x"}`) },
+			[]string{"lacks id"}},
+		{"key_is_no_json",
+			func(c *Config) { c.Auth.Kind, c.Auth.KeyFile = authServiceAccount, writeFile(t, "k", secret) },
+			[]string{"is not the JSON key"}},
 		{"key_is_no_key", func(c *Config) {
 			c.Auth.Kind = authServiceAccount
 			c.Auth.KeyFile = writeFile(t, "k", `{"id":"x","service_account_id":"y","private_key":"`+secret+`"}`)

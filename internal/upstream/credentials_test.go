@@ -126,7 +126,8 @@ func TestServiceAccountKey(t *testing.T) {
 		}
 		var claims jwt.RegisteredClaims
 		parsed, err := jwt.ParseWithClaims(in.JWT, &claims, func(*jwt.Token) (any, error) { return public, nil },
-			jwt.WithValidMethods([]string{"PS256"}), jwt.WithAudience(at), jwt.WithIssuer("account-id"), jwt.WithExpirationRequired(), jwt.WithIssuedAt())
+			jwt.WithValidMethods([]string{"PS256"}), jwt.WithAudience(at), jwt.WithIssuer("account-id"),
+			jwt.WithExpirationRequired(), jwt.WithIssuedAt())
 		if err != nil {
 			t.Errorf("the signed request is not valid: %v", err)
 		} else if parsed.Header["kid"] != "key-id" {
@@ -149,10 +150,14 @@ func TestOAuthTokenExchange(t *testing.T) {
 			t.Errorf("%s of %s", r.Method, r.Header.Get("Content-Type"))
 		}
 		form, _ = url.ParseQuery(body)
-		return map[string]any{"access_token": "exchanged", "issued_token_type": "urn:ietf:params:oauth:token-type:access_token", "token_type": "Bearer", "expires_in": 600}
+		return map[string]any{"access_token": "exchanged",
+			"issued_token_type": "urn:ietf:params:oauth:token-type:access_token", "token_type": "Bearer",
+			"expires_in": 600}
 	})
 	o := Default().Auth.OAuth
-	o.URL, o.SubjectTokenFile, o.Audience, o.Scope, o.Resource = s.URL, writeFile(t, "subject", "subject-token\n"), "ydb", "read write", "https://ydb/"
+	o.URL, o.SubjectTokenFile, o.Audience, o.Scope, o.Resource = s.URL, writeFile(
+		t, "subject", "subject-token\n",
+	), "ydb", "read write", "https://ydb/"
 	k, err := fetchOnce(t, Auth{Kind: authOAuth, OAuth: o})
 	if err != nil {
 		t.Fatal(err)
@@ -379,7 +384,8 @@ func TestAnAbsentProviderIsWaitedForInsideTheDeadline(t *testing.T) {
 func TestCallsWaitForTheFirstTicketAndGiveUpWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 1, nil)
-		tickets := newTickets(func(context.Context) (token, error) { return lasting("x", time.Hour), nil }, b.driver.headers, slog.New(slog.DiscardHandler))
+		tickets := newTickets(func(context.Context) (token, error) { return lasting("x", time.Hour), nil },
+			b.driver.headers, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := tickets.get(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -79,7 +79,9 @@ func TestWholeHeedsHints(t *testing.T) {
 	stop := make(chan struct{})
 	wait := w.flood(12, stop)
 	w.needs(3) // the hint goes to sessions
-	w.cluster.Node(3).Drain(devcluster.Drain{Mode: devcluster.DrainHints, Limits: devcluster.Limits{Soft: 5 * time.Second, Hard: 5 * time.Second}})
+	w.cluster.Node(3).Drain(
+		devcluster.Drain{Mode: devcluster.DrainHints, Limits: devcluster.Limits{Soft: 5 * time.Second, Hard: 5 * time.Second}},
+	)
 	w.until("node 3 leaving", func(v cluster.View) bool {
 		n, ok := v.Find(3)
 		return !ok || n.Condition.Draining
@@ -140,7 +142,9 @@ func TestWholeOutlivesSessionsThatEndWithAStatus(t *testing.T) {
 			w := startWhole(t, nil)
 			w.until("three usable nodes", func(v cluster.View) bool { return use(v, 3) == cluster.UseNew })
 			for id := range uint32(3) {
-				if err := w.cluster.Node(id + 1).Errors(devcluster.Errors{Status: status, Share: 1, Methods: []string{"ExecuteQuery"}}); err != nil {
+				if err := w.cluster.Node(id + 1).Errors(
+					devcluster.Errors{Status: status, Share: 1, Methods: []string{"ExecuteQuery"}},
+				); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -241,7 +245,8 @@ func TestWholeGoesRoundANodeThatIsNotReady(t *testing.T) {
 	if failed := w.load(300); failed > 0 {
 		t.Errorf("%d calls failed", failed)
 	}
-	if n, refused := len(w.cluster.Node(2).Sessions()), w.cluster.Node(2).Counters().Failures; n > 0 || refused < 1 || refused > 25 { // it is asked less and less often
+	// it is asked less and less often
+	if n, refused := len(w.cluster.Node(2).Sessions()), w.cluster.Node(2).Counters().Failures; n > 0 || refused < 1 || refused > 25 {
 		t.Errorf("%d sessions, %d calls refused; want none, and 1 to 25", n, refused)
 	}
 	if err := w.cluster.RemoveFault(t.Context(), fault.ID); err != nil {
@@ -255,7 +260,10 @@ func TestWholeGoesRoundANodeThatIsNotReady(t *testing.T) {
 
 // openAtTheLimit has another client open a session on a node that is at its limit.
 func openAtTheLimit(t *testing.T, nodes devcluster.Config) {
-	conn, err := grpc.NewClient("passthrough:node:1", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(nodes.Dial))
+	conn, err := grpc.NewClient(
+		"passthrough:node:1", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(nodes.Dial),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +345,10 @@ func TestWholeTransactionsAndStatistics(t *testing.T) {
 			return err
 		}
 		for i := range 3 {
-			if _, err := run(ctx, s, inTx(statement(fmt.Sprintf("UPSERT INTO t (id, v) VALUES (%du, \"x\")", i)), nil, s.TxID(), false)); err != nil {
+			if _, err := run(
+				ctx, s,
+				inTx(statement(fmt.Sprintf("UPSERT INTO t (id, v) VALUES (%du, \"x\")", i)), nil, s.TxID(), false),
+			); err != nil {
 				return err
 			}
 		}
@@ -410,7 +421,9 @@ func TestALateSessionIsDeletedWhereItWasPlaced(t *testing.T) {
 		return n
 	}
 	for id := range uint32(3) {
-		if err := w.cluster.Node(id + 1).Delay(devcluster.Delay{Delay: 100 * time.Millisecond, Share: 1, Methods: []string{"CreateSession"}, From: devcluster.Clients}); err != nil {
+		if err := w.cluster.Node(id + 1).Delay(
+			devcluster.Delay{Delay: 100 * time.Millisecond, Share: 1, Methods: []string{"CreateSession"}, From: devcluster.Clients},
+		); err != nil {
 			t.Fatal(err)
 		}
 	}

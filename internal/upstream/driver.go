@@ -286,7 +286,8 @@ func (d *Driver) renew(c *nodeConn) {
 		return
 	}
 	if d.replace(c) {
-		d.log.Info("another connection is made to an address that several nodes share: the node behind the last one shuts down", "node", id, "address", c.node.Address)
+		d.log.Info("another connection is made to an address that several nodes share: the node behind the last one shuts down",
+			"node", id, "address", c.node.Address)
 		c.drop()
 	}
 }

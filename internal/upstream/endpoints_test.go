@@ -87,7 +87,8 @@ func TestPilesOfAnAnswer(t *testing.T) {
 	for i := range Ydb_Bridge.PileState_State_name {
 		name := string('a' + rune(i))
 		list.PileStates = append(list.PileStates, &Ydb_Bridge.PileState{PileName: name, State: Ydb_Bridge.PileState_State(i)})
-		list.Endpoints = append(list.Endpoints, &Ydb_Discovery.EndpointInfo{Address: name, Port: 1, NodeId: uint32(i + 1), BridgePileName: name})
+		list.Endpoints = append(list.Endpoints,
+			&Ydb_Discovery.EndpointInfo{Address: name, Port: 1, NodeId: uint32(i + 1), BridgePileName: name})
 	}
 	list.Endpoints = append(list.Endpoints, &Ydb_Discovery.EndpointInfo{Address: "x", Port: 1, NodeId: 100, BridgePileName: "of no state"})
 	got, err := topology(list, false)
@@ -108,7 +109,8 @@ func TestPilesOfAnAnswer(t *testing.T) {
 func TestEndpointsAreBounded(t *testing.T) {
 	long := &Ydb_Discovery.ListEndpointsResult{}
 	for i := range cluster.MaxNodes + 3 {
-		long.Endpoints = append(long.Endpoints, &Ydb_Discovery.EndpointInfo{Address: fmt.Sprintf("h%d", i), Port: 2136, NodeId: uint32(i + 1)})
+		long.Endpoints = append(long.Endpoints,
+			&Ydb_Discovery.EndpointInfo{Address: fmt.Sprintf("h%d", i), Port: 2136, NodeId: uint32(i + 1)})
 	}
 	if got, err := topology(long, false); err != nil || len(got.Nodes) != cluster.MaxNodes || got.LeftOut != 3 {
 		t.Errorf("%d nodes, %d left out, %v; want %d and 3", len(got.Nodes), got.LeftOut, err, cluster.MaxNodes)
@@ -227,7 +229,8 @@ func TestSilentAddressesAreGivenUp(t *testing.T) {
 		mute(t, b.node(1))
 		mute(t, b.node(2))
 		start := time.Now()
-		if _, err := b.driver.ListEndpoints(t.Context()); err != nil || time.Since(start) < stagger+patience || time.Since(start) > stagger+patience+2*stagger {
+		if _, err := b.driver.ListEndpoints(t.Context()); err != nil || time.Since(start) < stagger+patience ||
+			time.Since(start) > stagger+patience+2*stagger {
 			t.Errorf("%v after %v; want the answer of node 3", err, time.Since(start))
 		}
 		mute(t, b.node(3))
@@ -294,7 +297,8 @@ func TestProbe(t *testing.T) {
 		} {
 			b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 				if strings.Contains(want, "foreign") {
-					return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_UNAUTHORIZED, Issues: []*Ydb_Issue.IssueMessage{{Message: text}}}, nil
+					return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_UNAUTHORIZED,
+						Issues: []*Ydb_Issue.IssueMessage{{Message: text}}}, nil
 				}
 				return nil, status.Error(codes.ResourceExhausted, text)
 			}
@@ -380,7 +384,9 @@ func TestTLS(t *testing.T) {
 						config.CAFile = ca
 					}
 				})
-				b.driver.SetView(cluster.View{Nodes: []cluster.ViewNode{{Node: cluster.Node{ID: 1, Address: "node1:2136", TLSName: c.tlsName}}}})
+				b.driver.SetView(
+					cluster.View{Nodes: []cluster.ViewNode{{Node: cluster.Node{ID: 1, Address: "node1:2136", TLSName: c.tlsName}}}},
+				)
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
 				res, err := b.driver.Open(ctx, 1, func(string) {})
@@ -414,10 +420,13 @@ func TestWantOfMemoryHereSaysNothingOfANode(t *testing.T) {
 		b := newBench(t, 2, func(config *Config, deps *Deps) { config.Client, deps.Buffered = ClientH2, 4096 })
 		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 			tooLong := strings.Repeat("x", 2*h2.Default().Window) // for one turn of the shard, after which the bytes are weighed
-			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, Issues: []*Ydb_Issue.IssueMessage{{Message: tooLong}}}, nil
+			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS,
+				Issues: []*Ydb_Issue.IssueMessage{{Message: tooLong}}}, nil
 		}
 		b.judge.take()
-		if err := b.driver.Probe(t.Context(), 2); !errors.Is(err, pessimize.ErrNothing) || errors.Is(err, pessimize.ErrRefused) || !strings.Contains(err.Error(), "memory") {
+		if err := b.driver.Probe(
+			t.Context(), 2,
+		); !errors.Is(err, pessimize.ErrNothing) || errors.Is(err, pessimize.ErrRefused) || !strings.Contains(err.Error(), "memory") {
 			t.Errorf("a probe: %v", err)
 		}
 		if got := b.judge.take(); len(got) > 0 {

@@ -53,7 +53,9 @@ func TestIdentify(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			began := time.Now()
-			if id, err := b.driver.Identify(ctx, "node2:2136", ""); id != 0 || err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "node2:2136") {
+			if id, err := b.driver.Identify(
+				ctx, "node2:2136", "",
+			); id != 0 || err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "node2:2136") {
 				t.Errorf("%s: %d, %v; want %s", name, id, err, want)
 			}
 			if took := time.Since(began); took > Default().ConnectTimeout {

@@ -26,13 +26,17 @@ func TestInvoke(t *testing.T) {
 		const method = protocol.QueryService + "CreateSession"
 		ctx := metadata.NewOutgoingContext(t.Context(), metadata.Pairs("x-ydb-auth-ticket", "a client's"))
 		out := new(Ydb_Query.CreateSessionResponse)
-		if s, err := b.driver.Invoke(ctx, 2, method, new(Ydb_Query.CreateSessionRequest), out); status.Code(err) != codes.NotFound || s.Code != codes.NotFound {
+		if s, err := b.driver.Invoke(
+			ctx, 2, method, new(Ydb_Query.CreateSessionRequest), out,
+		); status.Code(err) != codes.NotFound || s.Code != codes.NotFound {
 			t.Errorf("%v; want the node's own status", err)
 		}
 		if n := len(b.node(2).seen("CreateSession")); n != 1 {
 			t.Errorf("the node had %d calls", n)
 		}
-		if s, err := b.driver.Invoke(ctx, 3, method, new(Ydb_Query.CreateSessionRequest), out); status.Code(err) != codes.Unavailable || !s.Unrouted {
+		if s, err := b.driver.Invoke(
+			ctx, 3, method, new(Ydb_Query.CreateSessionRequest), out,
+		); status.Code(err) != codes.Unavailable || !s.Unrouted {
 			t.Errorf("a node that is not in the view: %v", err)
 		}
 		if got := b.judge.take(); len(got) != 0 || b.driver.Uses(2) {

@@ -147,7 +147,9 @@ func (d *Driver) askSession(ctx context.Context, owner ticketSource, c *nodeConn
 		d.enter(c, nil, time.Now())
 		defer c.leave(nil)
 		r := new(made)
-		r.id, r.at, r.err = c.createSession(metadata.NewOutgoingContext(patient, headers), owner.table(), grpc.Peer(&r.sent), client.Lasts{})
+		r.id, r.at, r.err = c.createSession(
+			metadata.NewOutgoingContext(patient, headers), owner.table(), grpc.Peer(&r.sent), client.Lasts{},
+		)
 		select {
 		case handed <- r:
 		case <-left:
@@ -211,7 +213,8 @@ func (c *nodeConn) deleteSession(ctx context.Context, table bool, id string) err
 	var err error
 	if !table {
 		var r *Ydb_Query.DeleteSessionResponse
-		if r, err = c.query.DeleteSession(ctx, &Ydb_Query.DeleteSessionRequest{SessionId: id}); err == nil && r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
+		if r, err = c.query.DeleteSession(ctx, &Ydb_Query.DeleteSessionRequest{SessionId: id}); err == nil &&
+			r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
 			err = Check(r.GetStatus(), r.GetIssues())
 		}
 		return err
@@ -232,7 +235,9 @@ func (c *nodeConn) rollback(ctx context.Context, table bool, id, tx string) erro
 		}
 		return err
 	}
-	r, err := Ydb_Table_V1.NewTableServiceClient(c.cc).RollbackTransaction(ctx, &Ydb_Table.RollbackTransactionRequest{SessionId: id, TxId: tx})
+	r, err := Ydb_Table_V1.NewTableServiceClient(c.cc).RollbackTransaction(
+		ctx, &Ydb_Table.RollbackTransactionRequest{SessionId: id, TxId: tx},
+	)
 	if err == nil {
 		err = CheckOperation(r.GetOperation())
 	}
@@ -436,7 +441,8 @@ func creates(owner ticketSource) *protocol.Method {
 }
 
 // openFailed judges a failure to create or attach a session and reports it.
-func (d *Driver) openFailed(ctx context.Context, owner ticketSource, c *nodeConn, m *protocol.Method, start time.Time, sent bool, err error) error {
+func (d *Driver) openFailed(ctx context.Context, owner ticketSource, c *nodeConn, m *protocol.Method, start time.Time,
+	sent bool, err error) error {
 	signs, e := failure(ctx, err, true)
 	signs.Kind = cluster.CallOpen
 	signs.NotSent = signs.NotSent || (signs.Status == 0 && !sent)

@@ -87,16 +87,19 @@ func TestHintsAndTheEndOfTheStreamRetire(t *testing.T) {
 		deletes int // by Close
 	}{
 		{"session_shutdown", func(n *fakeNode, id string) {
-			n.session(id).hints <- &Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS, SessionHint: &Ydb_Query.SessionState_SessionShutdown{}}
+			n.session(id).hints <- &Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS,
+				SessionHint: &Ydb_Query.SessionState_SessionShutdown{}}
 		}, "the node asked for the session to be closed", nil, 1},
 		{"node_shutdown", func(n *fakeNode, id string) {
-			n.session(id).hints <- &Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS, SessionHint: &Ydb_Query.SessionState_NodeShutdown{}}
+			n.session(id).hints <- &Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS,
+				SessionHint: &Ydb_Query.SessionState_NodeShutdown{}}
 		}, "the node announced its shutdown", []string{"1 control leaving node_shutdown"}, 1},
 		{"bad_state", func(n *fakeNode, id string) {
 			n.session(id).hints <- &Ydb_Query.SessionState{Status: Ydb.StatusIds_UNAVAILABLE}
 		}, "the node reported UNAVAILABLE", []string{"1 control none UNAVAILABLE"}, 1},
 		{"clean_end", func(n *fakeNode, id string) { n.forget(id) }, "the node asked for the session to be closed", nil, 1},
-		{"killed_node", func(n *fakeNode, id string) { n.kill() }, "the connection to the node broke", []string{"1 control transport UNAVAILABLE"}, 0},
+		{"killed_node", func(n *fakeNode, id string) { n.kill() }, "the connection to the node broke",
+			[]string{"1 control transport UNAVAILABLE"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -305,7 +308,8 @@ func TestOpenFailures(t *testing.T) {
 		}, "deadline exceeded", []string{"1 open transport DEADLINE_EXCEEDED"}, 1},
 		{"placed_elsewhere", func(n *fakeNode) {
 			n.onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
-				return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: "ydb://session/3?node_id=9&id=1", NodeId: 9}, nil
+				return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS,
+					SessionId: "ydb://session/3?node_id=9&id=1", NodeId: 9}, nil
 			}
 		}, "placed the session on another node", nil, 2},
 		{"placed_elsewhere_by_its_id_alone", func(n *fakeNode) {

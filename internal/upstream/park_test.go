@@ -132,16 +132,20 @@ func (c waitCase) outcome(t *testing.T, name string, parks bool) (all string) {
 		<-done
 		round := report.Rounds[0]
 		stats := s.pool.Stats()
-		all = fmt.Sprintf("%v (%T), %d attempts, queue %v, acquire %v, created: %t; round: %v after %v and %v %s; %d tries on node %d; pool: %d waited, %d were late, %d refused, %d shed; app: %+v",
+		all = fmt.Sprintf(
+			"%v (%T), %d attempts, queue %v, acquire %v, created: %t; round: %v after %v and %v %s; %d tries on "+
+				"node %d; pool: %d waited, %d were late, %d refused, %d shed; app: %+v",
 			err, err, report.Attempts, report.Queue, report.Acquire, report.Created,
 			round.Start.UnixNano(), round.Acquire, round.Queue, round.Refused, len(report.Tries), report.Node,
-			before.InLine(), stats.TimedOut, stats.Refused, stats.Shed, registry.State(classNames)[2].Classes)
+			before.InLine(), stats.TimedOut, stats.Refused, stats.Shed, registry.State(classNames)[2].Classes,
+		)
 		release(true)
 	})
 	return all
 }
 
-// One request waits for the only session of a pool. Whether it parks or Do waits for it makes no difference to its caller, its app and the pool.
+// One request waits for the only session of a pool. Whether it parks or Do waits for it makes no
+// difference to its caller, its app and the pool.
 func TestARequestParksAsDoWaits(t *testing.T) {
 	for name, c := range map[string]waitCase{
 		"there is a session at once": {
@@ -152,23 +156,27 @@ func TestARequestParksAsDoWaits(t *testing.T) {
 			while: func(_ *stack, release func(bool), _ func()) { release(true) }, want: "<nil> (<nil>), 1 attempts, queue 2s, acquire 2s",
 		},
 		"granted while no connection is ready": {
-			away: true, while: func(_ *stack, release func(bool), _ func()) { release(true) }, want: "<nil> (<nil>), 1 attempts, queue 2s, acquire 2s",
+			away: true, while: func(_ *stack, release func(bool), _ func()) { release(true) },
+			want: "<nil> (<nil>), 1 attempts, queue 2s, acquire 2s",
 		},
 		"granted a new session": {
 			while: func(_ *stack, release func(bool), _ func()) { release(false) }, want: "created: true",
 		},
 		"its time is up": {
-			timeout: 3 * time.Second, while: func(*stack, func(bool), func()) {}, want: "pool: waited 3s for a session: 1 of at most 1 in use: context deadline exceeded",
+			timeout: 3 * time.Second, while: func(*stack, func(bool), func()) {},
+			want: "pool: waited 3s for a session: 1 of at most 1 in use: context deadline exceeded",
 		},
 		"its caller leaves": {
-			while: func(_ *stack, _ func(bool), leave func()) { leave() }, want: "pool: waited 2s for a session: 1 of at most 1 in use: context canceled",
+			while: func(_ *stack, _ func(bool), leave func()) { leave() },
+			want:  "pool: waited 2s for a session: 1 of at most 1 in use: context canceled",
 		},
 		"its time was up before": {
 			atOnce:  true,
 			timeout: -time.Second, while: func(*stack, func(bool), func()) {}, want: "pool: waited 0s for a session",
 		},
 		"too old for the queue": {
-			change: func(c *stackConfig) { c.pool.QueueAge = time.Second }, while: func(*stack, func(bool), func()) {}, want: "*pool.ShedError",
+			change: func(c *stackConfig) { c.pool.QueueAge = time.Second }, while: func(*stack, func(bool), func()) {},
+			want: "*pool.ShedError",
 		},
 		"the queue is full": {
 			atOnce: true,

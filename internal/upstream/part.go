@@ -119,7 +119,8 @@ func (p *Part) decode(has bool) (err error) {
 	return err
 }
 
-// succeeds reads a message in a shard's turn, if that takes little, and reports whether it is a success. open: it leaves a transaction open.
+// succeeds reads a message in a shard's turn, if that takes little, and reports whether it is a
+// success. open: it leaves a transaction open.
 func (p *Part) succeeds(message []byte) (ok, open bool) {
 	has, err := p.scan(message)
 	if err != nil || len(p.set) > knownSetBytes || !p.common() || p.Status != Ydb.StatusIds_SUCCESS || p.decode(has) != nil {
@@ -128,7 +129,8 @@ func (p *Part) succeeds(message []byte) (ok, open bool) {
 	return true, p.GetTxMeta().GetId() != ""
 }
 
-// common reads rest if it is what a success without statistics has, as package proto would. False: it is something else, and nothing was read.
+// common reads rest if it is what a success without statistics has, as package proto would. False: it
+// is something else, and nothing was read.
 func (p *Part) common() bool {
 	var status, index uint64
 	for rest := p.rest; len(rest) > 0; {

@@ -52,7 +52,8 @@ func (p *Part) whole(t testing.TB) (*Ydb_Query.ExecuteQueryResponsePart, bool) {
 // A part has everything that its message has, and its rows as they came.
 func TestPartsKeepEverything(t *testing.T) {
 	for name, m := range map[string]*Ydb_Query.ExecuteQueryResponsePart{
-		"all": partMessage(), "no result set": {Status: Ydb.StatusIds_ABORTED}, "an empty one": {ResultSet: &Ydb.ResultSet{}}, "nothing": {},
+		"all": partMessage(), "no result set": {Status: Ydb.StatusIds_ABORTED},
+		"an empty one": {ResultSet: &Ydb.ResultSet{}}, "nothing": {},
 		"no columns": {ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{{}, {}, {}}}},
 	} {
 		data := encode(t, m)
@@ -62,7 +63,8 @@ func TestPartsKeepEverything(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(p.GetResultSet().GetRows()) != 0 || p.Size != proto.Size(m.GetResultSet()) {
-				t.Errorf("%s: %d rows as messages, size %d; want none, %d", name, len(p.GetResultSet().GetRows()), p.Size, proto.Size(m.GetResultSet()))
+				t.Errorf("%s: %d rows as messages, size %d; want none, %d", name, len(p.GetResultSet().GetRows()),
+					p.Size, proto.Size(m.GetResultSet()))
 			}
 			if got, ok := p.whole(t); !ok || !proto.Equal(got, m) {
 				t.Errorf("%s: got %v; want %v", name, got, m)
@@ -81,7 +83,8 @@ func FuzzPart(f *testing.F) {
 	f.Add(append(data, data...))
 	f.Add(data[:len(data)-3])
 	f.Add([]byte{0x22, 2, 0x12, 0, 0x22, 0})
-	for _, meta := range []string{"\x32\x00", "\x32\x03\x0a\x01a", "\x32\x03\x0a\x01a\x32\x00", "\x32\x03\x0a\x01\xff", "\x32\x02\x10\x01", "\x32\x05\x0a\x01a\x10\x01", "\x32\x01\x80", "\x32\x03\x0a\x01a\x80"} {
+	for _, meta := range []string{"\x32\x00", "\x32\x03\x0a\x01a", "\x32\x03\x0a\x01a\x32\x00", "\x32\x03\x0a\x01\xff",
+		"\x32\x02\x10\x01", "\x32\x05\x0a\x01a\x10\x01", "\x32\x01\x80", "\x32\x03\x0a\x01a\x80"} {
 		f.Add([]byte("\x08\x80\xb5\x18" + meta))
 	}
 	var known knownSets // of all inputs so far

@@ -25,7 +25,8 @@ func TestASessionPlacedElsewhereIsAskedForAgainWithoutBalancing(t *testing.T) {
 			if md, _ := metadata.FromIncomingContext(ctx); md.Get("x-ydb-client-capabilities") == nil {
 				return nil, nil // go on as usual
 			}
-			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: "ydb://session/3?node_id=9&id=1", NodeId: 9}, nil
+			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS,
+				SessionId: "ydb://session/3?node_id=9&id=1", NodeId: 9}, nil
 		}
 		s, _, err := b.open(1)
 		if err != nil {

@@ -19,7 +19,8 @@ const stagger = 250 * time.Millisecond
 // without a result; those under way go on. When it returns, all tries have
 // ended, and late results were handed to lose. The error joins those of all
 // tries. A try must end when its ctx does.
-func race[T any](ctx context.Context, n int, pause func(i int) time.Duration, try func(ctx context.Context, i int) (T, error), lose func(T)) (int, T, error) {
+func race[T any](ctx context.Context, n int, pause func(i int) time.Duration,
+	try func(ctx context.Context, i int) (T, error), lose func(T)) (int, T, error) {
 	type result struct {
 		i     int
 		value T
@@ -80,7 +81,8 @@ func race[T any](ctx context.Context, n int, pause func(i int) time.Duration, tr
 // dialAny connects to an address: to the first that accepts of those that the
 // host's name stands for. Where some of them are dead, the dialer of package net
 // would spend two seconds or more on each.
-func dialAny(ctx context.Context, address string, lookup func(ctx context.Context, host string) ([]string, error), dial dialer) (net.Conn, error) {
+func dialAny(ctx context.Context, address string, lookup func(ctx context.Context, host string) ([]string, error),
+	dial dialer) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err

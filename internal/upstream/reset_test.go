@@ -22,7 +22,8 @@ import (
 
 // A stream that a node resets when it has the whole request may have run, whatever the code of HTTP/2 stands for in gRPC.
 func TestResetCallsMayHaveRun(t *testing.T) {
-	for _, code := range []http2.ErrCode{http2.ErrCodeEnhanceYourCalm, http2.ErrCodeFlowControl, http2.ErrCodeInadequateSecurity, http2.ErrCodeInternal} {
+	for _, code := range []http2.ErrCode{http2.ErrCodeEnhanceYourCalm, http2.ErrCodeFlowControl,
+		http2.ErrCodeInadequateSecurity, http2.ErrCodeInternal} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -46,7 +47,9 @@ func TestResetCallsMayHaveRun(t *testing.T) {
 			s, e := failure(ctx, err, false)
 			cancel()
 			s.Kind = cluster.CallExecute
-			if v := ydbstatus.Judge(s); s.Code != codes.Internal || e.Code != codes.Internal || !v.Unknown || !v.DropSession || v.Retry == ydbstatus.RetryAlways {
+			if v := ydbstatus.Judge(
+				s,
+			); s.Code != codes.Internal || e.Code != codes.Internal || !v.Unknown || !v.DropSession || v.Retry == ydbstatus.RetryAlways {
 				t.Errorf("%v, %s: %v: %+v", code, name, err, v)
 			}
 		}

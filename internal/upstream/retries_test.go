@@ -36,7 +36,8 @@ func TestRetriesFollowTheVerdict(t *testing.T) {
 		{"broken_but_idempotent", breaks, plain, true, 3, true, yql.Whole},
 		{"broken_read", breaks, func() Statement { return inTx(plain(), snapshot, "", true) }, false, 3, true, yql.Whole},
 		{"broken_text_that_reads", breaks, plain, false, 3, true, yql.Reads},
-		{"broken_commit_of_a_text_that_reads", breaks, func() Statement { return inTx(plain(), serializable, "", true) }, false, 3, true, yql.Reads},
+		{"broken_commit_of_a_text_that_reads", breaks, func() Statement { return inTx(plain(), serializable, "", true) },
+			false, 3, true, yql.Reads},
 		{"conflict_in_parts", answers(Ydb.StatusIds_ABORTED), plain, false, 1, false, yql.Parts},
 		{"unavailable_in_parts", answers(Ydb.StatusIds_UNAVAILABLE), plain, false, 1, false, yql.Parts},
 		{"overloaded_in_parts", answers(Ydb.StatusIds_OVERLOADED), plain, false, 1, false, yql.Parts},
@@ -110,7 +111,8 @@ func TestAnAttemptThatMayHaveBeenKeptIsReported(t *testing.T) {
 				r, err := s.query(within(t, 10*time.Second), Call{Idempotent: true}, plain)
 				e, _ := errors.AsType[*Error](err)
 				if e == nil || e.Status != Ydb.StatusIds_PRECONDITION_FAILED || r.Attempts != 2 || r.Unsure != c.unsure {
-					t.Errorf("%v after %d attempts, unsure %t; want PRECONDITION_FAILED after 2, unsure %t", err, r.Attempts, r.Unsure, c.unsure)
+					t.Errorf("%v after %d attempts, unsure %t; want PRECONDITION_FAILED after 2, unsure %t", err,
+						r.Attempts, r.Unsure, c.unsure)
 				}
 			})
 		})

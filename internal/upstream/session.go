@@ -188,7 +188,10 @@ func (s *Session) begin(ctx context.Context, m *protocol.Method, w weight) (*tri
 		s.spoiled = true
 		return nil, unrouted(m, s.conn.node.ID, ErrKilled, true)
 	}
-	h, err := s.d.start(ctx, target{method: m, weight: w, home: s.conn, openTx: s.tx != "", id: s.id, tries: s.tries, app: s.app, here: s.via != nil})
+	h, err := s.d.start(
+		ctx,
+		target{method: m, weight: w, home: s.conn, openTx: s.tx != "", id: s.id, tries: s.tries, app: s.app, here: s.via != nil},
+	)
 	if err != nil {
 		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.DropSession {
 			s.spoiled = true
@@ -298,8 +301,8 @@ func (s *Session) trailer(md metadata.MD) {
 }
 
 // unary runs one unary call that belongs to the session, and judges it. f gets the connection of the
-// right node and a context with all headers; it returns transport errors as they are and YDB's through Check. In an Ahead the call is only sent, and
-// f is called again for the answer.
+// right node and a context with all headers; it returns transport errors as they are and YDB's through
+// Check. In an Ahead the call is only sent, and f is called again for the answer.
 func (s *Session) unary(ctx context.Context, m *protocol.Method, w weight, f func(context.Context, grpc.ClientConnInterface) error) error {
 	if s.via != nil {
 		return s.sendAhead(ctx, m, w, f)
@@ -343,7 +346,9 @@ func (s *Session) call(ctx context.Context, m *protocol.Method, w weight, traile
 
 // Begin opens a transaction.
 func (s *Session) Begin(ctx context.Context, settings *Ydb_Query.TransactionSettings) error {
-	return s.unary(ctx, methodBegin, weight{kind: cluster.CallControl, undone: true}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return s.unary(ctx, methodBegin, weight{
+		kind: cluster.CallControl, undone: true,
+	}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Query.BeginTransactionResponse)
 		err := conn.Invoke(ctx, methodBegin.Path, &Ydb_Query.BeginTransactionRequest{SessionId: s.id, TxSettings: settings}, r)
 		if err == nil {
@@ -386,7 +391,9 @@ func (s *Session) Rollback(ctx context.Context) error {
 	if s.tx == "" {
 		return nil
 	}
-	return s.unary(ctx, methodRollback, weight{kind: cluster.CallControl, undone: true}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return s.unary(ctx, methodRollback, weight{
+		kind: cluster.CallControl, undone: true,
+	}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Query.RollbackTransactionResponse)
 		err := conn.Invoke(ctx, methodRollback.Path, &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: s.tx}, r)
 		if err == nil && r.GetStatus() != Ydb.StatusIds_NOT_FOUND {
@@ -422,6 +429,8 @@ func (c *callConn) Invoke(ctx context.Context, method string, args, reply any, o
 }
 
 // NewStream satisfies grpc.ClientConnInterface.
-func (c *callConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *callConn) NewStream(
+	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	return c.cc.NewStream(ctx, desc, method, append(opts, c.options...)...)
 }

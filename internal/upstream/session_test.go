@@ -97,25 +97,37 @@ func TestFailuresOfAStatement(t *testing.T) {
 		deletes int
 		report  string
 	}{
-		{"bad_sql", always(Ydb.StatusIds_GENERIC_ERROR), statement("x"), "GENERIC_ERROR", ydbstatus.RetryNever, false, true, 1, "1 execute none GENERIC_ERROR"},
-		{"overloaded", always(Ydb.StatusIds_OVERLOADED), statement("x"), "OVERLOADED", ydbstatus.RetryAlways, false, true, 1, "1 execute none OVERLOADED"},
-		{"missing_right", always(Ydb.StatusIds_UNAUTHORIZED), statement("x"), "UNAUTHORIZED", ydbstatus.RetryNever, false, true, 1, "1 execute none UNAUTHORIZED"},
+		{"bad_sql", always(Ydb.StatusIds_GENERIC_ERROR), statement("x"), "GENERIC_ERROR", ydbstatus.RetryNever, false,
+			true, 1, "1 execute none GENERIC_ERROR"},
+		{"overloaded", always(Ydb.StatusIds_OVERLOADED), statement("x"), "OVERLOADED", ydbstatus.RetryAlways, false,
+			true, 1, "1 execute none OVERLOADED"},
+		{"missing_right", always(Ydb.StatusIds_UNAUTHORIZED), statement("x"), "UNAUTHORIZED", ydbstatus.RetryNever,
+			false, true, 1, "1 execute none UNAUTHORIZED"},
 		{"another_database", func(_ *fakeNode, s executeStream) error {
 			p := part(Ydb.StatusIds_UNAUTHORIZED)
 			p.Issues[0].Issues = []*Ydb_Issue.IssueMessage{{Message: "Unexpected node to perform query on database: /local, domain: ..."}}
 			return s.Send(p)
-		}, inTx(statement("x"), serializable, "", true), "UNAUTHORIZED", ydbstatus.RetryAlways, false, false, 1, "1 commit foreign UNAUTHORIZED"},
-		{"bad_session", always(Ydb.StatusIds_BAD_SESSION), statement("x"), "BAD_SESSION", ydbstatus.RetryAlways, false, false, 0, "1 execute none BAD_SESSION"},
-		{"timeout", always(Ydb.StatusIds_TIMEOUT), statement("x"), "TIMEOUT", ydbstatus.RetryIdempotent, true, false, 1, "1 execute none TIMEOUT"},
-		{"session_busy", always(Ydb.StatusIds_SESSION_BUSY), statement("x"), "SESSION_BUSY", ydbstatus.RetryAlways, false, false, 1, "1 execute none SESSION_BUSY"},
-		{"undetermined", always(Ydb.StatusIds_UNDETERMINED), inTx(statement("x"), serializable, "", true), "UNDETERMINED", ydbstatus.RetryIdempotent, true, true, 1, "1 commit none UNDETERMINED"},
-		{"broken", func(*fakeNode, executeStream) error { return status.Error(codes.Unavailable, "cut") }, statement("x"), "UNAVAILABLE", ydbstatus.RetryIdempotent, true, false, 1, "1 execute transport UNAVAILABLE"},
+		}, inTx(statement("x"), serializable, "", true), "UNAUTHORIZED", ydbstatus.RetryAlways, false, false, 1,
+			"1 commit foreign UNAUTHORIZED"},
+		{"bad_session", always(Ydb.StatusIds_BAD_SESSION), statement("x"), "BAD_SESSION", ydbstatus.RetryAlways, false,
+			false, 0, "1 execute none BAD_SESSION"},
+		{"timeout", always(Ydb.StatusIds_TIMEOUT), statement("x"), "TIMEOUT", ydbstatus.RetryIdempotent, true, false, 1,
+			"1 execute none TIMEOUT"},
+		{"session_busy", always(Ydb.StatusIds_SESSION_BUSY), statement("x"), "SESSION_BUSY", ydbstatus.RetryAlways,
+			false, false, 1, "1 execute none SESSION_BUSY"},
+		{"undetermined", always(Ydb.StatusIds_UNDETERMINED), inTx(statement("x"), serializable, "", true),
+			"UNDETERMINED", ydbstatus.RetryIdempotent, true, true, 1, "1 commit none UNDETERMINED"},
+		{"broken", func(*fakeNode, executeStream) error { return status.Error(codes.Unavailable, "cut") },
+			statement("x"), "UNAVAILABLE", ydbstatus.RetryIdempotent, true, false, 1, "1 execute transport UNAVAILABLE"},
 		{"broken_inside_a_transaction", func(*fakeNode, executeStream) error { return status.Error(codes.Unavailable, "cut") },
-			inTx(statement("x"), serializable, "", false), "UNAVAILABLE", ydbstatus.RetryAlways, false, false, 1, "1 execute transport UNAVAILABLE"},
+			inTx(statement("x"), serializable, "", false), "UNAVAILABLE", ydbstatus.RetryAlways, false, false, 1,
+			"1 execute transport UNAVAILABLE"},
 		{"broken_at_a_read", func(*fakeNode, executeStream) error { return status.Error(codes.Unavailable, "cut") },
-			inTx(statement("x"), snapshot, "", true), "UNAVAILABLE", ydbstatus.RetryAlways, false, false, 1, "1 execute transport UNAVAILABLE"},
+			inTx(statement("x"), snapshot, "", true), "UNAVAILABLE", ydbstatus.RetryAlways, false, false, 1,
+			"1 execute transport UNAVAILABLE"},
 		{"broken_at_an_inline_commit", func(*fakeNode, executeStream) error { return status.Error(codes.Unavailable, "cut") },
-			inTx(statement("x"), serializable, "", true), "UNAVAILABLE", ydbstatus.RetryIdempotent, true, false, 1, "1 commit transport UNAVAILABLE"},
+			inTx(statement("x"), serializable, "", true), "UNAVAILABLE", ydbstatus.RetryIdempotent, true, false, 1,
+			"1 commit transport UNAVAILABLE"},
 		{"too_large", func(*fakeNode, executeStream) error {
 			return status.Error(codes.ResourceExhausted, "grpc: received message larger than max (5 vs. 4)")
 		}, statement("x"), "RESOURCE_EXHAUSTED", ydbstatus.RetryNever, true, false, 1, "1 execute none RESOURCE_EXHAUSTED"},
@@ -135,7 +147,8 @@ func TestFailuresOfAStatement(t *testing.T) {
 				_, err := run(t.Context(), s, c.req)
 				e := asError(t, err)
 				if e.StatusName() != c.status || e.Verdict.Retry != c.retry || e.Sent != c.sent || e.Node != 1 || e.Op != "ExecuteQuery" {
-					t.Errorf("got %s, retry %v, may have run %t, node %d, op %s; want %s, %v, %t", e.StatusName(), e.Verdict.Retry, e.Sent, e.Node, e.Op, c.status, c.retry, c.sent)
+					t.Errorf("got %s, retry %v, may have run %t, node %d, op %s; want %s, %v, %t", e.StatusName(),
+						e.Verdict.Retry, e.Sent, e.Node, e.Op, c.status, c.retry, c.sent)
 				}
 				if strings.Contains(e.Error(), "because") || (e.Status != 0 && !strings.Contains(e.Message(), "because")) {
 					t.Errorf("Error %q must hide issues, Message %q must show them", e.Error(), e.Message())
@@ -453,7 +466,9 @@ func TestLargeMessagesPassBothWays(t *testing.T) {
 			if n := len(r.GetQueryContent().GetText()); n != size {
 				t.Errorf("%d bytes arrived", n)
 			}
-			return stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{Data: make([]byte, size)}})
+			return stream.Send(
+				&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{Data: make([]byte, size)}},
+			)
 		}
 		stream, err := s.Execute(t.Context(), statement(strings.Repeat("x", size)))
 		if err != nil {

@@ -97,7 +97,8 @@ func TestASilentConnectionFailsItsCallsInTime(t *testing.T) {
 		const limit = silence + probeTimeout + rulingTimeout
 		for i, name := range []string{"the write", "the statement of a transaction"} {
 			if ends[i].took > limit || ends[i].took < silence+probeTimeout || ends[i].err.Code != codes.Unavailable {
-				t.Errorf("%s ended after %v with %v; want UNAVAILABLE after %v to %v", name, ends[i].took, ends[i].err, silence+probeTimeout, limit)
+				t.Errorf("%s ended after %v with %v; want UNAVAILABLE after %v to %v", name, ends[i].took, ends[i].err,
+					silence+probeTimeout, limit)
 			}
 		}
 		if e := ends[0].err; !e.Sent || e.Verdict.Retry != ydbstatus.RetryIdempotent {
@@ -131,7 +132,8 @@ func TestASilentConnectionFailsItsCallsInTime(t *testing.T) {
 		b.hole.clear()
 		synctest.Wait()
 		if running.Load() != 0 || b.sessions() != 0 || len(b.node(1).seen("DeleteSession")) != 0 {
-			t.Errorf("%d statements run, %d sessions live, %d deletions were sent; want none", running.Load(), b.sessions(), len(b.node(1).seen("DeleteSession")))
+			t.Errorf("%d statements run, %d sessions live, %d deletions were sent; want none", running.Load(),
+				b.sessions(), len(b.node(1).seen("DeleteSession")))
 		}
 		b.node(1).onExecute = nil
 		fresh, _ := b.mustOpen(1)

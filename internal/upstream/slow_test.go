@@ -111,7 +111,10 @@ func TestTimesTrailersAndStatistics(t *testing.T) {
 			time.Sleep(3 * time.Millisecond)
 			stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS})
 			time.Sleep(4 * time.Millisecond)
-			return stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ExecStats: &Ydb_TableStats.QueryStats{TotalDurationUs: 6500}})
+			return stream.Send(
+				&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS,
+					ExecStats: &Ydb_TableStats.QueryStats{TotalDurationUs: 6500}},
+			)
 		}
 		stream, err := s.Execute(t.Context(), statement("x"))
 		if err != nil {
@@ -124,13 +127,14 @@ func TestTimesTrailersAndStatistics(t *testing.T) {
 			t.Errorf("first part after %v, trailer %v", stream.First(), stream.Trailer())
 		}
 		try := tr.report.Tries[0]
-		want := Report{Node: 1, Attempts: 1, Hop: 7 * time.Millisecond, Server: 6500 * time.Microsecond, Units: 7, Priced: true, Rounds: []Round{{}}, Tries: []Try{{
-			Done: hop.Done{
-				Key: hop.Key{Node: 1, Method: methodExecute}, Verdict: ydbstatus.Verdict{Blame: cluster.BlameSuccess}, Sent: true,
-				Took: 7 * time.Millisecond, First: 3 * time.Millisecond, Request: try.Request, Answer: try.Answer,
-			},
-			Attempt: 1, At: try.At, Session: s.ID(), Start: try.Start, Server: 6500 * time.Microsecond,
-		}}}
+		want := Report{Node: 1, Attempts: 1, Hop: 7 * time.Millisecond, Server: 6500 * time.Microsecond, Units: 7,
+			Priced: true, Rounds: []Round{{}}, Tries: []Try{{
+				Done: hop.Done{
+					Key: hop.Key{Node: 1, Method: methodExecute}, Verdict: ydbstatus.Verdict{Blame: cluster.BlameSuccess}, Sent: true,
+					Took: 7 * time.Millisecond, First: 3 * time.Millisecond, Request: try.Request, Answer: try.Answer,
+				},
+				Attempt: 1, At: try.At, Session: s.ID(), Start: try.Start, Server: 6500 * time.Microsecond,
+			}}}
 		if diff := cmp.Diff(want, tr.report, cmp.Comparer(func(a, b *protocol.Method) bool { return a == b })); diff != "" {
 			t.Error(diff)
 		}
@@ -195,7 +199,8 @@ func TestANodeMayBeFirstToEndTheCallersTime(t *testing.T) {
 			return stream.Context().Err()
 		}
 		_, err := run(beforeItsTimer{t.Context(), time.Now().Add(5 * time.Millisecond)}, s, statement("x"))
-		if e := asError(t, err); e.Code != codes.DeadlineExceeded || !errors.Is(err, context.DeadlineExceeded) || e.Verdict.Retry != ydbstatus.RetryNever {
+		if e := asError(t, err); e.Code != codes.DeadlineExceeded || !errors.Is(err, context.DeadlineExceeded) ||
+			e.Verdict.Retry != ydbstatus.RetryNever {
 			t.Errorf("got %v, retry %v; want the deadline of the caller, and no retry", e, e.Verdict.Retry)
 		}
 		if got := b.judge.take(); !slices.Equal(got, []string{"1 execute none DEADLINE_EXCEEDED"}) {

@@ -105,8 +105,9 @@ func (p *Params) Add(name string, v *Ydb.TypedValue) {
 	p.end(name, v.GetType(), start)
 }
 
-// AddScalar adds one by the bytes of its sidecarv1.Value, as yql.Param would make it. Its type is the declared one, or that of the plain rule.
-// False: it is not one of yql.AppendScalar, and was not added.
+// AddScalar adds one by the bytes of its sidecarv1.Value, as yql.Param would make it. Its type is the
+// declared one, or that of the plain rule. False: it is not one of yql.AppendScalar, and was not
+// added.
 func (p *Params) AddScalar(name string, value []byte, declared *Ydb.Type) bool {
 	p.begin()
 	start := len(p.encoded)
@@ -187,11 +188,12 @@ type sending struct {
 
 // The numbers of the fields of ExecuteQueryRequest, of TransactionControl, of QueryContent, of TypedValue, and of an entry of a map.
 const (
-	fieldSession, fieldExecMode, fieldTxControl, fieldQuery, fieldParameters, fieldStats, fieldPartLimit, fieldPool = 1, 2, 3, 4, 6, 7, 9, 10
-	fieldTxID, fieldBeginTx, fieldCommitTx                                                                          = 1, 2, 10
-	fieldSyntax, fieldText                                                                                          = 1, 2
-	fieldTyped, fieldValue                                                                                          = 1, 2
-	fieldKey, fieldEntry                                                                                            = 1, 2
+	fieldSession, fieldExecMode, fieldTxControl, fieldQuery = 1, 2, 3, 4
+	fieldParameters, fieldStats, fieldPartLimit, fieldPool  = 6, 7, 9, 10
+	fieldTxID, fieldBeginTx, fieldCommitTx                  = 1, 2, 10
+	fieldSyntax, fieldText                                  = 1, 2
+	fieldTyped, fieldValue                                  = 1, 2
+	fieldKey, fieldEntry                                    = 1, 2
 )
 
 // append appends the bytes of an ExecuteQueryRequest, in the order of its fields.

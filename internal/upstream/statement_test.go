@@ -15,32 +15,42 @@ import (
 )
 
 func text(s string) *Ydb.TypedValue {
-	return &Ydb.TypedValue{Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UTF8}}, Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: s}}}
+	return &Ydb.TypedValue{Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UTF8}},
+		Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: s}}}
 }
 
 // A statement is encoded as package proto encodes its ExecuteQueryRequest, whatever it has.
 func TestStatementsAreEncoded(t *testing.T) {
 	codec := measuringCodec{encoding.GetCodecV2("proto")}
 	content := func(text string) *Ydb_Query.ExecuteQueryRequest_QueryContent {
-		return &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: text}}
+		return &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: text},
+		}
 	}
-	many := map[string]*Ydb.TypedValue{"$a": text(""), "$" + strings.Repeat("b", 200): text(strings.Repeat("c", 100)), "$d": text(strings.Repeat("e", 1<<20)), "$f": text("g")}
+	many := map[string]*Ydb.TypedValue{"$a": text(""), "$" + strings.Repeat("b", 200): text(strings.Repeat("c", 100)),
+		"$d": text(strings.Repeat("e", 1<<20)), "$f": text("g")}
 	for name, tc := range map[string]struct {
 		st   Statement
 		want *Ydb_Query.ExecuteQueryRequest
 	}{
 		"nothing": {Statement{}, &Ydb_Query.ExecuteQueryRequest{Query: content("")}},
 		"without parameters": {Statement{Text: "SELECT 1", Stats: Ydb_Query.StatsMode_STATS_MODE_FULL, Part: 1 << 20, Pool: "p"},
-			&Ydb_Query.ExecuteQueryRequest{Query: content("SELECT 1"), StatsMode: Ydb_Query.StatsMode_STATS_MODE_FULL, ResponsePartLimitBytes: 1 << 20, PoolId: "p"}},
+			&Ydb_Query.ExecuteQueryRequest{Query: content("SELECT 1"), StatsMode: Ydb_Query.StatsMode_STATS_MODE_FULL,
+				ResponsePartLimitBytes: 1 << 20, PoolId: "p"}},
 		"within a transaction": {Statement{Text: strings.Repeat("x", 200), Within: true, TxID: "tx", Explain: true, Part: -1},
-			&Ydb_Query.ExecuteQueryRequest{Query: content(strings.Repeat("x", 200)), ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN, ResponsePartLimitBytes: -1,
+			&Ydb_Query.ExecuteQueryRequest{Query: content(strings.Repeat("x", 200)),
+				ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN, ResponsePartLimitBytes: -1,
 				TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}}}},
 		"that commits": {Statement{Within: true, TxID: "tx", Commit: true},
-			&Ydb_Query.ExecuteQueryRequest{Query: content(""), TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}, CommitTx: true}}},
+			&Ydb_Query.ExecuteQueryRequest{Query: content(""),
+				TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}, CommitTx: true}}},
 		"that begins": {Statement{Begin: serializable},
-			&Ydb_Query.ExecuteQueryRequest{Query: content(""), TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: serializable}}}},
+			&Ydb_Query.ExecuteQueryRequest{Query: content(""),
+				TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: serializable}}}},
 		"that begins and commits": {Statement{Begin: snapshot, Commit: true, Params: ParamsOf(many)},
-			&Ydb_Query.ExecuteQueryRequest{Query: content(""), Parameters: many, TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: snapshot}, CommitTx: true}}},
+			&Ydb_Query.ExecuteQueryRequest{Query: content(""), Parameters: many,
+				TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: snapshot},
+					CommitTx: true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.want.SessionId = "s"; tc.want.ExecMode == 0 {
@@ -98,8 +108,13 @@ func TestParamsAreEncoded(t *testing.T) {
 		{Value: &Ydb.Value_NestedValue{NestedValue: &Ydb.Value{}}}, {Value: &Ydb.Value_Low_128{Low_128: 1}, High_128: 2},
 		{Items: []*Ydb.Value{{}}}, {Pairs: []*Ydb.ValuePair{{}}},
 	} {
-		for _, typ := range []*Ydb.Type{{}, {Type: &Ydb.Type_TypeId{}}, {Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_JSON_DOCUMENT}}, {Type: &Ydb.Type_VoidType{}},
-			{Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}}}}} {
+		for _, typ := range []*Ydb.Type{{}, {Type: &Ydb.Type_TypeId{}},
+			{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_JSON_DOCUMENT}}, {Type: &Ydb.Type_VoidType{}},
+			{
+				Type: &Ydb.Type_OptionalType{
+					OptionalType: &Ydb.OptionalType{Item: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}},
+				},
+			}} {
 			want, err := proto.Marshal(&Ydb_Query.ExecuteQueryRequest{Parameters: map[string]*Ydb.TypedValue{"$a": {Type: typ, Value: v}}})
 			if err != nil {
 				t.Fatal(err)
@@ -154,10 +169,11 @@ func TestScalarParams(t *testing.T) {
 // Every field that a statement may have is one that is encoded, or one that the sidecar asks nothing of.
 func TestFieldsOfAStatement(t *testing.T) {
 	for m, want := range map[proto.Message][]int{
-		&Ydb_Query.ExecuteQueryRequest{}: {fieldSession, fieldExecMode, fieldTxControl, fieldQuery, fieldParameters, fieldStats, 8, fieldPartLimit, fieldPool, 11, 12, 13, 14},
-		&Ydb_Query.TransactionControl{}:  {fieldTxID, fieldBeginTx, fieldCommitTx},
-		&Ydb_Query.QueryContent{}:        {fieldSyntax, fieldText},
-		&Ydb.TypedValue{}:                {fieldTyped, fieldValue},
+		&Ydb_Query.ExecuteQueryRequest{}: {fieldSession, fieldExecMode, fieldTxControl, fieldQuery, fieldParameters,
+			fieldStats, 8, fieldPartLimit, fieldPool, 11, 12, 13, 14},
+		&Ydb_Query.TransactionControl{}: {fieldTxID, fieldBeginTx, fieldCommitTx},
+		&Ydb_Query.QueryContent{}:       {fieldSyntax, fieldText},
+		&Ydb.TypedValue{}:               {fieldTyped, fieldValue},
 	} {
 		var got []int
 		fields := m.ProtoReflect().Descriptor().Fields()

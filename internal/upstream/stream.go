@@ -18,9 +18,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Stream is the answer to one statement, part by part, or to a call of one message that was sent ahead, which is only received or closed. A part is read only when
-// Next asks for it, so a slow reader slows the node down. The driving goroutine
-// of its session owns it.
+// Stream is the answer to one statement, part by part, or to a call of one message that was sent
+// ahead, which is only received or closed. A part is read only when Next asks for it, so a slow reader
+// slows the node down. The driving goroutine of its session owns it.
 type Stream struct {
 	s    *Session
 	h    *trip // nil once ended
@@ -50,7 +50,8 @@ type repeat struct {
 // openStream starts a call with one request. Its error
 // means that nothing was sent; a connection that breaks while the request is on
 // its way shows in the first RecvMsg, with its true cause.
-func openStream(ctx context.Context, cc grpc.ClientConnInterface, desc *grpc.StreamDesc, method string, req any, options ...grpc.CallOption) (grpc.ClientStream, error) {
+func openStream(ctx context.Context, cc grpc.ClientConnInterface, desc *grpc.StreamDesc, method string, req any,
+	options ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := cc.NewStream(ctx, desc, method, options...)
 	if err != nil {
 		return nil, err

@@ -43,13 +43,22 @@ func newTelemetry(histogram latency.Maker, mp metric.MeterProvider, database str
 	retries, err := mp.Meter(scope).Int64Counter("ydb.sidecar.retry.decisions", metric.WithUnit("{retry}"),
 		metric.WithDescription("Calls sent again, and those not sent again because the retry budget was empty."))
 	return &telemetry{
-		hop:     hop.NewSeries(histogram.Make("db.client.operation.duration", "s", "Time of one call to one node, from sending to its last part."), attribute.String("db.namespace", database)),
-		whole:   named(histogram.Make("ydb.client.retry.duration", "s", "Time of one request with all its attempts and the pauses between.")),
-		tries:   named(histogram.Make("ydb.client.retry.attempts", "{attempt}", "Attempts of one request; 1: the first did.", 1, 2, 3, 5, 10)),
-		wait:    wait.NewCell(own),
-		failed:  wait.NewCell(attribute.NewSet(system, pool, attribute.String("error.type", "not_acquired"))),
-		create:  histogram.Make("db.client.connection.create_time", "s", "Time to create and attach a session.").NewCell(own),
-		use:     histogram.Make("db.client.connection.use_time", "s", "Time that a call or a transaction of the plain API kept a session.").NewCell(own),
+		hop: hop.NewSeries(
+			histogram.Make("db.client.operation.duration", "s", "Time of one call to one node, from sending to its last part."),
+			attribute.String("db.namespace", database),
+		),
+		whole: named(histogram.Make("ydb.client.retry.duration", "s", "Time of one request with all its attempts "+
+			"and the pauses between.")),
+		tries: named(
+			histogram.Make("ydb.client.retry.attempts", "{attempt}", "Attempts of one request; 1: the first did.", 1, 2, 3, 5, 10),
+		),
+		wait:   wait.NewCell(own),
+		failed: wait.NewCell(attribute.NewSet(system, pool, attribute.String("error.type", "not_acquired"))),
+		create: histogram.Make("db.client.connection.create_time", "s", "Time to create and attach a session.").NewCell(own),
+		use: histogram.Make("db.client.connection.use_time", "s",
+			"Time that a call or a transaction of the plain API kept a session.").NewCell(
+			own,
+		),
 		retries: retries,
 	}, err
 }

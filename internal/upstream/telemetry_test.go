@@ -30,7 +30,9 @@ func TestTheReportOfARetriedCall(t *testing.T) {
 			return stream.Send(part(Ydb.StatusIds_OVERLOADED))
 		})
 		state, _ := trace.ParseTraceState("vendor=1")
-		root := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, TraceState: state})
+		root := trace.NewSpanContext(
+			trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, TraceState: state},
+		)
 		began := time.Now()
 		r, err := s.query(trace.ContextWithSpanContext(within(t, time.Minute), root), Call{}, plain)
 		if err != nil {
@@ -49,7 +51,8 @@ func TestTheReportOfARetriedCall(t *testing.T) {
 		for i, try := range r.Tries {
 			want := Try{
 				Done: hop.Done{
-					Key: hop.Key{Node: 1, Method: methodExecute}, Verdict: try.Verdict, Sent: true, Took: try.Took, First: try.First, Request: try.Request, Answer: try.Answer,
+					Key: hop.Key{Node: 1, Method: methodExecute}, Verdict: try.Verdict, Sent: true, Took: try.Took,
+					First: try.First, Request: try.Request, Answer: try.Answer,
 				},
 				Attempt: i + 1, Session: try.Session, Span: try.Span, Start: try.Start, At: try.At, Rows: try.Rows,
 			}
@@ -85,7 +88,9 @@ func TestTheReportOfARetriedCall(t *testing.T) {
 func TestTheCallersTraceGoesThroughWithoutATracer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStack(t, 1, nil)
-		sc := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, Remote: true})
+		sc := trace.NewSpanContext(
+			trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, Remote: true},
+		)
 		if _, err := s.query(trace.ContextWithRemoteSpanContext(within(t, time.Second), sc), Call{}, plain); err != nil {
 			t.Fatal(err)
 		}

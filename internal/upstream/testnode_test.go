@@ -398,7 +398,9 @@ func (n *fakeNode) BeginTransaction(context.Context, *Ydb_Query.BeginTransaction
 	return &Ydb_Query.BeginTransactionResponse{Status: status, TxMeta: &Ydb_Query.TransactionMeta{Id: "tx-begun"}}, nil
 }
 
-func (n *fakeNode) CommitTransaction(ctx context.Context, _ *Ydb_Query.CommitTransactionRequest) (*Ydb_Query.CommitTransactionResponse, error) {
+func (n *fakeNode) CommitTransaction(
+	ctx context.Context, _ *Ydb_Query.CommitTransactionRequest,
+) (*Ydb_Query.CommitTransactionResponse, error) {
 	status := Ydb.StatusIds_SUCCESS
 	if n.onCommit != nil {
 		var err error
@@ -409,7 +411,9 @@ func (n *fakeNode) CommitTransaction(ctx context.Context, _ *Ydb_Query.CommitTra
 	return &Ydb_Query.CommitTransactionResponse{Status: status}, nil
 }
 
-func (n *fakeNode) RollbackTransaction(ctx context.Context, r *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query.RollbackTransactionResponse, error) {
+func (n *fakeNode) RollbackTransaction(
+	ctx context.Context, r *Ydb_Query.RollbackTransactionRequest,
+) (*Ydb_Query.RollbackTransactionResponse, error) {
 	status := Ydb.StatusIds_SUCCESS
 	if r.GetTxId() == noTx {
 		if status = Ydb.StatusIds_NOT_FOUND; n.onNoTx != nil {

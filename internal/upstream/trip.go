@@ -115,7 +115,8 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 		c.drop()
 		return nil, errElsewhere
 	}
-	h := &trip{d: d, entry: entry, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, tries: t.tries, app: t.app, carried: carried{caller: ctx}, observed: observed{start: time.Now()}}
+	h := &trip{d: d, entry: entry, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, tries: t.tries,
+		app: t.app, carried: carried{caller: ctx}, observed: observed{start: time.Now()}}
 	h.around, h.homed, h.lost = entry.Around, t.home != nil, c.wire.lost.Load()
 	parent := trace.SpanContextFromContext(ctx)
 	if parent.IsSampled() && !parent.IsRemote() {
@@ -204,7 +205,8 @@ func (h *trip) end(err error) *Error {
 		if !signs.CallerGone && signs.Code == codes.Canceled && h.why() == errSilent {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, errSilent
 		}
-		if cause := h.why(); !signs.CallerGone && signs.Code == codes.Canceled && (cause == hop.ErrHomeNodeLeft || cause == hop.ErrUnanswered) {
+		if cause := h.why(); !signs.CallerGone && signs.Code == codes.Canceled &&
+			(cause == hop.ErrHomeNodeLeft || cause == hop.ErrUnanswered) {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, cause
 		}
 		if !signs.CallerGone && h.why() == ErrKilled {

@@ -59,7 +59,8 @@ func startWholeAsking(t *testing.T, asks discovery.Config, change func(*devclust
 	w := &whole{t: t, cluster: c, router: routing.New(r), views: make(chan struct{}, 1)}
 	quiet := slog.New(slog.DiscardHandler)
 	var d *Driver
-	w.judge = pessimize.New(pessimize.Default(), prober(func(ctx context.Context, id cluster.NodeID) error { return d.Probe(ctx, id) }), quiet)
+	w.judge = pessimize.New(pessimize.Default(),
+		prober(func(ctx context.Context, id cluster.NodeID) error { return d.Probe(ctx, id) }), quiet)
 	if d, err = New(up, Deps{Ways: hop.Ways{Router: w.router, Health: w.judge}, Dial: nodes.Dial}); err != nil {
 		t.Fatal(err)
 	}

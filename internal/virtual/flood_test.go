@@ -103,7 +103,8 @@ func TestWhoHasMostSessionsMakesRoom(t *testing.T) {
 			}
 			for create(bob) != nil {
 			}
-			if a, b, m := alice.ConnSessions.has(), bob.ConnSessions.has(), mallory.ConnSessions.has(); a != 1 || b < m-1 || b > m || a+b+m != most {
+			if a, b, m := alice.ConnSessions.has(), bob.ConnSessions.has(), mallory.ConnSessions.has(); a != 1 ||
+				b < m-1 || b > m || a+b+m != most {
 				t.Errorf("%d, %d and %d sessions", a, b, m)
 			}
 			vs.Close()

@@ -29,7 +29,8 @@ func FuzzID(f *testing.F) {
 			t.Errorf("%q is taken for %x", session, id)
 		}
 		_, err := hex.DecodeString(strings.TrimPrefix(string(session), prefix))
-		if fits := err == nil && strings.HasPrefix(string(session), prefix) && len(session) == len(prefix)+32 && strings.ToLower(string(session)) == string(session); fits != ok {
+		if fits := err == nil && strings.HasPrefix(string(session), prefix) && len(session) == len(prefix)+32 &&
+			strings.ToLower(string(session)) == string(session); fits != ok {
 			t.Errorf("%q: %v", session, ok)
 		}
 	})

@@ -177,7 +177,8 @@ func appName(app *apps.App) string {
 func (ts *IdentityPools) get(name poolKey, count bool, w Waiter) (*IdentityPool, error) {
 	t, warn, err := ts.seek(name, w)
 	if warn { // without the lock: whoever reads the log may be slow
-		ts.config.Log.Warn("more apps than may have sessions of their own; further ones share sessions that bear no name", "setting", "apps.sessions", "app", name.app)
+		ts.config.Log.Warn("more apps than may have sessions of their own; further ones share sessions that bear no name",
+			"setting", "apps.sessions", "app", name.app)
 	}
 	if count && t != nil && t.name != name {
 		ts.unnamed.Add(1)
@@ -379,7 +380,10 @@ func (ts *IdentityPools) State() []PoolState {
 	out := make([]PoolState, 0, len(all))
 	for _, t := range all {
 		st, name := t.mine.Stats(), t.name
-		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, App: name.app, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, InUse: st.InUse, Recovering: st.Recovering, Recovered: st.Recovered, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine(), Virtual: int(t.sessions.Load())}
+		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, App: name.app,
+			Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, InUse: st.InUse, Recovering: st.Recovering,
+			Recovered: st.Recovered, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine(),
+			Virtual: int(t.sessions.Load())}
 		out = append(out, one)
 	}
 	slices.SortFunc(out, func(a, b PoolState) int { return b.Sessions - a.Sessions })

@@ -181,7 +181,8 @@ func TestClosingPoolsAreBounded(t *testing.T) {
 func TestPoolsGoByTheNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		ts := NewIdentityPools(ctx, PoolsConfig{Cluster: new(brief), Database: "/local", Pools: func(nodes int) int { return 20 / (1 + nodes) }})
+		ts := NewIdentityPools(ctx,
+			PoolsConfig{Cluster: new(brief), Database: "/local", Pools: func(nodes int) int { return 20 / (1 + nodes) }})
 		for i, step := range []struct{ nodes, comes, want int }{{0, 30, 20}, {1, 5, 15}, {1, 30, 10}, {3, 3, 7}, {0, 30, 20}} {
 			ts.SetView(cluster.View{Nodes: make([]cluster.ViewNode, step.nodes)})
 			for k := range step.comes {
@@ -441,8 +442,9 @@ func TestANewPoolMissesNothing(t *testing.T) {
 	})
 }
 
-// The call that says which nodes there are waits for no pool. A pool that is busy for long hears of the newest nodes alone, after those that it
-// heard of before; one that panics keeps nothing from the others.
+// The call that says which nodes there are waits for no pool. A pool that is busy for long hears of
+// the newest nodes alone, after those that it heard of before; one that panics keeps nothing from the
+// others.
 func TestNobodyWaitsForPoolsThatHearOfNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -513,7 +515,8 @@ func TestAPoolThatIsMadeHoldsUpNobodyElse(t *testing.T) {
 			t.Error("two pools have one name")
 		}
 		if wakes.Load() != 3 || a.begun != 2 || len(ts.State()) != 2 || len(ts.making) != 0 {
-			t.Errorf("%d calls are told; %d pools were begun, %d are there, %d are being made", wakes.Load(), a.begun, len(ts.State()), len(ts.making))
+			t.Errorf("%d calls are told; %d pools were begun, %d are there, %d are being made", wakes.Load(), a.begun,
+				len(ts.State()), len(ts.making))
 		}
 		// One that is made while all are closed is closed as well.
 		late := poolKey{database: "/local", user: "slow", table: true}

@@ -74,8 +74,10 @@ type Session struct {
 	open   *[maxOpen]uint64  // nil: none has been open yet
 	maker  [sha256.Size]byte // Credentials.Hash of the caller that created it
 	conn   *ConnSessions     // over whose connection it was created. Constant
-	last   time.Duration     // since Sessions.began: when it was made; then when its last call ended with a transaction open, noted from EndUnused on
-	app    *apps.App         // its server sessions bear the name of it; nil: none. Constant
+	// since Sessions.began: when it was made; then when its last call ended with a transaction
+	// open, noted from EndUnused on
+	last time.Duration
+	app  *apps.App // its server sessions bear the name of it; nil: none. Constant
 }
 
 // ID returns what the session is known by.
@@ -136,7 +138,8 @@ func (v *Session) adopts(t *IdentityPool) bool {
 	return v.identity == nil || v.server == nil && v.identity.isUser(t) && (v.identity.gone.Load() || v.identity.name.table != t.name.table)
 }
 
-// stale reports whether the session's server session is to be given back before another call: nothing is on it, and its node wants it closed.
+// stale reports whether the session's server session is to be given back before another call: nothing
+// is on it, and its node wants it closed.
 func (v *Session) stale() bool { return v.server != nil && !v.dirty() && !v.server.Valid() }
 
 // isOf reports whether a session is the caller's: who created it, or the same identity

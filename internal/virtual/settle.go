@@ -179,7 +179,8 @@ func (vs *Sessions) Settle(own *Stripe, l *Use, o *Outcome) (back Return, watch 
 // leavesOpen reports whether a call without a session may have left something on its server session.
 func (l *Use) leavesOpen(o *Outcome) bool {
 	q := &l.Request
-	return q.Temporary || o.MetaTx != 0 || q.Begin && !q.Commit || o.Role == protocol.RoleBegin || q.Commit && o.Status == Ydb.StatusIds_SUCCESS && !o.HasMeta
+	return q.Temporary || o.MetaTx != 0 || q.Begin && !q.Commit || o.Role == protocol.RoleBegin ||
+		q.Commit && o.Status == Ydb.StatusIds_SUCCESS && !o.HasMeta
 }
 
 // recoverable reports whether a call that was given up leaves nothing on its server session once the node is done with it.

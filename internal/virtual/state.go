@@ -10,13 +10,15 @@ import (
 
 // State is the part of /state/connections about sessions of SDKs.
 type State struct {
-	Sessions   int    `json:"sessions"`
-	Attached   int    `json:"attached"`
-	Bound      int    `json:"bound"` // have a server session between their calls
-	Created    uint64 `json:"created"`
-	Refused    uint64 `json:"refused"`  // beyond wire.max_virtual_sessions
-	Expired    uint64 `json:"expired"`  // without a stream, and not used; and those that made room for new ones
-	Lost       uint64 `json:"lost"`     // transactions rolled back because their client or node went away, or did not use them during a stop
+	Sessions int    `json:"sessions"`
+	Attached int    `json:"attached"`
+	Bound    int    `json:"bound"` // have a server session between their calls
+	Created  uint64 `json:"created"`
+	Refused  uint64 `json:"refused"` // beyond wire.max_virtual_sessions
+	Expired  uint64 `json:"expired"` // without a stream, and not used; and those that made room for new ones
+	// transactions rolled back because their client or node went away, or did not use them during
+	// a stop
+	Lost       uint64 `json:"lost"`
 	CheckedOut uint64 `json:"borrowed"` // server sessions, by calls
 	Waited     uint64 `json:"waited"`   // calls that waited in the queue
 	Starved    uint64 `json:"starved"`  // calls told OVERLOADED because sessions of mode session keep all sessions of their pool

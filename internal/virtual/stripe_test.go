@@ -85,7 +85,8 @@ func TestLimitOverStripes(t *testing.T) {
 	}
 	wg.Wait()
 	st := vs.State(new(IdentityPools))
-	if st.Sessions != int(there.Load()) || vs.n.Load() != there.Load() || own.sessions.Load() != there.Load() || st.Refused != uint64(refused.Load()) || st.Created+st.Refused != makers*rounds {
+	if st.Sessions != int(there.Load()) || vs.n.Load() != there.Load() || own.sessions.Load() != there.Load() ||
+		st.Refused != uint64(refused.Load()) || st.Created+st.Refused != makers*rounds {
 		t.Errorf("%d sessions, %d refused; counted %+v, %d, %d", there.Load(), refused.Load(), st, vs.n.Load(), own.sessions.Load())
 	}
 	for vs.Create(vs.stripes[int(there.Load())%stripeCount], who, nil, false) != nil {
@@ -140,8 +141,11 @@ func TestMoreTransactionsThanAreNoted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, _ := vs.Settle(vs.Stripe(0), &Use{Identity: own, Session: v, Server: lease, Bound: e.Server != nil, Request: Request{Begin: true}},
-			&Outcome{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: tx + 1, Ran: true, Clean: true})
+		r, _ := vs.Settle(
+			vs.Stripe(0),
+			&Use{Identity: own, Session: v, Server: lease, Bound: e.Server != nil, Request: Request{Begin: true}},
+			&Outcome{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: tx + 1, Ran: true, Clean: true},
+		)
 		if want := tx < maxOpen; (r.Fate == Kept) != want || (vs.InTx() == 1) != want {
 			t.Errorf("transaction %d: fate %d, %d sessions with transactions", tx+1, r.Fate, vs.InTx())
 		}

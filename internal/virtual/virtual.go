@@ -98,7 +98,8 @@ func (vs *Sessions) Create(s *Stripe, who *Credentials, app *apps.App, always bo
 			break
 		}
 	}
-	v := &Session{id: newID(s.number), state: resting, always: always, maker: who.Hash, conn: who.ConnSessions, app: app, last: time.Since(vs.began)}
+	v := &Session{id: newID(s.number), state: resting, always: always, maker: who.Hash, conn: who.ConnSessions, app: app,
+		last: time.Since(vs.began)}
 	v.conn.add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()

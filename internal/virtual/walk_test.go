@@ -128,7 +128,9 @@ func newWalk(t *testing.T, bytes []byte) *walk {
 	router.Subscribe(w.pool.SetView)
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
 	w.vs = New(Config{Sessions: 6, ServerSessions: 3})
-	w.identity, w.stranger = &IdentityPool{Pool: w.pool, name: poolKey{user: "one"}}, &IdentityPool{Pool: w.pool, name: poolKey{user: "two"}}
+	w.identity, w.stranger = &IdentityPool{
+		Pool: w.pool, name: poolKey{user: "one"},
+	}, &IdentityPool{Pool: w.pool, name: poolKey{user: "two"}}
 	w.who, w.other = ptr(NewCredentials("/local", "a")), ptr(NewCredentials("/local", "b"))
 	for i := range w.clients {
 		w.clients[i] = &connection{i}

@@ -59,7 +59,8 @@ func (w *walk) check() {
 		w.Errorf("%d of the identity, %d counted; want %d, %d", n, w.vs.n.Load(), owned, len(w.all))
 	}
 	if st.Sessions != len(w.all) || st.Attached != attached || st.Bound != bound || w.vs.InTx() != inTx || st.Lost != w.lost {
-		w.Errorf("%+v, in transactions %d; want %d, attached %d, bound %d, in transactions %d, lost %d", st, w.vs.InTx(), len(w.all), attached, bound, inTx, w.lost)
+		w.Errorf("%+v, in transactions %d; want %d, attached %d, bound %d, in transactions %d, lost %d", st, w.vs.InTx(),
+			len(w.all), attached, bound, inTx, w.lost)
 	}
 	w.kept()
 	w.lists()
@@ -93,8 +94,10 @@ func (w *walk) checkOne(v *seen) {
 	case v.has != nil:
 		want = bound
 	}
-	if s != w.vs.stripes[v.stripe] || s.byID.get(v.id) != v.Session || v.Session.state != want || v.server != v.has || int(v.n) != len(v.open) || v.temporary != v.table {
-		w.Errorf("session %d is %v with %d transactions, temporary %v; want %v, %d, %v", v.number, v.Session.state, v.n, v.temporary, want, len(v.open), v.table)
+	if s != w.vs.stripes[v.stripe] || s.byID.get(v.id) != v.Session || v.Session.state != want || v.server != v.has ||
+		int(v.n) != len(v.open) || v.temporary != v.table {
+		w.Errorf("session %d is %v with %d transactions, temporary %v; want %v, %d, %v", v.number, v.Session.state, v.n,
+			v.temporary, want, len(v.open), v.table)
 	}
 	if v.Session.closing != v.closing {
 		w.Errorf("session %d: its node wants it closed: %v; want %v", v.number, v.Session.closing, v.closing)

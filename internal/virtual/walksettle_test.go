@@ -86,7 +86,8 @@ func (w *walk) alone() {
 	}
 	s := lease.Resource().(*onNode)
 	q := &l.Request
-	useless := doubt || closing || s.dirty() || o.Ran && (q.Temporary || q.Begin && !q.Commit || o.Role == protocol.RoleBegin) // nobody looks what the node made of these
+	// nobody looks what the node made of these
+	useless := doubt || closing || s.dirty() || o.Ran && (q.Temporary || q.Begin && !q.Commit || o.Role == protocol.RoleBegin)
 	if useless != (r.Fate != Released) {
 		w.Errorf("on %s there is %+v, in doubt %v, closing %v; its fate is %d", s.name, s, doubt, closing, r.Fate)
 	}
@@ -96,7 +97,8 @@ func (w *walk) alone() {
 	w.back(v, r)
 }
 
-// runs has a node do what a call asked for, or not. told: the transaction that the answer has named already. doubt: nobody can know whether something is on the server session.
+// runs has a node do what a call asked for, or not. told: the transaction that the answer has named
+// already. doubt: nobody can know whether something is on the server session.
 func (w *walk) runs(l *Use, tx uint64, how int, told uint64) (o *Outcome, doubt bool) {
 	kind := w.below(kinds)
 	if tx != 0 && w.below(3) == 0 {
@@ -259,7 +261,8 @@ func (w *walk) settled(v *seen, o *Outcome, doubt bool) {
 			slices.Sort(v.open)
 		}
 		switch {
-		case doubt && r.Fate == Discarded && (o.Status == 0 || o.Status == Ydb.StatusIds_SUCCESS || o.Gone): // else the client was told that it failed
+		// else the client was told that it failed
+		case doubt && r.Fate == Discarded && (o.Status == 0 || o.Status == Ydb.StatusIds_SUCCESS || o.Gone):
 			v.lost = had || q.Begin || o.Role == protocol.RoleBegin
 		case !doubt && o.Ran:
 			v.lost = false

@@ -21,7 +21,8 @@ func logCall(log *accesslog.Log, d *hop.Done, end h2.End, id trace.TraceID) {
 	}
 	line := accesslog.Call{
 		API: "ydb", Method: d.Path("_OTHER"), Status: d.Result(), App: d.App.Name(), Node: uint32(d.Node), Took: d.Took,
-		Phases:  [4]accesslog.Phase{{Name: "wait_ms", MS: accesslog.Milliseconds(d.Waited)}, {Name: "first_part_ms", MS: accesslog.Milliseconds(d.First)}},
+		Phases: [4]accesslog.Phase{{Name: "wait_ms", MS: accesslog.Milliseconds(d.Waited)},
+			{Name: "first_part_ms", MS: accesslog.Milliseconds(d.First)}},
 		Request: d.Request, Answer: d.Answer,
 	}
 	if d.Status == 0 {

@@ -77,7 +77,8 @@ func authorizations(c *h2.Call) (values []string) {
 	return values
 }
 
-// unproved reports whether a call of the plain API comes with no token of an app, while any app has one. What name it comes with is not for here.
+// unproved reports whether a call of the plain API comes with no token of an app, while any app has
+// one. What name it comes with is not for here.
 func (s *Server) unproved(c *h2.Call) bool {
 	all := s.deps.Apps
 	if !all.HasTokens() {

@@ -37,11 +37,16 @@ func TestRefusalsOfApps(t *testing.T) {
 		code   codes.Code
 		words  []string
 	}{
-		{&apps.Refusal{App: "web", Why: apps.BySessions, Limit: 5}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted, []string{"QUOTA_EXCEEDED", "web has 5", "sessions= for it in apps.limits"}},
-		{&pool.ShedError{Why: pool.ShedDeadline, Needs: time.Second, Left: time.Millisecond}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted, []string{"SHED_DEADLINE", "pool.max"}},
-		{&pool.ShedError{Why: pool.ShedAge, Limit: time.Minute}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted, []string{"SHED_DELAY", "pool.queue_age is 1m0s"}},
-		{&pool.ShedError{Why: pool.ShedDelay, Ahead: time.Millisecond}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted, []string{"SHED_DELAY", "would have had to wait 1ms"}},
-		{&pool.ShedError{Why: pool.ShedDelay, Limit: time.Millisecond}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted, []string{"SHED_DELAY", "pool.queue_target is 1ms"}},
+		{&apps.Refusal{App: "web", Why: apps.BySessions, Limit: 5}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted,
+			[]string{"QUOTA_EXCEEDED", "web has 5", "sessions= for it in apps.limits"}},
+		{&pool.ShedError{Why: pool.ShedDeadline, Needs: time.Second, Left: time.Millisecond}, Ydb.StatusIds_OVERLOADED,
+			codes.ResourceExhausted, []string{"SHED_DEADLINE", "pool.max"}},
+		{&pool.ShedError{Why: pool.ShedAge, Limit: time.Minute}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted,
+			[]string{"SHED_DELAY", "pool.queue_age is 1m0s"}},
+		{&pool.ShedError{Why: pool.ShedDelay, Ahead: time.Millisecond}, Ydb.StatusIds_OVERLOADED,
+			codes.ResourceExhausted, []string{"SHED_DELAY", "would have had to wait 1ms"}},
+		{&pool.ShedError{Why: pool.ShedDelay, Limit: time.Millisecond}, Ydb.StatusIds_OVERLOADED,
+			codes.ResourceExhausted, []string{"SHED_DELAY", "pool.queue_target is 1ms"}},
 		{apps.ErrToken, Ydb.StatusIds_UNAUTHORIZED, codes.PermissionDenied, []string{"apps.token"}},
 		{apps.ErrNotYours, Ydb.StatusIds_UNAUTHORIZED, codes.PermissionDenied, []string{"apps.users"}},
 	} {
@@ -68,8 +73,10 @@ func TestMethodsOfApps(t *testing.T) {
 		kinds[m.Work] = path
 	}
 	for path, want := range map[string]bool{
-		protocol.QueryService + "CommitTransaction": true, protocol.QueryService + "RollbackTransaction": true, protocol.QueryService + "DeleteSession": true, protocol.TableService + "KeepAlive": true,
-		protocol.QueryService + "ExecuteQuery": false, protocol.QueryService + "CreateSession": false, protocol.QueryService + "BeginTransaction": false,
+		protocol.QueryService + "CommitTransaction": true, protocol.QueryService + "RollbackTransaction": true,
+		protocol.QueryService + "DeleteSession": true, protocol.TableService + "KeepAlive": true,
+		protocol.QueryService + "ExecuteQuery": false, protocol.QueryService + "CreateSession": false,
+		protocol.QueryService + "BeginTransaction": false,
 	} {
 		if got := protocol.Named(path).NeedsOpen(); got != want {
 			t.Errorf("%s depends on something open: %v; want %v", path, got, want)
@@ -115,14 +122,19 @@ func TestMisspeltTokensAreHidden(t *testing.T) {
 		}
 		h := newHouseOf(t, all, func(c *Config, _ *pool.Config) { c.Mode = mode })
 		conn := dial(t, h.addr)
-		query := bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1), Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}})
+		query := bytesOf(t,
+			&Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1),
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}})
 		for _, values := range [][]string{
-			{"Token " + secret}, {secret}, {"Bearer" + secret}, {"BEARER=" + secret}, {"Bearer:" + secret}, {"Bearer: " + secret}, {"tOKEN  " + secret}, {"\"Bearer " + secret + "\""},
-			{"Basic x", secret}, {secret, secret}, {"Basic x, " + secret}, {secret + ",Token " + secret}, {", " + secret}, {"Bearer," + secret}, {" " + secret + " "},
+			{"Token " + secret}, {secret}, {"Bearer" + secret}, {"BEARER=" + secret}, {"Bearer:" + secret},
+			{"Bearer: " + secret}, {"tOKEN  " + secret}, {"\"Bearer " + secret + "\""},
+			{"Basic x", secret}, {secret, secret}, {"Basic x, " + secret}, {secret + ",Token " + secret},
+			{", " + secret}, {"Bearer," + secret}, {" " + secret + " "},
 			{"Basic x", "Token " + secret, "Bearer " + secret}, {""}, {"Bearer"},
 		} {
 			for path, request := range map[string][]byte{
-				protocol.QueryService + "ExecuteQuery": query, schemeService + "ListDirectory": nil, protocol.TopicService + "StreamWrite": nil, "/Ydb.Future.V1.FutureService/Do": nil,
+				protocol.QueryService + "ExecuteQuery": query, schemeService + "ListDirectory": nil,
+				protocol.TopicService + "StreamWrite": nil, "/Ydb.Future.V1.FutureService/Do": nil,
 			} {
 				h.encodings.take()
 				answer, err := callAny(t, conn, path, values, request)
@@ -239,7 +251,9 @@ func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
 					x.isHidden(t, rights[(i+j)%len(rights)])
 				}
 				if len(ids) > 2 { // a virtual session may keep one of the few server sessions
-					if _, err := callAny(t, conn, protocol.QueryService+"DeleteSession", right, h2.AppendField(nil, 1, []byte(ids[2]))); err != nil {
+					if _, err := callAny(
+						t, conn, protocol.QueryService+"DeleteSession", right, h2.AppendField(nil, 1, []byte(ids[2])),
+					); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -355,7 +369,12 @@ func TestConsumedUnitsOfApps(t *testing.T) {
 				{"web", "units 37", []string{"37"}, 42, 12},
 			} {
 				var trailer metadata.MD
-				stream, err := query.ExecuteQuery(as(step.app), &Ydb_Query.ExecuteQueryRequest{SessionId: sessions[step.app], Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: step.text}}}, grpc.Trailer(&trailer))
+				stream, err := query.ExecuteQuery(
+					as(step.app),
+					&Ydb_Query.ExecuteQueryRequest{SessionId: sessions[step.app],
+						Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: step.text}}},
+					grpc.Trailer(&trailer),
+				)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -394,7 +413,8 @@ func TestNamesThatComeFree(t *testing.T) {
 	}
 	var most atomic.Int64
 	most.Store(1)
-	h := newHouseWith(t, 2, all, func(c *Config, _ *pool.Config) { c.Auth = AuthCaller }, nil, func(d *Deps) { d.Names = func() int { return int(most.Load()) } })
+	h := newHouseWith(t, 2, all, func(c *Config, _ *pool.Config) { c.Auth = AuthCaller }, nil,
+		func(d *Deps) { d.Names = func() int { return int(most.Load()) } })
 	call := func(g *guest, app string) {
 		t.Helper()
 		ctx := metadata.AppendToOutgoingContext(h.ctx, "x-ydb-application-name", app)

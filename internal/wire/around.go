@@ -112,7 +112,8 @@ func undone(m *protocol.Method, r virtual.Request, scanned bool) bool {
 	return m.Kind == cluster.CallExecute && scanned && (r.HasTx || r.Begin) && !r.Commit
 }
 
-const lostAround = "ydb-sidecar: the node that owns the session cannot be reached, and it gave no answer through another node within routing.forward_silence, or left the cluster; "
+const lostAround = "ydb-sidecar: the node that owns the session cannot be reached, and it gave no answer through " +
+	"another node within routing.forward_silence, or left the cluster; "
 
 // whenLostAround returns the answer to a call whose detour around the home node was cut. commits: it may have been
 // executed.
@@ -120,5 +121,6 @@ func whenLostAround(m *protocol.Method, commits bool) *h2.Status {
 	if commits {
 		return &h2.Status{Body: m.Refusal(Ydb.StatusIds_UNDETERMINED, lostAround+"the call may have been executed"), Stream: m.Rows}
 	}
-	return &h2.Status{Body: m.Refusal(Ydb.StatusIds_UNAVAILABLE, lostAround+"its transaction is lost, and nothing of it was kept"), Stream: m.Rows}
+	return &h2.Status{Body: m.Refusal(Ydb.StatusIds_UNAVAILABLE, lostAround+"its transaction is lost, and nothing of it was kept"),
+		Stream: m.Rows}
 }

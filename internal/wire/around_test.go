@@ -77,8 +77,10 @@ func TestACallAroundALostOwnerEnds(t *testing.T) {
 	}
 	statement := func(word string, commit bool) func(*detoured) (Ydb.StatusIds_StatusCode, string, error) {
 		return func(d *detoured) (Ydb.StatusIds_StatusCode, string, error) {
-			out, err := d.s.query.ExecuteQuery(d.s.with(d.ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: d.s.id, TxControl: inTx(d.tx, commit),
-				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: word}}})
+			out, err := d.s.query.ExecuteQuery(
+				d.s.with(d.ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: d.s.id, TxControl: inTx(d.tx, commit),
+					Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: word}}},
+			)
 			if err != nil {
 				return 0, "", err
 			}

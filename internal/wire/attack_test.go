@@ -78,7 +78,8 @@ func TestTextsFullOfTempStopNobody(t *testing.T) {
 	for _, options := range [][]grpc.CallOption{nil, compressedBy["gzip"], compressedBy["deflate"]} {
 		var all []func(context.Context)
 		for _, named := range []bool{false, true} {
-			for _, kind := range []string{"comments that do not end", "comments that end at the end", "lines that do not end", "a chain of comments"} {
+			for _, kind := range []string{"comments that do not end", "comments that end at the end",
+				"lines that do not end", "a chain of comments"} {
 				text := texts[kind]
 				g := h.guest("attacker")
 				id := "x"
@@ -88,12 +89,23 @@ func TestTextsFullOfTempStopNobody(t *testing.T) {
 				g.options = options
 				all = append(all, func(ctx context.Context) {
 					ctx = g.with(ctx)
-					if out, err := g.query.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{SessionId: id, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}}, options...); err == nil {
+					if out, err := g.query.ExecuteQuery(
+						ctx,
+						&Ydb_Query.ExecuteQueryRequest{SessionId: id,
+							Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}},
+						options...,
+					); err == nil {
 						for err == nil {
 							_, err = out.Recv()
 						}
 					}
-					_, _ = g.table.ExecuteDataQuery(ctx, &Ydb_Table.ExecuteDataQueryRequest{SessionId: id, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}}}, options...) // what it is told is another test's
+					// what it is told is another test's
+					_, _ = g.table.ExecuteDataQuery(
+						ctx,
+						&Ydb_Table.ExecuteDataQueryRequest{SessionId: id,
+							Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}}},
+						options...,
+					)
 					_, _ = g.table.ExecuteSchemeQuery(ctx, &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: id, YqlText: text}, options...)
 				})
 			}
@@ -360,12 +372,15 @@ func TestCompressedMessagesOfOddForms(t *testing.T) {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(s.with(t.Context()), time.Minute)
-			stream, err := s.conn.NewStream(ctx, anyStream, protocol.QueryService+"ExecuteQuery", append(options, grpc.ForceCodecV2(passing))...)
+			stream, err := s.conn.NewStream(
+				ctx, anyStream, protocol.QueryService+"ExecuteQuery", append(options, grpc.ForceCodecV2(passing))...,
+			)
 			if err != nil {
 				t.Fatal(err)
 			}
 			answer := new(message)
-			if err := errors.Join(stream.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(c.request)}}), stream.CloseSend(), stream.RecvMsg(answer)); err != nil {
+			if err := errors.Join(stream.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(c.request)}}),
+				stream.CloseSend(), stream.RecvMsg(answer)); err != nil {
 				t.Errorf("%s, %s: %v", name, encoding, err)
 			}
 			part := new(Ydb_Query.ExecuteQueryResponsePart)
@@ -374,7 +389,8 @@ func TestCompressedMessagesOfOddForms(t *testing.T) {
 			}
 			answer.free()
 			cancel()
-			if text := fmt.Sprint(part.GetIssues()); c.refused == "" && part.GetStatus() != success || c.refused != "" && (part.GetStatus() != Ydb.StatusIds_BAD_REQUEST || !strings.Contains(text, c.refused)) {
+			if text := fmt.Sprint(part.GetIssues()); c.refused == "" && part.GetStatus() != success ||
+				c.refused != "" && (part.GetStatus() != Ydb.StatusIds_BAD_REQUEST || !strings.Contains(text, c.refused)) {
 				t.Errorf("%s, %s: %v %s; want %q", name, encoding, part.GetStatus(), text, c.refused)
 			}
 			h.eventually("the session rests", func() string {
@@ -396,7 +412,8 @@ func TestBombsOfThePlainAPI(t *testing.T) {
 	conn := h.comes("attacker", "a/1").conn
 	call := func(text string) (*healthv1.HealthCheckRequest, error) { // as good an answer: see largeCheck
 		out := new(healthv1.HealthCheckRequest)
-		return out, conn.Invoke(t.Context(), checkPath, &healthv1.HealthCheckRequest{Service: text}, out, append(compressedBy["gzip"], grpc.MaxCallRecvMsgSize(math.MaxInt32))...)
+		return out, conn.Invoke(t.Context(), checkPath, &healthv1.HealthCheckRequest{Service: text}, out,
+			append(compressedBy["gzip"], grpc.MaxCallRecvMsgSize(math.MaxInt32))...)
 	}
 	var attackers sync.WaitGroup
 	for range 8 {
@@ -447,7 +464,8 @@ func burst(t *testing.T, addr, path, encoding string, packed []byte, calls int) 
 	framer.WriteSettings()
 	for id := range uint32(calls) {
 		block.Reset()
-		for all := []string{":method", "POST", ":scheme", "http", ":path", path, ":authority", addr, "content-type", "application/grpc", "te", "trailers", "grpc-encoding", encoding}; len(all) > 0; all = all[2:] {
+		for all := []string{":method", "POST", ":scheme", "http", ":path", path, ":authority", addr, "content-type",
+			"application/grpc", "te", "trailers", "grpc-encoding", encoding}; len(all) > 0; all = all[2:] {
 			encoder.WriteField(hpack.HeaderField{Name: all[0], Value: all[1]})
 		}
 		framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*id + 1, BlockFragment: block.Bytes(), EndHeaders: true})
@@ -488,11 +506,13 @@ func waitsOf(t *testing.T, s *Server, calls uint64) int {
 	return us.len()
 }
 
-// Small messages that inflate to much each, or that take long to inflate to little, are inflated in a turn as far as that takes no long time;
-// the others wait for the goroutines that inflate.
+// Small messages that inflate to much each, or that take long to inflate to little, are inflated in a
+// turn as far as that takes no long time; the others wait for the goroutines that inflate.
 func TestManySmallBombsDoNotFillATurn(t *testing.T) {
 	request := func(size int) []byte {
-		return bytesOf(t, &Ydb_Table.ExecuteDataQueryRequest{SessionId: "x", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: strings.Repeat("x", size)}}})
+		return bytesOf(t,
+			&Ydb_Table.ExecuteDataQueryRequest{SessionId: "x",
+				Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: strings.Repeat("x", size)}}})
 	}
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)

@@ -114,7 +114,8 @@ func (b *backend) Open(_ context.Context, node cluster.NodeID, retire func(strin
 		return nil, errors.New("dead")
 	}
 	b.next++
-	s := &server{id: fmt.Sprintf("ydb://session/3?node_id=%d&id=s%d", node, b.next), node: node, open: map[string]string{}, retire: retire, of: b}
+	s := &server{id: fmt.Sprintf("ydb://session/3?node_id=%d&id=s%d", node, b.next), node: node,
+		open: map[string]string{}, retire: retire, of: b}
 	b.sessions[s.id] = s
 	b.most = max(b.most, len(b.sessions))
 	return s, nil
@@ -209,7 +210,8 @@ func (n *queryNode) run(ctx context.Context, s *server, text string) (Ydb.Status
 	case "units":
 		return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-consumed-units", rest))
 	case "hint":
-		return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-server-hints", "unheard-of", "x-ydb-server-hints", "another, session-close", "x-ydb-consumed-units", "7"))
+		return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx,
+			metadata.Pairs("x-ydb-server-hints", "unheard-of", "x-ydb-server-hints", "another, session-close", "x-ydb-consumed-units", "7"))
 	}
 	return Ydb.StatusIds_SUCCESS, nil
 }
@@ -281,7 +283,9 @@ func (n *queryNode) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, out Ydb_Query
 	return out.Send(last)
 }
 
-func (n *queryNode) BeginTransaction(ctx context.Context, r *Ydb_Query.BeginTransactionRequest) (*Ydb_Query.BeginTransactionResponse, error) {
+func (n *queryNode) BeginTransaction(
+	ctx context.Context, r *Ydb_Query.BeginTransactionRequest,
+) (*Ydb_Query.BeginTransactionResponse, error) {
 	s, client, st := n.enter(ctx, r.GetSessionId(), "")
 	if s == nil {
 		return &Ydb_Query.BeginTransactionResponse{Status: st}, nil
@@ -306,15 +310,21 @@ func (n *queryNode) end(ctx context.Context, id, tx string) Ydb.StatusIds_Status
 	return st
 }
 
-func (n *queryNode) CommitTransaction(ctx context.Context, r *Ydb_Query.CommitTransactionRequest) (*Ydb_Query.CommitTransactionResponse, error) {
+func (n *queryNode) CommitTransaction(
+	ctx context.Context, r *Ydb_Query.CommitTransactionRequest,
+) (*Ydb_Query.CommitTransactionResponse, error) {
 	return &Ydb_Query.CommitTransactionResponse{Status: n.end(ctx, r.GetSessionId(), r.GetTxId())}, nil
 }
 
-func (n *queryNode) RollbackTransaction(ctx context.Context, r *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query.RollbackTransactionResponse, error) {
+func (n *queryNode) RollbackTransaction(
+	ctx context.Context, r *Ydb_Query.RollbackTransactionRequest,
+) (*Ydb_Query.RollbackTransactionResponse, error) {
 	return &Ydb_Query.RollbackTransactionResponse{Status: n.end(ctx, r.GetSessionId(), r.GetTxId())}, nil
 }
 
-func (t tableNode) ExecuteDataQuery(ctx context.Context, r *Ydb_Table.ExecuteDataQueryRequest) (*Ydb_Table.ExecuteDataQueryResponse, error) {
+func (t tableNode) ExecuteDataQuery(
+	ctx context.Context, r *Ydb_Table.ExecuteDataQueryRequest,
+) (*Ydb_Table.ExecuteDataQueryResponse, error) {
 	n, control := t.q, r.GetTxControl()
 	s, client, st := n.enter(ctx, r.GetSessionId(), control.GetTxId())
 	if s == nil {
@@ -335,10 +345,14 @@ func (t tableNode) ExecuteDataQuery(ctx context.Context, r *Ydb_Table.ExecuteDat
 	} else if control.GetBeginTx() != nil {
 		tx = n.begin(s, client)
 	}
-	return &Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(nil, st, &Ydb_Table.ExecuteQueryResult{TxMeta: &Ydb_Table.TransactionMeta{Id: tx}})}, nil
+	return &Ydb_Table.ExecuteDataQueryResponse{
+		Operation: operationOf(nil, st, &Ydb_Table.ExecuteQueryResult{TxMeta: &Ydb_Table.TransactionMeta{Id: tx}}),
+	}, nil
 }
 
-func (t tableNode) CommitTransaction(ctx context.Context, r *Ydb_Table.CommitTransactionRequest) (*Ydb_Table.CommitTransactionResponse, error) {
+func (t tableNode) CommitTransaction(
+	ctx context.Context, r *Ydb_Table.CommitTransactionRequest,
+) (*Ydb_Table.CommitTransactionResponse, error) {
 	return &Ydb_Table.CommitTransactionResponse{Operation: operationOf(nil, t.q.end(ctx, r.GetSessionId(), r.GetTxId()), nil)}, nil
 }
 

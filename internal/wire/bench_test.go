@@ -31,7 +31,8 @@ func (nobody) Report(cluster.Outcome) {}
 // engine's own work, and what tracing adds to that, in turns. Health is not in it: see
 // BenchmarkReport of internal/pessimize.
 func BenchmarkPlaceAndTell(b *testing.B) {
-	provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()), sdktrace.WithSpanProcessor(dropped{}))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(tracing.Generator{}),
+		sdktrace.WithSampler(sdktrace.AlwaysSample()), sdktrace.WithSpanProcessor(dropped{}))
 	with := func(share float64) *tracing.Tracer {
 		return tracing.New(provider, func() bool { return true }, tracing.Default(), tracing.Ratio(share))
 	}
@@ -68,12 +69,15 @@ func (dropped) ForceFlush(context.Context) error                { return nil }
 func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 	router := routing.New(routing.Default())
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "b:2"}, {ID: 3, Address: "c:3"}}, ""))
-	bounds := []time.Duration{10e3, 25e3, 50e3, 100e3, 250e3, 500e3, 1e6, 25e5, 5e6, 1e7, 25e6, 5e7, 1e8, 25e7, 5e8, 1e9, 25e8, 5e9, 1e10, 3e10}
-	deps := Deps{Ways: hop.Ways{Router: router, Health: nobody{}}, Tracer: tracer, Histogram: func(string, string, string, ...float64) *latency.Durations { return latency.NewDurations(bounds) }}
+	bounds := []time.Duration{10e3, 25e3, 50e3, 100e3, 250e3, 500e3, 1e6, 25e5, 5e6, 1e7, 25e6, 5e7, 1e8, 25e7, 5e8, 1e9,
+		25e8, 5e9, 1e10, 3e10}
+	deps := Deps{Ways: hop.Ways{Router: router, Health: nobody{}}, Tracer: tracer,
+		Histogram: func(string, string, string, ...float64) *latency.Durations { return latency.NewDurations(bounds) }}
 	f := &frames{server: &Server{deps: deps}, series: newInstruments(deps.Histogram).series()}
 	k := &call{traced: new(traced)}
 	k.method = protocol.Named("/Ydb.Query.V1.QueryService/ExecuteQuery")
-	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, FirstByte: time.Second + time.Millisecond, Ended: time.Second + time.Millisecond, Node: new(h2.Conn)}
+	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, FirstByte: time.Second + time.Millisecond,
+		Ended: time.Second + time.Millisecond, Node: new(h2.Conn)}
 	o.End = h2.Answered
 	connected := func() (struct{}, error) { return struct{}{}, nil }
 	return func() {
@@ -180,7 +184,9 @@ func checkingOut(b testing.TB) (shard func(int) (once func())) {
 		if _, err := vs.Attach(v, mailbox{frames: f}, client); err != nil {
 			b.Fatal("not attached")
 		}
-		message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(v.ID().Append(nil)), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
+		message := bytesOf(b,
+			&Ydb_Query.ExecuteQueryRequest{SessionId: string(v.ID().Append(nil)), ExecMode: 50,
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
 		request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
 		o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
 		k := &call{use: use{method: method}}

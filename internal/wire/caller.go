@@ -31,8 +31,12 @@ const (
 )
 
 var (
-	errLongTicket = refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: the call's credentials (header x-ydb-auth-ticket) are longer than 16,384 bytes, more than a node takes: use a shorter ticket; the call was not sent"}
-	errLongName   = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the name of the app (header x-ydb-application-name) or of the database (x-ydb-database) is longer than 1,024 bytes: send a shorter one; the call was not sent"}
+	errLongTicket = refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED,
+		"ydb-sidecar: the call's credentials (header x-ydb-auth-ticket) are longer than 16,384 bytes, more than a " +
+			"node takes: use a shorter ticket; the call was not sent"}
+	errLongName = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST,
+		"ydb-sidecar: the name of the app (header x-ydb-application-name) or of the database (x-ydb-database) is " +
+			"longer than 1,024 bytes: send a shorter one; the call was not sent"}
 )
 
 // mailbox is where a call, or the stream of a session, waits.

@@ -56,7 +56,8 @@ func TestSecondMessageIsRefused(t *testing.T) {
 					}
 				}
 				var st *h2.Status
-				if refused := errors.As(err, &st) && strings.Contains(string(st.Body), "more than one message"); refused != (len(behind) > 0) || !refused && err != nil {
+				if refused := errors.As(err, &st) &&
+					strings.Contains(string(st.Body), "more than one message"); refused != (len(behind) > 0) || !refused && err != nil {
 					t.Errorf("scanned %v, %d bytes behind, in pieces of %d: %v", scanned, len(behind), piece, err)
 				}
 				if len(behind) > 0 {
@@ -93,7 +94,8 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 	table := func(meta *Ydb_Table.TransactionMeta) proto.Message {
 		return &Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(t, success, &Ydb_Table.ExecuteQueryResult{TxMeta: meta})}
 	}
-	tableCommit := &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", TxControl: &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}}}
+	tableCommit := &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s",
+		TxControl: &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}}}
 	open, ended := &Ydb_Query.TransactionMeta{Id: tx}, &Ydb_Query.TransactionMeta{}
 	for name, c := range map[string]struct {
 		path    string
@@ -104,26 +106,28 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 		sure    bool // else the session is in doubt
 		back    bool // a session without a virtual one goes back to the pool
 	}{
-		"begins, said first":             {"Query", false, control(beginTx), []proto.Message{part(open), part(nil)}, 1, true, false},
-		"begins, said last":              {"Query", false, control(beginTx), []proto.Message{part(nil), part(open)}, 1, true, false},
-		"begins, said in each":           {"Query", false, control(beginTx), []proto.Message{part(open), part(open)}, 1, true, false},
-		"begins, not said":               {"Query", false, control(beginTx), []proto.Message{part(nil)}, 0, false, false},
-		"at once, said first":            {"Query", false, control(commitTx), []proto.Message{part(ended), part(nil)}, 0, true, true},
-		"at once, said last":             {"Query", false, control(commitTx), []proto.Message{part(nil), part(nil), part(ended)}, 0, true, true},
-		"at once, not said":              {"Query", false, control(commitTx), []proto.Message{part(nil)}, 0, false, false},
-		"at once, and open":              {"Query", false, control(commitTx), []proto.Message{part(nil), part(open)}, 1, true, false},
-		"commits, said first":            {"Query", true, control(inTx(tx, true)), []proto.Message{part(ended), part(nil)}, 0, true, true},
-		"commits, said last":             {"Query", true, control(inTx(tx, true)), []proto.Message{part(nil), part(ended)}, 0, true, true},
-		"commits, not said":              {"Query", true, control(inTx(tx, true)), []proto.Message{part(nil)}, 1, false, false},
-		"explained, and not committed":   {"Query", true, control(inTx(tx, true)), []proto.Message{part(open)}, 1, true, false},
-		"open first, ended last":         {"Query", true, control(inTx(tx, true)), []proto.Message{part(open), part(ended)}, 0, true, true},
-		"goes on":                        {"Query", true, control(inTx(tx, false)), []proto.Message{part(nil), part(open)}, 1, true, false},
-		"goes on, not said":              {"Query", true, control(inTx(tx, false)), []proto.Message{part(nil)}, 1, true, true},
-		"no transaction":                 {"Query", false, control(nil), []proto.Message{part(nil)}, 0, true, true},
-		"no transaction, said":           {"Query", false, control(nil), []proto.Message{part(ended)}, 0, true, true},
-		"table, commits":                 {"Table", true, tableCommit, []proto.Message{table(&Ydb_Table.TransactionMeta{})}, 0, true, true},
-		"table, commits, not said":       {"Table", true, tableCommit, []proto.Message{table(nil)}, 1, false, false},
-		"table, commits, and still open": {"Table", true, tableCommit, []proto.Message{table(&Ydb_Table.TransactionMeta{Id: tx})}, 1, true, false},
+		"begins, said first":   {"Query", false, control(beginTx), []proto.Message{part(open), part(nil)}, 1, true, false},
+		"begins, said last":    {"Query", false, control(beginTx), []proto.Message{part(nil), part(open)}, 1, true, false},
+		"begins, said in each": {"Query", false, control(beginTx), []proto.Message{part(open), part(open)}, 1, true, false},
+		"begins, not said":     {"Query", false, control(beginTx), []proto.Message{part(nil)}, 0, false, false},
+		"at once, said first":  {"Query", false, control(commitTx), []proto.Message{part(ended), part(nil)}, 0, true, true},
+		"at once, said last": {"Query", false, control(commitTx),
+			[]proto.Message{part(nil), part(nil), part(ended)}, 0, true, true},
+		"at once, not said":            {"Query", false, control(commitTx), []proto.Message{part(nil)}, 0, false, false},
+		"at once, and open":            {"Query", false, control(commitTx), []proto.Message{part(nil), part(open)}, 1, true, false},
+		"commits, said first":          {"Query", true, control(inTx(tx, true)), []proto.Message{part(ended), part(nil)}, 0, true, true},
+		"commits, said last":           {"Query", true, control(inTx(tx, true)), []proto.Message{part(nil), part(ended)}, 0, true, true},
+		"commits, not said":            {"Query", true, control(inTx(tx, true)), []proto.Message{part(nil)}, 1, false, false},
+		"explained, and not committed": {"Query", true, control(inTx(tx, true)), []proto.Message{part(open)}, 1, true, false},
+		"open first, ended last":       {"Query", true, control(inTx(tx, true)), []proto.Message{part(open), part(ended)}, 0, true, true},
+		"goes on":                      {"Query", true, control(inTx(tx, false)), []proto.Message{part(nil), part(open)}, 1, true, false},
+		"goes on, not said":            {"Query", true, control(inTx(tx, false)), []proto.Message{part(nil)}, 1, true, true},
+		"no transaction":               {"Query", false, control(nil), []proto.Message{part(nil)}, 0, true, true},
+		"no transaction, said":         {"Query", false, control(nil), []proto.Message{part(ended)}, 0, true, true},
+		"table, commits":               {"Table", true, tableCommit, []proto.Message{table(&Ydb_Table.TransactionMeta{})}, 0, true, true},
+		"table, commits, not said":     {"Table", true, tableCommit, []proto.Message{table(nil)}, 1, false, false},
+		"table, commits, and still open": {"Table", true, tableCommit,
+			[]proto.Message{table(&Ydb_Table.TransactionMeta{Id: tx})}, 1, true, false},
 	} {
 		k := new(call)
 		if k.method = protocol.Named(protocol.QueryService + "ExecuteQuery"); c.path == "Table" {
@@ -156,7 +160,8 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 			return back.Fate
 		}
 		if c.before {
-			settle(v, virtual.Request{Begin: true}, virtual.Outcome{Role: protocol.RoleUse, Status: success, HasMeta: true, MetaTx: txID(tx), Ran: true, Clean: true})
+			settle(v, virtual.Request{Begin: true},
+				virtual.Outcome{Role: protocol.RoleUse, Status: success, HasMeta: true, MetaTx: txID(tx), Ran: true, Clean: true})
 		}
 		want := virtual.Discarded
 		if c.sure {
@@ -236,7 +241,8 @@ func TestRefusedRequestsBorrowNothing(t *testing.T) {
 	}
 	after := h.server.State().Virtual
 	if after.Waited != before.Waited || after.CheckedOut != before.CheckedOut || after.InDoubt != before.InDoubt {
-		t.Errorf("%d calls waited, %d sessions were borrowed, %d spoilt", after.Waited-before.Waited, after.CheckedOut-before.CheckedOut, after.InDoubt-before.InDoubt)
+		t.Errorf("%d calls waited, %d sessions were borrowed, %d spoilt", after.Waited-before.Waited,
+			after.CheckedOut-before.CheckedOut, after.InDoubt-before.InDoubt)
 	}
 	holder.must(success, "select", inTx(tx, true))
 	s.must(success, "select", nil)
@@ -308,7 +314,8 @@ func allSessionsAreKept(t *testing.T, mode func(*Config)) {
 			if err != nil {
 				return err.Error()
 			}
-			if text := part.GetIssues()[0].GetMessage(); part.GetStatus() != Ydb.StatusIds_OVERLOADED || !strings.Contains(text, "raise pool.max") || !strings.Contains(text, "mode=session") {
+			if text := part.GetIssues()[0].GetMessage(); part.GetStatus() != Ydb.StatusIds_OVERLOADED ||
+				!strings.Contains(text, "raise pool.max") || !strings.Contains(text, "mode=session") {
 				t.Errorf("a call %s is told %v; want OVERLOADED with what to do", call, part)
 			}
 			return ""

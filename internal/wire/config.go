@@ -24,17 +24,34 @@ const (
 
 // Config is the section "wire".
 type Config struct {
-	Mode      string   `yaml:"mode"`      // YDB's own protocol on the gRPC port: off; transaction (sessions of SDKs are the sidecar's own, and have a session of the pool for a statement or a transaction); session (the same, for their whole life); or passthrough (an SDK's own sessions, each call routed to the node that owns its session)
-	Apps      []string `yaml:"apps"`      // name=mode for sessions of the application of that name (header x-ydb-application-name), if not wire.mode: transaction, session or passthrough
+	// YDB's own protocol on the gRPC port: off; transaction (sessions of SDKs are the sidecar's
+	// own, and have a session of the pool for a statement or a transaction); session (the same,
+	// for their whole life); or passthrough (an SDK's own sessions, each call routed to the node
+	// that owns its session)
+	Mode string `yaml:"mode"`
+	// name=mode for sessions of the application of that name (header x-ydb-application-name), if
+	// not wire.mode: transaction, session or passthrough
+	Apps      []string `yaml:"apps"`
 	Advertise string   `yaml:"advertise"` // host:port that ListEndpoints names in place of what the client dialled; empty: that
 
 	// The rest is for modes transaction and session.
-	Databases      []string `yaml:"databases"`            // served beside that of ydb.url, by the same nodes; others are UNAUTHORIZED
-	Auth           string   `yaml:"auth"`                 // whose credentials calls go to the cluster with: caller (its own, and a pool for each identity; with ydb.cert_file a call without a ticket is refused, in mode passthrough, too), or own (the sidecar's, for everybody who reaches its port)
-	Implicit       string   `yaml:"implicit"`             // ExecuteQuery without a session: pool (takes a session of the pool), or upstream (goes to any node as it is)
-	TableSessions  string   `yaml:"table_sessions"`       // of calls of the table service: shared (those of the query service, for one limit), or own (for servers that refuse that)
-	Sessions       int      `yaml:"max_virtual_sessions"` // sessions of SDKs at a time; beyond, one that nobody uses makes room, else one of the connection that has most, else the new one is OVERLOADED; 1 to 1000000
-	ServerSessions int      `yaml:"max_server_sessions"`  // sessions on the nodes, of the pools of all callers together, each of which has at most pool.max; 1 to 60000
+	Databases []string `yaml:"databases"` // served beside that of ydb.url, by the same nodes; others are UNAUTHORIZED
+	// whose credentials calls go to the cluster with: caller (its own, and a pool for each
+	// identity; with ydb.cert_file a call without a ticket is refused, in mode passthrough, too),
+	// or own (the sidecar's, for everybody who reaches its port)
+	Auth string `yaml:"auth"`
+	// ExecuteQuery without a session: pool (takes a session of the pool), or upstream (goes to any
+	// node as it is)
+	Implicit string `yaml:"implicit"`
+	// of calls of the table service: shared (those of the query service, for one limit), or own
+	// (for servers that refuse that)
+	TableSessions string `yaml:"table_sessions"`
+	// sessions of SDKs at a time; beyond, one that nobody uses makes room, else one of the
+	// connection that has most, else the new one is OVERLOADED; 1 to 1000000
+	Sessions int `yaml:"max_virtual_sessions"`
+	// sessions on the nodes, of the pools of all callers together, each of which has at most
+	// pool.max; 1 to 60000
+	ServerSessions int `yaml:"max_server_sessions"`
 }
 
 // Whose credentials, for wire.auth.
@@ -51,7 +68,8 @@ const (
 
 // Default returns the defaults.
 func Default() Config {
-	return Config{Mode: ModeTransaction, Auth: AuthCaller, Implicit: ImplicitPool, TableSessions: TableSessionsShared, Sessions: 10_000, ServerSessions: 1000}
+	return Config{Mode: ModeTransaction, Auth: AuthCaller, Implicit: ImplicitPool, TableSessions: TableSessionsShared,
+		Sessions: 10_000, ServerSessions: 1000}
 }
 
 // Virtual reports whether sessions of SDKs are the sidecar's own.
@@ -63,7 +81,8 @@ func (c Config) appModes() (map[string]string, error) {
 	for _, app := range c.Apps {
 		name, mode, ok := strings.Cut(app, "=")
 		if !ok || name == "" || !slices.Contains([]string{ModeTransaction, ModeSession, ModePassthrough}, mode) {
-			return nil, fmt.Errorf("apps = %.100q; must be name=mode, with mode %s, %s or %s", app, ModeTransaction, ModeSession, ModePassthrough)
+			return nil, fmt.Errorf("apps = %.100q; must be name=mode, with mode %s, %s or %s", app, ModeTransaction,
+				ModeSession, ModePassthrough)
 		}
 		modes[name] = mode
 	}
@@ -74,7 +93,8 @@ func (c Config) appModes() (map[string]string, error) {
 func (c Config) Validate() error {
 	var errs []error
 	if !slices.Contains([]string{ModeOff, ModePassthrough, ModeSession, ModeTransaction}, c.Mode) {
-		errs = append(errs, fmt.Errorf("mode = %q; must be %s, %s, %s or %s", c.Mode, ModeOff, ModePassthrough, ModeSession, ModeTransaction))
+		errs = append(errs,
+			fmt.Errorf("mode = %q; must be %s, %s, %s or %s", c.Mode, ModeOff, ModePassthrough, ModeSession, ModeTransaction))
 	}
 	if _, err := c.appModes(); err != nil {
 		errs = append(errs, err)
@@ -109,8 +129,14 @@ func (c Config) Validate() error {
 
 // DataPath is the section "data_path".
 type DataPath struct {
-	Shards int           `yaml:"shards"`  // independent forwarders among which connections are dealt; more than one pays only when one processor is not enough; 1 to 64
-	MaxAge time.Duration `yaml:"max_age"` // a client of the gRPC port is told to come again (GOAWAY) when its connection is so old, less up to a tenth of that by chance: a withdrawn certificate serves no longer. Calls, streams and transactions that are open have a minute, then they break. 0: it may stay; else 1m to 720h
+	// independent forwarders among which connections are dealt; more than one pays only when one
+	// processor is not enough; 1 to 64
+	Shards int `yaml:"shards"`
+	// a client of the gRPC port is told to come again (GOAWAY) when its connection is so old, less
+	// up to a tenth of that by chance: a withdrawn certificate serves no longer. Calls, streams
+	// and transactions that are open have a minute, then they break. 0: it may stay; else 1m to
+	// 720h
+	MaxAge time.Duration `yaml:"max_age"`
 }
 
 // DefaultDataPath returns the defaults.

@@ -33,13 +33,16 @@ type endpoints struct {
 func (e *endpoints) register(r grpc.ServiceRegistrar) {
 	all := Ydb_Discovery_V1.DiscoveryService_ServiceDesc
 	one := grpc.ServiceDesc{ServiceName: all.ServiceName, HandlerType: (*any)(nil), Metadata: all.Metadata}
-	one.Methods = []grpc.MethodDesc{{MethodName: "ListEndpoints", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		in := new(Ydb_Discovery.ListEndpointsRequest)
-		if err := decode(in); err != nil {
-			return nil, err
-		}
-		return e.list(ctx, in.GetDatabase())
-	}}}
+	one.Methods = []grpc.MethodDesc{
+		{MethodName: "ListEndpoints",
+			Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+				in := new(Ydb_Discovery.ListEndpointsRequest)
+				if err := decode(in); err != nil {
+					return nil, err
+				}
+				return e.list(ctx, in.GetDatabase())
+			}},
+	}
 	r.RegisterService(&one, e)
 }
 
@@ -73,7 +76,9 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 	}
 	if !ok {
 		op.Status = Ydb.StatusIds_BAD_REQUEST
-		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: "the call does not name the sidecar's host and port; set wire.advertise"}}
+		op.Issues = []*Ydb_Issue.IssueMessage{
+			{Severity: protocol.SeverityError, Message: "the call does not name the sidecar's host and port; set wire.advertise"},
+		}
 		return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, nil
 	}
 	result, err := anypb.New(&Ydb_Discovery.ListEndpointsResult{Endpoints: []*Ydb_Discovery.EndpointInfo{{

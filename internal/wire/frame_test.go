@@ -63,13 +63,19 @@ func (c *frameConn) flush() {
 
 // requestTo are the headers of a call, the usual ones and others.
 func requestTo(addr, path string, others ...string) []string {
-	return append([]string{":method", "POST", ":scheme", "http", ":path", path, ":authority", addr, "content-type", "application/grpc", "te", "trailers"}, others...)
+	return append(
+		[]string{":method", "POST", ":scheme", "http", ":path", path, ":authority", addr, "content-type",
+			"application/grpc", "te", "trailers"},
+		others...,
+	)
 }
 
 // framesOf calls a method frame by frame, as no client of gRPC does, on a connection of its own: headers besides
 // the usual ones, bodies in frames of their own, and trailers if there are any. It returns the headers, the body and the
 // trailers that are answered.
-func framesOf(t *testing.T, addr, path string, headers []string, trailers []string, bodies ...[]byte) (answer map[string]string, body []byte) {
+func framesOf(
+	t *testing.T, addr, path string, headers []string, trailers []string, bodies ...[]byte,
+) (answer map[string]string, body []byte) {
 	t.Helper()
 	raw := dialFrames(t, addr)
 	raw.headers(1, false, requestTo(addr, path, headers...))
@@ -112,7 +118,11 @@ func TestTrailersOfRequestsEndNoConnectionOfANode(t *testing.T) {
 	var open []Ydb_Query_V1.QueryService_ExecuteQueryClient
 	for range 2 { // one for each shard
 		query := Ydb_Query_V1.NewQueryServiceClient(dial(t, s.addr))
-		one, err := query.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1), Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "begin"}}})
+		one, err := query.ExecuteQuery(
+			ctx,
+			&Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1),
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "begin"}}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +133,11 @@ func TestTrailersOfRequestsEndNoConnectionOfANode(t *testing.T) {
 	}
 	request := framedMessage(bytesOf(t, &Ydb_Table.ExecuteDataQueryRequest{SessionId: sessionID(1)}))
 	for range 4 {
-		got, _ := framesOf(t, s.addr, protocol.TableService+"ExecuteDataQuery", nil, []string{"authorization", "Bearer secret", "x-ydb-auth-ticket", "secret", "x-ydb-database", "/other"}, request)
+		got, _ := framesOf(
+			t, s.addr, protocol.TableService+"ExecuteDataQuery", nil,
+			[]string{"authorization", "Bearer secret", "x-ydb-auth-ticket", "secret", "x-ydb-database", "/other"},
+			request,
+		)
 		if got["grpc-status"] != "0" {
 			t.Errorf("a call with trailers: %v", got)
 		}
@@ -155,7 +169,9 @@ func TestRequestsThatCannotBeDecodedBlameNoNode(t *testing.T) {
 	s := newStack(t, Config{Mode: ModePassthrough})
 	id := bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1)})
 	text := func(text string) []byte {
-		return bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1), Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}})
+		return bytesOf(t,
+			&Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1),
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}})
 	}
 	for _, tc := range []struct {
 		name, path string
@@ -175,7 +191,8 @@ func TestRequestsThatCannotBeDecodedBlameNoNode(t *testing.T) {
 		s.judge.mu.Unlock()
 		got, _ := framesOf(t, s.addr, protocol.QueryService+tc.path, nil, nil, framedMessage(tc.request))
 		o := s.judge.wait(t, tc.name, func(cluster.Outcome) bool { return true })
-		if want := map[bool]string{true: "0", false: "13"}[tc.want == cluster.BlameSuccess]; got["grpc-status"] != want || o.Blame != tc.want {
+		if want := map[bool]string{true: "0", false: "13"}[tc.want == cluster.BlameSuccess]; got["grpc-status"] != want ||
+			o.Blame != tc.want {
 			t.Errorf("%s: %v, %+v; want status %s and %v", tc.name, got, o, want, tc.want)
 		}
 	}
@@ -187,7 +204,8 @@ func TestMalformedHeadersBlameNoNode(t *testing.T) {
 	request := framedMessage(bytesOf(t, &Ydb_Table.ExecuteDataQueryRequest{SessionId: sessionID(1)}))
 	for _, tc := range []struct{ name, value, want string }{
 		{"grpc-timeout", "zz", "13"}, {"grpc-timeout", "", "13"}, {"grpc-timeout", "123456789S", "13"}, {"grpc-timeout", "10S", "0"},
-		{"x-a-bin", "!!!", "13"}, {"x-a-bin", "A", "13"}, {"x-a-bin", "AA=", "13"}, {"x-a-bin", "AA==", "0"}, {"x-a-bin", "AA", "0"}, {"x-a-bin", "", "0"},
+		{"x-a-bin", "!!!", "13"}, {"x-a-bin", "A", "13"}, {"x-a-bin", "AA=", "13"}, {"x-a-bin", "AA==", "0"},
+		{"x-a-bin", "AA", "0"}, {"x-a-bin", "", "0"},
 		{"host", "a", "0"},
 	} {
 		model, _ := framesOf(t, s.nodes[0].addr, protocol.TableService+"ExecuteDataQuery", []string{tc.name, tc.value}, nil, request)

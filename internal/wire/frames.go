@@ -27,7 +27,8 @@ import (
 
 // The headers that are read or set, as h2.Config.Names has them.
 var (
-	headerNames        = []string{traceparent, "grpc-encoding", "x-ydb-application-name", "authorization", "x-ydb-consumed-units", apps.HeaderOrigin}
+	headerNames = []string{traceparent, "grpc-encoding", "x-ydb-application-name", "authorization",
+		"x-ydb-consumed-units", apps.HeaderOrigin}
 	headerNamesVirtual = append(headerNames, "x-ydb-auth-ticket", "x-ydb-database", protocol.HeaderHints, "grpc-accept-encoding")
 )
 
@@ -104,7 +105,8 @@ type call struct {
 }
 
 func newFrames(s *Server, number int) *frames {
-	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, series: s.instruments.series(), meter: meterOf(s.deps.History)}
+	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, series: s.instruments.series(),
+		meter: meterOf(s.deps.History)}
 	f.uses.init()
 	f.stays.of = map[*h2.Conn]*stayer{}
 	if s.sessions != nil {
@@ -129,7 +131,8 @@ func (f *frames) setView(v cluster.View) {
 	for _, n := range v.Nodes {
 		if f.nodes[n.ID] == nil {
 			node, nodes := n.Node, f.server.deps.Nodes
-			f.nodes[n.ID] = &link{node: node, up: f.shard.Upstream(func(ctx context.Context) (net.Conn, error) { return nodes.Dial(ctx, node) }, nodes.TLS(node))}
+			f.nodes[n.ID] = &link{node: node,
+				up: f.shard.Upstream(func(ctx context.Context) (net.Conn, error) { return nodes.Dial(ctx, node) }, nodes.TLS(node))}
 		}
 	}
 	for _, l := range old { // calls that wait for it look for their node again
@@ -220,7 +223,8 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 
 // serveHere has a call of the server in this process served where it is, or says where else it goes.
 func (f *frames) serveHere(c *h2.Call, k *call) (*h2.Conn, error) {
-	if deny := f.server.deps.Denied[string(c.Path())]; deny != nil && k.stay == nil && f.server.unproved(c) { // of such a request nothing is gathered, inflated or decoded
+	// of such a request nothing is gathered, inflated or decoded
+	if deny := f.server.deps.Denied[string(c.Path())]; deny != nil && k.stay == nil && f.server.unproved(c) {
 		headers, _ := unary.Headers(c)
 		k.served = f.port.Serve(c, nil, headers, deny)
 		return nil, h2.ErrMine
@@ -475,7 +479,8 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 	}
 	d := hop.Done{
 		Key:  hop.Key{Node: k.at.Node, Method: k.method, Status: s.Status, Code: s.Code},
-		Sent: o.Forwarded != 0 || asked, Partial: o.Partial, Left: o.End == h2.Cancelled, Took: o.Ended - o.Began, Request: o.Request, Answer: o.Answer, App: k.app,
+		Sent: o.Forwarded != 0 || asked, Partial: o.Partial, Left: o.End == h2.Cancelled, Took: o.Ended - o.Began,
+		Request: o.Request, Answer: o.Answer, App: k.app,
 	}
 	switch {
 	case o.Forwarded != 0:

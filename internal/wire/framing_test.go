@@ -140,7 +140,9 @@ func (row *brokenRow) send(t *testing.T, addr, path string, headers []string, in
 // reported returns all outcomes of calls that have been answered, once the calls have left their nodes.
 func reported(server *Server, judge *outcomes) []cluster.Outcome {
 	for _, f := range server.shards {
-		f.shard.Do(func(*h2.Forwarder) {}) // the judge hears of a call in the turn in which the client is answered, or in which the node's stream ends
+		// the judge hears of a call in the turn in which the client is answered, or in which the
+		// node's stream ends
+		f.shard.Do(func(*h2.Forwarder) {})
 	}
 	judge.mu.Lock()
 	defer judge.mu.Unlock()
@@ -157,7 +159,9 @@ func verdictsOn(t *testing.T, all []cluster.Outcome) (last cluster.Conditions) {
 		ctx, stop := context.WithCancel(t.Context())
 		var runs sync.WaitGroup
 		runs.Go(func() { _ = judge.Run(ctx) })
-		judge.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "a:2"}, {ID: 3, Address: "a:3"}}, ""))
+		judge.SetTopology(
+			cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "a:2"}, {ID: 3, Address: "a:3"}}, ""),
+		)
 		time.Sleep(time.Second)
 		for _, o := range all {
 			o.Latency, o.Waited = 0, 0 // this machine's
@@ -197,10 +201,17 @@ func TestBrokenFramingBlamesNoNode(t *testing.T) {
 	s := newStack(t, Config{Mode: ModePassthrough})
 	const fault = "a fault of the node"
 	query := func(text string) []byte {
-		return bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1), Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}})
+		return bytesOf(t,
+			&Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1),
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}})
 	}
 	write := func(path string) []byte {
-		return bytesOf(t, &Ydb_Topic.StreamWriteMessage_FromClient{ClientMessage: &Ydb_Topic.StreamWriteMessage_FromClient_InitRequest{InitRequest: &Ydb_Topic.StreamWriteMessage_InitRequest{Path: path}}})
+		return bytesOf(t,
+			&Ydb_Topic.StreamWriteMessage_FromClient{
+				ClientMessage: &Ydb_Topic.StreamWriteMessage_FromClient_InitRequest{
+					InitRequest: &Ydb_Topic.StreamWriteMessage_InitRequest{Path: path},
+				},
+			})
 	}
 	for _, m := range []struct {
 		name, path  string
@@ -208,8 +219,10 @@ func TestBrokenFramingBlamesNoNode(t *testing.T) {
 		stream      bool
 	}{
 		{"decoded", protocol.QueryService + "ExecuteQuery", query("SELECT 1"), query(fault), false},
-		{"passed through", schemeService + "ListDirectory", bytesOf(t, &Ydb_Scheme.ListDirectoryRequest{Path: "/local"}), bytesOf(t, &Ydb_Scheme.ListDirectoryRequest{Path: fault}), false},
-		{"rows", protocol.TableService + "BulkUpsert", bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: "table"}), bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: fault}), false},
+		{"passed through", schemeService + "ListDirectory", bytesOf(t, &Ydb_Scheme.ListDirectoryRequest{Path: "/local"}),
+			bytesOf(t, &Ydb_Scheme.ListDirectoryRequest{Path: fault}), false},
+		{"rows", protocol.TableService + "BulkUpsert", bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: "table"}),
+			bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: fault}), false},
 		{"stream", protocol.TopicService + "StreamWrite", write("topic"), write(fault), true},
 	} {
 		for _, row := range brokenRows(m.good, m.stream) {
@@ -245,7 +258,9 @@ func TestBrokenFramingOnVirtualSessionsBlamesNoNode(t *testing.T) {
 	headers := []string{"x-ydb-database", g.database, "x-ydb-auth-ticket", g.ticket, "x-client", g.name}
 	judge := h.server.deps.Health.(brokenReporter).outcomes
 	query := func(id string) []byte {
-		return bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: id, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}})
+		return bytesOf(t,
+			&Ydb_Query.ExecuteQueryRequest{SessionId: id,
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}})
 	}
 	for _, m := range []struct {
 		name, path string
@@ -254,14 +269,16 @@ func TestBrokenFramingOnVirtualSessionsBlamesNoNode(t *testing.T) {
 	}{
 		{"on a session", protocol.QueryService + "ExecuteQuery", query(virtual.id), false},
 		{"without a session", protocol.QueryService + "ExecuteQuery", query(""), false},
-		{"on no session", protocol.TableService + "DescribeTable", bytesOf(t, &Ydb_Table.DescribeTableRequest{SessionId: virtual.id, Path: "table"}), false},
+		{"on no session", protocol.TableService + "DescribeTable",
+			bytesOf(t, &Ydb_Table.DescribeTableRequest{SessionId: virtual.id, Path: "table"}), false},
 		{"passed through", protocol.TableService + "BulkUpsert", bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: "table"}), false},
 		{"stream", protocol.TopicService + "StreamWrite", bytesOf(t, &Ydb_Topic.StreamWriteMessage_FromClient{}), true},
 	} {
 		for _, row := range brokenRows(m.message, m.stream) {
 			for i := range 20 {
 				got, body := row.send(t, h.addr, m.path, headers, i%2 == 1)
-				if got["grpc-status"] == "" || got["grpc-status"] == "0" && len(body) == 0 && row.want != codes.Unknown { // the nodes take a stream without messages
+				// the nodes take a stream without messages
+				if got["grpc-status"] == "" || got["grpc-status"] == "0" && len(body) == 0 && row.want != codes.Unknown {
 					t.Errorf("%s, %s: %v", m.name, row.name, got)
 					break
 				}

@@ -82,7 +82,8 @@ func TestCallsThatNeedNoSessionTakeAnyID(t *testing.T) {
 	h := newHouse(t, nil)
 	g := h.guest("a")
 	s := g.session()
-	if r, err := g.query.DeleteSession(g.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil || r.GetStatus() != success {
+	if r, err := g.query.DeleteSession(g.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil ||
+		r.GetStatus() != success {
 		t.Fatal(r, err)
 	}
 	s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
@@ -92,7 +93,11 @@ func TestCallsThatNeedNoSessionTakeAnyID(t *testing.T) {
 		s.id: success, ours: success, "": success, prefix + "x": Ydb.StatusIds_BAD_SESSION,
 	} {
 		for name, options := range compressedBy {
-			r, err := g.table.CopyTables(g.with(h.ctx), &Ydb_Table.CopyTablesRequest{SessionId: id, Tables: []*Ydb_Table.CopyTableItem{{SourcePath: "a"}}}, options...)
+			r, err := g.table.CopyTables(
+				g.with(h.ctx),
+				&Ydb_Table.CopyTablesRequest{SessionId: id, Tables: []*Ydb_Table.CopyTableItem{{SourcePath: "a"}}},
+				options...,
+			)
 			if err != nil || r.GetOperation().GetStatus() != want {
 				t.Errorf("%q, %s: %v, %v; want %v", id, name, r, err, want)
 			}

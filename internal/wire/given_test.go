@@ -36,25 +36,28 @@ func TestGivenUp(t *testing.T) {
 		closing bool
 		want    bool
 	}{
-		"cancelled":                     {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Cancelled}, 0, false, true},
-		"no transaction":                {"ExecuteQuery", control(nil), h2.Outcome{End: h2.Cancelled}, 0, false, true},
-		"the client's deadline":         {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Expired}, 0, false, true},
-		"the same, and the node's word": {"ExecuteQuery", control(commitTx), h2.Outcome{Status: int(codes.DeadlineExceeded)}, 0, false, true},
-		"out of the node's time":        {"ExecuteQuery", control(commitTx), h2.Outcome{}, Ydb.StatusIds_TIMEOUT, false, true},
-		"cancelled by the node":         {"ExecuteQuery", control(commitTx), h2.Outcome{Status: int(codes.Canceled)}, 0, false, false},
-		"the node is lost":              {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Lost}, 0, false, false},
-		"answered":                      {"ExecuteQuery", control(commitTx), h2.Outcome{}, Ydb.StatusIds_ABORTED, false, false},
-		"begins":                        {"ExecuteQuery", control(beginTx), h2.Outcome{End: h2.Cancelled}, 0, false, false},
-		"in a transaction":              {"ExecuteQuery", control(inTx(tx, false)), h2.Outcome{End: h2.Cancelled}, 0, false, false},
-		"commits":                       {"ExecuteQuery", control(inTx(tx, true)), h2.Outcome{End: h2.Cancelled}, 0, false, false},
-		"begins, by a call for it":      {"BeginTransaction", &Ydb_Query.BeginTransactionRequest{}, h2.Outcome{End: h2.Cancelled}, 0, false, false},
-		"its node wants it closed":      {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Cancelled}, 0, true, false},
+		"cancelled":             {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Cancelled}, 0, false, true},
+		"no transaction":        {"ExecuteQuery", control(nil), h2.Outcome{End: h2.Cancelled}, 0, false, true},
+		"the client's deadline": {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Expired}, 0, false, true},
+		"the same, and the node's word": {"ExecuteQuery", control(commitTx),
+			h2.Outcome{Status: int(codes.DeadlineExceeded)}, 0, false, true},
+		"out of the node's time": {"ExecuteQuery", control(commitTx), h2.Outcome{}, Ydb.StatusIds_TIMEOUT, false, true},
+		"cancelled by the node":  {"ExecuteQuery", control(commitTx), h2.Outcome{Status: int(codes.Canceled)}, 0, false, false},
+		"the node is lost":       {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Lost}, 0, false, false},
+		"answered":               {"ExecuteQuery", control(commitTx), h2.Outcome{}, Ydb.StatusIds_ABORTED, false, false},
+		"begins":                 {"ExecuteQuery", control(beginTx), h2.Outcome{End: h2.Cancelled}, 0, false, false},
+		"in a transaction":       {"ExecuteQuery", control(inTx(tx, false)), h2.Outcome{End: h2.Cancelled}, 0, false, false},
+		"commits":                {"ExecuteQuery", control(inTx(tx, true)), h2.Outcome{End: h2.Cancelled}, 0, false, false},
+		"begins, by a call for it": {"BeginTransaction", &Ydb_Query.BeginTransactionRequest{},
+			h2.Outcome{End: h2.Cancelled}, 0, false, false},
+		"its node wants it closed": {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Cancelled}, 0, true, false},
 	} {
 		k := new(call)
 		k.method = protocol.Named(protocol.QueryService + c.method)
 		l := k.startUse()
 		s := scanned(k.method.Request, bytesOf(t, c.request))
-		l.Use = virtual.Use{Identity: new(virtual.IdentityPool), Server: new(pool.Session), Request: requestOf(&s.Found), Closing: c.closing}
+		l.Use = virtual.Use{Identity: new(virtual.IdentityPool), Server: new(pool.Session), Request: requestOf(&s.Found),
+			Closing: c.closing}
 		l.answer.Status = c.status
 		c.end.Began, c.end.Forwarded, c.end.Node = time.Second, time.Second, new(h2.Conn)
 		out := l.outcome(new(texts), &c.end, ydbstatus.Verdict{DropSession: true})
@@ -80,10 +83,18 @@ func TestPartsOfRequestsCostNothing(t *testing.T) {
 	}
 	cut := func(what, id string, control *Ydb_Query.TransactionControl) {
 		t.Helper()
-		all := framedMessage(bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: id, TxControl: control, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("select ", 100)}}}))
+		all := framedMessage(
+			bytesOf(t,
+				&Ydb_Query.ExecuteQueryRequest{SessionId: id, TxControl: control,
+					Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+						QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("select ", 100)},
+					}}),
+		)
 		before := cancelled()
 		raw := dialFrames(t, h.addr)
-		raw.headers(1, false, requestTo(h.addr, protocol.QueryService+"ExecuteQuery", "x-ydb-database", g.database, "x-ydb-auth-ticket", g.ticket, "x-client", g.name))
+		raw.headers(1, false,
+			requestTo(h.addr, protocol.QueryService+"ExecuteQuery", "x-ydb-database", g.database, "x-ydb-auth-ticket",
+				g.ticket, "x-client", g.name))
 		_ = raw.framer.WriteData(1, false, all[:len(all)-100])
 		_ = raw.framer.WriteRSTStream(1, http2.ErrCodeCancel)
 		raw.flush()
@@ -114,7 +125,10 @@ func TestPartsOfRequestsCostNothing(t *testing.T) {
 func (g *guest) twoMessages(id string) (st Ydb.StatusIds_StatusCode, err error) {
 	ctx, cancel := context.WithCancel(g.with(g.ctx))
 	defer cancel()
-	stream, err := g.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, protocol.QueryService+"ExecuteQuery", g.options...)
+	stream, err := g.conn.NewStream(
+		ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, protocol.QueryService+"ExecuteQuery",
+		g.options...,
+	)
 	if err != nil {
 		return 0, err
 	}

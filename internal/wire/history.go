@@ -21,7 +21,8 @@ func remember(m *history.Meter, d *hop.Done, id trace.TraceID) {
 	if m == nil || d.Endless() || !failed && d.Node == 0 {
 		return
 	}
-	c := history.Call{API: "wire", Name: d.Op(), Node: uint32(d.Node), App: d.App.Name(), Attempts: 1, Took: d.Took, Queue: d.Waited, Hop: d.Took - d.Waited, Trace: id}
+	c := history.Call{API: "wire", Name: d.Op(), Node: uint32(d.Node), App: d.App.Name(), Attempts: 1, Took: d.Took,
+		Queue: d.Waited, Hop: d.Took - d.Waited, Trace: id}
 	if failed {
 		c.Status = d.Result()
 	}

@@ -52,7 +52,8 @@ func (h *house) holds(path string, headers []string, body []byte, trickles bool)
 	}
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
-	usual := []string{":method", "POST", ":scheme", "http", ":path", path, ":authority", h.addr, "content-type", "application/grpc", "te", "trailers", "x-ydb-database", "/local", "x-client", "holder"}
+	usual := []string{":method", "POST", ":scheme", "http", ":path", path, ":authority", h.addr, "content-type",
+		"application/grpc", "te", "trailers", "x-ydb-database", "/local", "x-client", "holder"}
 	for all := append(usual, headers...); len(all) > 0; all = all[2:] {
 		_ = encoder.WriteField(hpack.HeaderField{Name: all[0], Value: all[1]}) // to memory
 	}
@@ -60,7 +61,8 @@ func (h *house) holds(path string, headers []string, body []byte, trickles bool)
 		room: map[uint32]int{0: 65535, 1: 65535}, grown: make(chan struct{}, 1)}
 	o.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	_, err = io.WriteString(conn, http2.ClientPreface)
-	if err = errors.Join(err, o.framer.WriteSettings(), o.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})); err != nil {
+	if err = errors.Join(err, o.framer.WriteSettings(),
+		o.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})); err != nil {
 		h.Error(err)
 	}
 	o.writes.Go(o.read)
@@ -164,16 +166,20 @@ type heldMemory struct {
 // as ever, and those who hold most are ended.
 func TestMemoryIsChargedToItsHolders(t *testing.T) {
 	for name, c := range map[string]heldMemory{
-		"two compressed":                       {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, false, "8"},
-		"two that trickle":                     {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, true, "8"},
-		"many compressed":                      {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 32, 400 << 10, false, "8"},
+		"two compressed": {protocol.QueryService + "ExecuteQuery",
+			[]string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, false, "8"},
+		"two that trickle": {protocol.QueryService + "ExecuteQuery",
+			[]string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, true, "8"},
+		"many compressed": {protocol.QueryService + "ExecuteQuery",
+			[]string{"grpc-encoding", "gzip"}, 32, 400 << 10, false, "8"},
 		"two not compressed":                   {"/Ydb.Topic.V1.TopicService/StreamWrite", nil, 2, 2<<20 - 2000, false, "8"},
 		"many that trickle":                    {"/Ydb.Topic.V1.TopicService/StreamWrite", nil, 32, 400 << 10, true, "8"},
 		"two of a call of the plain API":       {checkPath, nil, 2, 2<<20 - 2000, false, "8"},
 		"many that trickle into one of it":     {checkPath, nil, 32, 400 << 10, true, "8"},
 		"two of a stream of the plain API":     {watchPath, nil, 2, 2<<20 - 2000, false, "8"},
 		"two compressed ones of the plain API": {watchPath, []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, false, "8"},
-		"very many":                            {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "deflate"}, 100, 200 << 10, true, "8"},
+		"very many": {protocol.QueryService + "ExecuteQuery",
+			[]string{"grpc-encoding", "deflate"}, 100, 200 << 10, true, "8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.isCharged(t)

@@ -85,13 +85,16 @@ func newHouseOn(t *testing.T, shards int, all *apps.Registry, change func(*Confi
 }
 
 // newHouseWith is newHouseOn with bounds of its own, and others of what the server needs.
-func newHouseWith(t *testing.T, shards int, all *apps.Registry, change func(*Config, *pool.Config), bounds func(*h2.Config), needs ...func(*Deps)) *house {
+func newHouseWith(t *testing.T, shards int, all *apps.Registry, change func(*Config, *pool.Config),
+	bounds func(*h2.Config), needs ...func(*Deps)) *house {
 	return newHouseBy(t, DataPath{Shards: shards}, all, change, bounds, needs...)
 }
 
 // newHouseBy is newHouseWith with other connections.
-func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Config, *pool.Config), bounds func(*h2.Config), needs ...func(*Deps)) *house {
-	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16)}, nodes: map[cluster.NodeID]*grpc.Server{}, broken: new(broken)}
+func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Config, *pool.Config),
+	bounds func(*h2.Config), needs ...func(*Deps)) *house {
+	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16)},
+		nodes: map[cluster.NodeID]*grpc.Server{}, broken: new(broken)}
 	h.proceed, h.dead = make(chan struct{}), map[cluster.NodeID]bool{}
 	config, pools := Default(), pool.Default()
 	config.Mode, config.Auth = ModeTransaction, AuthOwn
@@ -108,8 +111,14 @@ func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Co
 	list := h.startNodes()
 	h.pool = pool.New(pools, h.backend, nil)
 	router := routing.New(routing.Default())
-	deps := Deps{Ways: hop.Ways{Router: brokenRouter{router, h.broken}, Health: brokenReporter{&outcomes{new: make(chan struct{}, 1)}, h.broken}}, Nodes: network(list), Apps: all,
-		Mine: h.mine, Pool: brokenPool{h.pool, h.broken}, Cluster: brokenCluster{fakeCluster{h.backend, pools}, h.broken}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }, Unary: map[string]unary.Method{checkPath: largeCheck}}
+	deps := Deps{
+		Ways:  hop.Ways{Router: brokenRouter{router, h.broken}, Health: brokenReporter{&outcomes{new: make(chan struct{}, 1)}, h.broken}},
+		Nodes: network(list), Apps: all,
+		Mine: h.mine, Pool: brokenPool{h.pool, h.broken},
+		Cluster: brokenCluster{fakeCluster{h.backend, pools}, h.broken}, Database: "/local",
+		Ticket: func() (string, error) { return "own ticket", nil },
+		Unary:  map[string]unary.Method{checkPath: largeCheck},
+	}
 	for _, change := range needs {
 		change(&deps)
 	}
@@ -135,7 +144,9 @@ func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Co
 // startNodes starts the nodes and returns where they are.
 func (h *house) startNodes() (list []cluster.Node) {
 	for id := cluster.NodeID(1); id <= 3; id++ {
-		n, server, l := &queryNode{id: id, backend: h.backend}, grpc.NewServer(grpc.StatsHandler(&h.encodings), grpc.MaxRecvMsgSize(mostBytes)), listen(h.T)
+		n, server, l := &queryNode{id: id, backend: h.backend}, grpc.NewServer(
+			grpc.StatsHandler(&h.encodings), grpc.MaxRecvMsgSize(mostBytes),
+		), listen(h.T)
 		Ydb_Query_V1.RegisterQueryServiceServer(server, n)
 		Ydb_Table_V1.RegisterTableServiceServer(server, tableNode{q: n})
 		Ydb_Topic_V1.RegisterTopicServiceServer(server, topicNode{q: n})
@@ -186,7 +197,8 @@ func (h *house) resting() {
 	h.Helper()
 	h.eventually("all sessions rest", func() string {
 		st := h.pool.Stats()
-		if st.InUse > 0 || st.Closing > 0 || h.inLine() > 0 || h.openTx() > 0 || h.server.State().Virtual.Bound > 0 || h.server.sessions.InTx() != 0 {
+		if st.InUse > 0 || st.Closing > 0 || h.inLine() > 0 || h.openTx() > 0 || h.server.State().Virtual.Bound > 0 ||
+			h.server.sessions.InTx() != 0 {
 			return fmt.Sprintf("%d busy, %d wait, %d transactions, %+v", st.InUse, h.inLine(), h.openTx(), h.server.State().Virtual)
 		}
 		return ""
@@ -211,7 +223,8 @@ type guest struct {
 
 func (h *house) guest(name string) *guest {
 	conn := dial(h.T, h.addr)
-	return &guest{h, name, "caller's", "/local", nil, conn, Ydb_Query_V1.NewQueryServiceClient(conn), Ydb_Table_V1.NewTableServiceClient(conn)}
+	return &guest{h, name, "caller's", "/local", nil, conn, Ydb_Query_V1.NewQueryServiceClient(conn),
+		Ydb_Table_V1.NewTableServiceClient(conn)}
 }
 
 func (g *guest) with(ctx context.Context) context.Context {
@@ -229,7 +242,8 @@ type session struct {
 func (g *guest) session() *session {
 	g.Helper()
 	r, err := g.query.CreateSession(g.with(g.ctx), &Ydb_Query.CreateSessionRequest{})
-	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS || r.GetNodeId() != virtual.NodeID || protocol.HomeNode([]byte(r.GetSessionId())) != virtual.NodeID {
+	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS || r.GetNodeId() != virtual.NodeID ||
+		protocol.HomeNode([]byte(r.GetSessionId())) != virtual.NodeID {
 		g.Fatalf("created %v, %v", r, err)
 	}
 	s := &session{guest: g, id: r.GetSessionId()}
@@ -255,7 +269,9 @@ func inTx(id string, commit bool) *Ydb_Query.TransactionControl {
 }
 
 // run executes a statement to its end; the status is OK of the last part.
-func (g *guest) run(ctx context.Context, session, text string, control *Ydb_Query.TransactionControl) (st Ydb.StatusIds_StatusCode, tx string, err error) {
+func (g *guest) run(
+	ctx context.Context, session, text string, control *Ydb_Query.TransactionControl,
+) (st Ydb.StatusIds_StatusCode, tx string, err error) {
 	out, err := g.query.ExecuteQuery(g.with(ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: session, TxControl: control,
 		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}}, g.options...)
 	for err == nil {

@@ -234,7 +234,8 @@ func TestWhichAnswersBlameTheNode(t *testing.T) {
 	for code, want := range map[codes.Code]cluster.Blame{
 		codes.ResourceExhausted: cluster.BlameRefusal, codes.DeadlineExceeded: cluster.BlameNone, codes.Canceled: cluster.BlameNone,
 		codes.Unauthenticated: cluster.BlameNone, codes.PermissionDenied: cluster.BlameNone, codes.InvalidArgument: cluster.BlameNone,
-		codes.Unavailable: cluster.BlameTransport, codes.Internal: cluster.BlameTransport, codes.Unknown: cluster.BlameTransport, codes.DataLoss: cluster.BlameTransport,
+		codes.Unavailable: cluster.BlameTransport, codes.Internal: cluster.BlameTransport,
+		codes.Unknown: cluster.BlameTransport, codes.DataLoss: cluster.BlameTransport,
 		codes.Unimplemented: cluster.BlameNone, // of a method that the client chose
 	} {
 		s := h.guest("a").session()

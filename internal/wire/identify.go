@@ -13,13 +13,23 @@ import (
 const mostBytes = 64_000_000
 
 var (
-	errFullHouse = refusal{status: Ydb.StatusIds_OVERLOADED, text: "ydb-sidecar: as many sessions are open as wire.max_virtual_sessions allows"}
-	errTicket    = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
-	errNoTicket  = refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: the call has no credentials (header x-ydb-auth-ticket), and would reach the cluster as the sidecar itself, which shows it a certificate (ydb.cert_file): send a ticket, or set wire.auth=own for everybody to work with the sidecar's credentials"}
-	errDatabase  = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: this database is not served here: name that of ydb.url, or one of wire.databases"}
-	errForm      = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, both fields of a oneof, or fields out of order"}
-	errTooLarge  = refusal{codes.ResourceExhausted, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the request is longer than 64,000,000 bytes, the most that YDB accepts: send less at a time"}
-	errMessages  = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the request has more than one message, and the method takes one: send each message in a call of its own"}
+	errFullHouse = refusal{status: Ydb.StatusIds_OVERLOADED,
+		text: "ydb-sidecar: as many sessions are open as wire.max_virtual_sessions allows"}
+	errTicket = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE,
+		"ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
+	errNoTicket = refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED,
+		"ydb-sidecar: the call has no credentials (header x-ydb-auth-ticket), and would reach the cluster as the " +
+			"sidecar itself, which shows it a certificate (ydb.cert_file): send a ticket, or set wire.auth=own for " +
+			"everybody to work with the sidecar's credentials"}
+	errDatabase = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED,
+		"ydb-sidecar: this database is not served here: name that of ydb.url, or one of wire.databases"}
+	errForm = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST,
+		"ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, both fields of " +
+			"a oneof, or fields out of order"}
+	errTooLarge = refusal{codes.ResourceExhausted, Ydb.StatusIds_BAD_REQUEST,
+		"ydb-sidecar: the request is longer than 64,000,000 bytes, the most that YDB accepts: send less at a time"}
+	errMessages = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST,
+		"ydb-sidecar: the request has more than one message, and the method takes one: send each message in a call of its own"}
 )
 
 // login is how clients get a ticket, which they do not have yet.

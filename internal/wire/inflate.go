@@ -33,8 +33,9 @@ type inflater struct {
 }
 
 var (
-	errEncoding = refusal{codes.Unimplemented, Ydb.StatusIds_UNSUPPORTED, "ydb-sidecar: a request on a session may be compressed by gzip or deflate, and its grpc-encoding is neither"}
-	errPacked   = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the compressed request cannot be read"}
+	errEncoding = refusal{codes.Unimplemented, Ydb.StatusIds_UNSUPPORTED,
+		"ydb-sidecar: a request on a session may be compressed by gzip or deflate, and its grpc-encoding is neither"}
+	errPacked = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the compressed request cannot be read"}
 
 	errTooLong = errors.New("longer than is allowed")
 	errBarren  = errors.New("much of it inflates to nothing")
@@ -218,9 +219,13 @@ const (
 )
 
 var (
-	errFields    = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the compressed message has more than 262144 fields, which is the most: send fewer, or do not compress it"}
-	errFarAway   = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the session's id is not within the first 64 KiB of the compressed message: write the fields in the order of their numbers"}
-	errNoMemory  = refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: there is no memory for the compressed request now: try again, or do not compress it"}
+	errFields = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST,
+		"ydb-sidecar: the compressed message has more than 262144 fields, which is the most: send fewer, or do not compress it"}
+	errFarAway = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST,
+		"ydb-sidecar: the session's id is not within the first 64 KiB of the compressed message: write the fields " +
+			"in the order of their numbers"}
+	errNoMemory = refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED,
+		"ydb-sidecar: there is no memory for the compressed request now: try again, or do not compress it"}
 	errAbandoned = errors.New("no room, or the call is over")
 )
 
@@ -391,8 +396,9 @@ func (us *unpackers) push(conn *h2.Conn, u packed) *list.Element {
 	return l.waiting.PushBack(u)
 }
 
-// A message that takes longer than lane.Slice waits for another turn while others wait: a KiB may take a millisecond. At most mostYielded messages
-// wait so at a time, because each keeps an inflater of some 50 KB. Beyond that a message goes on.
+// A message that takes longer than lane.Slice waits for another turn while others wait: a KiB may take
+// a millisecond. At most mostYielded messages wait so at a time, because each keeps an inflater of
+// some 50 KB. Beyond that a message goes on.
 const mostYielded = 64
 
 // resumed is the next turn of a message that takes long: its goroutine goes on in place of the one that finds it.
@@ -401,8 +407,9 @@ type resumed struct {
 	slot   chan lane.Slot // with room for the place of the one that finds it
 }
 
-// yield has others of those that wait go first, at the place. It is for a goroutine that inflates a message of the connection, and returns the place of
-// the goroutine that found its turn, which may be none: begin is to follow.
+// yield has others of those that wait go first, at the place. It is for a goroutine that inflates a
+// message of the connection, and returns the place of the goroutine that found its turn, which may be
+// none: begin is to follow.
 func (us *unpackers) yield(conn *h2.Conn, place lane.Slot) lane.Slot {
 	us.mu.Lock()
 	if us.lines.Len() == 0 || us.yielded == mostYielded {
@@ -485,8 +492,8 @@ func (us *unpackers) run(place lane.Slot) {
 	}
 }
 
-// begin waits for a place to inflate a message of that connection, if there is none. Once the server has stopped, messages are inflated without one: their
-// calls are over.
+// begin waits for a place to inflate a message of that connection, if there is none. Once the server
+// has stopped, messages are inflated without one: their calls are over.
 func (a *aside) begin(conn *h2.Conn) {
 	if !a.slot.Held() {
 		a.slot, _ = a.by.door.Enter(a.by.ctx)

@@ -231,11 +231,15 @@ func TestCompressedRequests(t *testing.T) {
 			if n := h.server.State().Virtual.Bound; n != 1 {
 				t.Error("a temporary table did not bind the session")
 			}
-			if r, err := g.query.DeleteSession(g.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}, options...); err != nil || r.GetStatus() != success {
+			if r, err := g.query.DeleteSession(
+				g.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}, options...,
+			); err != nil || r.GetStatus() != success {
 				t.Error(r, err)
 			}
 			s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
-			if r, err := g.table.CopyTables(g.with(h.ctx), &Ydb_Table.CopyTablesRequest{SessionId: g.session().id}, options...); err != nil || r.GetOperation().GetStatus() != success {
+			if r, err := g.table.CopyTables(
+				g.with(h.ctx), &Ydb_Table.CopyTablesRequest{SessionId: g.session().id}, options...,
+			); err != nil || r.GetOperation().GetStatus() != success {
 				t.Error(r, err)
 			}
 			h.resting()
@@ -252,7 +256,8 @@ func TestCompressedRequests(t *testing.T) {
 func TestCompressedRequestsThatAreRefused(t *testing.T) {
 	h := newHouse(t, nil)
 	for text, want := range map[string]Ydb.StatusIds_StatusCode{
-		wordCorrupt: Ydb.StatusIds_BAD_REQUEST, wordCut: Ydb.StatusIds_BAD_REQUEST, wordBomb: Ydb.StatusIds_BAD_REQUEST, wordCostly: Ydb.StatusIds_BAD_REQUEST, "odd": Ydb.StatusIds_UNSUPPORTED,
+		wordCorrupt: Ydb.StatusIds_BAD_REQUEST, wordCut: Ydb.StatusIds_BAD_REQUEST, wordBomb: Ydb.StatusIds_BAD_REQUEST,
+		wordCostly: Ydb.StatusIds_BAD_REQUEST, "odd": Ydb.StatusIds_UNSUPPORTED,
 	} {
 		g := h.guest("a")
 		s := g.session()
@@ -260,7 +265,9 @@ func TestCompressedRequestsThatAreRefused(t *testing.T) {
 			g.options = []grpc.CallOption{grpc.UseCompressor("odd")}
 		}
 		s.must(want, "select "+text, nil)
-		if _, err := g.table.CreateTable(g.with(h.ctx), &Ydb_Table.CreateTableRequest{SessionId: s.id, Path: text}, g.options...); err != nil {
+		if _, err := g.table.CreateTable(
+			g.with(h.ctx), &Ydb_Table.CreateTableRequest{SessionId: s.id, Path: text}, g.options...,
+		); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 		g.options = nil

@@ -41,13 +41,15 @@ func methodsOf(server *grpc.Server) methods {
 	return m
 }
 
-// rulesInside are what the request of a call of the server in this process must be like. What is compressed, and how, is for that server to judge.
+// rulesInside are what the request of a call of the server in this process must be like. What is
+// compressed, and how, is for that server to judge.
 func (s *Server) rulesInside(c *h2.Call) h2.Rules {
 	return h2.Rules{One: s.inside.one[string(c.Path())], Most: s.mostInside(c)}
 }
 
-// mostPart is how many bytes a message of a stream of requests may have, inflated: the server in this process copies it before it can count it,
-// and a stream may be sent in as many parts as its caller likes. 4 MiB is what servers of gRPC take by default.
+// mostPart is how many bytes a message of a stream of requests may have, inflated: the server in this
+// process copies it before it can count it, and a stream may be sent in as many parts as its caller
+// likes. 4 MiB is what servers of gRPC take by default.
 const mostPart = 4 << 20
 
 // mostInside is how many bytes a message of the call may have, inflated.
@@ -118,8 +120,12 @@ type stayer struct {
 }
 
 var (
-	errStays  = &h2.Status{Code: int(codes.ResourceExhausted), Message: "ydb-sidecar: as many streams of the plain API are open as the memory of the sidecar allows, and no connection has more than this one would have: try again, or raise the memory limit (GOMEMLIMIT, or the container's)"}
-	errMoreOf = &h2.Status{Code: int(codes.Unavailable), Message: "ydb-sidecar: as many streams of the plain API were open as the memory of the sidecar allows, and this one ended because no connection has more than its own; what it did may have been executed"}
+	errStays = &h2.Status{Code: int(codes.ResourceExhausted),
+		Message: "ydb-sidecar: as many streams of the plain API are open as the memory of the sidecar allows, and " +
+			"no connection has more than this one would have: try again, or raise the memory limit (GOMEMLIMIT, or the container's)"}
+	errMoreOf = &h2.Status{Code: int(codes.Unavailable),
+		Message: "ydb-sidecar: as many streams of the plain API were open as the memory of the sidecar allows, and " +
+			"this one ended because no connection has more than its own; what it did may have been executed"}
 )
 
 // enter counts a call. At the bound it takes the place of one of a connection that has most. False: none has more than its own

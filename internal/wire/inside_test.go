@@ -82,7 +82,11 @@ func newServedHereWith(t *testing.T, engine h2.Config, bounds Inside, streams ..
 	}
 	path := DefaultDataPath()
 	var err error
-	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Ways: hop.Ways{Router: routing.New(routing.Default()), Health: &outcomes{}}, Nodes: network{}, Unary: methods, Inside: bounds}, inside); err != nil {
+	if s.server, err = New(
+		Config{Mode: ModePassthrough}, path, engine,
+		Deps{Ways: hop.Ways{Router: routing.New(routing.Default()), Health: &outcomes{}}, Nodes: network{}, Unary: methods, Inside: bounds},
+		inside,
+	); err != nil {
 		t.Fatal(err)
 	}
 	l := listen(t)
@@ -243,18 +247,19 @@ func TestADrainWaitsForCallsServedHere(t *testing.T) {
 
 // watch begins a stream of the server in this process on a connection, and returns what comes of it.
 // echoStreams answers each message of a stream of requests by a short one.
-var echoStreams = grpc.ServiceDesc{ServiceName: "test.Echo", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{StreamName: "Many", ClientStreams: true, ServerStreams: true,
-	Handler: func(_ any, stream grpc.ServerStream) error {
-		for {
-			m := new(healthv1.HealthCheckRequest)
-			if err := stream.RecvMsg(m); err != nil {
-				return err
+var echoStreams = grpc.ServiceDesc{ServiceName: "test.Echo", HandlerType: (*any)(nil),
+	Streams: []grpc.StreamDesc{{StreamName: "Many", ClientStreams: true, ServerStreams: true,
+		Handler: func(_ any, stream grpc.ServerStream) error {
+			for {
+				m := new(healthv1.HealthCheckRequest)
+				if err := stream.RecvMsg(m); err != nil {
+					return err
+				}
+				if err := stream.SendMsg(&healthv1.HealthCheckRequest{Service: strconv.Itoa(len(m.Service))}); err != nil {
+					return err
+				}
 			}
-			if err := stream.SendMsg(&healthv1.HealthCheckRequest{Service: strconv.Itoa(len(m.Service))}); err != nil {
-				return err
-			}
-		}
-	}}}}
+		}}}}
 
 // A message of a stream of requests is bounded by less than a request that is one.
 func TestMessagesOfStreamsAreBounded(t *testing.T) {
@@ -320,7 +325,8 @@ func streamsAreBounded(t *testing.T, here ...string) {
 	}
 	next, end := watch(t, s.conn, "")
 	defer end()
-	if err := next(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "no connection has more than this one") {
+	if err := next(); status.Code(err) != codes.ResourceExhausted ||
+		!strings.Contains(err.Error(), "no connection has more than this one") {
 		t.Errorf("the connection that has all of them gets another one: %v", err)
 	}
 	for range most / 2 {
@@ -424,7 +430,8 @@ func TestBombsOfStreamsOfThePlainAPI(t *testing.T) {
 	}{
 		{name: "small"},
 		{name: "large", size: 500_000},
-		{name: "more than there is memory for", size: 3 << 20, code: codes.ResourceExhausted, text: "there is no memory for the compressed message"},
+		{name: "more than there is memory for", size: 3 << 20, code: codes.ResourceExhausted,
+			text: "there is no memory for the compressed message"},
 		{name: wordCostly, code: codes.InvalidArgument, text: "the compressed message cannot be read"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

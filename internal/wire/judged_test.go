@@ -19,13 +19,17 @@ func TestQuestionsForPlacesAreJudged(t *testing.T) {
 	g := h.guest("app")
 	ask := func() (Ydb.StatusIds_StatusCode, error) {
 		out := new(Ydb_Topic.DescribeTopicResponse)
-		err := g.conn.Invoke(g.with(h.ctx), "/Ydb.Topic.V1.TopicService/DescribeTopic", &Ydb_Topic.DescribeTopicRequest{Path: "/local/topic", IncludeLocation: true}, out)
+		err := g.conn.Invoke(g.with(h.ctx), "/Ydb.Topic.V1.TopicService/DescribeTopic",
+			&Ydb_Topic.DescribeTopicRequest{Path: "/local/topic", IncludeLocation: true}, out)
 		return out.GetOperation().GetStatus(), err
 	}
 	if status, err := ask(); err == nil { // the nodes of the test have no such service
 		t.Fatal(status)
 	}
-	if o := judge.wait(t, "the question", func(o cluster.Outcome) bool { return o.Detail != "SUCCESS" || o.Blame == cluster.BlameSuccess }); o.Blame != cluster.BlameNone || o.Detail != "UNIMPLEMENTED" {
+	if o := judge.wait(t, "the question",
+		func(o cluster.Outcome) bool {
+			return o.Detail != "SUCCESS" || o.Blame == cluster.BlameSuccess
+		}); o.Blame != cluster.BlameNone || o.Detail != "UNIMPLEMENTED" {
 		t.Errorf("%+v", o)
 	}
 	for _, node := range h.nodes {
@@ -44,7 +48,10 @@ func TestRefusedMessagesSayNothingOfTheNode(t *testing.T) {
 	judge := &outcomes{new: make(chan struct{}, 1)}
 	h := newHouseWith(t, 1, nil, nil, nil, func(d *Deps) { d.Health = judge })
 	s := h.guest("app").session()
-	stream, err := s.conn.NewStream(s.with(h.ctx), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/Ydb.Query.V1.QueryService/ExecuteQuery")
+	stream, err := s.conn.NewStream(
+		s.with(h.ctx), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+		"/Ydb.Query.V1.QueryService/ExecuteQuery",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

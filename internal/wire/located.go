@@ -167,7 +167,8 @@ func (s *Server) pin(c *h2.Call) (node cluster.NodeID, err error) {
 }
 
 // errLocation is what a stream is told whose node is not there: clients ask for the place again.
-var errLocation = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the node that has the partition cannot be reached; the call was not sent"}
+var errLocation = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE,
+	"ydb-sidecar: the node that has the partition cannot be reached; the call was not sent"}
 
 // connectTo is connect for a stream that is for one node; 0: for any.
 func (f *frames) connectTo(c *h2.Call, k *call, node cluster.NodeID) (*h2.Conn, error) {

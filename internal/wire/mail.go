@@ -117,7 +117,8 @@ func (f *frames) deliver(ctx context.Context) {
 // mostWoken is how many calls of the plain API that were parked are sent in one turn.
 const mostWoken = 64
 
-// TurnEnds implements driver.Ender. It reads the mail that was posted in this turn, and sends up to mostWoken parked calls of the plain API.
+// TurnEnds implements driver.Ender. It reads the mail that was posted in this turn, and sends up to
+// mostWoken parked calls of the plain API.
 func (f *frames) TurnEnds(e *h2.Forwarder) {
 	mail := f.inTurn.Load()
 	if !mail && len(f.woken) == 0 {
@@ -249,7 +250,8 @@ func (f *frames) lookAt(p *waiting) {
 	t, turn := p.identity, p.generation
 	p.look = time.AfterFunc(p.each, func() {
 		kept := false
-		_ = panics.Call("a look at who keeps sessions", func() error { kept = f.server.sessions.KeepAll(t); return nil }) // then the call waits on
+		// then the call waits on
+		_ = panics.Call("a look at who keeps sessions", func() error { kept = f.server.sessions.KeepAll(t); return nil })
 		f.post(mail{looked: p, generation: turn, kept: kept})
 	})
 }

@@ -43,7 +43,8 @@ func TestShortMemory(t *testing.T) {
 	if err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_OVERLOADED {
 		t.Errorf("a large BulkUpsert: %v, %v", r, err)
 	}
-	if text := r.GetOperation().GetIssues()[0].GetMessage(); !strings.Contains(text, "memory.headroom") || !strings.Contains(text, "GOMEMLIMIT") {
+	if text := r.GetOperation().GetIssues()[0].GetMessage(); !strings.Contains(text, "memory.headroom") ||
+		!strings.Contains(text, "GOMEMLIMIT") {
 		t.Errorf("%q does not say which limit", text)
 	}
 	s := a.session()

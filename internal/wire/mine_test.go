@@ -42,11 +42,15 @@ func sessionsAreTakenByNoID(t *testing.T, mode string) {
 		if st, _, err := g.run(h.ctx, id, "select", nil); st != want || err != nil {
 			t.Errorf("%s, a statement: %v, %v", id, st, err)
 		}
-		if r, err := g.table.ExecuteDataQuery(g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: id}); err != nil || r.GetOperation().GetStatus() != want {
+		if r, err := g.table.ExecuteDataQuery(
+			g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: id},
+		); err != nil || r.GetOperation().GetStatus() != want {
 			t.Errorf("%s, a query: %v, %v", id, r, err)
 		}
 	}
-	if r, err := g.query.BeginTransaction(g.with(h.ctx), &Ydb_Query.BeginTransactionRequest{SessionId: mine}); err != nil || r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
+	if r, err := g.query.BeginTransaction(
+		g.with(h.ctx), &Ydb_Query.BeginTransactionRequest{SessionId: mine},
+	); err != nil || r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
 		t.Errorf("a transaction: %v, %v", r, err)
 	}
 	stream, err := g.query.AttachSession(g.with(h.ctx), &Ydb_Query.AttachSessionRequest{SessionId: mine})
@@ -56,13 +60,17 @@ func sessionsAreTakenByNoID(t *testing.T, mode string) {
 	if r, err := stream.Recv(); err != nil || r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
 		t.Errorf("an attachment: %v, %v", r, err)
 	}
-	if r, err := g.query.DeleteSession(g.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: mine}); err != nil || r.GetStatus() != success || !h.mine([]byte(mine)) {
+	if r, err := g.query.DeleteSession(
+		g.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: mine},
+	); err != nil || r.GetStatus() != success || !h.mine([]byte(mine)) {
 		t.Errorf("a deletion: %v, %v", r, err) // SDKs take another status for a fault
 	}
 	// A node takes the last id, which may come when the call is on its way.
 	id := bytesOf(t, &Ydb_Table.ExecuteDataQueryRequest{SessionId: mine})
 	for name, front := range map[string]*Ydb_Table.ExecuteDataQueryRequest{
-		"behind another": {SessionId: theirs.id, Query: &Ydb_Table.Query{}}, "behind an empty one": {Query: &Ydb_Table.Query{}}, "out of order": {TxControl: &Ydb_Table.TransactionControl{}},
+		"behind another":      {SessionId: theirs.id, Query: &Ydb_Table.Query{}},
+		"behind an empty one": {Query: &Ydb_Table.Query{}},
+		"out of order":        {TxControl: &Ydb_Table.TransactionControl{}},
 	} {
 		first := bytesOf(t, front)
 		if name == "behind an empty one" {
@@ -70,8 +78,11 @@ func sessionsAreTakenByNoID(t *testing.T, mode string) {
 		}
 		all := framedMessage(append(first, id...))
 		cut := len(all) - len(id)
-		_, body := framesOf(t, h.addr, protocol.TableService+"ExecuteDataQuery", []string{"x-ydb-database", g.database, "x-ydb-auth-ticket", g.ticket, "x-client", g.name},
-			nil, all[:cut], all[cut:])
+		_, body := framesOf(
+			t, h.addr, protocol.TableService+"ExecuteDataQuery",
+			[]string{"x-ydb-database", g.database, "x-ydb-auth-ticket", g.ticket, "x-client", g.name},
+			nil, all[:cut], all[cut:],
+		)
 		answer := new(Ydb_Table.ExecuteDataQueryResponse)
 		if len(body) < protocol.PrefixSize || proto.Unmarshal(body[protocol.PrefixSize:], answer) != nil {
 			t.Fatalf("%s: %q", name, body)

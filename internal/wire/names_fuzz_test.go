@@ -50,13 +50,15 @@ func FuzzHeaders(f *testing.F) {
 	f.Add("/other", "passthrough", "x", "", "")
 	f.Fuzz(func(t *testing.T, database, app, traceparent, hints, accept string) {
 		if strings.IndexFunc(database+app+traceparent+hints+accept, func(r rune) bool { return r < ' ' || r > '~' }) >= 0 ||
-			slices.ContainsFunc([]string{database, app, traceparent, hints, accept}, func(s string) bool { return len(s) > 1000 || strings.TrimSpace(s) != s }) {
+			slices.ContainsFunc([]string{database, app, traceparent, hints, accept},
+				func(s string) bool { return len(s) > 1000 || strings.TrimSpace(s) != s }) {
 			return // no header may hold it
 		}
 		h := newHouse(t, func(c *Config, _ *pool.Config) { c.Apps = []string{"kept=session"} })
 		g := h.guest("a")
 		g.database = database
-		ctx := metadata.AppendToOutgoingContext(g.with(h.ctx), "x-ydb-application-name", app, "traceparent", traceparent, "x-ydb-client-hints", hints, "grpc-accept-encoding", accept)
+		ctx := metadata.AppendToOutgoingContext(g.with(h.ctx), "x-ydb-application-name", app, "traceparent", traceparent,
+			"x-ydb-client-hints", hints, "grpc-accept-encoding", accept)
 		want := success
 		if named := strings.Trim(database, "/"); named != "local" && database != "" {
 			want = Ydb.StatusIds_UNAUTHORIZED
@@ -66,7 +68,8 @@ func FuzzHeaders(f *testing.F) {
 			t.Fatalf("created %v, %v; want %v", r, err, want)
 		}
 		begun, err := g.query.BeginTransaction(ctx, &Ydb_Query.BeginTransactionRequest{SessionId: r.GetSessionId()})
-		if want == success && (err != nil || begun.GetStatus() != success) || err == nil && begun.GetStatus() == success && want != success {
+		if want == success && (err != nil || begun.GetStatus() != success) ||
+			err == nil && begun.GetStatus() == success && want != success {
 			t.Fatalf("begun %v, %v", begun, err)
 		}
 		if want != success {
@@ -75,12 +78,15 @@ func FuzzHeaders(f *testing.F) {
 		h.mu.Lock()
 		seen := h.seen
 		h.mu.Unlock()
-		for name, value := range map[string]string{"x-ydb-database": "/local", "x-ydb-auth-ticket": "own ticket", "x-ydb-application-name": app, "traceparent": traceparent, "x-ydb-client-hints": hints} {
+		for name, value := range map[string]string{"x-ydb-database": "/local", "x-ydb-auth-ticket": "own ticket",
+			"x-ydb-application-name": app, "traceparent": traceparent, "x-ydb-client-hints": hints} {
 			if got := seen.Get(name); !slices.Equal(got, []string{value}) {
 				t.Errorf("%s arrives as %q; want %q", name, got, value)
 			}
 		}
-		if r, err := g.query.DeleteSession(ctx, &Ydb_Query.DeleteSessionRequest{SessionId: r.GetSessionId()}); err != nil || r.GetStatus() != success {
+		if r, err := g.query.DeleteSession(
+			ctx, &Ydb_Query.DeleteSessionRequest{SessionId: r.GetSessionId()},
+		); err != nil || r.GetStatus() != success {
 			t.Error(r, err)
 		}
 	})

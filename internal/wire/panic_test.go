@@ -230,7 +230,8 @@ func TestAPanicOutsideLeavesNothingLocked(t *testing.T) {
 			defer stop()
 			switch text {
 			case "":
-				_ = a.conn.Invoke(a.with(ctx), "/Ydb.Scheme.V1.SchemeService/ListDirectory", &Ydb_Query.CreateSessionRequest{}, &Ydb_Query.CreateSessionResponse{})
+				_ = a.conn.Invoke(a.with(ctx), "/Ydb.Scheme.V1.SchemeService/ListDirectory",
+					&Ydb_Query.CreateSessionRequest{}, &Ydb_Query.CreateSessionResponse{})
 			case "new":
 				g := h.comes("c", "c/1")
 				_, _, _ = g.run(ctx, g.session().id, "select", nil)

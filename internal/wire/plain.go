@@ -15,14 +15,16 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
-// Idle connections of HTTP/1.1 are parked with a shard, which serves the ordinary requests that come over them; see package http1. Those that need
-// not wait are begun in the turn of the shard, as in turn.go; for the others there is a goroutine.
+// Idle connections of HTTP/1.1 are parked with a shard, which serves the ordinary requests that come
+// over them; see package http1. Those that need not wait are begun in the turn of the shard, as in
+// turn.go; for the others there is a goroutine.
 
 // Plain serves such requests.
 type Plain struct {
 	Handler http.Handler
-	// Begin begins a request with its body, and does not wait; nil: it is none for that, and nothing has happened. ctx is the context of the request,
-	// which ends when the answer is no longer waited for. via is as for Begin. nil: none is begun so.
+	// Begin begins a request with its body, and does not wait; nil: it is none for that, and nothing
+	// has happened. ctx is the context of the request, which ends when the answer is no longer waited
+	// for. via is as for Begin. nil: none is begun so.
 	Begin func(ctx *callctx.Context, r *http.Request, body []byte, via Via) InlineRequest
 	// Idle is how long a connection is kept after a request until the next; 0: for ever.
 	Idle time.Duration
@@ -34,7 +36,8 @@ type InlineRequest interface {
 	Context() *callctx.Context
 	// Here reports whether Resume does not wait, when all bytes of an answer of a node are here, and that has ended well.
 	Here(answer []byte) bool
-	// Resume does the rest. pieces are all that goes out, and stay as they are. last: the answer is to say that the connection ends after it.
+	// Resume does the rest. pieces are all that goes out, and stay as they are. last: the answer is to
+	// say that the connection ends after it.
 	Resume(last bool) (pieces [][]byte)
 	// Serve does the rest, and may wait.
 	Serve(w http.ResponseWriter)
@@ -50,12 +53,14 @@ type ParkedHandler interface {
 	Ends() bool
 	// Busy says whether a request is under way from now on.
 	Busy(bool)
-	// Back gives the connection back, once, with what was read of it and not served. came is as for driver.ParkedHandler, and set if something was read.
+	// Back gives the connection back, once, with what was read of it and not served. came is as for
+	// driver.ParkedHandler, and set if something was read.
 	Back(came bool, read []byte)
 }
 
 const (
-	// A request that does not come whole within partTime, or in mostParts, or when a shard keeps mostPartly of such requests, is for net/http.
+	// A request that does not come whole within partTime, or in mostParts, or when a shard keeps
+	// mostPartly of such requests, is for net/http.
 	partTime   = time.Second
 	mostParts  = 16
 	mostPartly = 1 << 20
@@ -80,8 +85,8 @@ type Parked struct {
 	now   *plainRequest // the request under way; nil: none
 }
 
-// Park parks a connection of HTTP/1.1 without TLS over which no request is under way, until then (zero: for ever). Nil: it cannot be parked, and no method
-// of the guest is called.
+// Park parks a connection of HTTP/1.1 without TLS over which no request is under way, until then
+// (zero: for ever). Nil: it cannot be parked, and no method of the guest is called.
 func (s *Server) Park(conn net.Conn, until time.Time, guest ParkedHandler) *Parked {
 	n := int(s.parked.Add(1))
 	p := &Parked{frames: s.shards[n%len(s.shards)], conn: conn, handler: guest}

@@ -66,7 +66,8 @@ func (t *texts) find(id []byte) (string, bool) {
 var (
 	prepareQuery = protocol.Named(protocol.TableService + "PrepareDataQuery")
 	executeData  = protocol.Named(protocol.TableService + "ExecuteDataQuery")
-	errForgotten = refusal{codes.NotFound, Ydb.StatusIds_NOT_FOUND, "ydb-sidecar: the prepared query is not known any more; prepare it again"}
+	errForgotten = refusal{codes.NotFound, Ydb.StatusIds_NOT_FOUND,
+		"ydb-sidecar: the prepared query is not known any more; prepare it again"}
 )
 
 // prepare looks for a prepared query in a call. enough is false if more of the message is

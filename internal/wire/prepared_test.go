@@ -16,20 +16,27 @@ import (
 )
 
 // PrepareDataQuery gives out ids that no node knows afterwards.
-func (t tableNode) PrepareDataQuery(ctx context.Context, r *Ydb_Table.PrepareDataQueryRequest) (*Ydb_Table.PrepareDataQueryResponse, error) {
+func (t tableNode) PrepareDataQuery(
+	ctx context.Context, r *Ydb_Table.PrepareDataQueryRequest,
+) (*Ydb_Table.PrepareDataQueryResponse, error) {
 	s, _, st := t.q.enter(ctx, r.GetSessionId(), "")
 	if s == nil {
 		return &Ydb_Table.PrepareDataQueryResponse{Operation: operationOf(nil, st, nil)}, nil
 	}
 	defer t.q.leave(s)
-	return &Ydb_Table.PrepareDataQueryResponse{Operation: operationOf(nil, st, &Ydb_Table.PrepareQueryResult{QueryId: fmt.Sprintf("prepared %d", len(r.GetYqlText()))})}, nil
+	return &Ydb_Table.PrepareDataQueryResponse{
+		Operation: operationOf(nil, st, &Ydb_Table.PrepareQueryResult{QueryId: fmt.Sprintf("prepared %d", len(r.GetYqlText()))}),
+	}, nil
 }
 
 func TestPreparedQueriesGoAsTexts(t *testing.T) {
 	h := newHouse(t, nil)
 	s := h.guest("a").session()
 	prepare := func(text string) string {
-		r, err := s.table.PrepareDataQuery(s.with(h.ctx), &Ydb_Table.PrepareDataQueryRequest{SessionId: s.id, YqlText: text, OperationParams: &Ydb_Operations.OperationParams{}})
+		r, err := s.table.PrepareDataQuery(
+			s.with(h.ctx),
+			&Ydb_Table.PrepareDataQueryRequest{SessionId: s.id, YqlText: text, OperationParams: &Ydb_Operations.OperationParams{}},
+		)
 		result := new(Ydb_Table.PrepareQueryResult)
 		if err != nil || r.GetOperation().GetResult().UnmarshalTo(result) != nil || result.GetQueryId() == "" {
 			t.Fatal(r, err)
@@ -39,10 +46,17 @@ func TestPreparedQueriesGoAsTexts(t *testing.T) {
 	run := func(id string, parameters int) Ydb.StatusIds_StatusCode {
 		values := map[string]*Ydb.TypedValue{}
 		for i := range parameters {
-			values[fmt.Sprint("$", i)] = &Ydb.TypedValue{Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("v", 1000)}}}
+			values[fmt.Sprint("$", i)] = &Ydb.TypedValue{
+				Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("v", 1000)}},
+			}
 		}
-		r, err := s.table.ExecuteDataQuery(s.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: s.id, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_Id{Id: id}}, Parameters: values,
-			TxControl: &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{}}}})
+		r, err := s.table.ExecuteDataQuery(
+			s.with(h.ctx),
+			&Ydb_Table.ExecuteDataQueryRequest{SessionId: s.id,
+				Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_Id{Id: id}}, Parameters: values,
+				TxControl: &Ydb_Table.TransactionControl{CommitTx: true,
+					TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{}}}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +122,8 @@ func TestTextsAreBounded(t *testing.T) {
 }
 
 func TestFieldStart(t *testing.T) {
-	message := bytesOf(t, &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_Id{Id: "id"}}, CollectStats: 1})
+	message := bytesOf(t,
+		&Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_Id{Id: "id"}}, CollectStats: 1})
 	for n := range len(message) + 1 {
 		got, ok := protocol.FieldStart(message[:n], protocol.QueryOfExecuteDataQuery)
 		var want []byte

@@ -49,7 +49,8 @@ func (d *door) Observe(client bool, p []byte) error {
 }
 
 // errForeign is what a client is told, for UNAUTHORIZED, which SDKs do not repeat.
-var errForeign = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the node serves another database, it has the address of one that left; the call was not executed"}
+var errForeign = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE,
+	"ydb-sidecar: the node serves another database, it has the address of one that left; the call was not executed"}
 
 // refusal is what a client is told of a call that is sent to no node.
 type refusal struct {
@@ -68,7 +69,8 @@ func overloaded(text string) refusal {
 var (
 	errNoSession = refusal{status: Ydb.StatusIds_BAD_SESSION, text: "Session not found (ydb-sidecar: it has ended, or never was)"}
 	errNoTx      = refusal{status: Ydb.StatusIds_NOT_FOUND, text: "Transaction not found (ydb-sidecar: none is open on the session)"}
-	errLost      = refusal{status: Ydb.StatusIds_BAD_SESSION, text: "Session not found (ydb-sidecar: the transaction was lost with the session that it was open on; it was rolled back)"}
+	errLost      = refusal{status: Ydb.StatusIds_BAD_SESSION,
+		text: "Session not found (ydb-sidecar: the transaction was lost with the session that it was open on; it was rolled back)"}
 )
 
 // refusalOf is that of a call on a session of owner, or of one that is bound to none, for 0.
@@ -80,7 +82,8 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 	case virtual.ErrNoSession:
 		return errNoSession
 	case virtual.ErrBusy:
-		return refusal{status: Ydb.StatusIds_SESSION_BUSY, text: "Pending previous query completion (ydb-sidecar: the session runs another call)"}
+		return refusal{status: Ydb.StatusIds_SESSION_BUSY,
+			text: "Pending previous query completion (ydb-sidecar: the session runs another call)"}
 	case virtual.ErrAttached:
 		return refusal{status: Ydb.StatusIds_SESSION_BUSY, text: "ydb-sidecar: the session is attached already"}
 	case virtual.ErrNoTx:
@@ -101,19 +104,23 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 	case hop.Busy(err):
 		return overloaded("as many calls are open on the node as routing.max_calls_per_node allows; the call was not sent")
 	case errors.Is(err, routing.ErrGone):
-		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "Session not found (ydb-sidecar: the node that owns it left the cluster; the call was not sent)"}
+		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION,
+			"Session not found (ydb-sidecar: the node that owns it left the cluster; the call was not sent)"}
 	case errors.Is(err, pool.ErrQueueFull):
 		return overloaded("as many calls wait for a session as pool.queue allows; the call was not sent")
 	case errors.Is(err, errWaited):
 		return overloaded("none of the pool.max sessions became free in time; the call was not sent")
 	case errors.Is(err, errKept):
-		return overloaded("sessions of wire.mode=session keep all sessions that pool.max allows: raise pool.max, make the SDK's pool of sessions smaller, or use wire.mode=transaction; the call was not sent")
+		return overloaded("sessions of wire.mode=session keep all sessions that pool.max allows: raise pool.max, " +
+			"make the SDK's pool of sessions smaller, or use wire.mode=transaction; the call was not sent")
 	case errors.Is(err, pool.ErrClosed):
 		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar is stopping; the call was not sent"}
 	case owner != 0: // SDKs keep a session at any other status, and some know no other sign that it is over
-		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "Session not found (ydb-sidecar: the node that owns it cannot be reached; the call was not sent)"}
+		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION,
+			"Session not found (ydb-sidecar: the node that owns it cannot be reached; the call was not sent)"}
 	case errors.Is(err, routing.ErrNoNode), errors.Is(err, pool.ErrNoNode):
-		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: no node of the cluster can be used now; the call was not sent"}
+		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE,
+			"ydb-sidecar: no node of the cluster can be used now; the call was not sent"}
 	}
 	return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the node cannot be reached; the call was not sent"}
 }

@@ -40,7 +40,8 @@ func TestRefusalsHaveTheServersWords(t *testing.T) {
 		words  string
 		code   uint32
 	}{
-		{"a transaction that is not there", func() (Ydb.StatusIds_StatusCode, []*Ydb_Issue.IssueMessage) { return query(s.id, inTx("tx0", false)) },
+		{"a transaction that is not there",
+			func() (Ydb.StatusIds_StatusCode, []*Ydb_Issue.IssueMessage) { return query(s.id, inTx("tx0", false)) },
 			Ydb.StatusIds_NOT_FOUND, "Transaction not found", 2015},
 		{"a commit of none", func() (Ydb.StatusIds_StatusCode, []*Ydb_Issue.IssueMessage) {
 			r, err := s.query.CommitTransaction(s.with(h.ctx), &Ydb_Query.CommitTransactionRequest{SessionId: s.id, TxId: "tx0"})
@@ -71,7 +72,8 @@ func TestRefusalsHaveTheServersWords(t *testing.T) {
 		}, Ydb.StatusIds_SESSION_BUSY, "Pending previous query completion", 0},
 	} {
 		status, issues := c.ask()
-		if status != c.status || len(issues) != 1 || !strings.HasPrefix(issues[0].GetMessage(), c.words) || !strings.Contains(issues[0].GetMessage(), "ydb-sidecar") || issues[0].GetIssueCode() != c.code {
+		if status != c.status || len(issues) != 1 || !strings.HasPrefix(issues[0].GetMessage(), c.words) ||
+			!strings.Contains(issues[0].GetMessage(), "ydb-sidecar") || issues[0].GetIssueCode() != c.code {
 			t.Errorf("%s: %v, %v; want %v, %q and code %d", c.what, status, issues, c.status, c.words, c.code)
 		}
 	}
@@ -122,7 +124,8 @@ func TestANodeWithoutAConnectionYet(t *testing.T) {
 		router.n = 0
 		k := new(call)
 		if _, err := f.reach(k, owner, false); !errors.Is(err, hop.ErrUnknownNode) || router.n != want || k.at != (hop.Entry{}) {
-			t.Errorf("of node %d: %v after %d picks, at %+v; want %v after %d, and no place", owner, err, router.n, k.at, hop.ErrUnknownNode, want)
+			t.Errorf("of node %d: %v after %d picks, at %+v; want %v after %d, and no place", owner, err, router.n, k.at,
+				hop.ErrUnknownNode, want)
 		}
 	}
 }

@@ -19,7 +19,8 @@ func TestCallsThatWaitKeepTheirPool(t *testing.T) {
 	}
 	var most atomic.Int64
 	most.Store(1)
-	h := newHouseWith(t, 1, all, func(c *Config, p *pool.Config) { c.Auth, p.Max = AuthCaller, 1 }, nil, func(d *Deps) { d.Names = func() int { return int(most.Load()) } })
+	h := newHouseWith(t, 1, all, func(c *Config, p *pool.Config) { c.Auth, p.Max = AuthCaller, 1 }, nil,
+		func(d *Deps) { d.Names = func() int { return int(most.Load()) } })
 	g := h.guest("a")
 	h.limit = 3 // pools
 	run := func(app, text string) chan string {

@@ -63,10 +63,12 @@ type Deps struct {
 	Memory  *memguard.Guard         // nil: there is always enough
 	Shown   bool                    // nodes are shown a certificate of the sidecar's own, by which they may know it
 	Unary   map[string]unary.Method // methods, by path, of the server in this process that are called without a way through it; nil: none
-	Denied  map[string]unary.Method // answers, by path, calls of that server that come with no token of an app, while any app has one; they get no request; nil: the methods do
-	Inside  Inside                  // bounds what goes through it
-	Lane    *lane.Lane              // where messages are inflated; nil: one of its own, with a place
-	Begin   map[string]Begin        // how calls of some of Unary are begun in the turn of their shard; nil: none are
+	// answers, by path, calls of that server that come with no token of an app, while any app has
+	// one; they get no request; nil: the methods do
+	Denied map[string]unary.Method
+	Inside Inside           // bounds what goes through it
+	Lane   *lane.Lane       // where messages are inflated; nil: one of its own, with a place
+	Begin  map[string]Begin // how calls of some of Unary are begun in the turn of their shard; nil: none are
 
 	Target func(cluster.Node) client.Target // what statements of such calls say to nodes; must be given with Begin and Plain.Begin
 	Plain  Plain                            // must be given if Park is called
@@ -143,7 +145,8 @@ type life struct {
 // New returns a server that carries calls by frames and hands those of the plain
 // API to inside, which must have all its services. Run must be called.
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
-	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), inside: methodsOf(inside), texts: texts{most: cmp.Or(deps.Texts, maxTexts)}}
+	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), inside: methodsOf(inside),
+		texts: texts{most: cmp.Or(deps.Texts, maxTexts)}}
 	s.databases, s.keeps, s.done = servedBy(config, deps), sessionsKept, make(chan struct{})
 	s.own, s.strict = config.Auth == AuthOwn, deps.Shown && config.Auth == AuthCaller
 	s.always = config.Mode == ModeSession
@@ -183,7 +186,10 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	if s.sessions != nil {
 		s.identities = s.newIdentities(s.ctx, config)
 	}
-	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, listen: deps.Listen, apps: s.deps.Apps, databases: s.databases}).register(inside)
+	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, listen: deps.Listen, apps: s.deps.Apps,
+		databases: s.databases}).register(
+		inside,
+	)
 	for i := range path.Shards {
 		f := newFrames(s, i)
 		f.shard.Age(path.MaxAge, f.leave)
@@ -306,10 +312,10 @@ func (s *Server) deal() *driver.Shard {
 	return best
 }
 
-// GracefulStop tells the clients of all shards to go and returns when their last call
-// has ended (see Release), or when Stop is called. A client whose virtual session has a
-// transaction open, or a call under way, is told after that has ended. Of connections that are parked it waits for requests under way; whoever parks
-// them sees to it that no more begin.
+// GracefulStop tells the clients of all shards to go and returns when their last call has ended (see
+// Release), or when Stop is called. A client whose virtual session has a transaction open, or a call
+// under way, is told after that has ended. Of connections that are parked it waits for requests under
+// way; whoever parks them sees to it that no more begin.
 func (s *Server) GracefulStop() {
 	if s.sessions != nil {
 		s.sessions.Ask()

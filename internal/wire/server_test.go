@@ -144,10 +144,14 @@ func TestOutcomesAreReported(t *testing.T) {
 	if refused.Blame != cluster.BlameNone || refused.Detail != "OVERLOADED" || refused.Congestion != cluster.CongestedUnknown {
 		t.Errorf("a refusal: %+v", refused)
 	}
-	if r, err := s.table.ExecuteDataQuery(t.Context(), &Ydb_Table.ExecuteDataQueryRequest{SessionId: sessionID(2)}); err != nil || r.Operation.Status != Ydb.StatusIds_OVERLOADED {
+	if r, err := s.table.ExecuteDataQuery(
+		t.Context(), &Ydb_Table.ExecuteDataQueryRequest{SessionId: sessionID(2)},
+	); err != nil || r.Operation.Status != Ydb.StatusIds_OVERLOADED {
 		t.Errorf("%v, %v", r, err)
 	}
-	if refused = s.judge.wait(t, "a refused operation", func(o cluster.Outcome) bool { return o.Node == 2 }); refused.Detail != "OVERLOADED" {
+	if refused = s.judge.wait(
+		t, "a refused operation", func(o cluster.Outcome) bool { return o.Node == 2 },
+	); refused.Detail != "OVERLOADED" {
 		t.Errorf("a refused operation: %+v", refused)
 	}
 
@@ -234,16 +238,20 @@ func TestRefusalsAreStatuses(t *testing.T) {
 		t.Errorf("an operation on a node out of reach: %v, %v", r, err)
 	}
 	for _, id := range []string{sessionID(1), sessionID(77)} { // servers do not look at it
-		r, err := s.table.CopyTables(t.Context(), &Ydb_Table.CopyTablesRequest{OperationParams: &Ydb_Operations.OperationParams{}, SessionId: id})
+		r, err := s.table.CopyTables(
+			t.Context(), &Ydb_Table.CopyTablesRequest{OperationParams: &Ydb_Operations.OperationParams{}, SessionId: id},
+		)
 		if err != nil || r.Operation.Status != Ydb.StatusIds_SUCCESS || r.Operation.Id == "1" {
 			t.Errorf("an operation without a session that names %s: %v, %v", id, r, err)
 		}
 	}
 	for _, id := range []string{sessionID(1), sessionID(77)} { // what is gone is deleted: an SDK ends its process at anything else
-		if r, err := s.query.DeleteSession(t.Context(), &Ydb_Query.DeleteSessionRequest{SessionId: id}); err != nil || r.Status != Ydb.StatusIds_SUCCESS {
+		if r, err := s.query.DeleteSession(t.Context(), &Ydb_Query.DeleteSessionRequest{SessionId: id}); err != nil ||
+			r.Status != Ydb.StatusIds_SUCCESS {
 			t.Errorf("deleting a session that is out of reach: %v, %v", r, err)
 		}
-		if r, err := s.table.DeleteSession(t.Context(), &Ydb_Table.DeleteSessionRequest{SessionId: id}); err != nil || r.Operation.Status != Ydb.StatusIds_SUCCESS {
+		if r, err := s.table.DeleteSession(t.Context(), &Ydb_Table.DeleteSessionRequest{SessionId: id}); err != nil ||
+			r.Operation.Status != Ydb.StatusIds_SUCCESS {
 			t.Errorf("deleting a table session that is out of reach: %v, %v", r, err)
 		}
 	}
@@ -256,12 +264,16 @@ func TestListEndpointsNamesTheSidecar(t *testing.T) {
 			want = s.addr
 		}
 		c := Ydb_Discovery_V1.NewDiscoveryServiceClient(dial(t, s.addr))
-		r, err := c.ListEndpoints(metadata.AppendToOutgoingContext(t.Context()), &Ydb_Discovery.ListEndpointsRequest{Database: "/local"}, grpc.CallAuthority(s.addr))
+		r, err := c.ListEndpoints(
+			metadata.AppendToOutgoingContext(t.Context()), &Ydb_Discovery.ListEndpointsRequest{Database: "/local"},
+			grpc.CallAuthority(s.addr),
+		)
 		var list Ydb_Discovery.ListEndpointsResult
 		if err == nil {
 			err = r.GetOperation().GetResult().UnmarshalTo(&list)
 		}
-		if err != nil || len(list.Endpoints) != 1 || net.JoinHostPort(list.Endpoints[0].Address, fmt.Sprint(list.Endpoints[0].Port)) != want ||
+		if err != nil || len(list.Endpoints) != 1 ||
+			net.JoinHostPort(list.Endpoints[0].Address, fmt.Sprint(list.Endpoints[0].Port)) != want ||
 			list.Endpoints[0].Ssl || list.Endpoints[0].NodeId != virtual.NodeID {
 			t.Errorf("%v, %v; want %s", &list, err, want)
 		}
@@ -270,10 +282,12 @@ func TestListEndpointsNamesTheSidecar(t *testing.T) {
 			t.Errorf("without an address: %v, %v", r, err)
 		}
 		// The rest of the service is the cluster's.
-		if _, err := c.WhoAmI(t.Context(), &Ydb_Discovery.WhoAmIRequest{}); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "unknown service") {
+		if _, err := c.WhoAmI(t.Context(), &Ydb_Discovery.WhoAmIRequest{}); status.Code(err) != codes.Unimplemented ||
+			!strings.Contains(err.Error(), "unknown service") {
 			t.Errorf("WhoAmI: %v; want what the nodes say, who do not have it", err)
 		}
-		if h, err := healthv1.NewHealthClient(s.conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil || h.Status != healthv1.HealthCheckResponse_SERVING {
+		if h, err := healthv1.NewHealthClient(s.conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil ||
+			h.Status != healthv1.HealthCheckResponse_SERVING {
 			t.Errorf("a service of this process: %v, %v", h, err)
 		}
 	}
@@ -296,7 +310,8 @@ func TestForwardedCallsAreTraced(t *testing.T) {
 		t.Fatalf("%d spans; want the call and the hop", len(spans))
 	}
 	call, hop := spans[0], spans[1]
-	if call.Parent().TraceID().String() != id || call.Parent().SpanID().String() != parent || call.Name() != "Ydb.Query.V1.QueryService/ExecuteQuery" || call.SpanKind() != trace.SpanKindServer {
+	if call.Parent().TraceID().String() != id || call.Parent().SpanID().String() != parent ||
+		call.Name() != "Ydb.Query.V1.QueryService/ExecuteQuery" || call.SpanKind() != trace.SpanKindServer {
 		t.Errorf("%s below %v", call.Name(), call.Parent())
 	}
 	if hop.Parent().SpanID() != call.SpanContext().SpanID() || hop.Name() != "ydb.ExecuteQuery" || hop.SpanKind() != trace.SpanKindClient {
@@ -321,7 +336,8 @@ func TestForwardedCallsAreTraced(t *testing.T) {
 		t.Errorf("the node gets %q; want %q", got, want)
 	}
 	// Unless it fails.
-	if spans := run(1, "00", sessionID(77)); len(spans) != 1 || spans[0].Status().Description == "" || spans[0].Parent().SpanID().String() != parent {
+	if spans := run(1, "00", sessionID(77)); len(spans) != 1 || spans[0].Status().Description == "" ||
+		spans[0].Parent().SpanID().String() != parent {
 		t.Errorf("spans of a call that failed: %v", spans)
 	}
 }
@@ -481,11 +497,13 @@ func TestState(t *testing.T) {
 	s.judge.wait(t, "the last call", func(o cluster.Outcome) bool { return o.Node == 2 })
 	s.settled(t)
 	state := stateOf(s.server)
-	if state.Clients != 1 || state.Nodes != 1 || state.Calls != 3 || state.Forwarded != 3 || state.Ends["answered"] != 3 || len(state.Connections) != 2 {
+	if state.Clients != 1 || state.Nodes != 1 || state.Calls != 3 || state.Forwarded != 3 ||
+		state.Ends["answered"] != 3 || len(state.Connections) != 2 {
 		t.Errorf("%+v", state)
 	}
 	for _, c := range state.Connections {
-		if c.Peer == "client" && (c.Node != 0 || c.Calls != 3 || c.BytesIn == 0 || c.BytesOut == 0) || c.Peer == "node" && (c.Node != 2 || c.Calls != 3 || c.Remote != s.nodes[1].addr) {
+		if c.Peer == "client" && (c.Node != 0 || c.Calls != 3 || c.BytesIn == 0 || c.BytesOut == 0) ||
+			c.Peer == "node" && (c.Node != 2 || c.Calls != 3 || c.Remote != s.nodes[1].addr) {
 			t.Errorf("%+v", c)
 		}
 	}

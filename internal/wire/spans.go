@@ -39,7 +39,8 @@ func (t *traced) keep(tracer *tracing.Tracer, d *hop.Done) (kept bool, id trace.
 	return kept, id
 }
 
-// spans makes the spans of a call that has just ended, at the node that it entered, if that is known. pooled: a session of the pool was in use for it.
+// spans makes the spans of a call that has just ended, at the node that it entered, if that is known.
+// pooled: a session of the pool was in use for it.
 func (t *traced) spans(tracer *tracing.Tracer, d *hop.Done, at *cluster.Node, pooled bool) {
 	start := time.Now().Add(-d.Took)
 	s := hop.Request(d.Path("other"), d.Op(), d.App, start, d.Took)
@@ -49,7 +50,9 @@ func (t *traced) spans(tracer *tracing.Tracer, d *hop.Done, at *cluster.Node, po
 	}
 	root := tracer.Root(&t.call, s)
 	if d.Waited > 0 && pooled {
-		tracer.Below(root, tracing.Span{Name: tracing.GetSession, Start: start, Took: d.Waited, Attributes: []attribute.KeyValue{hop.System, attribute.Bool("ydb.sidecar.waited", true)}})
+		tracer.Below(root,
+			tracing.Span{Name: tracing.GetSession, Start: start, Took: d.Waited,
+				Attributes: []attribute.KeyValue{hop.System, attribute.Bool("ydb.sidecar.waited", true)}})
 	}
 	if d.Node != 0 && d.Sent { // else it was answered here
 		tracer.Below(root, d.Span(t.hop, start.Add(d.Waited), at))

@@ -142,11 +142,15 @@ func (n *node) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, s Ydb_Query_V1.Que
 }
 
 func (n tables) ExecuteDataQuery(ctx context.Context, _ *Ydb_Table.ExecuteDataQueryRequest) (*Ydb_Table.ExecuteDataQueryResponse, error) {
-	return &Ydb_Table.ExecuteDataQueryResponse{Operation: &Ydb_Operations.Operation{Id: fmt.Sprint(n.of.id), Ready: true, Status: n.of.answer(ctx)}}, nil
+	return &Ydb_Table.ExecuteDataQueryResponse{
+		Operation: &Ydb_Operations.Operation{Id: fmt.Sprint(n.of.id), Ready: true, Status: n.of.answer(ctx)},
+	}, nil
 }
 
 func (n tables) CopyTables(ctx context.Context, _ *Ydb_Table.CopyTablesRequest) (*Ydb_Table.CopyTablesResponse, error) {
-	return &Ydb_Table.CopyTablesResponse{Operation: &Ydb_Operations.Operation{Id: fmt.Sprint(n.of.id), Ready: true, Status: n.of.answer(ctx)}}, nil
+	return &Ydb_Table.CopyTablesResponse{
+		Operation: &Ydb_Operations.Operation{Id: fmt.Sprint(n.of.id), Ready: true, Status: n.of.answer(ctx)},
+	}, nil
 }
 
 func listen(t *testing.T) net.Listener {
@@ -246,7 +250,8 @@ func newStackOf(t *testing.T, all *apps.Registry, config Config) *stack {
 		s.nodes = append(s.nodes, n)
 		list = append(list, cluster.Node{ID: id, Address: n.addr})
 	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(s.spans), sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(s.spans),
+		sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()))
 	tracer := tracing.New(provider, func() bool { return true }, tracing.Config{Errors: true}, tracing.Ratio(0))
 	deps := Deps{Ways: hop.Ways{Router: s.router, Health: s.judge}, Nodes: network{}, Tracer: tracer, Database: "/local", Apps: all}
 	l := listen(t)

@@ -117,7 +117,8 @@ func (s *Server) State() State {
 		}
 		for _, c := range all {
 			one := Connection{
-				Peer: "client", Remote: c.Remote, TLS: c.TLS, Shard: i, AgeS: round(c.Age), SilentS: round(c.Silent), Streams: c.Streams, Waiting: c.Waiting,
+				Peer: "client", Remote: c.Remote, TLS: c.TLS, Shard: i, AgeS: round(c.Age), SilentS: round(c.Silent),
+				Streams: c.Streams, Waiting: c.Waiting,
 				Calls: c.Calls, BytesIn: c.In, BytesOut: c.Out, Buffered: c.Buffered, Window: c.Window, Draining: c.Draining,
 			}
 			if !c.IsClient {

@@ -119,15 +119,20 @@ func TestStopLetsTransactionsEnd(t *testing.T) {
 				h.Fatal(created, err)
 			}
 			run := func(control *Ydb_Table.TransactionControl) string {
-				r, err := g.table.ExecuteDataQuery(g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: session.GetSessionId(), TxControl: control,
-					Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
+				r, err := g.table.ExecuteDataQuery(
+					g.with(h.ctx),
+					&Ydb_Table.ExecuteDataQueryRequest{SessionId: session.GetSessionId(), TxControl: control,
+						Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}},
+				)
 				result := new(Ydb_Table.ExecuteQueryResult)
 				if err != nil || r.GetOperation().GetStatus() != success || r.GetOperation().GetResult().UnmarshalTo(result) != nil {
 					h.Fatal(r, err)
 				}
 				return result.GetTxMeta().GetId()
 			}
-			tx := run(&Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{}}})
+			tx := run(
+				&Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{}}},
+			)
 			return []*guest{g}, h.stops(1), func(commit bool) {
 				run(&Ydb_Table.TransactionControl{CommitTx: commit, TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}})
 			}
@@ -275,8 +280,10 @@ func TestSessionsOfOldConnections(t *testing.T) {
 		t.Fatal(created, err)
 	}
 	run := func(control *Ydb_Table.TransactionControl) string {
-		r, err := g.table.ExecuteDataQuery(g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: session.GetSessionId(), TxControl: control,
-			Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
+		r, err := g.table.ExecuteDataQuery(
+			g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: session.GetSessionId(), TxControl: control,
+				Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}},
+		)
 		result := new(Ydb_Table.ExecuteQueryResult)
 		if err != nil || r.GetOperation().GetStatus() != success || r.GetOperation().GetResult().UnmarshalTo(result) != nil {
 			t.Fatal(r, err)

@@ -41,7 +41,8 @@ func TestSessionFromAnotherShard(t *testing.T) {
 		t.Error(alive, err)
 	}
 	// Deleted from there, its stream here ends.
-	if r, err := b.query.DeleteSession(b.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil || r.GetStatus() != success {
+	if r, err := b.query.DeleteSession(b.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil ||
+		r.GetStatus() != success {
 		t.Error(r, err)
 	}
 	if _, err := s.stream.Recv(); err != nil {

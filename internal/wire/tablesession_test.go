@@ -18,7 +18,11 @@ import (
 
 // selects runs a statement on a session of the table service, and returns its transaction.
 func (g *guest) selects(id string, control *Ydb_Table.TransactionControl) (Ydb.StatusIds_StatusCode, string) {
-	r, err := g.table.ExecuteDataQuery(g.with(g.house.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: id, TxControl: control, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
+	r, err := g.table.ExecuteDataQuery(
+		g.with(g.house.ctx),
+		&Ydb_Table.ExecuteDataQueryRequest{SessionId: id, TxControl: control,
+			Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}},
+	)
 	if err != nil {
 		g.house.Fatal(err)
 	}
@@ -34,13 +38,15 @@ func TestTableSessions(t *testing.T) {
 	g := h.guest("a")
 	created, err := g.table.CreateSession(g.with(h.ctx), &Ydb_Table.CreateSessionRequest{})
 	result := new(Ydb_Table.CreateSessionResult)
-	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil || protocol.HomeNode([]byte(result.GetSessionId())) != virtual.NodeID {
+	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil ||
+		protocol.HomeNode([]byte(result.GetSessionId())) != virtual.NodeID {
 		t.Fatal(created, err)
 	}
 	id := result.GetSessionId()
 	alive, err := g.table.KeepAlive(g.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: id})
 	kept := new(Ydb_Table.KeepAliveResult)
-	if err != nil || alive.GetOperation().GetResult().UnmarshalTo(kept) != nil || kept.GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_READY {
+	if err != nil || alive.GetOperation().GetResult().UnmarshalTo(kept) != nil ||
+		kept.GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_READY {
 		t.Error(alive, err)
 	}
 	run := func(control *Ydb_Table.TransactionControl) (Ydb.StatusIds_StatusCode, string) {
@@ -55,10 +61,13 @@ func TestTableSessions(t *testing.T) {
 	if st != success || tx == "" || h.openTx() != 1 {
 		t.Error(st, tx, h.openTx())
 	}
-	if r, err := g.table.CommitTransaction(g.with(h.ctx), &Ydb_Table.CommitTransactionRequest{SessionId: id, TxId: tx}); err != nil || r.GetOperation().GetStatus() != success {
+	if r, err := g.table.CommitTransaction(
+		g.with(h.ctx), &Ydb_Table.CommitTransactionRequest{SessionId: id, TxId: tx},
+	); err != nil || r.GetOperation().GetStatus() != success {
 		t.Error(r, err)
 	}
-	if r, err := g.table.CopyTables(g.with(h.ctx), &Ydb_Table.CopyTablesRequest{SessionId: id}); err != nil || r.GetOperation().GetStatus() != success {
+	if r, err := g.table.CopyTables(g.with(h.ctx), &Ydb_Table.CopyTablesRequest{SessionId: id}); err != nil ||
+		r.GetOperation().GetStatus() != success {
 		t.Error(r, err)
 	}
 	h.resting()
@@ -69,16 +78,20 @@ func TestTableSessions(t *testing.T) {
 	g.conn.Close()
 	h.resting()
 	g = h.guest("a")
-	if st, _ := run(&Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}}); st != Ydb.StatusIds_BAD_SESSION {
+	if st, _ := run(
+		&Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}},
+	); st != Ydb.StatusIds_BAD_SESSION {
 		t.Error(st)
 	}
 	if st, _ := run(&Ydb_Table.TransactionControl{CommitTx: true, TxSelector: begin}); st != success {
 		t.Error(st)
 	}
-	if r, err := g.table.DeleteSession(g.with(h.ctx), &Ydb_Table.DeleteSessionRequest{SessionId: id}); err != nil || r.GetOperation().GetStatus() != success {
+	if r, err := g.table.DeleteSession(g.with(h.ctx), &Ydb_Table.DeleteSessionRequest{SessionId: id}); err != nil ||
+		r.GetOperation().GetStatus() != success {
 		t.Error(r, err)
 	}
-	if r, err := g.table.KeepAlive(g.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: id}); err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
+	if r, err := g.table.KeepAlive(g.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: id}); err != nil ||
+		r.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
 		t.Error(r, err)
 	}
 }
@@ -157,12 +170,15 @@ func TestTemporaryTableBinds(t *testing.T) {
 	})
 }
 
-// What a text in PostgreSQL's syntax sets is the session's from when its node reads it: whatever comes of the statement, and if it is only prepared.
+// What a text in PostgreSQL's syntax sets is the session's from when its node reads it: whatever comes
+// of the statement, and if it is only prepared.
 func TestSettingsOfPostgresBind(t *testing.T) {
 	const set = "\n --!syntax_pg\nSET search_path TO x"
 	execute := func(s *session, id, tx string, long int) {
 		q := &Ydb_Table.ExecuteDataQueryRequest{SessionId: s.id, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_Id{Id: id}},
-			Parameters: map[string]*Ydb.TypedValue{"$p": {Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("v", long)}}}}}
+			Parameters: map[string]*Ydb.TypedValue{
+				"$p": {Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("v", long)}}},
+			}}
 		if tx != "" {
 			q.TxControl = &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}}
 		}
@@ -173,8 +189,11 @@ func TestSettingsOfPostgresBind(t *testing.T) {
 	for name, call := range map[string]func(h *house, s *session){
 		"executed": func(_ *house, s *session) { s.must(success, set, nil) },
 		"failed": func(_ *house, s *session) {
-			out, err := s.query.ExecuteQuery(s.with(s.ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: s.id, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
-				QueryContent: &Ydb_Query.QueryContent{Text: "fail GENERIC_ERROR", Syntax: protocol.SyntaxPG}}})
+			out, err := s.query.ExecuteQuery(
+				s.with(s.ctx),
+				&Ydb_Query.ExecuteQueryRequest{SessionId: s.id, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+					QueryContent: &Ydb_Query.QueryContent{Text: "fail GENERIC_ERROR", Syntax: protocol.SyntaxPG}}},
+			)
 			for err == nil {
 				_, err = out.Recv()
 			}
@@ -183,7 +202,9 @@ func TestSettingsOfPostgresBind(t *testing.T) {
 			}
 		},
 		"prepared": func(_ *house, s *session) {
-			if _, err := s.table.PrepareDataQuery(s.with(s.ctx), &Ydb_Table.PrepareDataQueryRequest{SessionId: s.id, YqlText: set}); err != nil {
+			if _, err := s.table.PrepareDataQuery(
+				s.with(s.ctx), &Ydb_Table.PrepareDataQueryRequest{SessionId: s.id, YqlText: set},
+			); err != nil {
 				s.Fatal(err)
 			}
 		},

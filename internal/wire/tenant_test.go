@@ -205,7 +205,10 @@ func TestNobodyIsTheSidecar(t *testing.T) {
 			if err != nil || part.GetStatus() != c.want {
 				t.Fatalf("%v, %v; want %v", part, err, c.want)
 			}
-			if got := h.seen.Get("x-ydb-auth-ticket"); c.mode == ModePassthrough && c.shown && c.want != Ydb.StatusIds_UNAUTHORIZED && c.auth == AuthCaller && (len(got) != 1 || got[0] == "") {
+			if got := h.seen.Get(
+				"x-ydb-auth-ticket",
+			); c.mode == ModePassthrough && c.shown && c.want != Ydb.StatusIds_UNAUTHORIZED && c.auth == AuthCaller &&
+				(len(got) != 1 || got[0] == "") {
 				t.Errorf("the node sees the tickets %q", got)
 			}
 			err = g.conn.Invoke(ctx, login, &Ydb_Auth.LoginRequest{}, new(Ydb_Auth.LoginResponse))
@@ -249,23 +252,30 @@ func TestSessionsOfOthers(t *testing.T) {
 		} else if state, err := stream.Recv(); err != nil || state.GetStatus() != Ydb.StatusIds_BAD_SESSION {
 			t.Errorf("attached: %v, %v", state, err)
 		}
-		if r, err := stranger.table.KeepAlive(stranger.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: s.id}); err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
+		if r, err := stranger.table.KeepAlive(
+			stranger.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: s.id},
+		); err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
 			t.Errorf("kept alive: %v, %v", r, err)
 		}
-		if r, err := stranger.query.DeleteSession(stranger.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil || r.GetStatus() != success {
+		if r, err := stranger.query.DeleteSession(
+			stranger.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id},
+		); err != nil || r.GetStatus() != success {
 			t.Errorf("deleted: %v, %v", r, err)
 		}
 	}
 	s.must(success, "select", inTx(tx, true))
 	// Its own, with another ticket: by all the ways there are.
 	other := h.comes("a", "alice/2")
-	if r, err := other.table.KeepAlive(other.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: s.id}); err != nil || r.GetOperation().GetStatus() != success {
+	if r, err := other.table.KeepAlive(other.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: s.id}); err != nil ||
+		r.GetOperation().GetStatus() != success {
 		t.Error(r, err)
 	}
 	if st, _, err := other.run(h.ctx, s.id, "select", nil); st != success || err != nil {
 		t.Error(st, err)
 	}
-	if r, err := other.query.DeleteSession(other.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil || r.GetStatus() != success {
+	if r, err := other.query.DeleteSession(
+		other.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id},
+	); err != nil || r.GetStatus() != success {
 		t.Error(r, err)
 	}
 	s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
@@ -360,7 +370,8 @@ func TestDatabases(t *testing.T) {
 	for _, auth := range []string{AuthCaller, AuthOwn} {
 		h := newHouse(t, func(c *Config, _ *pool.Config) { c.Auth, c.Databases = auth, []string{"/other"} })
 		h.limit *= 4
-		for database, want := range map[string]Ydb.StatusIds_StatusCode{"": success, "local": success, "/other": success, "/other/": success, "/third": Ydb.StatusIds_UNAUTHORIZED} {
+		for database, want := range map[string]Ydb.StatusIds_StatusCode{"": success, "local": success, "/other": success,
+			"/other/": success, "/third": Ydb.StatusIds_UNAUTHORIZED} {
 			g := h.comes("a", "")
 			g.database = database
 			st, _, err := g.run(h.ctx, "", "select", nil)
@@ -399,7 +410,9 @@ func TestHeadersThatComeTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[string]string{AuthCaller: "alice/1", AuthOwn: "own ticket"}[auth]
-		if database, ticket := h.seen.Get("x-ydb-database"), h.seen.Get("x-ydb-auth-ticket"); fmt.Sprint(database, ticket) != fmt.Sprintf("[/local] [%s]", want) {
+		if database, ticket := h.seen.Get("x-ydb-database"), h.seen.Get("x-ydb-auth-ticket"); fmt.Sprint(database, ticket) != fmt.Sprintf(
+			"[/local] [%s]", want,
+		) {
 			t.Errorf("%s: %q %q", auth, database, ticket)
 		}
 		for err == nil {
@@ -418,7 +431,9 @@ func TestTableServiceWithSessionsOfItsOwn(t *testing.T) {
 	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil {
 		t.Fatal(created, err)
 	}
-	if r, err := g.table.ExecuteDataQuery(g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: result.GetSessionId()}); err != nil || r.GetOperation().GetStatus() != success {
+	if r, err := g.table.ExecuteDataQuery(
+		g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: result.GetSessionId()},
+	); err != nil || r.GetOperation().GetStatus() != success {
 		t.Error(r, err)
 	}
 	// A session is of both services, as on a node, as long as nothing lives on its server session.

@@ -41,8 +41,10 @@ func TestLongTicketsAndNamesAreRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHouse(t, func(config *Config, _ *pool.Config) { config.Mode, config.Auth = c.mode, c.auth })
-			out, err := h.guest("a").query.ExecuteQuery(metadata.AppendToOutgoingContext(h.ctx, c.headers...), &Ydb_Query.ExecuteQueryRequest{
-				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}})
+			out, err := h.guest("a").query.ExecuteQuery(
+				metadata.AppendToOutgoingContext(h.ctx, c.headers...), &Ydb_Query.ExecuteQueryRequest{
+					Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}},
+			)
 			if err != nil {
 				t.Fatal(err)
 			}

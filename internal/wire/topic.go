@@ -43,7 +43,10 @@ type messages struct {
 // writeTopic has ids of virtual sessions replaced in a stream. While it is not known whose the
 // call is, and a message may come for which that matters, the error is h2.ErrPark.
 func (f *frames) writeTopic(c *h2.Call, who *caller) error {
-	w := &topicWriter{messages: messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.h2.Message}, who: who}
+	w := &topicWriter{
+		messages: messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.h2.Message},
+		who:      who,
+	}
 	w.topic = w
 	if !w.known() && f.server.sessions.InTx() > 0 && f.server.identities.Ask(&who.Credentials, c.Client(), mailbox{f, c.Ticket()}) {
 		return h2.ErrPark
@@ -122,8 +125,11 @@ const (
 
 var (
 	errLeft          = errors.New("a message that is left as it is")
-	errPackedMessage = &h2.Status{Code: int(codes.InvalidArgument), Message: "ydb-sidecar: the compressed message cannot be read, or is longer than a message may be (api.max_body; 4 MiB in a stream of requests)"}
-	errPackedMemory  = &h2.Status{Code: int(codes.ResourceExhausted), Message: "ydb-sidecar: there is no memory for the compressed message now: write it again, or do not compress it by grpc-encoding"}
+	errPackedMessage = &h2.Status{Code: int(codes.InvalidArgument),
+		Message: "ydb-sidecar: the compressed message cannot be read, or is longer than a message may be " +
+			"(api.max_body; 4 MiB in a stream of requests)"}
+	errPackedMemory = &h2.Status{Code: int(codes.ResourceExhausted),
+		Message: "ydb-sidecar: there is no memory for the compressed message now: write it again, or do not compress it by grpc-encoding"}
 )
 
 // drop forgets the message that waits to be inflated: its stream is over.

@@ -74,7 +74,9 @@ func (t topicNode) StreamWrite(stream Ydb_Topic_V1.TopicService_StreamWriteServe
 	}
 }
 
-func (t topicNode) UpdateOffsetsInTransaction(ctx context.Context, r *Ydb_Topic.UpdateOffsetsInTransactionRequest) (*Ydb_Topic.UpdateOffsetsInTransactionResponse, error) {
+func (t topicNode) UpdateOffsetsInTransaction(
+	ctx context.Context, r *Ydb_Topic.UpdateOffsetsInTransactionRequest,
+) (*Ydb_Topic.UpdateOffsetsInTransactionResponse, error) {
 	s, _, st := t.q.enter(ctx, r.GetTx().GetSession(), r.GetTx().GetId())
 	if s != nil {
 		t.q.leave(s)
@@ -98,7 +100,8 @@ func (g *guest) writer(options ...grpc.CallOption) *writing {
 }
 
 // write sends a message and returns what came of it on the node.
-func (w *writing) write(m *Ydb_Topic.StreamWriteMessage_FromClient) (came *Ydb_Topic.StreamWriteMessage_FromClient, st Ydb.StatusIds_StatusCode) {
+func (w *writing) write(m *Ydb_Topic.StreamWriteMessage_FromClient) (came *Ydb_Topic.StreamWriteMessage_FromClient,
+	st Ydb.StatusIds_StatusCode) {
 	w.Helper()
 	if err := w.stream.Send(m); err != nil {
 		w.Fatal(err)
@@ -117,14 +120,16 @@ func (w *writing) write(m *Ydb_Topic.StreamWriteMessage_FromClient) (came *Ydb_T
 
 // writeIn is a message of some size in a transaction; without a session, in none.
 func writeIn(session, tx string, size int) *Ydb_Topic.StreamWriteMessage_FromClient {
-	r := &Ydb_Topic.StreamWriteMessage_WriteRequest{Codec: 1, Messages: []*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData{{SeqNo: 7, Data: bytes.Repeat([]byte("d"), size)}}}
+	r := &Ydb_Topic.StreamWriteMessage_WriteRequest{Codec: 1,
+		Messages: []*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData{{SeqNo: 7, Data: bytes.Repeat([]byte("d"), size)}}}
 	if session != "" {
 		r.Tx = &Ydb_Topic.TransactionIdentity{Id: tx, Session: session}
 	}
 	return &Ydb_Topic.StreamWriteMessage_FromClient{ClientMessage: &Ydb_Topic.StreamWriteMessage_FromClient_WriteRequest{WriteRequest: r}}
 }
 
-var compressedBy = map[string][]grpc.CallOption{"plain": nil, "gzip": {grpc.UseCompressor("gzip")}, "deflate": {grpc.UseCompressor("deflate")}}
+var compressedBy = map[string][]grpc.CallOption{"plain": nil, "gzip": {grpc.UseCompressor("gzip")},
+	"deflate": {grpc.UseCompressor("deflate")}}
 
 func TestTopicWritesInTransactions(t *testing.T) {
 	for name, options := range compressedBy {
@@ -133,7 +138,11 @@ func TestTopicWritesInTransactions(t *testing.T) {
 				h := newHouse(t, func(c *Config, _ *pool.Config) { c.Mode = mode })
 				s := h.guest("a").session()
 				w := s.writer(options...)
-				init := &Ydb_Topic.StreamWriteMessage_FromClient{ClientMessage: &Ydb_Topic.StreamWriteMessage_FromClient_InitRequest{InitRequest: &Ydb_Topic.StreamWriteMessage_InitRequest{Path: "topic"}}}
+				init := &Ydb_Topic.StreamWriteMessage_FromClient{
+					ClientMessage: &Ydb_Topic.StreamWriteMessage_FromClient_InitRequest{
+						InitRequest: &Ydb_Topic.StreamWriteMessage_InitRequest{Path: "topic"},
+					},
+				}
 				if came, st := w.write(init); st != success || !proto.Equal(came, init) {
 					t.Errorf("init: %v, %v", came, st)
 				}
@@ -158,7 +167,9 @@ func TestTopicWritesInTransactions(t *testing.T) {
 						}
 						if commit {
 							s.must(success, "select", inTx(tx, true))
-						} else if r, err := s.query.RollbackTransaction(s.with(h.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: tx}); err != nil || r.GetStatus() != success {
+						} else if r, err := s.query.RollbackTransaction(
+							s.with(h.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: tx},
+						); err != nil || r.GetStatus() != success {
 							t.Error(r, err)
 						}
 						if n := h.server.sessions.InTx(); n != 0 {
@@ -182,7 +193,8 @@ func TestTopicWritesInTransactions(t *testing.T) {
 // A transaction that the first part of an answer names is known before the answer has ended: the client may write in it.
 func TestTopicWritesBeforeTheStatementHasEnded(t *testing.T) {
 	// The end of an answer may have a tx_meta that names none.
-	for how, goesOn := range map[string]bool{"SUCCESS": true, "ABORTED": false, "ABORTED and none": false, "GENERIC_ERROR": false, "GENERIC_ERROR and none": false} {
+	for how, goesOn := range map[string]bool{"SUCCESS": true, "ABORTED": false, "ABORTED and none": false,
+		"GENERIC_ERROR": false, "GENERIC_ERROR and none": false} {
 		t.Run(how, func(t *testing.T) {
 			name, _, _ := strings.Cut(how, " ")
 			ends := Ydb.StatusIds_StatusCode(Ydb.StatusIds_StatusCode_value[name])
@@ -297,8 +309,11 @@ func TestOffsetsInATransaction(t *testing.T) {
 	topics := Ydb_Topic_V1.NewTopicServiceClient(s.conn)
 	offsets := func(tx string) Ydb.StatusIds_StatusCode {
 		t.Helper()
-		r, err := topics.UpdateOffsetsInTransaction(s.with(h.ctx), &Ydb_Topic.UpdateOffsetsInTransactionRequest{Tx: &Ydb_Topic.TransactionIdentity{Id: tx, Session: s.id}, Consumer: "c",
-			Topics: []*Ydb_Topic.UpdateOffsetsInTransactionRequest_TopicOffsets{{Path: strings.Repeat("topic", 10000)}}})
+		r, err := topics.UpdateOffsetsInTransaction(
+			s.with(h.ctx),
+			&Ydb_Topic.UpdateOffsetsInTransactionRequest{Tx: &Ydb_Topic.TransactionIdentity{Id: tx, Session: s.id}, Consumer: "c",
+				Topics: []*Ydb_Topic.UpdateOffsetsInTransactionRequest_TopicOffsets{{Path: strings.Repeat("topic", 10000)}}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -442,7 +457,8 @@ func TestCompressedTopicMessagesCount(t *testing.T) {
 		}
 	})
 	start()
-	if _, err := stream.Recv(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "do not compress it by grpc-encoding") {
+	if _, err := stream.Recv(); status.Code(err) != codes.ResourceExhausted ||
+		!strings.Contains(err.Error(), "do not compress it by grpc-encoding") {
 		t.Error(err)
 	}
 	shard.Do(func(e *h2.Forwarder) { e.Unhold(waits.ticket, most) })

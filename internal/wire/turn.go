@@ -16,7 +16,8 @@ import (
 // Begin begins a call in the turn, and does not wait. nil: the call cannot be begun so, and nothing has happened. headers are those
 // that a method may want to read, until Begin returns, false: only a server of gRPC knows what to say to them. from is the
 // client's connection. via is for one call to a node.
-type Begin func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via Via) unary.InlineCall
+type Begin func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte,
+	via Via) unary.InlineCall
 
 // Via sends the one call to a node that a call begun in a turn makes.
 type Via interface {

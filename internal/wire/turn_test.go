@@ -99,7 +99,8 @@ func TestParkedCallsThatAreNotSent(t *testing.T) {
 		t.Errorf("the call whose caller has left was sent %d times, and went on %d times", left.sent, left.wentOn)
 	}
 	if broken.wentOn != 1 || whole.sent != 1 || whole.wentOn != 1 {
-		t.Errorf("the call that panicked went on %d times; the one behind it was sent %d times, and went on %d times", broken.wentOn, whole.sent, whole.wentOn)
+		t.Errorf("the call that panicked went on %d times; the one behind it was sent %d times, and went on %d times",
+			broken.wentOn, whole.sent, whole.wentOn)
 	}
 }
 

@@ -36,11 +36,14 @@ func TestVirtualSessionLives(t *testing.T) {
 	}
 	s.must(success, "select", commitTx)
 	s.must(Ydb.StatusIds_GENERIC_ERROR, "fail GENERIC_ERROR", nil)
-	if st, _, _ := g.run(metadata.AppendToOutgoingContext(h.ctx, "x-ydb-database", "/other"), s.id, "select", nil); st != Ydb.StatusIds_UNAUTHORIZED && st != success {
+	if st, _, _ := g.run(
+		metadata.AppendToOutgoingContext(h.ctx, "x-ydb-database", "/other"), s.id, "select", nil,
+	); st != Ydb.StatusIds_UNAUTHORIZED && st != success {
 		t.Errorf("another database: %v", st)
 	}
 	for range 2 {
-		if r, err := g.query.DeleteSession(g.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil || r.GetStatus() != success {
+		if r, err := g.query.DeleteSession(g.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil ||
+			r.GetStatus() != success {
 			t.Errorf("deleted %v, %v", r, err)
 		}
 	}
@@ -73,7 +76,9 @@ func TestTransactionsBind(t *testing.T) {
 		t.Errorf("%d transactions, %+v", h.openTx(), h.server.State().Virtual)
 	}
 	a.must(success, "select", inTx(txA, true))
-	if r, err := b.query.CommitTransaction(b.with(h.ctx), &Ydb_Query.CommitTransactionRequest{SessionId: b.id, TxId: txB}); err != nil || r.GetStatus() != success {
+	if r, err := b.query.CommitTransaction(
+		b.with(h.ctx), &Ydb_Query.CommitTransactionRequest{SessionId: b.id, TxId: txB},
+	); err != nil || r.GetStatus() != success {
 		t.Error(r, err)
 	}
 	h.resting()
@@ -84,7 +89,9 @@ func TestTransactionsBind(t *testing.T) {
 	if h.openTx() != 1 || h.server.State().Virtual.Bound != 1 {
 		t.Error("the end of one of two transactions let the session go")
 	}
-	if r, err := a.query.RollbackTransaction(a.with(h.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: a.id, TxId: two}); err != nil || r.GetStatus() != success {
+	if r, err := a.query.RollbackTransaction(
+		a.with(h.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: a.id, TxId: two},
+	); err != nil || r.GetStatus() != success {
 		t.Error(r, err)
 	}
 	h.resting()
@@ -124,8 +131,10 @@ func TestNothingDirtyIsHandedOn(t *testing.T) {
 				return ""
 			})
 		}, true},
-		"transport error behind a first part": {func(h *house, s *session, tx string) { s.run(h.ctx, s.id, "half", inTx(tx, false)) }, true},
-		"transport error":                     {func(h *house, s *session, tx string) { s.run(h.ctx, s.id, "grpc", inTx(tx, false)) }, true},
+		"transport error behind a first part": {func(h *house, s *session, tx string) { s.run(h.ctx, s.id, "half", inTx(tx, false)) },
+			true},
+		"transport error": {func(h *house, s *session, tx string) { s.run(h.ctx, s.id, "grpc", inTx(tx, false)) },
+			true},
 		"internal error": {func(h *house, s *session, tx string) {
 			s.must(Ydb.StatusIds_INTERNAL_ERROR, "fail INTERNAL_ERROR", inTx(tx, false))
 		}, false},
@@ -168,7 +177,9 @@ func TestAbortedTransactionsLeaveTheSession(t *testing.T) {
 	tx := s.must(success, "select", beginTx)
 	s.must(Ydb.StatusIds_ABORTED, "fail ABORTED", inTx(tx, false))
 	h.resting()
-	if r, err := s.query.RollbackTransaction(s.with(h.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: tx}); err != nil || r.GetStatus() != Ydb.StatusIds_NOT_FOUND {
+	if r, err := s.query.RollbackTransaction(
+		s.with(h.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: tx},
+	); err != nil || r.GetStatus() != Ydb.StatusIds_NOT_FOUND {
 		t.Error(r, err)
 	}
 	if h.deletes != 0 {
@@ -195,7 +206,8 @@ func TestGoneServerSessions(t *testing.T) {
 	if st := h.server.State().Virtual; st.Sessions != 1 || st.Attached != 0 {
 		t.Errorf("%+v", st)
 	}
-	if r, err := s.query.DeleteSession(s.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil || r.GetStatus() != success {
+	if r, err := s.query.DeleteSession(s.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil ||
+		r.GetStatus() != success {
 		t.Error(r, err)
 	}
 	// What was open on it is gone.
@@ -316,7 +328,8 @@ func TestImplicitSessions(t *testing.T) {
 func TestTooManyVirtualSessions(t *testing.T) {
 	h := newHouse(t, func(c *Config, _ *pool.Config) { c.Sessions = 1 })
 	s := h.guest("a").session()
-	if r, err := s.query.CreateSession(s.with(h.ctx), &Ydb_Query.CreateSessionRequest{}); err != nil || r.GetStatus() != Ydb.StatusIds_OVERLOADED {
+	if r, err := s.query.CreateSession(s.with(h.ctx), &Ydb_Query.CreateSessionRequest{}); err != nil ||
+		r.GetStatus() != Ydb.StatusIds_OVERLOADED {
 		t.Error(r, err)
 	}
 	s.drop()
@@ -356,7 +369,9 @@ func TestManyOverFew(t *testing.T) {
 					s.run(ctx, "", "select", nil)
 				case 3:
 					_, tx, _ := s.run(ctx, s.id, "select", beginTx)
-					s.run(ctx, s.id, "fail "+[]string{"SUCCESS", "ABORTED", "PRECONDITION_FAILED", "BAD_SESSION"}[r.IntN(4)], inTx(tx, false))
+					s.run(ctx, s.id,
+						"fail "+[]string{"SUCCESS", "ABORTED", "PRECONDITION_FAILED", "BAD_SESSION"}[r.IntN(4)],
+						inTx(tx, false))
 					s.run(ctx, s.id, "select", inTx(tx, true))
 				case 4:
 					_, tx, _ := s.run(ctx, s.id, "select", beginTx)

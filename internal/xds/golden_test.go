@@ -70,25 +70,33 @@ func TestGolden(t *testing.T) {
 			good(1, "a"), good(2, "a"), with(good(3, "b"), func(n *cluster.ViewNode) { n.Weight = 0.3 }),
 			with(good(4, "c"), func(n *cluster.ViewNode) { n.Weight = 0 }), with(good(5, "c"), func(n *cluster.ViewNode) { n.Weight = 0 }),
 		}},
-		"one_degraded":  {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "a", cluster.UseOpen, 0, slow)}},
-		"one_draining":  {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "a", cluster.UseOpen, 0, leaving)}},
-		"one_lost":      {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "b", cluster.UseNone, 0, lost)}},
-		"one_banned":    {nodes: []cluster.ViewNode{good(1, "a"), node(2, "a", cluster.UseOpen, 0, cluster.Condition{Banned: true})}},
-		"one_returning": {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "a", cluster.UseNew, 0.1, cluster.Condition{Ramp: 0.1})}},
+		"one_degraded": {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "a", cluster.UseOpen, 0, slow)}},
+		"one_draining": {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "a", cluster.UseOpen, 0, leaving)}},
+		"one_lost":     {nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "b", cluster.UseNone, 0, lost)}},
+		"one_banned":   {nodes: []cluster.ViewNode{good(1, "a"), node(2, "a", cluster.UseOpen, 0, cluster.Condition{Banned: true})}},
+		"one_returning": {
+			nodes: []cluster.ViewNode{good(1, "a"), good(2, "a"), node(3, "a", cluster.UseNew, 0.1, cluster.Condition{Ramp: 0.1})},
+		},
 		// As routing's rules for panic have it: all get new work.
-		"all_bad":  {nodes: []cluster.ViewNode{node(1, "a", cluster.UseNew, 1, slow), node(2, "a", cluster.UseNew, 1, slow), node(3, "b", cluster.UseNone, 0, lost)}},
+		"all_bad": {
+			nodes: []cluster.ViewNode{node(1, "a", cluster.UseNew, 1, slow), node(2, "a", cluster.UseNew, 1, slow),
+				node(3, "b", cluster.UseNone, 0, lost)},
+		},
 		"one_node": {nodes: []cluster.ViewNode{good(1, "")}},
 		"no_node":  {},
 		"tls": {nodes: []cluster.ViewNode{
-			with(good(1, "a"), func(n *cluster.ViewNode) { n.TLSName = "cert.example" }), with(good(2, "a"), func(n *cluster.ViewNode) { n.Address = "node1.example:2135" }),
+			with(good(1, "a"), func(n *cluster.ViewNode) { n.TLSName = "cert.example" }),
+			with(good(2, "a"), func(n *cluster.ViewNode) { n.Address = "node1.example:2135" }),
 		}, plan: func(p *plan) { p.tls, p.secure = true, true }},
 		"ipv6": {nodes: []cluster.ViewNode{
-			with(good(1, "a"), func(n *cluster.ViewNode) { n.Address = "[fd00::7]:2136" }), with(good(2, "a"), func(n *cluster.ViewNode) { n.Address = "node1.example:2136" }),
+			with(good(1, "a"), func(n *cluster.ViewNode) { n.Address = "[fd00::7]:2136" }),
+			with(good(2, "a"), func(n *cluster.ViewNode) { n.Address = "node1.example:2136" }),
 			with(good(3, "a"), func(n *cluster.ViewNode) { n.Address = "node2.example:2136" }),
 		}, plan: func(p *plan) { p.sidecar = netip.MustParseAddrPort("[::1]:7400") }},
 		// Two names of one address, a name without any: clients refuse a list with these.
 		"same_address": {nodes: []cluster.ViewNode{
-			with(good(1, "a"), func(n *cluster.ViewNode) { n.Address = "node2.example:2136" }), with(good(2, "a"), func(n *cluster.ViewNode) { n.Address = "[fd00::2]:2136" }),
+			with(good(1, "a"), func(n *cluster.ViewNode) { n.Address = "node2.example:2136" }),
+			with(good(2, "a"), func(n *cluster.ViewNode) { n.Address = "[fd00::2]:2136" }),
 			with(good(3, "a"), func(n *cluster.ViewNode) { n.Address = "nobody.example:2136" }),
 		}},
 		"sidecar_leaving": {nodes: []cluster.ViewNode{good(1, "a")}, plan: func(p *plan) { p.draining = true }},

@@ -80,7 +80,8 @@ func dial(t testing.TB, at string, more ...grpc.DialOption) *grpc.ClientConn {
 }
 
 func nodeOf(f Flavor) *corev3.Node {
-	return &corev3.Node{Id: "test", UserAgentName: "test", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"flavor": structpb.NewStringValue(string(f))}}}
+	return &corev3.Node{Id: "test", UserAgentName: "test",
+		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"flavor": structpb.NewStringValue(string(f))}}}
 }
 
 // client has one stream with ADS, and acknowledges what comes unless refuse says why
@@ -104,7 +105,8 @@ type client struct {
 
 func connect(t testing.TB, at string, f Flavor, delta bool, more func(*client)) *client {
 	t.Helper()
-	c := &client{t: t, delta: delta, names: map[string][]string{}, has: map[string]map[string]proto.Message{}, versions: map[string]string{}, change: make(chan struct{})}
+	c := &client{t: t, delta: delta, names: map[string][]string{}, has: map[string]map[string]proto.Message{},
+		versions: map[string]string{}, change: make(chan struct{})}
 	if more != nil {
 		more(c)
 	}
@@ -133,9 +135,14 @@ func connect(t testing.TB, at string, f Flavor, delta bool, more func(*client)) 
 			for name := range c.has[typeURL] {
 				known[name] = "before"
 			}
-			err = c.incr.Send(&discoveryv3.DeltaDiscoveryRequest{Node: first, TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: known})
+			err = c.incr.Send(
+				&discoveryv3.DeltaDiscoveryRequest{Node: first, TypeUrl: typeURL, ResourceNamesSubscribe: names,
+					InitialResourceVersions: known},
+			)
 		} else {
-			err = c.sotw.Send(&discoveryv3.DiscoveryRequest{Node: first, TypeUrl: typeURL, ResourceNames: names, VersionInfo: c.versions[typeURL]})
+			err = c.sotw.Send(
+				&discoveryv3.DiscoveryRequest{Node: first, TypeUrl: typeURL, ResourceNames: names, VersionInfo: c.versions[typeURL]},
+			)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -288,7 +295,8 @@ func pictureOf(a *endpointv3.ClusterLoadAssignment) map[string]string {
 	for _, l := range a.GetEndpoints() {
 		for _, e := range l.GetLbEndpoints() {
 			id := e.GetMetadata().GetFilterMetadata()["envoy.lb"].GetFields()["node_id"].GetStringValue()
-			out[id] = fmt.Sprint(l.GetPriority(), " ", l.GetLocality().GetZone(), l.GetLocality().GetSubZone(), " ", e.GetHealthStatus(), " ", e.GetLoadBalancingWeight().GetValue())
+			out[id] = fmt.Sprint(l.GetPriority(), " ", l.GetLocality().GetZone(), l.GetLocality().GetSubZone(), " ",
+				e.GetHealthStatus(), " ", e.GetLoadBalancingWeight().GetValue())
 		}
 	}
 	return out
@@ -320,7 +328,8 @@ func containsAll(text string, parts ...string) bool {
 }
 
 func depsOf(change func(*Deps)) Deps {
-	deps := Deps{Database: database, Sidecar: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7400}, Max: func() int { return 100 }, Log: slog.New(slog.DiscardHandler)}
+	deps := Deps{Database: database, Sidecar: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7400},
+		Max: func() int { return 100 }, Log: slog.New(slog.DiscardHandler)}
 	if change != nil {
 		change(&deps)
 	}

@@ -50,7 +50,10 @@ type endpoint struct {
 }
 
 func sameEndpoint(a, b endpoint) bool {
-	return a.id == b.id && a.zone == b.zone && a.name == b.name && a.port == b.port && a.status == b.status && a.weight == b.weight && slices.Equal(a.ips, b.ips)
+	return a.id == b.id && a.zone == b.zone && a.name == b.name && a.port == b.port && a.status == b.status &&
+		a.weight == b.weight && slices.Equal(
+		a.ips, b.ips,
+	)
 }
 
 // How fast the published picture changes.

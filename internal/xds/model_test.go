@@ -133,7 +133,8 @@ func TestAlwaysAcceptable(t *testing.T) {
 				if rng.IntN(4) == 0 {
 					continue
 				}
-				n := node(id+1, string(rune('a'+rng.IntN(3))), cluster.Use(rng.IntN(3)), 0, []cluster.Condition{{}, slow, lost, leaving}[rng.IntN(4)])
+				n := node(id+1, string(rune('a'+rng.IntN(3))), cluster.Use(rng.IntN(3)), 0,
+					[]cluster.Condition{{}, slow, lost, leaving}[rng.IntN(4)])
 				if n.Use == cluster.UseNew {
 					n.Weight = []float32{0, 0.001, 0.5, 1, 1000}[rng.IntN(5)]
 				}

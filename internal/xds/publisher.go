@@ -44,11 +44,12 @@ import (
 
 // Deps is what a Publisher needs from outside.
 type Deps struct {
-	Database string                                              // path, with its leading slash
-	NodesTLS bool                                                // the nodes speak TLS
-	Sidecar  net.Addr                                            // of the sidecar's gRPC listener
-	Secure   bool                                                // which speaks TLS
-	Max      func() int                                          // sessions that the pool may have; a client that goes direct may have as many
+	Database string   // path, with its leading slash
+	NodesTLS bool     // the nodes speak TLS
+	Sidecar  net.Addr // of the sidecar's gRPC listener
+	Secure   bool     // which speaks TLS
+	// sessions that the pool may have; a client that goes direct may have as many
+	Max      func() int
 	Draining func() bool                                         // the sidecar is about to end; nil: never
 	Lookup   func(context.Context, string) ([]netip.Addr, error) // addresses of a host; nil: the system's resolver
 	TLS      *tls.Config                                         // of the listener; nil: plaintext
@@ -275,7 +276,8 @@ func maxCalls(sessions int) uint32 { return uint32(2 * min(max(sessions, 1), 1<<
 func (p *Publisher) publish(now time.Time, plan *plan) {
 	before := p.plan
 	p.plan = plan
-	settled := before != nil && before.most == plan.most && before.draining == plan.draining // all the rest stays for as long as the process
+	// all the rest stays for as long as the process
+	settled := before != nil && before.most == plan.most && before.draining == plan.draining
 	if settled && slices.EqualFunc(before.nodes, plan.nodes, sameEndpoint) {
 		return
 	}
@@ -344,7 +346,8 @@ func (p *Publisher) setSnapshot(f Flavor, all map[resourcev3.Type][]types.Resour
 			p.versions[f][typeURL]++
 			changed = true
 		}
-		snapshot.Resources[cachev3.GetResponseType(typeURL)] = cachev3.NewResources(fmt.Sprint(p.boot, p.versions[f][typeURL]), all[typeURL])
+		snapshot.Resources[cachev3.GetResponseType(typeURL)] = cachev3.NewResources(fmt.Sprint(p.boot, p.versions[f][typeURL]),
+			all[typeURL])
 	}
 	if !changed {
 		return false, nil
@@ -358,7 +361,8 @@ func (p *Publisher) setSnapshot(f Flavor, all map[resourcev3.Type][]types.Resour
 // consistent checks that clusters and endpoints name each other. Routes are not part
 // of it: the listeners that name them are in Envoy's own configuration.
 func (p *Publisher) consistent(f Flavor, all map[resourcev3.Type][]types.Resource) error {
-	check := map[resourcev3.Type][]types.Resource{resourcev3.ClusterType: all[resourcev3.ClusterType], resourcev3.ListenerType: all[resourcev3.ListenerType]}
+	check := map[resourcev3.Type][]types.Resource{resourcev3.ClusterType: all[resourcev3.ClusterType],
+		resourcev3.ListenerType: all[resourcev3.ListenerType]}
 	for _, name := range []string{nameOf(p.deps.Database), sidecarName} {
 		check[resourcev3.EndpointType] = append(check[resourcev3.EndpointType], emptyAssignment(name))
 	}

@@ -90,13 +90,18 @@ func (p *plan) clusters(f Flavor) []*clusterv3.Cluster {
 	// asked how that is, so the owner is found whatever its status, as it must be: the
 	// session is nowhere else. Without that header, or if it is gone, any node.
 	nodes.LbSubsetConfig = &clusterv3.Cluster_LbSubsetConfig{
-		FallbackPolicy:      clusterv3.Cluster_LbSubsetConfig_ANY_ENDPOINT,
-		SubsetSelectors:     []*clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector{{Keys: []string{"node_id"}, SingleHostPerSubset: true, FallbackPolicy: clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector_ANY_ENDPOINT}},
+		FallbackPolicy: clusterv3.Cluster_LbSubsetConfig_ANY_ENDPOINT,
+		SubsetSelectors: []*clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector{
+			{Keys: []string{"node_id"}, SingleHostPerSubset: true,
+				FallbackPolicy: clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector_ANY_ENDPOINT},
+		},
 		LocalityWeightAware: true,
 	}
 	nodes.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{
-		HealthyPanicThreshold:   &typev3.Percent{}, // panic is decided here
-		LocalityConfigSpecifier: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{}},
+		HealthyPanicThreshold: &typev3.Percent{}, // panic is decided here
+		LocalityConfigSpecifier: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
+			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
+		},
 		OverrideHostStatus: &corev3.HealthStatusSet{Statuses: []corev3.HealthStatus{
 			corev3.HealthStatus_HEALTHY, corev3.HealthStatus_UNKNOWN, corev3.HealthStatus_DEGRADED, corev3.HealthStatus_DRAINING,
 		}},
@@ -104,9 +109,13 @@ func (p *plan) clusters(f Flavor) []*clusterv3.Cluster {
 	for _, c := range []*clusterv3.Cluster{nodes, self} {
 		c.TypedExtensionProtocolOptions = map[string]*anypb.Any{
 			"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": must(&httpv3.HttpProtocolOptions{
-				UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-					ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{}},
-				}},
+				UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+					ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+						ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+							Http2ProtocolOptions: &corev3.Http2ProtocolOptions{},
+						},
+					},
+				},
 			}),
 		}
 	}
@@ -123,7 +132,8 @@ func newCluster(name string, most uint32) *clusterv3.Cluster {
 	limits := func(p corev3.RoutingPriority) *clusterv3.CircuitBreakers_Thresholds {
 		return &clusterv3.CircuitBreakers_Thresholds{
 			Priority: p, MaxRequests: wrapperspb.UInt32(most), MaxPendingRequests: wrapperspb.UInt32(most),
-			RetryBudget: &clusterv3.CircuitBreakers_Thresholds_RetryBudget{BudgetPercent: &typev3.Percent{Value: retryPercent}, MinRetryConcurrency: wrapperspb.UInt32(3)},
+			RetryBudget: &clusterv3.CircuitBreakers_Thresholds_RetryBudget{BudgetPercent: &typev3.Percent{Value: retryPercent},
+				MinRetryConcurrency: wrapperspb.UInt32(3)},
 		}
 	}
 	return &clusterv3.Cluster{
@@ -131,20 +141,26 @@ func newCluster(name string, most uint32) *clusterv3.Cluster {
 		EdsClusterConfig: &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads},
 		LbPolicy:         clusterv3.Cluster_ROUND_ROBIN, // the one policy that gRPC of every language has
 		ConnectTimeout:   durationpb.New(connectTimeout),
-		CircuitBreakers:  &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{limits(corev3.RoutingPriority_DEFAULT), limits(corev3.RoutingPriority_HIGH)}},
+		CircuitBreakers: &clusterv3.CircuitBreakers{
+			Thresholds: []*clusterv3.CircuitBreakers_Thresholds{limits(corev3.RoutingPriority_DEFAULT),
+				limits(corev3.RoutingPriority_HIGH)},
+		},
 	}
 }
 
 // transportTLS checks certificates by the authorities of a secret that the client's own
 // bootstrap has, and by the hostname of the endpoint.
 func transportTLS(secret string) *corev3.TransportSocket {
-	return &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: must(&tlsv3.UpstreamTlsContext{
-		AutoHostSni: true, AutoSniSanValidation: true,
-		CommonTlsContext: &tlsv3.CommonTlsContext{
-			AlpnProtocols:         []string{"h2"},
-			ValidationContextType: &tlsv3.CommonTlsContext_ValidationContextSdsSecretConfig{ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: secret}},
-		},
-	})}}
+	return &corev3.TransportSocket{Name: "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: must(&tlsv3.UpstreamTlsContext{
+			AutoHostSni: true, AutoSniSanValidation: true,
+			CommonTlsContext: &tlsv3.CommonTlsContext{
+				AlpnProtocols: []string{"h2"},
+				ValidationContextType: &tlsv3.CommonTlsContext_ValidationContextSdsSecretConfig{
+					ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: secret},
+				},
+			},
+		})}}
 }
 
 // assignments are the endpoints of clusters. That of the database is left out until a
@@ -244,7 +260,8 @@ func compareBool(a, b bool) int {
 }
 
 var envoyStatus = [...]corev3.HealthStatus{
-	healthy: corev3.HealthStatus_HEALTHY, degraded: corev3.HealthStatus_DEGRADED, draining: corev3.HealthStatus_DRAINING, unhealthy: corev3.HealthStatus_UNHEALTHY,
+	healthy: corev3.HealthStatus_HEALTHY, degraded: corev3.HealthStatus_DEGRADED, draining: corev3.HealthStatus_DRAINING,
+	unhealthy: corev3.HealthStatus_UNHEALTHY,
 }
 
 func lbEndpoint(f Flavor, n endpoint) *endpointv3.LbEndpoint {
@@ -282,7 +299,9 @@ func routes(name string) *routev3.RouteConfiguration {
 		Routes: []*routev3.Route{{
 			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: ""}},
 			// No limit of its own: streams of sessions last for as long as these do, and callers have deadlines.
-			Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: name}, Timeout: durationpb.New(0)}},
+			Action: &routev3.Route_Route{
+				Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: name}, Timeout: durationpb.New(0)},
+			},
 		}},
 	}}}
 }
@@ -302,12 +321,13 @@ func (p *plan) listeners(f Flavor) (all []*listenerv3.Listener) {
 		return nil
 	}
 	for _, name := range []string{p.database, sidecarName} {
-		all = append(all, &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: must(&hcmv3.HttpConnectionManager{
-			RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes(name)},
-			HttpFilters: []*hcmv3.HttpFilter{{
-				Name: "router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: must(&routerv3.Router{})},
-			}},
-		})}})
+		all = append(all,
+			&listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: must(&hcmv3.HttpConnectionManager{
+				RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes(name)},
+				HttpFilters: []*hcmv3.HttpFilter{{
+					Name: "router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: must(&routerv3.Router{})},
+				}},
+			})}})
 	}
 	return all
 }

@@ -51,7 +51,9 @@ func (p *Publisher) newServer(cache cachev3.Cache, quiet log.Logger) *grpc.Serve
 		grpc.WaitForHandlers(true),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxConcurrentStreams(perConnection),
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (answer any, err error) {
+		grpc.ChainUnaryInterceptor(func(
+			ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+		) (answer any, err error) {
 			err = p.guard(ctx, func() (err error) {
 				answer, err = next(ctx, req)
 				return err
@@ -72,7 +74,8 @@ func (p *Publisher) newServer(cache cachev3.Cache, quiet log.Logger) *grpc.Serve
 		func(o *config.Opts) { o.Logger = quiet }, sotw.WithOrderedADS(),
 		config.DeactivateLegacyWildcardForTypes([]string{resourcev3.EndpointType, resourcev3.RouteType}),
 	}
-	p.protocols = &services{sotw: sotw.NewServer(p.ctx, cache, &p.streams, protocol...), delta: delta.NewServer(p.ctx, cache, &p.streams, protocol...)}
+	p.protocols = &services{sotw: sotw.NewServer(p.ctx, cache, &p.streams, protocol...),
+		delta: delta.NewServer(p.ctx, cache, &p.streams, protocol...)}
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, p.protocols)
 	endpointservice.RegisterEndpointDiscoveryServiceServer(server, p.protocols)
 	clusterservice.RegisterClusterDiscoveryServiceServer(server, p.protocols)
@@ -176,7 +179,8 @@ func (p *Publisher) Stop() {
 }
 
 // noFlavor is what a client hears that does not say what it is.
-var noFlavor = status.Error(codes.InvalidArgument, `who asks? Set "flavor" in the node's metadata to "envoy" or "grpc"; without it user_agent_name must begin with envoy or grpc`)
+var noFlavor = status.Error(codes.InvalidArgument,
+	`who asks? Set "flavor" in the node's metadata to "envoy" or "grpc"; without it user_agent_name must begin with envoy or grpc`)
 
 // maxText bounds what is kept of a client's words, in bytes.
 const maxText = 200

@@ -81,7 +81,8 @@ func (s *streams) open(ctx context.Context, key streamKey, typeURL string) error
 	defer s.mu.Unlock()
 	if len(s.all) >= s.p.config.MaxStreams {
 		s.refused.Add(1)
-		return status.Error(codes.ResourceExhausted, "as many streams are open already as there may be (xds.max_streams); connect to another sidecar")
+		return status.Error(codes.ResourceExhausted,
+			"as many streams are open already as there may be (xds.max_streams); connect to another sidecar")
 	}
 	s.opened.Add(1)
 	s.all[key] = &stream{peer: from, since: time.Now(), delta: key.delta, only: typeURL, types: map[string]*typeState{}}
@@ -96,7 +97,8 @@ func (s *streams) close(key streamKey) {
 
 // request takes note of a request. nonce is that of the answer that it is about, and
 // refusal why that is not accepted; nil: it is.
-func (s *streams) request(key streamKey, node *corev3.Node, typeURL, nonce string, refusal *rpcstatus.Status, names func(before int) int) (version string, err error) {
+func (s *streams) request(key streamKey, node *corev3.Node, typeURL, nonce string, refusal *rpcstatus.Status,
+	names func(before int) int) (version string, err error) {
 	if cachev3.GetResponseType(typeURL) == types.UnknownType {
 		return "", status.Errorf(codes.InvalidArgument, "type %.100q is not served", typeURL)
 	}
@@ -133,7 +135,8 @@ func (s *streams) request(key streamKey, node *corev3.Node, typeURL, nonce strin
 	s.nacks.Add(1)
 	reason := short(refusal.GetMessage())
 	if t.nacked != t.sent { // once for each version
-		s.p.log.Error("a client refuses what was published over xDS; it keeps what it had, and gets the next version", "client", st.node, "address", st.peer, "agent", st.agent,
+		s.p.log.Error("a client refuses what was published over xDS; it keeps what it had, and gets the next version",
+			"client", st.node, "address", st.peer, "agent", st.agent,
 			"flavor", st.flavor, "type", shortType(typeURL), "version", t.sent, "reason", reason)
 	}
 	t.nacked, t.reason = t.sent, reason
@@ -163,10 +166,14 @@ func (s *streams) OnStreamClosed(id int64, _ *corev3.Node) { s.close(streamKey{f
 
 func (s *streams) OnStreamRequest(id int64, r *discoveryv3.DiscoveryRequest) error {
 	trim(r.GetNode())
-	if slices.Contains(r.GetResourceNames(), "*") && (r.GetTypeUrl() == resourcev3.ClusterType || r.GetTypeUrl() == resourcev3.ListenerType) {
+	if slices.Contains(r.GetResourceNames(), "*") &&
+		(r.GetTypeUrl() == resourcev3.ClusterType || r.GetTypeUrl() == resourcev3.ListenerType) {
 		r.ResourceNames = nil // the library looks for a resource of that name
 	}
-	sent, err := s.request(streamKey{false, id}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail(), func(int) int { return len(r.GetResourceNames()) })
+	sent, err := s.request(
+		streamKey{false, id}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail(),
+		func(int) int { return len(r.GetResourceNames()) },
+	)
 	if r.GetErrorDetail() != nil {
 		r.VersionInfo = sent // with the version before it, the library would send the same again, for ever
 	}
@@ -318,7 +325,8 @@ func (p *Publisher) State(limit int) State {
 	ms := func(t time.Time) float64 { return float64(now.Sub(t).Microseconds()) / 1000 }
 	for _, st := range all {
 		st.mu.Lock()
-		c := ClientState{Node: st.node, Agent: st.agent, Flavor: st.flavor, Peer: st.peer, Protocol: "sotw", SinceMS: ms(st.since), Types: map[string]TypeState{}}
+		c := ClientState{Node: st.node, Agent: st.agent, Flavor: st.flavor, Peer: st.peer, Protocol: "sotw",
+			SinceMS: ms(st.since), Types: map[string]TypeState{}}
 		if st.delta {
 			c.Protocol = "delta"
 		}

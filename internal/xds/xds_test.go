@@ -75,7 +75,8 @@ func TestComeBack(t *testing.T) {
 		second := serve(t, Default(), nil)
 		back := connect(t, second.at, flavor, delta, func(b *client) { b.has, b.versions = has, maps.Clone(versions) })
 		back.until("the sidecar's own endpoint", func(b *client) bool {
-			return strings.HasPrefix(b.versions[resourcev3.EndpointType], second.boot) && b.versions[resourcev3.ClusterType] != versions[resourcev3.ClusterType]
+			return strings.HasPrefix(b.versions[resourcev3.EndpointType], second.boot) &&
+				b.versions[resourcev3.ClusterType] != versions[resourcev3.ClusterType]
 		})
 		if got := back.picture(); len(got) != 2 {
 			t.Fatalf("before it knows nodes, the next process leaves %v of two", got)
@@ -176,7 +177,9 @@ func TestWhoIsAdmitted(t *testing.T) {
 	config.Token, config.MaxStreams = "0123456789abcdef", 1
 	s := serve(t, config, nil)
 	service := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, s.at))
-	open := func(token string, r *discoveryv3.DiscoveryRequest) (discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, error) {
+	open := func(token string, r *discoveryv3.DiscoveryRequest) (
+		discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, error,
+	) {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
 		if token != "" {
@@ -199,9 +202,14 @@ func TestWhoIsAdmitted(t *testing.T) {
 		{"no token", "", ask, codes.Unauthenticated},
 		{"another token", "0123456789abcdeF", ask, codes.Unauthenticated},
 		{"no flavor", config.Token, &discoveryv3.DiscoveryRequest{TypeUrl: resourcev3.ClusterType}, codes.InvalidArgument},
-		{"another type", config.Token, &discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: "type.googleapis.com/x.Y"}, codes.InvalidArgument},
-		{"too many names", config.Token, &discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: resourcev3.EndpointType, ResourceNames: make([]string, maxNames+1)}, codes.ResourceExhausted},
-		{"too large", config.Token, &discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: strings.Repeat("x", maxRequest)}, codes.ResourceExhausted},
+		{"another type", config.Token,
+			&discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: "type.googleapis.com/x.Y"}, codes.InvalidArgument},
+		{"too many names", config.Token,
+			&discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: resourcev3.EndpointType, ResourceNames: make([]string, maxNames+1)},
+			codes.ResourceExhausted},
+		{"too large", config.Token,
+			&discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: strings.Repeat("x", maxRequest)},
+			codes.ResourceExhausted},
 		{"all well", config.Token, ask, codes.OK},
 		{"one too many", config.Token, ask, codes.ResourceExhausted},
 	} {
@@ -219,7 +227,8 @@ func TestWhoIsAdmitted(t *testing.T) {
 
 // TestNamesOfFlavors: what a client may call itself.
 func TestNamesOfFlavors(t *testing.T) {
-	for agent, want := range map[string]Flavor{"envoy": Envoy, "Envoy": Envoy, "grpc-go": GRPC, "gRPC Go": GRPC, "gRPC C-core linux": GRPC, "other": "", "": ""} {
+	for agent, want := range map[string]Flavor{"envoy": Envoy, "Envoy": Envoy, "grpc-go": GRPC, "gRPC Go": GRPC,
+		"gRPC C-core linux": GRPC, "other": "", "": ""} {
 		n := nodeOf("")
 		n.UserAgentName = agent
 		if got := flavorOf(n); got != want {
@@ -284,7 +293,8 @@ func TestDeltaIsSotw(t *testing.T) {
 		want[nodeText(n.ID)] = "0 " + n.Zone + " HEALTHY 100"
 	}
 	for i, c := range clients {
-		c.until(fmt.Sprint("client ", i, " has the last picture"), func(c *client) bool { return maps.Equal(pictureOf(c.assignment()), want) })
+		c.until(fmt.Sprint("client ", i, " has the last picture"),
+			func(c *client) bool { return maps.Equal(pictureOf(c.assignment()), want) })
 	}
 	for i := 0; i < len(clients); i += 2 {
 		alike(t, clients[i], clients[i+1])
@@ -354,7 +364,9 @@ func TestSlowClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := deaf.Send(&discoveryv3.DiscoveryRequest{Node: nodeOf(Envoy), TypeUrl: resourcev3.EndpointType, ResourceNames: []string{resource}}); err != nil {
+	if err := deaf.Send(
+		&discoveryv3.DiscoveryRequest{Node: nodeOf(Envoy), TypeUrl: resourcev3.EndpointType, ResourceNames: []string{resource}},
+	); err != nil {
 		t.Fatal(err)
 	}
 	await.True(t, "it is answered, and does not read", func() bool { return s.Stats().Responses == 1 })
@@ -373,7 +385,8 @@ func FuzzRequest(f *testing.F) {
 	for _, r := range []proto.Message{
 		&discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: resourcev3.ClusterType, ResourceNames: []string{"*"}},
 		&discoveryv3.DiscoveryRequest{TypeUrl: resourcev3.EndpointType, ResponseNonce: "1"},
-		&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(Envoy), TypeUrl: resourcev3.EndpointType, ResourceNamesSubscribe: []string{resource}, InitialResourceVersions: map[string]string{resource: "x"}},
+		&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(Envoy), TypeUrl: resourcev3.EndpointType,
+			ResourceNamesSubscribe: []string{resource}, InitialResourceVersions: map[string]string{resource: "x"}},
 	} {
 		text, err := proto.Marshal(r)
 		if err != nil {

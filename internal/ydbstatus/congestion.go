@@ -44,7 +44,8 @@ func Congested(code uint32, message string) (c cluster.Congestion, subject strin
 		_, name, _ := strings.Cut(message, forPool)
 		return cluster.CongestedPool, word(name)
 	case code == issueShardError,
-		(code == issueOverloaded || code == issueUnavailable) && (strings.Contains(message, textTable) || strings.Contains(message, textTablet)),
+		(code == issueOverloaded || code == issueUnavailable) &&
+			(strings.Contains(message, textTable) || strings.Contains(message, textTablet)),
 		strings.HasPrefix(message, textBulk):
 		return cluster.CongestedTable, tableIn(message)
 	}

@@ -30,28 +30,39 @@ func render() string {
 	var b strings.Builder
 	b.WriteString(`# From a status to what the sidecar does
 
-Generated from ` + "`internal/ydbstatus`" + ` by its test (` + "`go test ./internal/ydbstatus -update`" + `). It is the only place that judges the outcome
+Generated from ` + "`internal/ydbstatus`" + ` by its test (` + "`go test ./internal/ydbstatus -update`" +
+		`). It is the only place that judges the outcome
 of a call: retries, sessions, the health of nodes and the errors of the API follow it.
 
-* **again**: ` + "`always`" + ` = surely did not run, or was rolled back; ` + "`idempotent`" + ` = it may have run, so only if the caller said that it
-  is idempotent; ` + "`never`" + `. The pause before is drawn from 0 to 5 ms·2ⁿ (fast) or 500 ms·2ⁿ (slow), n up to 6. All retries stay inside the
+* **again**: ` + "`always`" + ` = surely did not run, or was rolled back; ` + "`idempotent`" +
+		` = it may have run, so only if the caller said that it
+  is idempotent; ` + "`never`" +
+		`. The pause before is drawn from 0 to 5 ms·2ⁿ (fast) or 500 ms·2ⁿ (slow), n up to 6. All retries stay inside the
   caller's deadline and inside the retry budget.
 * **statement**: a statement that commits itself, and a commit. **in a transaction**: a statement that only a later commit would keep, and any
   that only reads: what became of it does not matter, because it is rolled back with its session. **begin, rollback, describe** leave
-  nothing behind either. **in parts**: a statement without a transaction whose text has DDL beside other statements, ` + "`BATCH`" + `, ` + "`CREATE TABLE ... AS SELECT`" + `
+  nothing behind either. **in parts**: a statement without a transaction whose text has DDL beside other statements, ` +
+		"`BATCH`" + `, ` + "`CREATE TABLE ... AS SELECT`" + `
   or ` + "`COMMIT`" + `: YDB does not roll back the parts that came before the error, so every error but a refusal at the door is unknown.
-  **schema**: a statement without a transaction that is all of its text and changes the schema, such as ` + "`CREATE`" + `: YDB may go on with it after an error that
+  **schema**: a statement without a transaction that is all of its text and changes the schema, such as ` + "`CREATE`" +
+		`: YDB may go on with it after an error that
   otherwise says that nothing was kept, so these are unknown. **open**: creating and attaching a session, and probes of a node.
 * **session**: kept, dropped (it is deleted on its node), or gone (the node has forgotten it: nothing is deleted).
-* **unknown**: the call may have taken effect, and the sidecar cannot tell; the API answers ` + "`OUTCOME_UNKNOWN`" + ` when it is not repeated.
-* **node**: what it says about the node. ` + "`refusal`" + ` is soft, ` + "`transport`" + ` is hard; internal/pessimize does the counting (docs/health.md).
+* **unknown**: the call may have taken effect, and the sidecar cannot tell; the API answers ` + "`OUTCOME_UNKNOWN`" +
+		` when it is not repeated.
+* **node**: what it says about the node. ` + "`refusal`" + ` is soft, ` + "`transport`" +
+		` is hard; internal/pessimize does the counting (docs/health.md).
 
-` + "`OVERLOADED` and `UNAVAILABLE`" + ` of a statement are mostly not about the node that answers. The issues of the answer say what has too much to do: see [what is congested](#what-is-congested).
+` + "`OVERLOADED` and `UNAVAILABLE`" +
+		` of a statement are mostly not about the node that answers. The issues of the answer say what has too much to do: see [what is congested](#what-is-congested).
 
 `)
 	header := func(title, first string) {
 		fmt.Fprintf(&b, "## %s\n\n", title)
-		fmt.Fprintf(&b, "| %s | statement | in parts | schema | in a transaction | begin, rollback, describe | open | session | unknown | node | node, on open | why |\n", first)
+		fmt.Fprintf(&b,
+			"| %s | statement | in parts | schema | in a transaction | begin, rollback, describe | open | session | "+
+				"unknown | node | node, on open | why |\n",
+			first)
 		b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	}
 	line := func(name string, s Signs, why string) {
@@ -66,7 +77,8 @@ of a call: retries, sessions, the health of nodes and the errors of the API foll
 		v := judge(cluster.CallCommit, false)
 		open := judge(cluster.CallOpen, false)
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", name,
-			again(v), again(Judge(inParts)), again(Judge(schema)), again(judge(cluster.CallExecute, true)), again(judge(cluster.CallControl, false)), again(open),
+			again(v), again(Judge(inParts)), again(Judge(schema)), again(judge(cluster.CallExecute, true)),
+			again(judge(cluster.CallControl, false)), again(open),
 			fate(v), yes(v.Unknown), v.Blame, open.Blame, why)
 	}
 	header("What YDB answers", "status")
@@ -88,25 +100,39 @@ of a call: retries, sessions, the health of nodes and the errors of the API foll
 	}
 	b.WriteString("\n")
 	header("Before the table", "case")
-	line("the caller cancelled, or its deadline ended", Signs{Code: codes.DeadlineExceeded, CallerGone: true}, "no caller waits for a repeat, and it is not the node's fault; the session may still be at work: it is kept once its node says that it is at rest, if the call can have left no transaction open (docs/pool.md)")
+	line("the caller cancelled, or its deadline ended", Signs{Code: codes.DeadlineExceeded, CallerGone: true},
+		"no caller waits for a repeat, and it is not the node's fault; the session may still be at work: it is kept "+
+			"once its node says that it is at rest, if the call can have left no transaction open (docs/pool.md)")
 	line("nothing was sent: no connection", Signs{Code: codes.Unavailable, NotSent: true}, "any other node will do")
 	line("nothing was sent: this process could not make the call", Signs{Code: codes.Internal, NotSent: true}, "it would fail again")
-	line("the provider of credentials does not answer", Signs{Code: codes.Unauthenticated, NotSent: true, NoTicket: true}, "not the node's fault")
+	line("the provider of credentials does not answer",
+		Signs{Code: codes.Unauthenticated, NotSent: true, NoTicket: true}, "not the node's fault")
 	line("the provider of credentials refused", Signs{Code: codes.Unauthenticated, NotSent: true}, "it would refuse again")
-	line("no node to send it to, or all have too many calls open", Signs{Code: codes.Unavailable, Unrouted: true}, "draws nothing from the retry budget")
+	line("no node to send it to, or all have too many calls open", Signs{Code: codes.Unavailable, Unrouted: true},
+		"draws nothing from the retry budget")
 	line("the owner of the session cannot be reached", Signs{Code: codes.Unavailable, HomeNodeLost: true}, "another session will do")
 	line("a message exceeds 64,000,000 bytes", Signs{Code: codes.ResourceExhausted, TooLarge: true}, "it would fail again")
-	line("`OVERLOADED`, or gRPC's `RESOURCE_EXHAUSTED`, \"system shutdown requested\"", Signs{Status: Ydb.StatusIds_OVERLOADED, Shutdown: true}, "the node shuts down and makes no session; nothing ran")
-	line("`OVERLOADED`, and the node's compile queue is full", Signs{Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedNode}, "the one status of a statement that blames the node: its text names its own queue")
-	line("gRPC's `UNAVAILABLE`, about the request: a method that the node does not know, or octets that it cannot decode", Signs{Code: codes.Unavailable, Cause: CauseRequest}, "the node is there, and other requests are served")
-	line("gRPC's `UNAVAILABLE`, and the owner of the session is lost, to which the node sent the call on", Signs{Code: codes.Unavailable, Cause: CauseHomeNode}, "the node did what it could")
-	line("gRPC's `UNAVAILABLE`, because the sidecar ended the call (`sidecar kill`)", Signs{Code: codes.Unavailable, Cause: CauseProcess}, "not the node's fault; the session is deleted")
-	line("a compile queue is full, of a call that the node sent on", Signs{Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedNode, Forwarded: true}, "it may be the owner's")
-	line("`ABORTED` with issue 200509", Signs{Status: Ydb.StatusIds_ABORTED, Repeats: true}, "the statement is too large for a shard, every time")
+	line("`OVERLOADED`, or gRPC's `RESOURCE_EXHAUSTED`, \"system shutdown requested\"",
+		Signs{Status: Ydb.StatusIds_OVERLOADED, Shutdown: true}, "the node shuts down and makes no session; nothing ran")
+	line("`OVERLOADED`, and the node's compile queue is full",
+		Signs{Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedNode},
+		"the one status of a statement that blames the node: its text names its own queue")
+	line("gRPC's `UNAVAILABLE`, about the request: a method that the node does not know, or octets that it cannot decode",
+		Signs{Code: codes.Unavailable, Cause: CauseRequest}, "the node is there, and other requests are served")
+	line("gRPC's `UNAVAILABLE`, and the owner of the session is lost, to which the node sent the call on",
+		Signs{Code: codes.Unavailable, Cause: CauseHomeNode}, "the node did what it could")
+	line("gRPC's `UNAVAILABLE`, because the sidecar ended the call (`sidecar kill`)",
+		Signs{Code: codes.Unavailable, Cause: CauseProcess}, "not the node's fault; the session is deleted")
+	line("a compile queue is full, of a call that the node sent on",
+		Signs{Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedNode, Forwarded: true},
+		"it may be the owner's")
+	line("`ABORTED` with issue 200509", Signs{Status: Ydb.StatusIds_ABORTED, Repeats: true},
+		"the statement is too large for a shard, every time")
 	b.WriteString(`
 ## What is congested
 
-The issues of an answer ` + "`OVERLOADED` or `UNAVAILABLE`" + `, at any depth, tell what has too much to do. Findings name it; retries pause for it; ` + "`pool.adaptive`" + `
+The issues of an answer ` + "`OVERLOADED` or `UNAVAILABLE`" +
+		`, at any depth, tell what has too much to do. Findings name it; retries pause for it; ` + "`pool.adaptive`" + `
 shrinks only for ` + "`OVERLOADED`" + ` with ` + "`unknown` or `node`, and for `RESOURCE_EXHAUSTED`" + `.
 
 | issue | is about | blames the node |
@@ -117,11 +143,15 @@ shrinks only for ` + "`OVERLOADED`" + ` with ` + "`unknown` or `node`, and for `
 		code        uint32
 	}{
 		{"200803 (YDB_RESOURCE_USAGE_LIMITED)", "", issueUsageLimited},
-		{"2033 (disk space exhausted, or its quota exceeded), 2036 (disk group out of space), any text with \"out of disk space\"", "", issueDiskQuota},
-		{"2005, 2006 whose text names a table or a tablet, 200300 (datashard error), \"Bulk upsert to table ...\"", "Table `t`", issueOverloaded},
-		{"\"Query failed during adding/waiting in workload pool ...\", \"Request was rejected, number of local pending requests is ...\"", textPoolFailed + "p", 0},
+		{"2033 (disk space exhausted, or its quota exceeded), 2036 (disk group out of space), any text with \"out of disk space\"",
+			"", issueDiskQuota},
+		{"2005, 2006 whose text names a table or a tablet, 200300 (datashard error), \"Bulk upsert to table ...\"",
+			"Table `t`", issueOverloaded},
+		{"\"Query failed during adding/waiting in workload pool ...\", \"Request was rejected, number of local pending requests is ...\"",
+			textPoolFailed + "p", 0},
 		{"\"Exceeded maximum number of requests in compile service queue.\"", textCompileQueue, 0},
-		{"any other, such as 2005 \"Compute node is unavailable\" and 2006 \"Not enough computation units to execute query\"", "", issueUnavailable},
+		{"any other, such as 2005 \"Compute node is unavailable\" and 2006 \"Not enough computation units to execute query\"",
+			"", issueUnavailable},
 	} {
 		is, _ := Congested(c.code, c.text)
 		v := Judge(Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_OVERLOADED, Congestion: is})

@@ -99,7 +99,11 @@ func TestColumnsOfOneNameKeepTheirValues(t *testing.T) {
 
 func TestRowsThatDoNotFitAreErrors(t *testing.T) {
 	c := columns(t, "id", "Uint64")
-	for _, r := range [][]byte{nil, octets(t, &Ydb.Value{Items: []*Ydb.Value{boolValue(true)}}), octets(t, &Ydb.Value{Items: []*Ydb.Value{{Value: &Ydb.Value_Uint64Value{Uint64Value: 1}}, {Value: &Ydb.Value_Uint64Value{Uint64Value: 2}}}}),
+	for _, r := range [][]byte{nil, octets(t, &Ydb.Value{Items: []*Ydb.Value{boolValue(true)}}),
+		octets(t,
+			&Ydb.Value{
+				Items: []*Ydb.Value{{Value: &Ydb.Value_Uint64Value{Uint64Value: 1}}, {Value: &Ydb.Value_Uint64Value{Uint64Value: 2}}},
+			}),
 		{tagItem}, {tagItem, 9, 0}, {tagItem, 2, tagUint64, 1}, {tagText, 5}, {tagItem, 0}} {
 		if _, err := c.AppendObject(nil, r, JSONOptions{}); err == nil {
 			t.Errorf("%v: no error", r)

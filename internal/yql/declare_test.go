@@ -16,7 +16,8 @@ func TestDeclarationsAreRead(t *testing.T) {
 		{"declare $id as uint64", "id:Uint64"},
 		{"DECLARE $id AS Uint64;DECLARE $name AS Text?;", "id:Uint64 name:Optional<Utf8>"},
 		{";;DECLARE $x AS Decimal(22,9);", "x:Decimal(22,9)"},
-		{"PRAGMA TablePathPrefix(\"/local\");\nDECLARE $x AS List<Struct<product:Utf8,quantity:Int64>>;", "x:List<Struct<product:Utf8,quantity:Int64>>"},
+		{"PRAGMA TablePathPrefix(\"/local\");\nDECLARE $x AS List<Struct<product:Utf8,quantity:Int64>>;",
+			"x:List<Struct<product:Utf8,quantity:Int64>>"},
 		{"DECLARE $a AS Int32 -- the first\n; -- DECLARE $b AS Int32;\nDECLARE /* x */ $c AS /* y */ Date;", "a:Int32 c:Date"},
 		{"SELECT 'DECLARE $a AS Int32;', @@;DECLARE $b AS Int32;@@; DECLARE $c AS Int32", "c:Int32"},
 		{"SELECT declare FROM t; SELECT x AS declare", ""},
@@ -52,7 +53,8 @@ func TestMalformedDeclarationsNameTheirPlace(t *testing.T) {
 		{"DECLARE $id AS List<Int32;", `1:26: DECLARE $id: expected ">", found ";"`},
 		{"DECLARE $id AS Int32 SELECT 1", `1:22: DECLARE $id: expected ";", found "SELECT"`},
 		{"DECLARE $id AS Int32;\nDECLARE $id AS Int64;", `2:1: DECLARE $id: it was declared Int32 before`},
-		{"DECLARE $id AS Decimal(36,0);", `1:24: DECLARE $id: no such Decimal: the precision goes from 1 to 35, the scale from 0 to the precision`},
+		{"DECLARE $id AS Decimal(36,0);",
+			`1:24: DECLARE $id: no such Decimal: the precision goes from 1 to 35, the scale from 0 to the precision`},
 		{"DECLARE $ AS", `1:13: DECLARE $AS: expected AS, but the text ends`},
 	} {
 		_, err := Declarations(c.text)

@@ -29,7 +29,8 @@ var (
 // a text with a column called update is not certain. A name in quotes counts if a bracket
 // follows: it may be the name of a function.
 var acting = words(changing, []string{
-	"CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE", "ANALYZE", "BACKUP", "RESTORE", "COMMIT", "ROLLBACK", "BATCH", "EVALUATE",
+	"CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE", "ANALYZE", "BACKUP", "RESTORE", "COMMIT",
+	"ROLLBACK", "BATCH", "EVALUATE",
 	"DO", "DEFINE", "IMPORT", "EXPORT", "LIBRARY", "PROCESS", "REDUCE", "INTO", "MERGE", "CALL", "EXECUTE", "LOCK", "USE", "KILL", "SET",
 	"UDF", "PGCALL", "CALLABLE", "EVALUATEEXPR", "EVALUATEATOM", "EVALUATECODE", "EVALUATETYPE", "PARSEFILE",
 })
@@ -43,14 +44,17 @@ var schema = words([]string{"CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GR
 
 // modules are those whose functions only calculate.
 var modules = words([]string{
-	"DateTime", "Digest", "Histogram", "Hyperscan", "Ip", "Json", "Json2", "Knn", "Math", "Pcre", "Pire", "Re2", "Roaring", "Stat", "String",
+	"DateTime", "Digest", "Histogram", "Hyperscan", "Ip", "Json", "Json2", "Knn", "Math", "Pcre", "Pire", "Re2",
+	"Roaring", "Stat", "String",
 	"TopFreq", "Unicode", "Url", "Yson",
 })
 
 // pragmas are those that only say how to read.
 var pragmas = words([]string{
-	"TablePathPrefix", "AnsiInForEmptyOrNullableItemsCollections", "AnsiLike", "AnsiCurrentRow", "AnsiOrderByLimitInUnionAll", "AnsiOptionalAs",
-	"AnsiRankForNullableKeys", "AnsiImplicitCrossJoin", "ClassicDivision", "CoalesceJoinKeysOnQualifiedAll", "SimpleColumns", "DisableSimpleColumns",
+	"TablePathPrefix", "AnsiInForEmptyOrNullableItemsCollections", "AnsiLike", "AnsiCurrentRow",
+	"AnsiOrderByLimitInUnionAll", "AnsiOptionalAs",
+	"AnsiRankForNullableKeys", "AnsiImplicitCrossJoin", "ClassicDivision", "CoalesceJoinKeysOnQualifiedAll",
+	"SimpleColumns", "DisableSimpleColumns",
 	"OrderedColumns", "PositionalUnionAll", "DistinctOverKeys", "JsonQueryReturnsJsonDocument", "Warning", "CheckedOps", "UnicodeLiterals",
 	"ydb.CostBasedOptimizationLevel", "ydb.OptimizerHints", "ydb.OverrideStatistics", "ydb.HashJoinMode", "kikimr.UseNewEngine",
 })
@@ -58,7 +62,8 @@ var pragmas = words([]string{
 // known are all words above, and the others that matter, in capitals.
 var known = func() map[string]string {
 	all := map[string]string{}
-	for _, list := range []map[string]bool{acting, steps, schema, modules, pragmas, words(reading, telling, []string{"DECLARE", "PRAGMA", "VIEW", "TABLE", "AS"})} {
+	for _, list := range []map[string]bool{acting, steps, schema, modules, pragmas,
+		words(reading, telling, []string{"DECLARE", "PRAGMA", "VIEW", "TABLE", "AS"})} {
 		for name := range list {
 			for w := range strings.SplitSeq(name, ".") {
 				all[w] = w

@@ -112,9 +112,11 @@ func TestEffectsOf(t *testing.T) {
 // statementsThatAct are of every kind that is no read.
 var statementsThatAct = []string{
 	"INSERT INTO t (a) VALUES (1)", "UPSERT INTO t SELECT 1 AS a", "UPDATE t SET a = 1", "DELETE FROM t", "REPLACE INTO t (a) VALUES (1)",
-	"CREATE TABLE t (a Int32, PRIMARY KEY (a))", "CREATE TABLE t (PRIMARY KEY (a)) AS SELECT 1 AS a", "ALTER TABLE t DROP COLUMN a", "DROP TABLE t",
+	"CREATE TABLE t (a Int32, PRIMARY KEY (a))", "CREATE TABLE t (PRIMARY KEY (a)) AS SELECT 1 AS a",
+	"ALTER TABLE t DROP COLUMN a", "DROP TABLE t",
 	"GRANT SELECT ON t TO u", "REVOKE SELECT ON t FROM u", "COMMIT", "BATCH UPDATE t SET a = 1", "BATCH DELETE FROM t", "DISCARD SELECT 1",
-	"EVALUATE IF true DO BEGIN SELECT 1; END DO", "DO $a()", "$x = Python3::f(1)", "SELECT JavaScript::f(1)", "SELECT PgCall('nextval', 's')",
+	"EVALUATE IF true DO BEGIN SELECT 1; END DO", "DO $a()", "$x = Python3::f(1)", "SELECT JavaScript::f(1)",
+	"SELECT PgCall('nextval', 's')",
 	"$x = (PROCESS t USING $f())", "SELECT a INTO RESULT b FROM t",
 }
 
@@ -177,8 +179,10 @@ func TestActs(t *testing.T) {
 	for text, want := range map[string]bool{
 		"SELECT 1": false, "DELETE FROM t": true, "-- DELETE\r\n/* DELETE */ SELECT 'DELETE', @@ DELETE @@, `DELETE`, $DELETE": false,
 		"-- \rDELETE": true, "-- \nDELETE": true, "'\\' DELETE'": false, "--!ansi_lexer\r'\\' DELETE": true, "/* /* */ DELETE */": true,
-		"--!ansi_lexer\n/* /* */ DELETE */": false, "--!ansi_lexer\n/*/**/*/DELETE": true, "String::f, Python3::f": true, "String /* */ ::f": false,
-		"--! ansi_lexer\nDELETE": false, "SELECT `Udf` /* */ (1)": true, "SELECT `Udf`, (1)": false, "SELECT 1lINTO": true, "SELECT 1.5e3fINTO": true,
+		"--!ansi_lexer\n/* /* */ DELETE */": false, "--!ansi_lexer\n/*/**/*/DELETE": true, "String::f, Python3::f": true,
+		"String /* */ ::f":       false,
+		"--! ansi_lexer\nDELETE": false, "SELECT `Udf` /* */ (1)": true, "SELECT `Udf`, (1)": false,
+		"SELECT 1lINTO": true, "SELECT 1.5e3fINTO": true,
 		"SELECT x'00'UPDATE": true,
 	} {
 		if acts(text) != want {

@@ -26,21 +26,27 @@ func TestParseKeyIsStrict(t *testing.T) {
 		noTypeOfIt bool
 	}{
 		{typ: "Bool", good: []string{"true", "false"}, bad: []string{"", "True", "1", "null"}},
-		{typ: "Int8", good: []string{"0", "-1", "-128", "127"}, bad: []string{"", "-", "-0", "00", "01", "-01", "+1", " 1", "1 ", "1.0", "1e2", "128", "-129", "0x1", "1_0", "\u0661"}},
-		{typ: "Uint64", good: []string{"0", "18446744073709551615"}, bad: []string{"-1", "18446744073709551616", strings.Repeat("9", 5000)}},
+		{typ: "Int8", good: []string{"0", "-1", "-128", "127"},
+			bad: []string{"", "-", "-0", "00", "01", "-01", "+1", " 1", "1 ", "1.0", "1e2", "128", "-129", "0x1", "1_0", "\u0661"}},
+		{typ: "Uint64", good: []string{"0", "18446744073709551615"},
+			bad: []string{"-1", "18446744073709551616", strings.Repeat("9", 5000)}},
 		{typ: "Int64", good: []string{"-9223372036854775808"}, bad: []string{"9223372036854775808"}},
 		{typ: "Date", good: []string{"1970-01-01"}, bad: []string{"0", "2023-02-29", "2024-02-29T00:00:00Z", "1969-12-31"}},
 		{typ: "Date32", good: []string{"-001000-01-01"}, bad: []string{"-1"}},
-		{typ: "Datetime", good: []string{"2024-02-29T12:30:45Z", "2024-02-29T12:30:45+03:00"}, bad: []string{"0", "2024-02-29T12:30:45.5Z"}},
+		{typ: "Datetime", good: []string{"2024-02-29T12:30:45Z", "2024-02-29T12:30:45+03:00"},
+			bad: []string{"0", "2024-02-29T12:30:45.5Z"}},
 		{typ: "Timestamp", good: []string{"2024-02-29T12:30:45.000Z"}, bad: []string{"1709209845000000", "2024-02-29T12:30:45"}},
 		{typ: "Interval", good: []string{"PT0S", "-P1D"}, bad: []string{"0", "P1Y"}},
-		{typ: "Uuid", good: []string{"5ca32c22-841b-11e8-adc0-fa7ae01bbebc", "5CA32C22-841B-11E8-ADC0-FA7AE01BBEBC"}, bad: []string{"", "5ca32c22841b11e8adc0fa7ae01bbebc"}},
+		{typ: "Uuid", good: []string{"5ca32c22-841b-11e8-adc0-fa7ae01bbebc", "5CA32C22-841B-11E8-ADC0-FA7AE01BBEBC"},
+			bad: []string{"", "5ca32c22841b11e8adc0fa7ae01bbebc"}},
 		{typ: "Utf8", good: []string{"", "a", "\x00", "'; --"}, bad: []string{"\xff", "a\xc3"}},
 		{typ: "String", good: []string{"", "\xff\x00"}},
 		{typ: "DyNumber", good: []string{"1", "-1.5e3"}, bad: []string{"", "nan"}},
-		{typ: "Decimal(22,9)", good: []string{"0", "-1.5", "01.50", "inf", "-inf", "nan"}, bad: []string{"", "+1", ".5", "5.", "1e3", "Infinity", "0.0000000001", "12345678901234"}},
+		{typ: "Decimal(22,9)", good: []string{"0", "-1.5", "01.50", "inf", "-inf", "nan"},
+			bad: []string{"", "+1", ".5", "5.", "1e3", "Infinity", "0.0000000001", "12345678901234"}},
 		{typ: "Double", bad: []string{"1"}, noTypeOfIt: true}, {typ: "Float", bad: []string{"1"}, noTypeOfIt: true},
-		{typ: "Json", bad: []string{"1"}, noTypeOfIt: true}, {typ: "Yson", bad: []string{"1"}, noTypeOfIt: true}, {typ: "JsonDocument", bad: []string{"1"}, noTypeOfIt: true},
+		{typ: "Json", bad: []string{"1"}, noTypeOfIt: true}, {typ: "Yson", bad: []string{"1"}, noTypeOfIt: true},
+		{typ: "JsonDocument", bad: []string{"1"}, noTypeOfIt: true},
 		{typ: "TzDate", bad: []string{"1970-01-01,UTC"}, noTypeOfIt: true}, {typ: "Optional<Int32>", bad: []string{"1"}, noTypeOfIt: true},
 		{typ: "List<Int32>", bad: []string{"1"}, noTypeOfIt: true}, {typ: "Void", bad: []string{"null"}, noTypeOfIt: true},
 	} {
@@ -69,9 +75,13 @@ func TestAppendKeyTellsKeysApart(t *testing.T) {
 		typ  string
 		sets [][]string // each one key
 	}{
-		{"DyNumber", [][]string{{"1", "1.0", "10e-1", "0.1e1"}, {"10", "1e1"}, {"0", "-0", "0e5", "0.00"}, {"-1"}, {"1e-1", "0.1"}, {"101"}}},
-		{"Uuid", [][]string{{"5ca32c22-841b-11e8-adc0-fa7ae01bbebc", "5CA32C22-841b-11e8-adc0-fa7ae01bbebc"}, {"5ca32c22-841b-11e8-adc0-fa7ae01bbebd"}}},
-		{"Timestamp", [][]string{{"2024-02-29T12:30:45Z", "2024-02-29T12:30:45.000Z", "2024-02-29T15:30:45+03:00"}, {"2024-02-29T12:30:46Z"}}},
+		{"DyNumber",
+			[][]string{{"1", "1.0", "10e-1", "0.1e1"}, {"10", "1e1"}, {"0", "-0", "0e5", "0.00"}, {"-1"}, {"1e-1", "0.1"}, {"101"}}},
+		{"Uuid",
+			[][]string{{"5ca32c22-841b-11e8-adc0-fa7ae01bbebc", "5CA32C22-841b-11e8-adc0-fa7ae01bbebc"},
+				{"5ca32c22-841b-11e8-adc0-fa7ae01bbebd"}}},
+		{"Timestamp",
+			[][]string{{"2024-02-29T12:30:45Z", "2024-02-29T12:30:45.000Z", "2024-02-29T15:30:45+03:00"}, {"2024-02-29T12:30:46Z"}}},
 		{"Decimal(22,9)", [][]string{{"1.5", "1.50", "01.5"}, {"-1.5"}, {"inf"}, {"nan"}, {"0"}}},
 		{"Int32", [][]string{{"0"}, {"-1"}, {"1"}, {"255"}, {"256"}}},
 		{"Utf8", [][]string{{""}, {"a"}, {"a\x00"}, {"A"}, {"aa"}}},
@@ -87,7 +97,9 @@ func TestAppendKeyTellsKeysApart(t *testing.T) {
 					t.Fatal(err)
 				}
 				key, err := AppendKey(nil, v, typ)
-				optional, errOptional := AppendKey(nil, v, &Ydb.Type{Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: typ}}})
+				optional, errOptional := AppendKey(
+					nil, v, &Ydb.Type{Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: typ}}},
+				)
 				if err != nil || errOptional != nil || !bytes.Equal(key, optional) {
 					t.Errorf("%s %q: %x, %v; in an Optional %x, %v", c.typ, s, key, err, optional, errOptional)
 				}
@@ -149,14 +161,17 @@ func TestOctets(t *testing.T) {
 	if _, _, err := RawBytes(nullValue(), typeString); err == nil {
 		t.Error("null was taken as a String")
 	}
-	if _, _, err := RawBytes(&Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "1"}}, typeInt64); err == nil || IsBytes(typeInt64) || IsBytes(optional) {
+	if _, _, err := RawBytes(
+		&Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "1"}}, typeInt64,
+	); err == nil || IsBytes(typeInt64) || IsBytes(optional) {
 		t.Error("an Int64 was taken as bytes")
 	}
 }
 
 // FuzzRawOf: the bytes of a value are what its message says, or are left to it.
 func FuzzRawOf(f *testing.F) {
-	for _, b := range [][]byte{nil, {tagNull, 0}, {tagText, 1, 'a'}, {tagBytes, 0}, {tagText, 1, 0xff}, {tagBytes, 1, 'a', tagNull, 0}, {tagText, 2, 'a'}, {tagItem, 0}} {
+	for _, b := range [][]byte{nil, {tagNull, 0}, {tagText, 1, 'a'}, {tagBytes, 0}, {tagText, 1, 0xff},
+		{tagBytes, 1, 'a', tagNull, 0}, {tagText, 2, 'a'}, {tagItem, 0}} {
 		for i := range 4 {
 			f.Add(b, i)
 		}
@@ -181,7 +196,8 @@ func FuzzRawOf(f *testing.F) {
 // Whatever a key's text is, it is refused or is a value of the type, whose own
 // text is the same key.
 func FuzzParseKey(f *testing.F) {
-	for _, s := range []string{"0", "-1", "true", "2024-02-29", "2024-02-29T12:30:45.123456Z", "PT1S", "a\xff", "5ca32c22-841b-11e8-adc0-fa7ae01bbebc", "1e400000000", "-0.5", "inf"} {
+	for _, s := range []string{"0", "-1", "true", "2024-02-29", "2024-02-29T12:30:45.123456Z", "PT1S", "a\xff",
+		"5ca32c22-841b-11e8-adc0-fa7ae01bbebc", "1e400000000", "-0.5", "inf"} {
 		for i := range uint8(20) {
 			f.Add(i, s)
 		}

@@ -153,8 +153,8 @@ func lineEnd(text string) int {
 	return len(text)
 }
 
-// lineStep is how much of a line is searched at once for each of its possible ends, of which a long text may have only one kind. IndexByte in such parts is
-// ten times as fast as IndexAny.
+// lineStep is how much of a line is searched at once for each of its possible ends, of which a long
+// text may have only one kind. IndexByte in such parts is ten times as fast as IndexAny.
 const lineStep = 256
 
 // commentEnd returns the end of the block comment whose inside begins at from,

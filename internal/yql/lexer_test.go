@@ -138,7 +138,8 @@ func FuzzLexer(f *testing.F) {
 }
 
 func TestLineEnd(t *testing.T) {
-	for _, text := range []string{"", "\n", "\r", "a", "a\rb\nc", "a\nb\rc", strings.Repeat("x", lineStep-1) + "\n", strings.Repeat("x", lineStep) + "\r\n",
+	for _, text := range []string{"", "\n", "\r", "a", "a\rb\nc", "a\nb\rc", strings.Repeat("x", lineStep-1) + "\n",
+		strings.Repeat("x", lineStep) + "\r\n",
 		strings.Repeat("x", 3*lineStep+7), strings.Repeat("x", lineStep-1) + "\r" + strings.Repeat("\n", 5)} {
 		want := strings.IndexAny(text, LineEnds)
 		if want < 0 {

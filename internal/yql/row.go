@@ -203,7 +203,10 @@ func (rows *Rows) Encoded(places []int, row []byte, into *Cells) error {
 	return nil
 }
 
-var rowName, bulkRowName = (&sidecarv1.Row{}).ProtoReflect().Descriptor().FullName(), (&sidecarv1.BulkRow{}).ProtoReflect().Descriptor().FullName()
+var (
+	rowName     = (&sidecarv1.Row{}).ProtoReflect().Descriptor().FullName()
+	bulkRowName = (&sidecarv1.BulkRow{}).ProtoReflect().Descriptor().FullName()
+)
 
 var (
 	errNoMessage = errorf("the message is no protobuf")
@@ -271,7 +274,8 @@ func quickEncoded(dst, value []byte, c *cellType) ([]byte, bool) {
 		case number == 7 && c.field == bytesField:
 			return appendBytes(dst, text), true
 		case number != 6 || !utf8.Valid(text):
-		case c.id == Ydb.Type_UTF8 && c.field == textField, c.id == Ydb.Type_JSON && c.field == textField, c.id == Ydb.Type_JSON_DOCUMENT && c.field == textField:
+		case c.id == Ydb.Type_UTF8 && c.field == textField, c.id == Ydb.Type_JSON && c.field == textField,
+			c.id == Ydb.Type_JSON_DOCUMENT && c.field == textField:
 			return appendText(dst, text), true
 		case c.id == Ydb.Type_STRING && c.field == bytesField:
 			return appendBytes(dst, text), true

@@ -45,13 +45,18 @@ func TestRowsAreAsParameters(t *testing.T) {
 
 func TestRowsTakeAndRefuseAsParameters(t *testing.T) {
 	values := []string{
-		`null`, `true`, `"true"`, `false`, `"x"`, `""`, `0`, `-0`, `1`, `-1`, `01`, `"01"`, `1.0`, `1.5`, `1e3`, `"1e3"`, `"12"`, `" 12"`, `127`, `128`, `-128`, `-129`, `255`, `256`,
-		`2147483647`, `2147483648`, `4294967295`, `4294967296`, `9223372036854775807`, `-9223372036854775808`, `9223372036854775808`, `18446744073709551615`, `18446744073709551616`,
-		`99999999999999999999`, `1e400`, `"NaN"`, `"inf"`, `"a\u0062c\n"`, `"\ud800"`, "\"\xff\"", "\"a\x01\"", `"é😀"`, `[1]`, `{}`, `{"a":1}`, `{"base64":"YQ"}`, `"YQ"`, `"2024-01-31"`, `"2024-01-31T10:00:00Z"`,
-		`{"type":"Utf8","value":"x"}`, `{"type":"Int32","value":5}`, `{"type":"Optional<Int32>","value":5}`, `nul`, `tru`, `-`, `"`, `"1.50"`, `5ca32c22`, `"5ca32c22-841b-11e8-adc0-fa7ae01bbebc"`,
+		`null`, `true`, `"true"`, `false`, `"x"`, `""`, `0`, `-0`, `1`, `-1`, `01`, `"01"`, `1.0`, `1.5`, `1e3`, `"1e3"`,
+		`"12"`, `" 12"`, `127`, `128`, `-128`, `-129`, `255`, `256`,
+		`2147483647`, `2147483648`, `4294967295`, `4294967296`, `9223372036854775807`, `-9223372036854775808`,
+		`9223372036854775808`, `18446744073709551615`, `18446744073709551616`,
+		`99999999999999999999`, `1e400`, `"NaN"`, `"inf"`, `"a\u0062c\n"`, `"\ud800"`, "\"\xff\"", "\"a\x01\"", `"é😀"`,
+		`[1]`, `{}`, `{"a":1}`, `{"base64":"YQ"}`, `"YQ"`, `"2024-01-31"`, `"2024-01-31T10:00:00Z"`,
+		`{"type":"Utf8","value":"x"}`, `{"type":"Int32","value":5}`, `{"type":"Optional<Int32>","value":5}`, `nul`,
+		`tru`, `-`, `"`, `"1.50"`, `5ca32c22`, `"5ca32c22-841b-11e8-adc0-fa7ae01bbebc"`,
 	}
 	for _, name := range []string{
-		"Bool", "Int8", "Int16", "Int32", "Int64", "Uint8", "Uint16", "Uint32", "Uint64", "Float", "Double", "Utf8", "String", "Json", "JsonDocument", "Yson", "Uuid", "Date", "Datetime", "Timestamp",
+		"Bool", "Int8", "Int16", "Int32", "Int64", "Uint8", "Uint16", "Uint32", "Uint64", "Float", "Double", "Utf8",
+		"String", "Json", "JsonDocument", "Yson", "Uuid", "Date", "Datetime", "Timestamp",
 		"Interval", "Date32", "Timestamp64", "DyNumber", "Decimal(22,9)", "pgint4", "TzDate",
 	} {
 		for _, form := range []string{"%s", "Optional<%s>"} {
@@ -106,10 +111,12 @@ func checkRowValue(t *testing.T, v *sidecarv1.Value, typ *Ydb.Type) {
 
 // FuzzRowWire holds any bytes to what the messages say of them.
 func FuzzRowWire(f *testing.F) {
-	types := []*Ydb.Type{yqltest.Primitive(Ydb.Type_UINT32), yqltest.Optional(yqltest.Primitive(Ydb.Type_UTF8)), yqltest.Optional(yqltest.Primitive(Ydb.Type_STRING))}
+	types := []*Ydb.Type{yqltest.Primitive(Ydb.Type_UINT32), yqltest.Optional(yqltest.Primitive(Ydb.Type_UTF8)),
+		yqltest.Optional(yqltest.Primitive(Ydb.Type_STRING))}
 	rows := NewRows([]string{"id", "a", "b"}, types)
 	for _, values := range [][]*sidecarv1.Value{
-		{{Kind: &sidecarv1.Value_Int64Value{Int64Value: 5}}, {Kind: &sidecarv1.Value_TextValue{TextValue: "x"}}, {Kind: &sidecarv1.Value_NullValue{NullValue: true}}},
+		{{Kind: &sidecarv1.Value_Int64Value{Int64Value: 5}}, {Kind: &sidecarv1.Value_TextValue{TextValue: "x"}},
+			{Kind: &sidecarv1.Value_NullValue{NullValue: true}}},
 		{{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: 1 << 40}}, {}, {Kind: &sidecarv1.Value_BytesValue{BytesValue: []byte{255}}}},
 	} {
 		octets, err := proto.Marshal(&sidecarv1.Row{Values: values})
@@ -155,10 +162,12 @@ func checkOctets(t *testing.T, from any, octets []byte, want *Ydb.Value, typ *Yd
 }
 
 func TestRowsOfManyColumns(t *testing.T) {
-	types := []*Ydb.Type{yqltest.Primitive(Ydb.Type_UINT32), yqltest.Optional(yqltest.Primitive(Ydb.Type_UTF8)), yqltest.Primitive(Ydb.Type_BOOL)}
+	types := []*Ydb.Type{yqltest.Primitive(Ydb.Type_UINT32), yqltest.Optional(yqltest.Primitive(Ydb.Type_UTF8)),
+		yqltest.Primitive(Ydb.Type_BOOL)}
 	rows := NewRows([]string{"id", "a b", "c"}, types)
 	var c Cells
-	for _, text := range []string{`{"id":1,"a b":"x","c":true}`, ` { "c" : true , "a b" : "x" , "id" : 1 } `, `{"c":true,"id":1,"a\u0020b":"x"}`} {
+	for _, text := range []string{`{"id":1,"a b":"x","c":true}`, ` { "c" : true , "a b" : "x" , "id" : 1 } `,
+		`{"c":true,"id":1,"a\u0020b":"x"}`} {
 		if err := rows.JSON([]byte(text), &c); err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
@@ -177,7 +186,8 @@ func TestRowsOfManyColumns(t *testing.T) {
 		t.Errorf("%+v, %v; want no column", c.Spans, err)
 	}
 	for text, says := range map[string]string{
-		`{"id":1,"x":1}`: `no column "x"`, `{"id":1,"id":2}`: "id: the column stands twice", `5`: "a row is an object", ``: "invalid JSON", `{"id":1}}`: "text behind",
+		`{"id":1,"x":1}`: `no column "x"`, `{"id":1,"id":2}`: "id: the column stands twice", `5`: "a row is an object",
+		``: "invalid JSON", `{"id":1}}`: "text behind",
 		`{"id":1,}`: "expected a name", `{"id" 1}`: "expected :", `{"id":"q"}`: `id: "q" is not a Uint32`,
 	} {
 		if err := rows.JSON([]byte(text), &c); err == nil || !strings.Contains(err.Error(), says) {
@@ -235,7 +245,8 @@ func TestKeysSortAsValues(t *testing.T) {
 
 func TestRowsDoNotAllocate(t *testing.T) {
 	rows := NewRows([]string{"id", "name", "n", "at"}, []*Ydb.Type{
-		yqltest.Primitive(Ydb.Type_UINT64), yqltest.Optional(yqltest.Primitive(Ydb.Type_UTF8)), yqltest.Optional(yqltest.Primitive(Ydb.Type_INT32)), yqltest.Primitive(Ydb.Type_DOUBLE),
+		yqltest.Primitive(Ydb.Type_UINT64), yqltest.Optional(yqltest.Primitive(Ydb.Type_UTF8)),
+		yqltest.Optional(yqltest.Primitive(Ydb.Type_INT32)), yqltest.Primitive(Ydb.Type_DOUBLE),
 	})
 	var c Cells
 	row := []byte(`{"id":"12345","name":"a name of some length","n":null,"at":1.5}`)
@@ -250,7 +261,8 @@ func TestRowsDoNotAllocate(t *testing.T) {
 
 func BenchmarkRowJSON(b *testing.B) {
 	rows := NewRows([]string{"id", "name", "n", "at"}, []*Ydb.Type{
-		yqltest.Primitive(Ydb.Type_UINT64), yqltest.Optional(yqltest.Primitive(Ydb.Type_UTF8)), yqltest.Optional(yqltest.Primitive(Ydb.Type_INT32)), yqltest.Primitive(Ydb.Type_DOUBLE),
+		yqltest.Primitive(Ydb.Type_UINT64), yqltest.Optional(yqltest.Primitive(Ydb.Type_UTF8)),
+		yqltest.Optional(yqltest.Primitive(Ydb.Type_INT32)), yqltest.Primitive(Ydb.Type_DOUBLE),
 	})
 	var c Cells
 	row := []byte(`{"id":"12345","name":"a name of some length","n":77,"at":1.5}`)

@@ -14,11 +14,15 @@ import (
 // A row whose columns are a map says the same as the message that it is.
 func FuzzNamed(f *testing.F) {
 	names := []string{"id", "name"}
-	types := []*Ydb.Type{yqltest.Primitive(Ydb.Type_UINT64), {Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: yqltest.Primitive(Ydb.Type_UTF8)}}}}
+	types := []*Ydb.Type{yqltest.Primitive(Ydb.Type_UINT64),
+		{Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: yqltest.Primitive(Ydb.Type_UTF8)}}}}
 	rows := NewRows(names, types)
 	for _, row := range []*sidecarv1.BulkRow{
 		{},
-		{Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Uint64Value{Uint64Value: 7}}, "name": {Kind: &sidecarv1.Value_TextValue{TextValue: "a"}}}},
+		{
+			Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Uint64Value{Uint64Value: 7}},
+				"name": {Kind: &sidecarv1.Value_TextValue{TextValue: "a"}}},
+		},
 		{Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: -7}}}},
 		{Columns: map[string]*sidecarv1.Value{"nope": {}}},
 	} {

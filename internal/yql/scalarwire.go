@@ -8,8 +8,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// AppendScalar does what Param and AppendValue do, without messages, given the bytes of a sidecarv1.Value: for scalars of the very kind of the declared
-// type, or of the item of an Optional. declared nil stands for the plain rule. False: nothing was appended; use Param.
+// AppendScalar does what Param and AppendValue do, without messages, given the bytes of a
+// sidecarv1.Value: for scalars of the very kind of the declared type, or of the item of an Optional.
+// declared nil stands for the plain rule. False: nothing was appended; use Param.
 func AppendScalar(dst, value []byte, declared *Ydb.Type) (out []byte, t *Ydb.Type, ok bool) {
 	if len(value) == 0 {
 		return dst, nil, false

@@ -14,7 +14,8 @@ import (
 
 // scalarTypes are declared types of scalars, and others.
 func scalarTypes() []*Ydb.Type {
-	all := []*Ydb.Type{nil, typeVoid, listOf(typeInt64), {}, optional(optional(typeInt64)), {Type: &Ydb.Type_DecimalType{DecimalType: &Ydb.DecimalType{Precision: 22, Scale: 9}}}}
+	all := []*Ydb.Type{nil, typeVoid, listOf(typeInt64), {}, optional(optional(typeInt64)),
+		{Type: &Ydb.Type_DecimalType{DecimalType: &Ydb.DecimalType{Precision: 22, Scale: 9}}}}
 	for id := range primitiveNames {
 		t := &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: id}}
 		all = append(all, t, optional(t), &Ydb.Type{Type: &Ydb.Type_TaggedType{TaggedType: &Ydb.TaggedType{Tag: "x", Type: t}}})
@@ -53,15 +54,23 @@ func checkScalar(t *testing.T, value []byte, declared *Ydb.Type) bool {
 // TestScalars: what is appended is what Param makes, for all kinds and types; the usual ones are appended.
 func TestScalars(t *testing.T) {
 	values := []*sidecarv1.Value{
-		{Kind: &sidecarv1.Value_NullValue{NullValue: true}}, {}, {Kind: &sidecarv1.Value_BoolValue{BoolValue: true}}, {Kind: &sidecarv1.Value_BoolValue{}},
+		{Kind: &sidecarv1.Value_NullValue{NullValue: true}}, {}, {Kind: &sidecarv1.Value_BoolValue{BoolValue: true}},
+		{Kind: &sidecarv1.Value_BoolValue{}},
 		{Kind: &sidecarv1.Value_DoubleValue{DoubleValue: math.NaN()}}, {Kind: &sidecarv1.Value_DoubleValue{DoubleValue: 1.5}},
 		{Kind: &sidecarv1.Value_TextValue{}}, {Kind: &sidecarv1.Value_TextValue{TextValue: "12"}}, {Kind: &sidecarv1.Value_BytesValue{}},
-		{Kind: &sidecarv1.Value_BytesValue{BytesValue: []byte("\xff")}}, {Kind: &sidecarv1.Value_ListValue{ListValue: &sidecarv1.ListValue{}}},
-		{Kind: &sidecarv1.Value_TypedValue{TypedValue: &sidecarv1.TypedValue{Type: "Int32", Value: &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}}}},
+		{Kind: &sidecarv1.Value_BytesValue{BytesValue: []byte("\xff")}},
+		{Kind: &sidecarv1.Value_ListValue{ListValue: &sidecarv1.ListValue{}}},
+		{
+			Kind: &sidecarv1.Value_TypedValue{
+				TypedValue: &sidecarv1.TypedValue{Type: "Int32", Value: &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}},
+			},
+		},
 	}
-	for _, n := range []int64{0, 1, -1, math.MaxInt8, math.MaxInt8 + 1, math.MinInt8, math.MinInt8 - 1, math.MaxUint8 + 1, math.MaxInt32 + 1, math.MinInt32, math.MinInt32 - 1,
+	for _, n := range []int64{0, 1, -1, math.MaxInt8, math.MaxInt8 + 1, math.MinInt8, math.MinInt8 - 1,
+		math.MaxUint8 + 1, math.MaxInt32 + 1, math.MinInt32, math.MinInt32 - 1,
 		math.MaxUint32, math.MaxUint32 + 1, math.MaxInt64, math.MinInt64} {
-		values = append(values, &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: n}}, &sidecarv1.Value{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: uint64(n)}})
+		values = append(values, &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: n}},
+			&sidecarv1.Value{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: uint64(n)}})
 	}
 	taken := make(map[string]int)
 	for _, v := range values {
@@ -85,8 +94,10 @@ func TestScalars(t *testing.T) {
 // FuzzScalars appends what Param makes of any bytes, or nothing.
 func FuzzScalars(f *testing.F) {
 	types := scalarTypes()
-	for _, b := range [][]byte{nil, {tagPlainBool, 1}, {tagPlainBool, 2}, {tagPlainInt, 0x80}, {tagPlainUint, 0x80, 0}, {tagPlainText, 2, 'a'}, {tagPlainText, 1, 0xff},
-		protowire.AppendVarint([]byte{tagPlainInt}, math.MaxUint64), {tagPlainInt, 1, tagPlainInt, 2}, {tagPlainBytes, 1, 'a'}, {tagPlainFloat, 1, 2, 3, 4, 5, 6, 7, 8}} {
+	for _, b := range [][]byte{nil, {tagPlainBool, 1}, {tagPlainBool, 2}, {tagPlainInt, 0x80}, {tagPlainUint, 0x80, 0},
+		{tagPlainText, 2, 'a'}, {tagPlainText, 1, 0xff},
+		protowire.AppendVarint([]byte{tagPlainInt}, math.MaxUint64), {tagPlainInt, 1, tagPlainInt, 2},
+		{tagPlainBytes, 1, 'a'}, {tagPlainFloat, 1, 2, 3, 4, 5, 6, 7, 8}} {
 		for i := range 4 {
 			f.Add(b, i)
 		}

@@ -195,7 +195,8 @@ func (p *typeParser) decimal() (*Ydb.Type, *syntaxError) {
 		return nil, err
 	}
 	if precision < 1 || precision > maxPrecision || scale > precision {
-		return nil, &syntaxError{at, fmt.Sprintf("no such Decimal: the precision goes from 1 to %d, the scale from 0 to the precision", maxPrecision)}
+		return nil, &syntaxError{at,
+			fmt.Sprintf("no such Decimal: the precision goes from 1 to %d, the scale from 0 to the precision", maxPrecision)}
 	}
 	return &Ydb.Type{Type: &Ydb.Type_DecimalType{DecimalType: &Ydb.DecimalType{
 		Precision: precision, Scale: scale,

@@ -82,7 +82,8 @@ func (u *usage) is(i int, punct string) bool {
 // isWord reports whether a keyword stands there; "" is the end of the statement.
 func (u *usage) isWord(i int, words ...string) bool {
 	for _, w := range words {
-		if i == len(u.tokens) && w == "" || i >= 0 && i < len(u.tokens) && u.tokens[i].Kind == Ident && strings.EqualFold(u.lex.Text(u.tokens[i]), w) {
+		if i == len(u.tokens) && w == "" ||
+			i >= 0 && i < len(u.tokens) && u.tokens[i].Kind == Ident && strings.EqualFold(u.lex.Text(u.tokens[i]), w) {
 			return true
 		}
 	}

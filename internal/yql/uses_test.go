@@ -11,7 +11,8 @@ import (
 func TestUses(t *testing.T) {
 	for _, c := range []struct{ sql, want string }{
 		{"INSERT INTO t (id, name) VALUES ($id, $n)", "id=[id] n=[name] single"},
-		{"declare $id as Uint64; pragma TablePathPrefix('/a'); upsert into `a/t` (`my id`, n) values ($id, 1 + $n);", "id=[my id] n=[]+ single"},
+		{"declare $id as Uint64; pragma TablePathPrefix('/a'); upsert into `a/t` (`my id`, n) values ($id, 1 + $n);",
+			"id=[my id] n=[]+ single"},
 		{"REPLACE INTO t (id, n) VALUES ($a, f($x, $y)), ($b, $n)", "a=[id] b=[id] n=[n] x=[]+ y=[]+ single"},
 		{"UPSERT INTO t (id, n) VALUES ($a)", "a=[id] single"},
 		{"UPSERT INTO t (id) VALUES ($a, $b)", "a=[id] b=[]+ single"},
@@ -64,7 +65,8 @@ func TestUsesTakesFewSteps(t *testing.T) {
 		"many tokens":        "SELECT " + repeat("a, ", most) + "$p",
 	} {
 		if uses, single, left := usesWithin(sql, most); uses != nil || single || left < -most/10 {
-			t.Errorf("%s: %d parameters are known, single %t, after %d steps; want nothing after %d", name, len(uses), single, most-left, most)
+			t.Errorf("%s: %d parameters are known, single %t, after %d steps; want nothing after %d", name, len(uses),
+				single, most-left, most)
 		}
 	}
 	row := "(" + repeat("$p, ", 19) + "$p)"
@@ -87,8 +89,10 @@ func TestWithIntegers(t *testing.T) {
 		want         bool
 	}{
 		{"Int64", "Uint8", true}, {"Int64", "Int64", true}, {"Int64", "Double", false}, {"Utf8", "Uint64", false}, {"Utf8", "Utf8", true},
-		{"Int64", "Optional<Int32>", false}, {"Optional<Int64>", "Optional<Int32>", true}, {"List<Struct<a:Int64,b:Utf8>>", "List<Struct<a:Uint64,b:Utf8>>", true},
-		{"List<Struct<a:Int64,b:Utf8>>", "List<Struct<a:Uint64,b:String>>", false}, {"Struct<a:Int64>", "Struct<b:Int64>", false}, {"Struct<a:Int64>", "Struct<>", false},
+		{"Int64", "Optional<Int32>", false}, {"Optional<Int64>", "Optional<Int32>", true},
+		{"List<Struct<a:Int64,b:Utf8>>", "List<Struct<a:Uint64,b:Utf8>>", true},
+		{"List<Struct<a:Int64,b:Utf8>>", "List<Struct<a:Uint64,b:String>>", false},
+		{"Struct<a:Int64>", "Struct<b:Int64>", false}, {"Struct<a:Int64>", "Struct<>", false},
 		{"List<Int64>", "Int64", false},
 	} {
 		if got := WithIntegers(mustType(t, c.plain), mustType(t, c.other)); got != c.want {

@@ -63,7 +63,8 @@ func TestWireForms(t *testing.T) {
 		{"Variant<Int32,Utf8>", `{"index":1,"value":"a"}`, `nested_value { text_value: "a" } variant_index: 1`},
 		{"Variant<a:Int32,b:Utf8>", `{"b":"a"}`, `nested_value { text_value: "a" } variant_index: 1`},
 		{"Optional<Variant<Int32,Int32?>>", `{"index":1,"value":5}`, `nested_value { int32_value: 5 } variant_index: 1`},
-		{"Optional<Variant<Int32,Int32?>>", `{"index":1,"value":null}`, `nested_value { nested_value { null_flag_value: NULL_VALUE } variant_index: 1 }`},
+		{"Optional<Variant<Int32,Int32?>>", `{"index":1,"value":null}`,
+			`nested_value { nested_value { null_flag_value: NULL_VALUE } variant_index: 1 }`},
 		{"Tagged<Int32,t>", "5", "int32_value: 5"},
 		{"Void", "null", "null_flag_value: NULL_VALUE"},
 		{"Null", "null", "null_flag_value: NULL_VALUE"},
@@ -88,9 +89,12 @@ func TestWireForms(t *testing.T) {
 // The numbers of the types stand in the protocol.
 func TestTypeNumbers(t *testing.T) {
 	for name, id := range map[string]int32{
-		"Bool": 6, "Int8": 7, "Int16": 8, "Int32": 1, "Uint8": 5, "Uint16": 9, "Uint32": 2, "Int64": 3, "Uint64": 4, "Float": 33, "Double": 32,
-		"Date": 48, "Datetime": 49, "Timestamp": 50, "Interval": 51, "TzDate": 52, "TzDatetime": 53, "TzTimestamp": 54, "Date32": 64, "Datetime64": 65,
-		"Timestamp64": 66, "Interval64": 67, "TzDate32": 68, "TzDatetime64": 69, "TzTimestamp64": 70, "String": 4097, "Utf8": 4608, "Yson": 4609,
+		"Bool": 6, "Int8": 7, "Int16": 8, "Int32": 1, "Uint8": 5, "Uint16": 9, "Uint32": 2, "Int64": 3, "Uint64": 4,
+		"Float": 33, "Double": 32,
+		"Date": 48, "Datetime": 49, "Timestamp": 50, "Interval": 51, "TzDate": 52, "TzDatetime": 53, "TzTimestamp": 54,
+		"Date32": 64, "Datetime64": 65,
+		"Timestamp64": 66, "Interval64": 67, "TzDate32": 68, "TzDatetime64": 69, "TzTimestamp64": 70, "String": 4097,
+		"Utf8": 4608, "Yson": 4609,
 		"Json": 4610, "JsonDocument": 4612, "Uuid": 4611, "DyNumber": 4866,
 	} {
 		if got := mustType(t, name).GetTypeId(); int32(got) != id {

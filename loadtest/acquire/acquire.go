@@ -70,7 +70,8 @@ func Experiment() lab.Experiment {
 	return lab.Experiment{
 		Name:  "acquire",
 		Title: "What it costs to get a session",
-		Question: `Tasks acquire a session, make a read through the sidecar (ExecuteDataQuery of ` + "`" + statement + "`" + ` over YDB's own protocol, wire.mode=passthrough, so that each session is one on a node) and release it, in a
+		Question: `Tasks acquire a session, make a read through the sidecar (ExecuteDataQuery of ` + "`" + statement +
+			"`" + ` over YDB's own protocol, wire.mode=passthrough, so that each session is one on a node) and release it, in a
 process of its own whose GOMAXPROCS is -cores. In front of the sessions is one of seven pools, or none: then the first tasks have a session each for good, as many as there are sessions, and the others wait for the
 end; so there are as many tasks, and as many reads under way, as with a pool. The cost of a pool is the CPU time of the process for a read, less that of the same without a pool, measured in the same process directly before or after. All
 that is in a read's own cost (gRPC, the kernel) is in both, and is some hundred times what a pool takes where nobody waits: a difference of less than a twentieth of a read is noise, whatever its sign.
@@ -94,7 +95,8 @@ No delay is injected. The cluster is the development cluster; it, the sidecar an
 
 func publishedText() string {
 	var b strings.Builder
-	b.WriteString("CPU milliseconds between asking for a session and having it, of a Java pool before and after it was made lock-free:\n\n| cores | tasks | before | after | ratio |\n|--:|--:|--:|--:|--:|\n")
+	b.WriteString("CPU milliseconds between asking for a session and having it, of a Java pool before and after it " +
+		"was made lock-free:\n\n| cores | tasks | before | after | ratio |\n|--:|--:|--:|--:|--:|\n")
 	for _, row := range talk {
 		fmt.Fprintf(&b, "| %d | %d | %g | %g | %.1f |\n", row.cores, row.tasks, row.old, row.new, row.old/row.new)
 	}
@@ -179,18 +181,21 @@ func (m *measurement) variants(o order, part int, figures func(answer) lab.Figur
 				}
 				f := figures(a)
 				f[lab.PerSecond] = float64(a.Pool.Operations) / a.Pool.Took.Seconds()
-				return lab.Result{Closed: true, Calls: a.Pool.Operations, Failed: a.Pool.Failed + a.Stub.Failed, FirstFail: a.Pool.First + a.Stub.First, Took: a.Pool.Took, Figures: f}, nil
+				return lab.Result{Closed: true, Calls: a.Pool.Operations, Failed: a.Pool.Failed + a.Stub.Failed,
+					FirstFail: a.Pool.First + a.Stub.First, Took: a.Pool.Took, Figures: f}, nil
 			}})
 	}
 	return all
 }
 
 func readFigures(a answer) lab.Figures {
-	return lab.Figures{cpuRead: a.Pool.CPU, stubRead: a.Stub.CPU, poolRead: a.Pool.CPU - a.Stub.CPU, waitP50: a.Pool.P50, waitP99: a.Pool.P99}
+	return lab.Figures{cpuRead: a.Pool.CPU, stubRead: a.Stub.CPU, poolRead: a.Pool.CPU - a.Stub.CPU, waitP50: a.Pool.P50,
+		waitP99: a.Pool.P99}
 }
 
 func loopFigures(a answer) lab.Figures {
-	f := lab.Figures{poolOp: a.Pool.CPU - a.Stub.CPU, stubOp: a.Stub.CPU, allocated: max(0, a.Pool.Allocated-a.Stub.Allocated), evenness: a.Pool.Evenness}
+	f := lab.Figures{poolOp: a.Pool.CPU - a.Stub.CPU, stubOp: a.Stub.CPU,
+		allocated: max(0, a.Pool.Allocated-a.Stub.Allocated), evenness: a.Pool.Evenness}
 	if a.Pool.P50 > 0 {
 		f[waitP50], f[waitP99], f[waitRatio] = a.Pool.P50, a.Pool.P99, a.Pool.P99/a.Pool.P50
 	}
@@ -206,7 +211,8 @@ func (m *measurement) reads(ctx context.Context) error {
 	var costs []cost
 	for _, tasks := range m.tasks {
 		t, err := m.lab.Compare(ctx, lab.Case{
-			Name: fmt.Sprintf("reads-%d", tasks), Title: fmt.Sprintf("%d tasks, %d sessions, %d cores: CPU for a read", tasks, min(tasks, fewest), m.cores),
+			Name:     fmt.Sprintf("reads-%d", tasks),
+			Title:    fmt.Sprintf("%d tasks, %d sessions, %d cores: CPU for a read", tasks, min(tasks, fewest), m.cores),
 			Baseline: classic, Ratios: []string{cpuRead}, Figures: []string{lab.PerSecond, cpuRead, stubRead, poolRead, waitP50, waitP99},
 			Variants: m.variants(order{Kind: reads, Tasks: tasks, Sessions: min(tasks, fewest)}, 8, readFigures),
 		})
@@ -234,7 +240,9 @@ type cost struct {
 // beside puts our rows next to the published ones.
 func beside(costs []cost) string {
 	var b strings.Builder
-	b.WriteString("CPU for the session of a read: of the classic pool (list, map and queue behind one lock) and of the new one, theirs between asking and having, ours of acquiring and releasing, less no pool. There is no ratio where one of the two cannot be told from nothing.\n\n" +
+	b.WriteString("CPU for the session of a read: of the classic pool (list, map and queue behind one lock) and of " +
+		"the new one, theirs between asking and having, ours of acquiring and releasing, less no pool. There is no " +
+		"ratio where one of the two cannot be told from nothing.\n\n" +
 		"| cores | tasks | published, ms | ratio | here, us | ratio |\n|--:|--:|--:|--:|--:|--:|\n")
 	for _, row := range talk {
 		here, ratio := "unmeasured: needs such a machine", "-"
@@ -281,7 +289,10 @@ func (m *measurement) goals(ctx context.Context) error {
 		}
 		_, err := m.lab.Compare(ctx, lab.Case{
 			Name: fmt.Sprintf("%s-%d", o.Kind, o.Tasks), Title: "Bare loop: " + title,
-			Text:     fmt.Sprintf("CPU of the process for an acquire and a release, less the loop without a pool. %d goroutines, %d sessions, %s.", o.Tasks, o.Sessions, how),
+			Text: fmt.Sprintf(
+				"CPU of the process for an acquire and a release, less the loop without a pool. %d goroutines, %d sessions, %s.",
+				o.Tasks, o.Sessions, how,
+			),
 			Baseline: ours, Ratios: []string{poolOp}, Figures: []string{poolOp, stubOp, allocated},
 			Claims: []lab.Claim{
 				{Text: title, Variant: ours, Figure: poolOp, Most: most},
@@ -304,7 +315,8 @@ func (m *measurement) goals(ctx context.Context) error {
 		if n == 16 {
 			continue // it is as with 2
 		}
-		if err := one(order{Kind: yielded, Tasks: n, Sessions: max(n, fewest)}, fmt.Sprintf("%d tasks that yield, nobody waits", n), 100); err != nil {
+		if err := one(order{Kind: yielded, Tasks: n, Sessions: max(n, fewest)},
+			fmt.Sprintf("%d tasks that yield, nobody waits", n), 100); err != nil {
 			return err
 		}
 	}
@@ -317,8 +329,10 @@ func (m *measurement) waits(ctx context.Context) error {
 	for i, tasks := range m.tasks {
 		c := lab.Case{
 			Name: fmt.Sprintf("wait-%d", tasks), Title: fmt.Sprintf("Bare loop: %d tasks, %d sessions", tasks, fewest),
-			Text:     "CPU of the process for an acquire and a release, less the loop without a pool, in which as many goroutines take turns as there are sessions. Who has a session lets others run once.",
-			Baseline: ours, Ratios: []string{poolOp}, Figures: []string{lab.PerSecond, poolOp, stubOp, allocated, waitP50, waitP99, waitRatio, evenness},
+			Text: "CPU of the process for an acquire and a release, less the loop without a pool, in which as " +
+				"many goroutines take turns as there are sessions. Who has a session lets others run once.",
+			Baseline: ours, Ratios: []string{poolOp},
+			Figures: []string{lab.PerSecond, poolOp, stubOp, allocated, waitP50, waitP99, waitRatio, evenness},
 			Claims: []lab.Claim{
 				{Text: "getting a session by waiting", Variant: ours, Figure: poolOp, Most: 1800},
 				{Text: "and nothing is allocated", Variant: ours, Figure: allocated, Most: noObjects},
@@ -343,7 +357,8 @@ func (m *measurement) waits(ctx context.Context) error {
 		most = figure
 		if i > 0 && i == len(m.tasks)-1 && least > 0 {
 			times := most / least
-			t.Judge(fmt.Sprintf("flat in the number of tasks: %d next to %d", tasks, m.tasks[0]), "<= 1.20", times <= 1.2, lab.Estimate{Median: times, Low: times, High: times, N: 1})
+			t.Judge(fmt.Sprintf("flat in the number of tasks: %d next to %d", tasks, m.tasks[0]), "<= 1.20",
+				times <= 1.2, lab.Estimate{Median: times, Low: times, High: times, N: 1})
 		}
 	}
 	return nil
@@ -357,7 +372,9 @@ func (m *measurement) threads(ctx context.Context) error {
 	for _, tasks := range m.tasks {
 		_, err := m.lab.Compare(ctx, lab.Case{
 			Name: fmt.Sprintf("threads-%d", tasks), Title: fmt.Sprintf("Locked OS threads: %d tasks, %d sessions", tasks, fewest),
-			Text:     "CPU of the thread from asking for a session to having it, less what it takes to read that clock. With a thread for each task this measures how the kernel puts threads to sleep and wakes them, whatever the pool: a Go program does not work like that.",
+			Text: "CPU of the thread from asking for a session to having it, less what it takes to read that " +
+				"clock. With a thread for each task this measures how the kernel puts threads to sleep and wakes " +
+				"them, whatever the pool: a Go program does not work like that.",
 			Baseline: ours, Ratios: []string{threadOp}, Figures: []string{lab.PerSecond, threadOp, waitP50, waitP99},
 			Variants: m.variants(order{Kind: threads, Tasks: tasks, Sessions: fewest}, 8, threadFigures, classic, puddled, ours),
 		})

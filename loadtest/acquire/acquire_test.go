@@ -126,7 +126,9 @@ func operation(message *Ydb_Table.CreateSessionResult, status Ydb.StatusIds_Stat
 }
 
 func (s *tables) CreateSession(context.Context, *Ydb_Table.CreateSessionRequest) (*Ydb_Table.CreateSessionResponse, error) {
-	return &Ydb_Table.CreateSessionResponse{Operation: operation(&Ydb_Table.CreateSessionResult{SessionId: fmt.Sprint("s", s.made.Add(1))}, Ydb.StatusIds_SUCCESS)}, nil
+	return &Ydb_Table.CreateSessionResponse{
+		Operation: operation(&Ydb_Table.CreateSessionResult{SessionId: fmt.Sprint("s", s.made.Add(1))}, Ydb.StatusIds_SUCCESS),
+	}, nil
 }
 
 func (s *tables) ExecuteDataQuery(_ context.Context, r *Ydb_Table.ExecuteDataQueryRequest) (*Ydb_Table.ExecuteDataQueryResponse, error) {
@@ -179,7 +181,8 @@ func TestEachPoolIsMeasuredNextToNone(t *testing.T) {
 		}
 		for _, v := range variants {
 			var result lab.Result
-			for window := 50 * time.Millisecond; result.Calls < 100 && window < 10*time.Second; window *= 2 { // on a busy machine little is done in a short one
+			// on a busy machine little is done in a short one
+			for window := 50 * time.Millisecond; result.Calls < 100 && window < 10*time.Second; window *= 2 {
 				var err error
 				if result, err = v.Run(t.Context(), window); err != nil || result.Failed > 0 {
 					t.Fatalf("%s, %s: %v, %+v", k, v.Name, err, result)
@@ -189,7 +192,8 @@ func TestEachPoolIsMeasuredNextToNone(t *testing.T) {
 				t.Fatalf("%s, %s: nothing was done", k, v.Name)
 			}
 			// The lists allocate at each turn, and only they: it tells that each variant is what it is called.
-			if k == yielded && (v.Name == lists) != (result.Figures[allocated] > 1.5) && v.Name != classic && v.Name != puddled && v.Name != "semaphore and stack" {
+			if k == yielded && (v.Name == lists) != (result.Figures[allocated] > 1.5) && v.Name != classic &&
+				v.Name != puddled && v.Name != "semaphore and stack" {
 				t.Errorf("%s allocates %.2f objects an operation", v.Name, result.Figures[allocated])
 			}
 		}
@@ -239,7 +243,8 @@ func TestResultIsWhatHappenedBetween(t *testing.T) {
 	got := w.result(
 		state{at: from, cpu: time.Second, objects: 100, operations: []int64{10, 20}},
 		state{at: from.Add(time.Second), cpu: 2 * time.Second, objects: 700, operations: []int64{110, 220}})
-	if got.Operations != 300 || got.Took != time.Second || got.CPU != 1e9/300.0 || got.Allocated != 2 || got.Evenness != 0.5 || got.P50 != 2 || got.P99 != 3 {
+	if got.Operations != 300 || got.Took != time.Second || got.CPU != 1e9/300.0 || got.Allocated != 2 ||
+		got.Evenness != 0.5 || got.P50 != 2 || got.P99 != 3 {
 		t.Errorf("got %+v", got)
 	}
 	w.order.Kind = threads
@@ -250,8 +255,10 @@ func TestResultIsWhatHappenedBetween(t *testing.T) {
 
 func TestBesideShowsWhatWasNotMeasured(t *testing.T) {
 	got := beside([]cost{
-		{cores: 2, tasks: 500, old: lab.Estimate{Median: 3000, Low: 2000, High: 4000}, new: lab.Estimate{Median: 1500, Low: 1000, High: 2000}},
-		{cores: 2, tasks: 1000, old: lab.Estimate{Median: 3000, Low: -10, High: 4000}, new: lab.Estimate{Median: 1500, Low: 1000, High: 2000}},
+		{cores: 2, tasks: 500, old: lab.Estimate{Median: 3000, Low: 2000, High: 4000},
+			new: lab.Estimate{Median: 1500, Low: 1000, High: 2000}},
+		{cores: 2, tasks: 1000, old: lab.Estimate{Median: 3000, Low: -10, High: 4000},
+			new: lab.Estimate{Median: 1500, Low: 1000, High: 2000}},
 	})
 	for _, want := range []string{
 		"| 2 | 500 | 0.31 → 0.236 | 1.3 | 3.0 (2.0–4.0) → 1.5 (1.0–2.0) | 2.0 |",

@@ -53,7 +53,8 @@ type order struct {
 }
 
 func (o order) validate() error {
-	if o.Tasks < 1 || o.Tasks > 10_000 || o.Sessions < 1 || o.Sessions > o.Tasks && o.Sessions > 1000 || o.Window < time.Millisecond || o.Window > time.Minute {
+	if o.Tasks < 1 || o.Tasks > 10_000 || o.Sessions < 1 || o.Sessions > o.Tasks && o.Sessions > 1000 ||
+		o.Window < time.Millisecond || o.Window > time.Minute {
 		return fmt.Errorf("%+v: want 1 to 10000 tasks, 1 to as many sessions, a window of 1ms to 1m", o)
 	}
 	return nil
@@ -63,13 +64,15 @@ func (o order) validate() error {
 type measured struct {
 	Operations int64         `json:"operations"` // an operation is an acquire and a release, with what is between them
 	Failed     int64         `json:"failed"`
-	First      string        `json:"first"`     // failure
-	Took       time.Duration `json:"took"`      // the window
-	CPU        float64       `json:"cpu"`       // ns an operation: of the process; of kind threads that of the task's thread, from asking to having
-	Allocated  float64       `json:"allocated"` // objects an operation
-	P50        float64       `json:"p50"`       // ns from asking to having
-	P99        float64       `json:"p99"`       // ns
-	Evenness   float64       `json:"evenness"`  // operations of the least served task, of those of the most served one
+	First      string        `json:"first"` // failure
+	Took       time.Duration `json:"took"`  // the window
+	// ns an operation: of the process; of kind threads that of the task's thread, from asking to
+	// having
+	CPU       float64 `json:"cpu"`
+	Allocated float64 `json:"allocated"` // objects an operation
+	P50       float64 `json:"p50"`       // ns from asking to having
+	P99       float64 `json:"p99"`       // ns
+	Evenness  float64 `json:"evenness"`  // operations of the least served task, of those of the most served one
 }
 
 // answer is what an order gave.

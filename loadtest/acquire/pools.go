@@ -183,7 +183,8 @@ type waiter struct {
 }
 
 func newStack(all []*session) (line, error) {
-	return &stack{idle: append([]*session(nil), all...), unused: sync.Pool{New: func() any { return &waiter{c: make(chan *session, 1)} }}}, nil
+	return &stack{idle: append([]*session(nil), all...),
+		unused: sync.Pool{New: func() any { return &waiter{c: make(chan *session, 1)} }}}, nil
 }
 
 func (p *stack) get(ctx context.Context, _ int) (*session, error) {

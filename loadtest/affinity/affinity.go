@@ -23,7 +23,8 @@ var Experiment = lab.Experiment{
 	Name:  "affinity",
 	Title: "A random node, or the one that owns the session",
 	Question: `A session lives on one node; a call that reaches another is sent on, which costs a hop. Two sidecars read rows of app_record over plain gRPC, every row verified: one sends each call to the owner of its session, the other
-(` + "`routing.affinity=off`, which exists for this" + `) to a random node, as a client does that knows nothing of sessions. *Forwarded* is counted by the nodes. *Direct* is a client without a sidecar that calls owners and, by way of every other node in
+(` + "`routing.affinity=off`, which exists for this" +
+		`) to a random node, as a client does that knows nothing of sessions. *Forwarded* is counted by the nodes. *Direct* is a client without a sidecar that calls owners and, by way of every other node in
 turn, sessions of others: what the second takes more is the *hop* as it was in that round. The gain, the part of the mean that affinity saves, should then be forwarded share x hop / mean of the random variant.
 
 Nodes are in three zones. **Distances are injected** by the development cluster: each call of a client waits at the node, once, and each call that is sent on waits, half as long if both nodes are in one zone. Timers are late, so a hop of 1 ms
@@ -79,8 +80,11 @@ func sizeGain(size int) string { return fmt.Sprintf("gain-%dB-%%", size) }
 
 func measureAffinity(ctx context.Context, l *lab.Lab) error {
 	nodes := lab.At(l, []int{3}, []int{3, 9}, []int{3, 9})
-	clients := lab.At(l, []time.Duration{0, 4 * time.Millisecond}, []time.Duration{0, 4 * time.Millisecond, 40 * time.Millisecond}, []time.Duration{0, 4 * time.Millisecond, 40 * time.Millisecond})
-	hops := lab.At(l, []time.Duration{0, 5 * time.Millisecond}, []time.Duration{0, 5 * time.Millisecond}, []time.Duration{0, time.Millisecond, 5 * time.Millisecond})
+	clients := lab.At(l, []time.Duration{0, 4 * time.Millisecond},
+		[]time.Duration{0, 4 * time.Millisecond, 40 * time.Millisecond},
+		[]time.Duration{0, 4 * time.Millisecond, 40 * time.Millisecond})
+	hops := lab.At(l, []time.Duration{0, 5 * time.Millisecond}, []time.Duration{0, 5 * time.Millisecond},
+		[]time.Duration{0, time.Millisecond, 5 * time.Millisecond})
 	a := &affinityBench{l: l, clusters: map[int]*affinityCluster{}}
 	for _, n := range nodes {
 		cluster, err := a.start(ctx, n)
@@ -100,14 +104,20 @@ func measureAffinity(ctx context.Context, l *lab.Lab) error {
 			}
 		}
 	}
-	pure, err := a.measure(ctx, "cpu", "Without any delay: what the hop costs in CPU", "Everything is on one machine, and the hop is the work of two more ends of a connection.", near)
+	pure, err := a.measure(
+		ctx, "cpu", "Without any delay: what the hop costs in CPU",
+		"Everything is on one machine, and the hop is the work of two more ends of a connection.", near,
+	)
 	if err != nil {
 		return err
 	}
 	if pure != nil {
 		a.judgeShares(pure, near)
 	}
-	found, err := a.measure(ctx, "grid", "With injected distances", "The client's distance and the hop's between zones are in the first column.", grid)
+	found, err := a.measure(
+		ctx, "grid", "With injected distances",
+		"The client's distance and the hop's between zones are in the first column.", grid,
+	)
 	if err != nil {
 		return err
 	}
@@ -146,7 +156,10 @@ func (a *affinityBench) start(ctx context.Context, n int) (*affinityCluster, err
 		affinity string
 		into     *[]*lab.Sidecar
 	}{{"off", &c.random}, {"on", &c.owner}} {
-		*v.into, err = a.l.Each(ctx, cluster.Endpoint(), "routing.affinity="+v.affinity, "pool.min="+strconv.Itoa(affinitySessions), "pool.max=200", "pool.max_per_node=200", "startup.wait=1m")
+		*v.into, err = a.l.Each(
+			ctx, cluster.Endpoint(), "routing.affinity="+v.affinity, "pool.min="+strconv.Itoa(affinitySessions),
+			"pool.max=200", "pool.max_per_node=200", "startup.wait=1m",
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -167,7 +180,9 @@ func (a *affinityBench) start(ctx context.Context, n int) (*affinityCluster, err
 		}
 		conns = append(conns, conn)
 	}
-	c.own, c.foreign = &traffic.RecordSessions{Idle: make(chan traffic.RecordSession, affinitySessions)}, &traffic.RecordSessions{Idle: make(chan traffic.RecordSession, affinitySessions)}
+	c.own, c.foreign = &traffic.RecordSessions{
+		Idle: make(chan traffic.RecordSession, affinitySessions),
+	}, &traffic.RecordSessions{Idle: make(chan traffic.RecordSession, affinitySessions)}
 	for _, pair := range pairsOf(n, affinitySessions) {
 		for _, pool := range []*traffic.RecordSessions{c.own, c.foreign} {
 			s, err := traffic.OpenRecordSession(ctx, conns[pair[0]])
@@ -177,7 +192,8 @@ func (a *affinityBench) start(ctx context.Context, n int) (*affinityCluster, err
 			if pool == c.foreign {
 				s = s.By(conns[pair[1]])
 			}
-			if err := s.Read(ctx, traffic.MakeRecord(0, affinitySizes[0])); err != nil { // the nodes' connections to each other, and their plans
+			// the nodes' connections to each other, and their plans
+			if err := s.Read(ctx, traffic.MakeRecord(0, affinitySizes[0])); err != nil {
 				return nil, err
 			}
 			pool.Release(s)
@@ -204,7 +220,8 @@ func (c *affinityCluster) distances(ctx context.Context, want cell) error {
 		if err := c.Control.Do(ctx, node.ID, "delay", map[string]any{"delay": want.client.String(), "from": "clients"}); err != nil {
 			return err
 		}
-		if err := c.Control.Do(ctx, node.ID, "hop", map[string]any{"delay": want.hop.String(), "near": (want.hop / 2).String()}); err != nil {
+		if err := c.Control.Do(ctx, node.ID, "hop",
+			map[string]any{"delay": want.hop.String(), "near": (want.hop / 2).String()}); err != nil {
 			return err
 		}
 	}
@@ -249,33 +266,34 @@ func (a *affinityBench) variants(at cell) (all []lab.Variant) {
 		sides []*lab.Sidecar
 	}{{"random node", c.random}, {"owner", c.owner}} {
 		for i, s := range way.sides {
-			all = append(all, lab.Variant{Name: a.l.Name(at.name+", "+way.name, i), Under: []*lab.Process{s.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-				if err := c.distances(ctx, at); err != nil {
-					return lab.Result{}, err
-				}
-				calls, on, err := c.shares(ctx)
-				if err != nil {
-					return lab.Result{}, err
-				}
-				t, turn := make(times, len(affinitySizes)), atomic.Int64{}
-				result := lab.Open(ctx, rate, d, func(ctx context.Context) error {
-					kind := int(turn.Add(1)) % len(affinitySizes)
-					r := traffic.RandomRecord(affinityRecords, affinitySizes[kind])
-					begun := time.Now()
-					_, err := traffic.RecordsOverGRPC(ctx, s.Client, r)
-					t.note(kind, time.Since(begun))
-					return err
-				})
-				result.Figures = lab.Figures{callMean: t.mean(0, 1, 2)}
-				for kind, size := range affinitySizes {
-					result.Figures[sizeMean(size)] = t.mean(kind)
-				}
-				callsNow, onNow, err := c.shares(ctx)
-				if callsNow > calls {
-					result.Figures[forwarded] = 100 * float64(onNow-on) / float64(callsNow-calls)
-				}
-				return result, err
-			}})
+			all = append(all, lab.Variant{Name: a.l.Name(at.name+", "+way.name, i), Under: []*lab.Process{s.Process},
+				Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+					if err := c.distances(ctx, at); err != nil {
+						return lab.Result{}, err
+					}
+					calls, on, err := c.shares(ctx)
+					if err != nil {
+						return lab.Result{}, err
+					}
+					t, turn := make(times, len(affinitySizes)), atomic.Int64{}
+					result := lab.Open(ctx, rate, d, func(ctx context.Context) error {
+						kind := int(turn.Add(1)) % len(affinitySizes)
+						r := traffic.RandomRecord(affinityRecords, affinitySizes[kind])
+						begun := time.Now()
+						_, err := traffic.RecordsOverGRPC(ctx, s.Client, r)
+						t.note(kind, time.Since(begun))
+						return err
+					})
+					result.Figures = lab.Figures{callMean: t.mean(0, 1, 2)}
+					for kind, size := range affinitySizes {
+						result.Figures[sizeMean(size)] = t.mean(kind)
+					}
+					callsNow, onNow, err := c.shares(ctx)
+					if callsNow > calls {
+						result.Figures[forwarded] = 100 * float64(onNow-on) / float64(callsNow-calls)
+					}
+					return result, err
+				}})
 		}
 	}
 	return append(all, a.straight(at, rate))
@@ -313,7 +331,8 @@ func (a *affinityBench) straight(at cell, rate vegeta.Pacer) lab.Variant {
 
 // measure runs the cells and adds what came out of them, and below it every figure. It returns the former; nil if -only leaves it out.
 func (a *affinityBench) measure(ctx context.Context, name, title, text string, cells []cell) (*lab.Table, error) {
-	c := lab.Case{Name: name, Title: title + ": every figure", Figures: []string{callMean, hopTime, forwarded, lab.P50, lab.P99, lab.CPU, lab.PerSecond}, Quiet: 0.5}
+	c := lab.Case{Name: name, Title: title + ": every figure",
+		Figures: []string{callMean, hopTime, forwarded, lab.P50, lab.P99, lab.CPU, lab.PerSecond}, Quiet: 0.5}
 	for _, at := range cells {
 		c.Variants = append(c.Variants, a.variants(at)...)
 	}
@@ -322,7 +341,8 @@ func (a *affinityBench) measure(ctx context.Context, name, title, text string, c
 	if err != nil || raw == nil {
 		return nil, err
 	}
-	found := lab.Case{Name: name + "-gain", Title: title, Text: text, Figures: []string{randomMean, ownerMean, forwarded, hopTime, gain, predicted, ofPredicted}}
+	found := lab.Case{Name: name + "-gain", Title: title, Text: text,
+		Figures: []string{randomMean, ownerMean, forwarded, hopTime, gain, predicted, ofPredicted}}
 	for _, size := range affinitySizes {
 		found.Figures = append(found.Figures, sizeGain(size))
 	}
@@ -330,7 +350,9 @@ func (a *affinityBench) measure(ctx context.Context, name, title, text string, c
 	for _, at := range cells {
 		for i := range a.l.Sidecars {
 			found.Variants = append(found.Variants, lab.Variant{Name: a.l.Name(at.name, i)})
-			runs = append(runs, gains(raw.Row(a.l.Name(at.name+", random node", i)).Runs, raw.Row(a.l.Name(at.name+", owner", i)).Runs, raw.Row(at.name+", direct").Runs))
+			runs = append(runs,
+				gains(raw.Row(a.l.Name(at.name+", random node", i)).Runs, raw.Row(a.l.Name(at.name+", owner", i)).Runs,
+					raw.Row(at.name+", direct").Runs))
 		}
 	}
 	t := lab.NewTable(found, runs)
@@ -347,7 +369,8 @@ func gains(random, owner, direct []lab.Run) (all []lab.Run) {
 		}
 		of := func(name string) float64 { return 100 * (1 - g[name]/f[name]) }
 		law := f[forwarded] * hop / f[callMean]
-		made := lab.Figures{randomMean: f[callMean], ownerMean: g[callMean], forwarded: f[forwarded], hopTime: hop, gain: of(callMean), predicted: law}
+		made := lab.Figures{randomMean: f[callMean], ownerMean: g[callMean], forwarded: f[forwarded], hopTime: hop,
+			gain: of(callMean), predicted: law}
 		if law > 0 {
 			made[ofPredicted] = made[gain] / law
 		}
@@ -374,7 +397,8 @@ func (a *affinityBench) judgeShares(t *lab.Table, cells []cell) {
 				worst = e
 			}
 		}
-		t.Judge(fmt.Sprintf("calls that %d nodes sent on, random node, in %%: (n-1)/n; the cell that is furthest off", n), fmt.Sprintf("%.1f ± 5", want), worst.N > 0 && far(worst.Median, want) <= 5, worst)
+		t.Judge(fmt.Sprintf("calls that %d nodes sent on, random node, in %%: (n-1)/n; the cell that is furthest off", n),
+			fmt.Sprintf("%.1f ± 5", want), worst.N > 0 && far(worst.Median, want) <= 5, worst)
 	}
 	raw := a.rawOf(t)
 	var worst lab.Estimate
@@ -402,13 +426,16 @@ func far(a, b float64) float64 { return max(a-b, b-a) }
 func (a *affinityBench) judgeGrid(t *lab.Table, cells []cell) {
 	var worst lab.Estimate
 	for _, at := range cells {
-		if e, ok := t.Row(a.l.Name(at.name, 0)).Figures[ofPredicted]; ok && at.hop > 0 && (worst.N == 0 || far(e.Median, 1) > far(worst.Median, 1)) {
+		if e, ok := t.Row(a.l.Name(at.name, 0)).Figures[ofPredicted]; ok && at.hop > 0 &&
+			(worst.N == 0 || far(e.Median, 1) > far(worst.Median, 1)) {
 			worst = e
 		}
 	}
-	t.Judge("gain, of forwarded share x hop / mean, where a hop was injected; the cell that is furthest off", "0.80 to 1.20", worst.N > 0 && far(worst.Median, 1) <= 0.2, worst)
+	t.Judge("gain, of forwarded share x hop / mean, where a hop was injected; the cell that is furthest off",
+		"0.80 to 1.20", worst.N > 0 && far(worst.Median, 1) <= 0.2, worst)
 	laws := lab.Case{Name: "laws", Title: "The two laws", Figures: []string{more},
-		Text: "Differences of two gains of one round, in points of a per cent. First 9 nodes less 3, then the nearer client less the farther."}
+		Text: "Differences of two gains of one round, in points of a per cent. First 9 nodes less 3, then the " +
+			"nearer client less the farther."}
 	var runs [][]lab.Run
 	compare := func(law string, x, y cell) {
 		laws.Variants = append(laws.Variants, lab.Variant{Name: law + ": " + x.name + ", less " + y.name})
@@ -431,8 +458,9 @@ func (a *affinityBench) judgeGrid(t *lab.Table, cells []cell) {
 		return
 	}
 	// All pairs of cells of a round together: in a cell whose client is far a few points of noise are more than the whole gain.
-	together := lab.NewTable(lab.Case{Name: "laws", Figures: []string{more}, Variants: []lab.Variant{{Name: byNodes}, {Name: byDistance}}}, [][]lab.Run{
-		means(runs, laws.Variants, byNodes), means(runs, laws.Variants, byDistance)})
+	together := lab.NewTable(lab.Case{Name: "laws", Figures: []string{more}, Variants: []lab.Variant{{Name: byNodes}, {Name: byDistance}}},
+		[][]lab.Run{
+			means(runs, laws.Variants, byNodes), means(runs, laws.Variants, byDistance)})
 	table := lab.NewTable(laws, runs)
 	for _, law := range []struct{ name, text string }{
 		{byNodes, "the gain grows with the nodes: mean of all pairs, in points"},

@@ -37,7 +37,8 @@ func TestGains(t *testing.T) {
 	if len(got) != 1 || got[0].Calls != 2 {
 		t.Fatalf("got %+v; want one round: in another all calls failed, and one has no hop", got)
 	}
-	for name, want := range (lab.Figures{randomMean: 10e6, ownerMean: 7e6, forwarded: 60, hopTime: 5e6, gain: 30, predicted: 30, ofPredicted: 1, sizeGain(100): 30}) {
+	for name, want := range (lab.Figures{randomMean: 10e6, ownerMean: 7e6, forwarded: 60, hopTime: 5e6, gain: 30,
+		predicted: 30, ofPredicted: 1, sizeGain(100): 30}) {
 		if have := got[0].Figures[name]; far(have, want) > 1e-9 {
 			t.Errorf("%s is %v; want %v", name, have, want)
 		}
@@ -50,7 +51,8 @@ func TestGains(t *testing.T) {
 // affinityGrid is a bench whose cells have gains by their numbers of nodes and distances.
 func affinityGrid(t *testing.T, mean func(at cell) (random, owner float64)) *lab.Report {
 	t.Helper()
-	a := &affinityBench{l: &lab.Lab{Options: lab.Options{Sidecars: []string{"sidecar"}}, Report: &lab.Report{}}, clusters: map[int]*affinityCluster{3: nil, 9: nil}}
+	a := &affinityBench{l: &lab.Lab{Options: lab.Options{Sidecars: []string{"sidecar"}}, Report: &lab.Report{}},
+		clusters: map[int]*affinityCluster{3: nil, 9: nil}}
 	var cells []cell
 	var gainRuns, all [][]lab.Run
 	made, raw := lab.Case{Name: "grid-gain"}, lab.Case{Name: "grid"}
@@ -60,7 +62,9 @@ func affinityGrid(t *testing.T, mean func(at cell) (random, owner float64)) *lab
 			cells = append(cells, at)
 			r, o := mean(at)
 			random, owner, direct := affinityRun(r, 100*float64(n-1)/float64(n), 0), affinityRun(o, 0, 0), affinityRun(o, 0, 5e6)
-			made.Variants, raw.Variants = append(made.Variants, lab.Variant{Name: at.name}), append(raw.Variants, lab.Variant{Name: at.name + ", owner"})
+			made.Variants, raw.Variants = append(made.Variants, lab.Variant{Name: at.name}), append(
+				raw.Variants, lab.Variant{Name: at.name + ", owner"},
+			)
 			gainRuns, all = append(gainRuns, gains([]lab.Run{random}, []lab.Run{owner}, []lab.Run{direct})), append(all, []lab.Run{owner})
 		}
 	}
@@ -84,7 +88,8 @@ func TestLawsAreJudged(t *testing.T) {
 	}{
 		{"as_the_law_says", law, 0},
 		{"the_gain_is_half", func(at cell) (float64, float64) { r, o := law(at); return r, r - (r-o)/2 }, 1},
-		{"more_nodes_gain_less", func(at cell) (float64, float64) { at.nodes = 12 - at.nodes; return law(at) }, 2}, // and not as their share says
+		// and not as their share says
+		{"more_nodes_gain_less", func(at cell) (float64, float64) { at.nodes = 12 - at.nodes; return law(at) }, 2},
 		{"far_clients_gain_more", func(at cell) (float64, float64) { at.client = 40*time.Millisecond - at.client; return law(at) }, 1},
 	} {
 		missed, judged := 0, 0

@@ -24,7 +24,8 @@ func publishedPlaces() []published {
 	return []published{
 		{"laptop", []float64{90.7, 93.9, 102}, []float64{82.5, 88.9, 90}, like("laptop", 3, 86*time.Millisecond, 12500*time.Microsecond)},
 		{"small VM", []float64{13.1, 14.5, 15.7}, []float64{9, 9.1, 10.2}, like("small VM", 3, 8*time.Millisecond, 7200*time.Microsecond)},
-		{"large VM", []float64{14, 14.2, 15.6}, []float64{7.8, 8.2, 10.6}, like("large VM", 9, 7500*time.Microsecond, 7300*time.Microsecond)},
+		{"large VM", []float64{14, 14.2, 15.6}, []float64{7.8, 8.2, 10.6},
+			like("large VM", 9, 7500*time.Microsecond, 7300*time.Microsecond)},
 	}
 }
 
@@ -36,7 +37,9 @@ func (a *affinityBench) measurePublished(ctx context.Context) error {
 		cells = append(cells, p.at)
 	}
 	t, err := a.measure(ctx, "published", "With means like the published ones",
-		"Distances are injected and chosen so that the random variant's mean is near the published one; how far apart the nodes and the client were there is not known.", cells)
+		"Distances are injected and chosen so that the random variant's mean is near the published one; how far "+
+			"apart the nodes and the client were there is not known.",
+		cells)
 	if err != nil || t == nil {
 		return err
 	}
@@ -50,9 +53,11 @@ func (a *affinityBench) measurePublished(ctx context.Context) error {
 			least = e
 		}
 	}
-	t.Judge("gain where the random variant's mean is 13 to 16 ms, in %; the less of the two cells", ">= 31", alike && least.Median >= 31, least)
+	t.Judge("gain where the random variant's mean is 13 to 16 ms, in %; the less of the two cells", ">= 31",
+		alike && least.Median >= 31, least)
 	raw := a.rawOf(t)
-	text := "Means in ms, random node → owner, and the gain. Ours are of injected distances.\n\n| | row | published | gain | ours | gain |\n|---|--:|--:|--:|--:|--:|\n"
+	text := "Means in ms, random node → owner, and the gain. Ours are of injected distances.\n\n| | row | published " +
+		"| gain | ours | gain |\n|---|--:|--:|--:|--:|--:|\n"
 	for _, p := range places {
 		for i, size := range affinitySizes {
 			ours := func(way string) float64 {
@@ -60,7 +65,8 @@ func (a *affinityBench) measurePublished(ctx context.Context) error {
 				return ns / 1e6
 			}
 			x, y := ours("random node"), ours("owner")
-			text += fmt.Sprintf("| %s | %d bytes | %.3g → %.3g | %.1f %% | %.1f → %.1f | %.1f %% |\n", p.place, size, p.random[i], p.owner[i], 100*(1-p.owner[i]/p.random[i]), x, y, 100*(1-y/x))
+			text += fmt.Sprintf("| %s | %d bytes | %.3g → %.3g | %.1f %% | %.1f → %.1f | %.1f %% |\n", p.place, size,
+				p.random[i], p.owner[i], 100*(1-p.owner[i]/p.random[i]), x, y, 100*(1-y/x))
 		}
 	}
 	a.l.Report.Add(lab.Section{Title: "Next to the published means", Text: text})

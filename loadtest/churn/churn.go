@@ -57,7 +57,8 @@ func runChurn(ctx context.Context, l *lab.Lab) error {
 		return err
 	}
 	c := &churning{l: l, cluster: cluster, sidecar: s, rest: lab.At(l, 300*time.Millisecond, 2*time.Second, 4*time.Second),
-		clients: lab.At(l, 60, 600, 5000), calls: lab.At(l, 300, 3000, 20_000), readers: lab.At(l, 6, 30, 60), rows: lab.At(l, 500, 5000, 10_000),
+		clients: lab.At(l, 60, 600, 5000), calls: lab.At(l, 300, 3000, 20_000), readers: lab.At(l, 6, 30, 60),
+		rows: lab.At(l, 500, 5000, 10_000),
 		span: lab.At(l, 300*time.Millisecond, 2*time.Second, 5*time.Second)}
 	stages := c.stages()
 	if err := c.warmUp(ctx, stages); err != nil {
@@ -75,7 +76,8 @@ func runChurn(ctx context.Context, l *lab.Lab) error {
 				return fmt.Errorf("%s: %w", one.name, err)
 			}
 			runs[i] = append(runs[i], run)
-			l.Progress("lap %d, %s: %d calls, peak %.0f connections, %.1f MB", lap+1, one.name, run.Calls, run.Figures["peak-"+lab.Clients], run.Figures["peak-"+lab.Anonymous]/1e6)
+			l.Progress("lap %d, %s: %d calls, peak %.0f connections, %.1f MB", lap+1, one.name, run.Calls,
+				run.Figures["peak-"+lab.Clients], run.Figures["peak-"+lab.Anonymous]/1e6)
 		}
 		left, err := c.settled(ctx)
 		if err != nil {
@@ -150,21 +152,26 @@ func (c *churning) measure(ctx context.Context, one stage) (lab.Run, error) {
 		return lab.Run{}, err
 	}
 	figures := lab.Figures{}
-	run, err := c.l.Once(ctx, lab.Variant{Name: one.name, Under: []*lab.Process{c.sidecar.Process}, Run: func(ctx context.Context, _ time.Duration) (lab.Result, error) {
-		watching, stop := context.WithCancel(ctx)
-		peak := make(chan lab.Figures, 1)
-		go func() { peak <- watch(watching, c.sidecar, 250*time.Millisecond) }()
-		r, begun := lab.NewRecorder(), time.Now()
-		err := one.run(ctx, r, figures)
-		result := r.Result(time.Since(begun))
-		stop()
-		// A stage can know its peak better than who looks from time to time.
-		for name, value := range <-peak {
-			figures["peak-"+name] = max(figures["peak-"+name], value)
-		}
-		result.Closed, result.Figures = true, figures
-		return result, err
-	}}, 0)
+	run, err := c.l.Once(
+		ctx,
+		lab.Variant{Name: one.name, Under: []*lab.Process{c.sidecar.Process},
+			Run: func(ctx context.Context, _ time.Duration) (lab.Result, error) {
+				watching, stop := context.WithCancel(ctx)
+				peak := make(chan lab.Figures, 1)
+				go func() { peak <- watch(watching, c.sidecar, 250*time.Millisecond) }()
+				r, begun := lab.NewRecorder(), time.Now()
+				err := one.run(ctx, r, figures)
+				result := r.Result(time.Since(begun))
+				stop()
+				// A stage can know its peak better than who looks from time to time.
+				for name, value := range <-peak {
+					figures["peak-"+name] = max(figures["peak-"+name], value)
+				}
+				result.Closed, result.Figures = true, figures
+				return result, err
+			}},
+		0,
+	)
 	if err != nil {
 		return run, err
 	}
@@ -262,7 +269,8 @@ func (c *churning) crowd(ctx context.Context, r *lab.Recorder, figures lab.Figur
 // storm cancels every second call at a random moment.
 func (c *churning) storm(ctx context.Context, r *lab.Recorder, figures lab.Figures) error {
 	for _, node := range c.cluster.Nodes {
-		if err := c.cluster.Control.Do(ctx, node.ID, "delay", map[string]any{"delay": "2ms", "methods": []string{"ExecuteQuery"}}); err != nil {
+		if err := c.cluster.Control.Do(ctx, node.ID, "delay",
+			map[string]any{"delay": "2ms", "methods": []string{"ExecuteQuery"}}); err != nil {
 			return err
 		}
 		defer func() { _ = c.cluster.Control.Do(context.WithoutCancel(ctx), node.ID, "clear", nil) }() // if it fails, so does what follows
@@ -355,7 +363,8 @@ func fillWide(ctx context.Context, client sidecarv1.SidecarClient, rows int) err
 	for from := 0; from < rows; from += 1000 {
 		request := &sidecarv1.BulkUpsertRequest{Table: "wide", Timeout: "20s"}
 		for id := from; id < min(rows, from+1000); id++ {
-			request.Rows = append(request.Rows, &sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": traffic.Unsigned(uint64(id)), "payload": payload}})
+			request.Rows = append(request.Rows,
+				&sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": traffic.Unsigned(uint64(id)), "payload": payload}})
 		}
 		if _, err := client.BulkUpsert(ctx, request); err != nil {
 			return fmt.Errorf("fill the wide table: %w", err)
@@ -366,8 +375,12 @@ func fillWide(ctx context.Context, client sidecarv1.SidecarClient, rows int) err
 
 func (c *churning) report(ctx context.Context, stages []stage, runs [][]lab.Run, start lab.Gauges, laps []lab.Gauges) error {
 	shown := lab.Case{Name: "stages", Title: "What the sidecar held: before a stage, at most, and after it",
-		Text: fmt.Sprintf(`%d clients in each stage of visits, %d calls in the storm, %d readers of %d rows of 1 KB. Memory is anonymous: what no file is behind. Sessions in use are of the pool; sessions of SDKs that were
-never attached to, because the call that made them was cancelled, are kept for ten minutes, as YDB does.`, c.clients, c.calls, c.readers, c.rows)}
+		Text: fmt.Sprintf(
+			`%d clients in each stage of visits, %d calls in the storm, %d readers of %d rows of 1 KB. Memory is anonymous: what no file is behind. Sessions in use are of the pool; sessions of SDKs that were
+never attached to, because the call that made them was cancelled, are kept for ten minutes, as YDB does.`,
+			c.clients,
+			c.calls, c.readers, c.rows,
+		)}
 	for _, name := range []string{lab.Anonymous, lab.Heap, lab.Goroutines, lab.Descriptors, lab.Clients, lab.Busy, lab.Virtual} {
 		for _, when := range []string{"before-", "peak-", "after-"} {
 			if when == "before-" && (name == lab.Busy || name == lab.Virtual || name == lab.Clients) {
@@ -394,9 +407,11 @@ never attached to, because the call that made them was cancelled, are kept for t
 	}
 	c.l.Report.Add(lab.Section{Table: t})
 	var b strings.Builder
-	b.WriteString("| | goroutines | descriptors | anonymous memory | heap | sessions | in use | of SDKs |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
+	b.WriteString("| | goroutines | descriptors | anonymous memory | heap | sessions | in use | of SDKs " +
+		"|\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
 	line := func(name string, g lab.Gauges) {
-		fmt.Fprintf(&b, "| %s | %d | %d | %.1f MB | %.1f MB | %d | %d | %d |\n", name, g.Goroutines, g.Descriptors, float64(g.Anonymous)/1e6, float64(g.Heap)/1e6, g.Sessions, g.Busy, g.Virtual)
+		fmt.Fprintf(&b, "| %s | %d | %d | %.1f MB | %.1f MB | %d | %d | %d |\n", name, g.Goroutines, g.Descriptors,
+			float64(g.Anonymous)/1e6, float64(g.Heap)/1e6, g.Sessions, g.Busy, g.Virtual)
 	}
 	line("before the first lap", start)
 	for i, g := range laps {
@@ -425,8 +440,10 @@ func leaks(start lab.Gauges, laps []lab.Gauges, listed int) []leak {
 		{"sessions in use when nobody calls", float64(last.Busy), 0, true},
 		{"callers in line when nobody calls", float64(last.Waiting), 0, true},
 		{"sessions on the nodes that the sidecar does not know", float64(listed - last.Sessions), 0, false},
-		{"goroutines, more than after the first lap", float64(last.Goroutines - first.Goroutines), leftGoroutines + traffic.KeptGoroutines + 2*float64(max(0, last.Sessions-first.Sessions)), false},
-		{"goroutines, more than before the first lap", float64(last.Goroutines - start.Goroutines), leftGoroutines + traffic.KeptGoroutines + 2*float64(max(0, last.Sessions-start.Sessions)), false},
+		{"goroutines, more than after the first lap", float64(last.Goroutines - first.Goroutines),
+			leftGoroutines + traffic.KeptGoroutines + 2*float64(max(0, last.Sessions-first.Sessions)), false},
+		{"goroutines, more than before the first lap", float64(last.Goroutines - start.Goroutines),
+			leftGoroutines + traffic.KeptGoroutines + 2*float64(max(0, last.Sessions-start.Sessions)), false},
 		{"descriptors, more than before the first lap", float64(last.Descriptors - start.Descriptors), leftDescriptors, false},
 		{"MB of anonymous memory, more than after the first lap", float64(last.Anonymous-first.Anonymous) / 1e6, leftMemory / 1e6, false},
 		{"MB of live heap, more than after the first lap", float64(last.Heap-first.Heap) / 1e6, leftMemory / 1e6, false},

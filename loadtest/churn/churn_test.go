@@ -15,14 +15,19 @@ func TestLeaksAreWhatLapsAdd(t *testing.T) {
 		listed int
 		want   []string // of the leaks that are found
 	}{
-		"none":              {[]lab.Gauges{warm, warm}, 12, nil},
-		"one lap":           {[]lab.Gauges{{Goroutines: 110, Descriptors: 22, Anonymous: 35e6, Heap: 6e6, Sessions: 12}}, 12, nil},
-		"opened sessions":   {[]lab.Gauges{warm, {Goroutines: 150, Descriptors: 22, Anonymous: 60e6, Heap: 6e6, Sessions: 30}}, 30, nil},
-		"a held session":    {[]lab.Gauges{warm, {Goroutines: 110, Descriptors: 22, Anonymous: 60e6, Heap: 6e6, Sessions: 12, Busy: 1}}, 12, []string{"sessions in use when nobody calls"}},
-		"an orphan":         {[]lab.Gauges{warm, warm}, 13, []string{"sessions on the nodes that the sidecar does not know"}},
-		"goroutines":        {[]lab.Gauges{warm, {Goroutines: 204, Descriptors: 22, Anonymous: 60e6, Heap: 6e6, Sessions: 12}}, 12, []string{"goroutines, more than after the first lap", "goroutines, more than before the first lap"}},
-		"memory each lap":   {[]lab.Gauges{warm, {Goroutines: 110, Descriptors: 22, Anonymous: 90e6, Heap: 36e6, Sessions: 12}}, 12, []string{"MB of anonymous memory, more than after the first lap", "MB of live heap, more than after the first lap"}},
-		"descriptors, slow": {[]lab.Gauges{{Descriptors: 26}, {Descriptors: 32}}, 0, []string{"descriptors, more than before the first lap"}},
+		"none":            {[]lab.Gauges{warm, warm}, 12, nil},
+		"one lap":         {[]lab.Gauges{{Goroutines: 110, Descriptors: 22, Anonymous: 35e6, Heap: 6e6, Sessions: 12}}, 12, nil},
+		"opened sessions": {[]lab.Gauges{warm, {Goroutines: 150, Descriptors: 22, Anonymous: 60e6, Heap: 6e6, Sessions: 30}}, 30, nil},
+		"a held session": {[]lab.Gauges{warm, {Goroutines: 110, Descriptors: 22, Anonymous: 60e6, Heap: 6e6, Sessions: 12, Busy: 1}},
+			12, []string{"sessions in use when nobody calls"}},
+		"an orphan": {[]lab.Gauges{warm, warm}, 13, []string{"sessions on the nodes that the sidecar does not know"}},
+		"goroutines": {[]lab.Gauges{warm, {Goroutines: 204, Descriptors: 22, Anonymous: 60e6, Heap: 6e6, Sessions: 12}},
+			12, []string{"goroutines, more than after the first lap", "goroutines, more than before the first lap"}},
+		"memory each lap": {[]lab.Gauges{warm, {Goroutines: 110, Descriptors: 22, Anonymous: 90e6, Heap: 36e6, Sessions: 12}},
+			12,
+			[]string{"MB of anonymous memory, more than after the first lap", "MB of live heap, more than after the first lap"}},
+		"descriptors, slow": {[]lab.Gauges{{Descriptors: 26}, {Descriptors: 32}}, 0,
+			[]string{"descriptors, more than before the first lap"}},
 	} {
 		var got []string
 		for _, one := range leaks(start, tc.laps, tc.listed) {

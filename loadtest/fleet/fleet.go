@@ -69,7 +69,8 @@ func runFleet(ctx context.Context, l *lab.Lab, o fleetOptions) error {
 	} else {
 		l.Report.Versions["ydb (Python)"] = strings.TrimSpace(string(out))
 	}
-	e := &fleetRun{l: l, o: o, script: filepath.Join(root, "loadtest", "fleet", "worker.py"), span: lab.At(l, 700*time.Millisecond, 3*time.Second, 6*time.Second)}
+	e := &fleetRun{l: l, o: o, script: filepath.Join(root, "loadtest", "fleet", "worker.py"),
+		span: lab.At(l, 700*time.Millisecond, 3*time.Second, 6*time.Second)}
 	if e.cluster, err = l.Cluster(ctx, 3, "-session-idle", "5s"); err != nil {
 		return err
 	}
@@ -227,7 +228,8 @@ func (e *fleetRun) variant(ctx context.Context, v fleetVariant) (runs []lab.Run,
 // start starts the workers at once and waits until each has answered a request.
 func (e *fleetRun) start(ctx context.Context, url string, pool bool) (workers []*lab.Process, err error) {
 	for i := range e.o.workers {
-		env := []string{"PYTHONDONTWRITEBYTECODE=1", "YDB_URL=" + url, fmt.Sprint("RATE=", e.o.rate), fmt.Sprint("BURST=", e.o.burst), "POOL=0",
+		env := []string{"PYTHONDONTWRITEBYTECODE=1", "YDB_URL=" + url, fmt.Sprint("RATE=", e.o.rate),
+			fmt.Sprint("BURST=", e.o.burst), "POOL=0",
 			fmt.Sprintf("OFFSET=%.4f", float64(i)/float64(e.o.workers))}
 		if pool {
 			env[4] = "POOL=1"
@@ -358,7 +360,9 @@ func (e *fleetRun) steady(ctx context.Context, workers []*lab.Process, sidecar *
 		r.Add(one.took, err)
 	}
 	result := r.Result(to.Sub(from))
-	result.Figures = lab.Figures{fleetSessions: float64(most), fleetCreated: float64(createdNow-created) / to.Sub(from).Seconds(), fleetCalls: float64(callsNow-calls) / float64(len(all))}
+	result.Figures = lab.Figures{fleetSessions: float64(most),
+		fleetCreated: float64(createdNow-created) / to.Sub(from).Seconds(),
+		fleetCalls:   float64(callsNow-calls) / float64(len(all))}
 	return result, e.memory(workers, sidecar, result.Figures)
 }
 
@@ -427,25 +431,40 @@ func (e *fleetRun) report(variants []fleetVariant, runs [][][]lab.Run) {
 		c.Variants = append(c.Variants, lab.Variant{Name: v.name})
 	}
 	c.Name, c.Title = "steady", "Nothing is broken"
-	c.Text = fmt.Sprintf("%d workers of 8 threads, each with %d requests a second and %d at once every two seconds. Sessions are the most at a time, by the nodes' own list; descriptors of the cluster are mostly connections; memory is anonymous, of all workers, of the cluster (three nodes in one process) and of the sidecar.",
-		e.o.workers, e.o.rate, e.o.burst)
-	c.Figures = []string{fleetSessions, fleetCreated, fleetCalls, fleetSockets, lab.PerSecond, lab.P50, lab.P99, "workers-cores", "cluster-cores", "sidecar-cores", fleetWorkers, fleetCluster, fleetSidecar}
+	c.Text = fmt.Sprintf(
+		"%d workers of 8 threads, each with %d requests a second and %d at once every two seconds. Sessions are the "+
+			"most at a time, by the nodes' own list; descriptors of the cluster are mostly connections; memory is "+
+			"anonymous, of all workers, of the cluster (three nodes in one process) and of the sidecar.",
+		e.o.workers, e.o.rate, e.o.burst,
+	)
+	c.Figures = []string{fleetSessions, fleetCreated, fleetCalls, fleetSockets, lab.PerSecond, lab.P50, lab.P99,
+		"workers-cores", "cluster-cores", "sidecar-cores", fleetWorkers, fleetCluster, fleetSidecar}
 	c.Ratios = []string{fleetSessions, "workers-cores", "cluster-cores", fleetCluster}
 	direct, through := fleetVariants[0].name, fleetVariants[1].name
 	if e.l.Size > lab.Smoke {
 		c.Claims = []lab.Claim{
-			{Text: "sessions on the nodes, of those of pools in the workers", Variant: through, Figure: fleetSessions, Kind: lab.Ratio, Of: direct, Most: 0.5},
-			{Text: "CPU of the cluster without a pool, of the same directly", Variant: fleetVariants[3].name, Figure: "cluster-cores", Kind: lab.Ratio, Of: fleetVariants[2].name, Most: 0.7},
+			{Text: "sessions on the nodes, of those of pools in the workers", Variant: through, Figure: fleetSessions,
+				Kind: lab.Ratio, Of: direct, Most: 0.5},
+			{Text: "CPU of the cluster without a pool, of the same directly", Variant: fleetVariants[3].name,
+				Figure: "cluster-cores", Kind: lab.Ratio, Of: fleetVariants[2].name, Most: 0.7},
 		}
 	}
 	e.l.Report.Add(lab.Section{Table: lab.NewTable(c, runs[0])})
 	for i, phase := range []struct{ name, title string }{{"killed", fleetKilled}, {"silent", fleetSilent}} {
 		c.Name, c.Title = phase.name, strings.ToUpper(phase.title[:1])+phase.title[1:]
-		c.Text = fmt.Sprintf("Requests that were due in the %v of the fault, with the SDK's retries. Failed are those that the service saw fail; slow or failed those that failed or took longer than %v; all work again when the last of these has ended, counted from the fault's begin.", e.span, fleetTrouble)
+		c.Text = fmt.Sprintf(
+			"Requests that were due in the %v of the fault, with the SDK's retries. Failed are those that the "+
+				"service saw fail; slow or failed those that failed or took longer than %v; all work again when the "+
+				"last of these has ended, counted from the fault's begin.",
+			e.span, fleetTrouble,
+		)
 		c.Figures = []string{fleetFailed, fleetSlow, fleetRecovery, lab.PerSecond, lab.P50, lab.P99, lab.Max}
 		c.Ratios, c.Claims = []string{}, nil
 		if e.l.Size > lab.Smoke {
-			c.Claims = []lab.Claim{{Text: "failed requests, more than directly", Variant: through, Figure: fleetFailed, Kind: lab.Difference, Of: direct, Most: 0.5}}
+			c.Claims = []lab.Claim{
+				{Text: "failed requests, more than directly", Variant: through, Figure: fleetFailed,
+					Kind: lab.Difference, Of: direct, Most: 0.5},
+			}
 		}
 		e.l.Report.Add(lab.Section{Table: lab.NewTable(c, runs[i+1])})
 	}

@@ -36,9 +36,12 @@ func TestTroubleOfAFault(t *testing.T) {
 		all  []fleetRequest
 		want lab.Figures
 	}{
-		"none":            {[]fleetRequest{at(0, time.Millisecond, ""), at(time.Second, fleetTrouble, "")}, lab.Figures{fleetFailed: 0, fleetSlow: 0, fleetRecovery: 0}},
-		"a slow one":      {[]fleetRequest{at(time.Second, 2*time.Second, ""), at(2*time.Second, 0, "")}, lab.Figures{fleetFailed: 0, fleetSlow: 1, fleetRecovery: 3e9}},
-		"failed and slow": {[]fleetRequest{at(3*time.Second, time.Millisecond, "ABORTED"), at(time.Second, time.Second, "")}, lab.Figures{fleetFailed: 1, fleetSlow: 2, fleetRecovery: 3.001e9}},
+		"none": {[]fleetRequest{at(0, time.Millisecond, ""), at(time.Second, fleetTrouble, "")},
+			lab.Figures{fleetFailed: 0, fleetSlow: 0, fleetRecovery: 0}},
+		"a slow one": {[]fleetRequest{at(time.Second, 2*time.Second, ""), at(2*time.Second, 0, "")},
+			lab.Figures{fleetFailed: 0, fleetSlow: 1, fleetRecovery: 3e9}},
+		"failed and slow": {[]fleetRequest{at(3*time.Second, time.Millisecond, "ABORTED"), at(time.Second, time.Second, "")},
+			lab.Figures{fleetFailed: 1, fleetSlow: 2, fleetRecovery: 3.001e9}},
 	} {
 		got := trouble(tc.all, begun)
 		for figure, want := range tc.want {
@@ -50,7 +53,8 @@ func TestTroubleOfAFault(t *testing.T) {
 }
 
 func TestFleetSaysHowToInstallPython(t *testing.T) {
-	err := lab.Main(t.Context(), Experiment(), []string{"-size", "smoke", "-python", "/nowhere/python", "-bin", t.TempDir(), "-out", t.TempDir()})
+	err := lab.Main(t.Context(), Experiment(),
+		[]string{"-size", "smoke", "-python", "/nowhere/python", "-bin", t.TempDir(), "-out", t.TempDir()})
 	if err == nil || !strings.Contains(err.Error(), "make .cache/official/.installed") {
 		t.Errorf("got %v; want the make target", err)
 	}

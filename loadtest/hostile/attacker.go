@@ -170,7 +170,8 @@ func (a *attacker) onPeersOf(ctx context.Context, address string, n int, credit 
 
 // call are the headers of a gRPC call. A ticket of "" is none.
 func call(path, ticket string, more ...string) []string {
-	fields := []string{":method", "POST", ":scheme", "http", ":path", path, ":authority", "localhost", "content-type", "application/grpc", "te", "trailers", "x-ydb-database", "/local"}
+	fields := []string{":method", "POST", ":scheme", "http", ":path", path, ":authority", "localhost", "content-type",
+		"application/grpc", "te", "trailers", "x-ydb-database", "/local"}
 	if ticket != "" {
 		fields = append(fields, "x-ydb-auth-ticket", ticket)
 	}
@@ -215,8 +216,9 @@ func barren(n int) []byte {
 	return append(out, 1, 0, 0, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0) // the last block; its sum and its size are 0
 }
 
-// slow is about so many bytes of gzip that take as long to read as barren ones, although something comes out of them now and then: stored blocks
-// (RFC 1951, 3.2.4) of 32 KiB, which is when a reader hands out what it has.
+// slow is about so many bytes of gzip that take as long to read as barren ones, although something
+// comes out of them now and then: stored blocks (RFC 1951, 3.2.4) of 32 KiB, which is when a reader
+// hands out what it has.
 func slow(size int) []byte {
 	const stored = 32 << 10
 	text := append([]byte{0, stored & 0xff, stored >> 8, ^byte(stored & 0xff), ^byte(stored >> 8)}, bytes.Repeat([]byte{' '}, stored)...)

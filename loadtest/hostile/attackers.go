@@ -32,7 +32,8 @@ func nestedRow(values int) []byte {
 
 // ingestColumns names columns in place of rows.
 func ingestColumns(ctx context.Context, a *attacker) {
-	open := framed(1, zipped(message(&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "bench"}}})[5:]))
+	open := framed(1,
+		zipped(message(&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "bench"}}})[5:]))
 	columns := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), bytes.Repeat([]byte{1<<3 | 2, 0}, 8_000_000))
 	bomb := append(open, framed(1, zipped(columns))...)
 	a.bombs(ctx, "/sidecar.v1.Ingest/Ingest", "", bomb)
@@ -40,7 +41,9 @@ func ingestColumns(ctx context.Context, a *attacker) {
 
 func statement(text string) *Ydb_Query.ExecuteQueryRequest {
 	return &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=1&id=none", ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: text}}}
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: text},
+		}}
 }
 
 // unary makes a call and waits for its end.
@@ -246,7 +249,11 @@ func longDeclarations(ctx context.Context, a *attacker) {
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(15 * time.Second)) // it is open
 		body := fmt.Sprintf(`{"statements":[{"sql":"DECLARE $a AS Int64; SELECT $a; -- %d %s","params":{"a":1}}]}`, count.Add(1), comment)
-		if _, err := fmt.Fprintf(conn, "POST /v1/tx HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+		if _, err := fmt.Fprintf(
+			conn,
+			"POST /v1/tx HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			len(body), body,
+		); err != nil {
 			return err
 		}
 		_, err = bufio.NewReader(conn).ReadByte()
@@ -336,7 +343,10 @@ func (a *attacker) posts(ctx context.Context, n int, path, kind string, size int
 		if !end {
 			announced++
 		}
-		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", path, kind, announced); err != nil {
+		if _, err := fmt.Fprintf(
+			conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", path, kind,
+			announced,
+		); err != nil {
 			return err
 		}
 		_ = conn.SetDeadline(time.Now().Add(15 * time.Second)) // it is open
@@ -377,7 +387,12 @@ func unread(ctx context.Context, a *attacker) {
 			return err
 		}
 		defer conn.Close()
-		if _, err := fmt.Fprintf(conn, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+		if _, err := fmt.Fprintf(
+			conn,
+			"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: "+
+				"application/x-ndjson\r\nContent-Length: %d\r\n\r\n%s",
+			len(body), body,
+		); err != nil {
 			return err
 		}
 		rest(ctx, 10*time.Second)

@@ -31,39 +31,53 @@ const (
 
 // Attacks are all that there are.
 var Attacks = []Attack{
-	{"bombs-of-nobody", "ExecuteQuery without a ticket, 64 KB of gzip that are 60 MB of text; 20 at a time", func(ctx context.Context, a *attacker) {
-		a.bombs(ctx, queryService+"ExecuteQuery", "", bomb(statement(strings.Repeat("temp/*", 10_000_000))))
-	}},
+	{"bombs-of-nobody", "ExecuteQuery without a ticket, 64 KB of gzip that are 60 MB of text; 20 at a time",
+		func(ctx context.Context, a *attacker) {
+			a.bombs(ctx, queryService+"ExecuteQuery", "", bomb(statement(strings.Repeat("temp/*", 10_000_000))))
+		}},
 	{"bombs", "the same with a ticket", func(ctx context.Context, a *attacker) {
 		a.bombs(ctx, queryService+"ExecuteQuery", a.Ticket, bomb(statement(strings.Repeat("temp/*", 10_000_000))))
 	}},
 	{"bombs-of-the-plain-api", "Execute of the plain gRPC API, the same size", func(ctx context.Context, a *attacker) {
 		a.bombs(ctx, plainService+"Execute", "", bomb(&sidecarv1.ExecuteRequest{Sql: strings.Repeat("SELECT", 10_000_000)}))
 	}},
-	{"bombs-of-parameters", "Execute of the plain gRPC API, 1 MB of gzip that are 300,000 parameters", func(ctx context.Context, a *attacker) {
-		r := &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Params: map[string]*sidecarv1.Value{}}
-		for i := range 300_000 {
-			r.Params[fmt.Sprint("p", i)] = &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}
-		}
-		a.bombs(ctx, plainService+"Execute", "", bomb(r))
-	}},
-	{"barren-bombs", "ExecuteQuery without a ticket, 4 KB of gzip of blocks that hold nothing, for each of which tables are made; 20 at a time", func(ctx context.Context, a *attacker) {
-		a.bombs(ctx, queryService+"ExecuteQuery", "", framed(1, barren(14)))
-	}},
+	{"bombs-of-parameters", "Execute of the plain gRPC API, 1 MB of gzip that are 300,000 parameters",
+		func(ctx context.Context, a *attacker) {
+			r := &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Params: map[string]*sidecarv1.Value{}}
+			for i := range 300_000 {
+				r.Params[fmt.Sprint("p", i)] = &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}
+			}
+			a.bombs(ctx, plainService+"Execute", "", bomb(r))
+		}},
+	{"barren-bombs",
+		"ExecuteQuery without a ticket, 4 KB of gzip of blocks that hold nothing, for each of which tables are made; 20 at a time",
+		func(ctx context.Context, a *attacker) {
+			a.bombs(ctx, queryService+"ExecuteQuery", "", framed(1, barren(14)))
+		}},
 	{"held-headers", "calls without a body, whose 60 KB of headers are 100 bytes each time", heldHeaders},
 	{"long-texts", "statements of 200 KB that are full of `temp/*`", func(ctx context.Context, a *attacker) {
 		a.bombs(ctx, queryService+"ExecuteQuery", a.Ticket, message(statement(strings.Repeat("temp/*", 33_000))))
 	}},
-	{"small-holders", "Execute of the plain gRPC API, requests that stop after 15.9 KB and then get a byte every four seconds, 4,000 on each of 2 connections", smallHolders},
-	{"parked-headers", "bare headers of calls that wait for a message, 4,000 on each of 10 connections, again as soon as they end", parkedHeaders},
+	{"small-holders",
+		"Execute of the plain gRPC API, requests that stop after 15.9 KB and then get a byte every four seconds, " +
+			"4,000 on each of 2 connections",
+		smallHolders},
+	{"parked-headers",
+		"bare headers of calls that wait for a message, 4,000 on each of 10 connections, again as soon as they end",
+		parkedHeaders},
 	{"unfinished-headers", "connections that stop within 60 KB of headers, or within a frame of 16 KB; 2,000 of them", unfinishedHeaders},
-	{"parts-of-messages", "messages of 1 MB that stop before their last byte, 100 on each of 20 connections", func(ctx context.Context, a *attacker) {
-		a.parts(ctx, 1<<20, 100, a.Ticket, queryService+"ExecuteQuery")
-	}},
-	{"parts-of-plain-messages", "messages of 4 MB to Execute, ExecuteStream and Ingest of the plain gRPC API that stop before their last byte, 30 on each of 20 connections", func(ctx context.Context, a *attacker) {
-		a.parts(ctx, 4<<20, 30, "", plainService+"Execute", plainService+"ExecuteStream", "/sidecar.v1.Ingest/Ingest")
-	}},
-	{"sessions-of-nobody", "CreateSession of both services without a ticket", func(ctx context.Context, a *attacker) { a.sessions(ctx, "") }},
+	{"parts-of-messages", "messages of 1 MB that stop before their last byte, 100 on each of 20 connections",
+		func(ctx context.Context, a *attacker) {
+			a.parts(ctx, 1<<20, 100, a.Ticket, queryService+"ExecuteQuery")
+		}},
+	{"parts-of-plain-messages",
+		"messages of 4 MB to Execute, ExecuteStream and Ingest of the plain gRPC API that stop before their last " +
+			"byte, 30 on each of 20 connections",
+		func(ctx context.Context, a *attacker) {
+			a.parts(ctx, 4<<20, 30, "", plainService+"Execute", plainService+"ExecuteStream", "/sidecar.v1.Ingest/Ingest")
+		}},
+	{"sessions-of-nobody", "CreateSession of both services without a ticket",
+		func(ctx context.Context, a *attacker) { a.sessions(ctx, "") }},
 	{"sessions", "the same with a ticket", func(ctx context.Context, a *attacker) { a.sessions(ctx, a.Ticket) }},
 	{"tickets", "calls with tickets by chance", func(ctx context.Context, a *attacker) {
 		a.onPeers(ctx, 10, true, func(ctx context.Context, p *peer) error {
@@ -139,12 +153,16 @@ var Attacks = []Attack{
 	}},
 	{"open-streams", "Ingest and Watch of gRPC's health service, begun and left open, 100 on each of 10 connections", openStreams},
 	{"unread-answers", "answers of 100 KB over HTTP/1.1 that nobody reads, 100 at a time", unread},
-	{"slow-bombs", "Execute of the plain gRPC API, 1 MB of gzip: 60 KB of blocks that hold nothing, 32 KB of text, and again; 20 at a time", func(ctx context.Context, a *attacker) {
-		a.bombs(ctx, plainService+"Execute", "", framed(1, slow(1<<20)))
-	}},
-	{"nested-rows", "BulkUpsert of the plain gRPC API, 16 KB of gzip that are one row of 8,000,000 values within each other; 20 at a time", func(ctx context.Context, a *attacker) {
-		a.bombs(ctx, plainService+"BulkUpsert", "", nestedRow(8_000_000))
-	}},
+	{"slow-bombs",
+		"Execute of the plain gRPC API, 1 MB of gzip: 60 KB of blocks that hold nothing, 32 KB of text, and again; 20 at a time",
+		func(ctx context.Context, a *attacker) {
+			a.bombs(ctx, plainService+"Execute", "", framed(1, slow(1<<20)))
+		}},
+	{"nested-rows",
+		"BulkUpsert of the plain gRPC API, 16 KB of gzip that are one row of 8,000,000 values within each other; 20 at a time",
+		func(ctx context.Context, a *attacker) {
+			a.bombs(ctx, plainService+"BulkUpsert", "", nestedRow(8_000_000))
+		}},
 	{"nested-json-rows", "a row with a Set of 1,000,000 items to /v1/bulk, 10 at a time", func(ctx context.Context, a *attacker) {
 		body := `{"table":"bench","types":{"a":"Set<Int8>"},"rows":[{"a":[` + strings.Repeat("1,", 999_999) + `1]}]}`
 		a.posts(ctx, 10, "/v1/bulk", "application/json", len(body), body, true)

@@ -51,7 +51,8 @@ func Experiment() lab.Experiment {
 	return lab.Experiment{
 		Name:  "hostile",
 		Title: "A hostile hour",
-		Question: `One sidecar with GOMEMLIMIT=` + hostileLimit + ` before three nodes that want tickets, with an honest load over all of its APIs and three users of the database; beside it one attacker after the other, each with at most half a core, then pairs of
+		Question: `One sidecar with GOMEMLIMIT=` + hostileLimit +
+			` before three nodes that want tickets, with an honest load over all of its APIs and three users of the database; beside it one attacker after the other, each with at most half a core, then pairs of
 them by chance (-seed). The honest callers must not fail, nor wait longer than 10 ms or three times what they wait beside a loop that uses half a core (p99, and the median of three runs where the first took longer); the sidecar must stay the same process, below 300 MiB, come back to within 20 MB of
 where it began, and stop well.`,
 		Flags: func(flags *flag.FlagSet) {
@@ -86,7 +87,10 @@ type underAttack struct {
 
 func runHostile(ctx context.Context, l *lab.Lab, seed uint64, heaps string) error {
 	// Nodes refuse long texts where YDB's documentation says so (Database limits): their parsing is no work of the sidecar's.
-	cluster, err := l.Cluster(ctx, 3, "-query-limit", "10240", "-token", "own", "-token", "alice", "-token", "bob", "-token", "carol", "-token", "mallory")
+	cluster, err := l.Cluster(
+		ctx, 3, "-query-limit", "10240", "-token", "own", "-token", "alice", "-token", "bob", "-token", "carol",
+		"-token", "mallory",
+	)
 	if err != nil {
 		return err
 	}
@@ -104,8 +108,12 @@ func runHostile(ctx context.Context, l *lab.Lab, seed uint64, heaps string) erro
 	if _, err := s.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: soak.Create, Timeout: "20s"}); err != nil {
 		return fmt.Errorf("create the table: %w", err)
 	}
-	if _, err := s.Client.BulkUpsert(ctx, &sidecarv1.BulkUpsertRequest{Table: LargeTable, Timeout: "20s", Rows: []*sidecarv1.BulkRow{{Columns: map[string]*sidecarv1.Value{
-		"id": traffic.Unsigned(LargeID), "payload": {Kind: &sidecarv1.Value_TextValue{TextValue: strings.Repeat("x", LargeSize)}}}}}}); err != nil {
+	if _, err := s.Client.BulkUpsert(
+		ctx,
+		&sidecarv1.BulkUpsertRequest{Table: LargeTable, Timeout: "20s", Rows: []*sidecarv1.BulkRow{{Columns: map[string]*sidecarv1.Value{
+			"id":      traffic.Unsigned(LargeID),
+			"payload": {Kind: &sidecarv1.Value_TextValue{TextValue: strings.Repeat("x", LargeSize)}}}}}},
+	); err != nil {
 		return err
 	}
 	u := &underAttack{l: l, sidecar: s, heaps: heaps, target: Target{GRPC: s.GRPC, HTTP: s.HTTP, Ticket: "mallory"}}
@@ -130,16 +138,19 @@ func honestCalls(l *lab.Lab, s *lab.Sidecar) (lab.Call, error) {
 			return metadata.AppendToOutgoingContext(ctx, "x-ydb-auth-ticket", user)
 		}
 		conn, err := l.Dial(s.GRPC,
-			grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, f grpc.UnaryInvoker, o ...grpc.CallOption) error {
+			grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
+				f grpc.UnaryInvoker, o ...grpc.CallOption) error {
 				return f(with(ctx), method, in, out, cc, o...)
 			}),
-			grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, f grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+			grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+				f grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
 				return f(with(ctx), d, cc, method, o...)
 			}))
 		if err != nil {
 			return nil, err
 		}
-		faces = append(faces, &traffic.WireFace{Conn: conn, Client: Ydb_Query_V1.NewQueryServiceClient(conn), Sessions: make(chan *traffic.WireSession, 4)})
+		faces = append(faces,
+			&traffic.WireFace{Conn: conn, Client: Ydb_Query_V1.NewQueryServiceClient(conn), Sessions: make(chan *traffic.WireSession, 4)})
 	}
 	var calls []lab.Call
 	for _, f := range faces {
@@ -149,12 +160,20 @@ func honestCalls(l *lab.Lab, s *lab.Sidecar) (lab.Call, error) {
 	kv := sidecarv1.NewKeyValueClient(s.Conn)
 	calls = append(calls,
 		func(ctx context.Context) error {
-			_, err := kv.Put(ctx, &sidecarv1.KvPutRequest{Table: "soak", Id: traffic.KVID(rand.Uint64N(1000)), Value: []byte("1"), Timeout: traffic.Within(ctx)})
+			_, err := kv.Put(
+				ctx,
+				&sidecarv1.KvPutRequest{Table: "soak", Id: traffic.KVID(rand.Uint64N(1000)), Value: []byte("1"),
+					Timeout: traffic.Within(ctx)},
+			)
 			return err
 		},
 		func(ctx context.Context) error {
-			_, err := s.Client.BulkUpsert(ctx, &sidecarv1.BulkUpsertRequest{Table: "soak", Timeout: traffic.Within(ctx), Rows: []*sidecarv1.BulkRow{{
-				Columns: map[string]*sidecarv1.Value{"id": traffic.Unsigned(rand.Uint64N(1000)), "payload": {Kind: &sidecarv1.Value_TextValue{TextValue: "2"}}}}}})
+			_, err := s.Client.BulkUpsert(
+				ctx,
+				&sidecarv1.BulkUpsertRequest{Table: "soak", Timeout: traffic.Within(ctx), Rows: []*sidecarv1.BulkRow{{
+					Columns: map[string]*sidecarv1.Value{"id": traffic.Unsigned(rand.Uint64N(1000)),
+						"payload": {Kind: &sidecarv1.Value_TextValue{TextValue: "2"}}}}}},
+			)
 			return err
 		},
 		func(ctx context.Context) error {
@@ -246,18 +265,19 @@ func (u *underAttack) attack(ctx context.Context, names ...string) error {
 	if err := resetPeak(u.sidecar.Pid()); err != nil {
 		return err
 	}
-	v := lab.Variant{Name: name, Under: []*lab.Process{u.sidecar.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-		p, err := l.Spawn("attacker", attacker)
-		if err != nil {
-			return lab.Result{}, err
-		}
-		r := lab.Open(ctx, lab.Rate(hostileRate), d, u.honest)
-		if code, ended := gone(p); ended {
-			return r, fmt.Errorf("the attacker ended with code %d: %s", code, p.Log())
-		}
-		l.End(p)
-		return r, nil
-	}}
+	v := lab.Variant{Name: name, Under: []*lab.Process{u.sidecar.Process},
+		Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+			p, err := l.Spawn("attacker", attacker)
+			if err != nil {
+				return lab.Result{}, err
+			}
+			r := lab.Open(ctx, lab.Rate(hostileRate), d, u.honest)
+			if code, ended := gone(p); ended {
+				return r, fmt.Errorf("the attacker ended with code %d: %s", code, p.Log())
+			}
+			l.End(p)
+			return r, nil
+		}}
 	run, err := l.Once(ctx, v, l.Duration)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -377,7 +397,8 @@ func (u *underAttack) report() {
 // table is what was measured so far.
 func (u *underAttack) table() *lab.Table {
 	return lab.NewTable(lab.Case{Name: "hostile", Title: "The honest load while attackers are at work", Variants: u.rows,
-		Text:    fmt.Sprintf("%d honest calls a second; at rest before the first attack the sidecar had %d MB of anonymous memory.", hostileRate, u.rest/1e6),
+		Text: fmt.Sprintf("%d honest calls a second; at rest before the first attack the sidecar had %d MB of anonymous memory.",
+			hostileRate, u.rest/1e6),
 		Figures: []string{lab.Offered, lab.P50, lab.P99, lab.Max, hostilePeakOf, hostileLeftOf}}, u.runs)
 }
 

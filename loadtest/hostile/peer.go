@@ -80,7 +80,9 @@ func (p *peer) open(end bool, fields ...string) (uint32, error) {
 	p.windows[id] = p.initial
 	block := p.block.Bytes()
 	first := block[:min(len(block), maxFrame)]
-	if err := p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: first, EndStream: end, EndHeaders: len(first) == len(block)}); err != nil {
+	if err := p.framer.WriteHeaders(
+		http2.HeadersFrameParam{StreamID: id, BlockFragment: first, EndStream: end, EndHeaders: len(first) == len(block)},
+	); err != nil {
 		return 0, err
 	}
 	for block = block[len(first):]; len(block) > 0; {

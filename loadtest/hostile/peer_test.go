@@ -25,11 +25,13 @@ func serve(t *testing.T) (address string, asked *atomic.Int64, bytes *atomic.Int
 		t.Fatal(err)
 	}
 	asked, bytes = new(atomic.Int64), new(atomic.Int64)
-	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		asked.Add(1)
-		bytes.Add(int64(len(in.(*healthpb.HealthCheckRequest).Service)))
-		return next(ctx, in)
-	}))
+	s := grpc.NewServer(
+		grpc.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			asked.Add(1)
+			bytes.Add(int64(len(in.(*healthpb.HealthCheckRequest).Service)))
+			return next(ctx, in)
+		}),
+	)
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	ended := make(chan struct{})
 	go func() {
@@ -53,7 +55,8 @@ func TestPeer(t *testing.T) {
 	}
 	defer p.close()
 	for n, size := range []int{0, 10, 1_000_000} {
-		if err := p.unary(ctx, checkPath, "mallory", message(&healthpb.HealthCheckRequest{Service: strings.Repeat("x", size)})); err != nil {
+		if err := p.unary(ctx, checkPath, "mallory",
+			message(&healthpb.HealthCheckRequest{Service: strings.Repeat("x", size)})); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
 		if got := asked.Load(); got != int64(n+1) {
@@ -63,7 +66,8 @@ func TestPeer(t *testing.T) {
 	if got := bytes.Load(); got != 1_000_010 {
 		t.Errorf("the server read %d bytes", got)
 	}
-	if err := p.unary(ctx, checkPath, "", bomb(&healthpb.HealthCheckRequest{Service: strings.Repeat("x", 100_000)}), "grpc-encoding", "gzip"); err != nil {
+	if err := p.unary(ctx, checkPath, "", bomb(&healthpb.HealthCheckRequest{Service: strings.Repeat("x", 100_000)}),
+		"grpc-encoding", "gzip"); err != nil {
 		t.Error(err)
 	}
 	if got := bytes.Load(); got != 1_000_010 { // this server inflates nothing: it answers UNIMPLEMENTED
@@ -96,7 +100,8 @@ func TestPace(t *testing.T) {
 	if took := time.Since(begun); took > 5*time.Second {
 		t.Errorf("it went on for %v", took)
 	}
-	if Main(t.Context(), []string{"a", "b", "c", "0.5", "unheard-of"}) == nil || Main(t.Context(), []string{"a", "b", "c", "much", Burn}) == nil {
+	if Main(t.Context(), []string{"a", "b", "c", "0.5", "unheard-of"}) == nil ||
+		Main(t.Context(), []string{"a", "b", "c", "much", Burn}) == nil {
 		t.Error("nonsense was taken")
 	}
 }

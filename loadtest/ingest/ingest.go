@@ -96,7 +96,11 @@ func (b *ingestBench) variants(sides []*lab.Sidecar, ways ...way) (all []lab.Var
 // tables creates tables of the given rows, with indexes.
 func (b *ingestBench) tables(ctx context.Context, s *lab.Sidecar, indexes string, tables ...string) error {
 	for _, table := range tables {
-		_, err := s.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Timeout: "20s", Sql: "CREATE TABLE IF NOT EXISTS " + table + " (" + ingestColumnTypes + ", PRIMARY KEY (id)" + indexes + ")"})
+		_, err := s.Client.Execute(
+			ctx,
+			&sidecarv1.ExecuteRequest{Timeout: "20s",
+				Sql: "CREATE TABLE IF NOT EXISTS " + table + " (" + ingestColumnTypes + ", PRIMARY KEY (id)" + indexes + ")"},
+		)
 		if err != nil {
 			return fmt.Errorf("create the table %s: %w", table, err)
 		}
@@ -146,14 +150,20 @@ func (o rowsOf) bulk(size int) func(*lab.Sidecar) writing {
 
 // statements is UPSERTs of many rows each.
 func (o rowsOf) statements(size int) func(*lab.Sidecar) writing {
-	sql := "DECLARE $rows AS List<Struct<id: Uint64, name: Utf8, n: Int64, at: Timestamp>>; UPSERT INTO " + o.table + " SELECT id, name, n, at FROM AS_TABLE($rows)"
+	sql := "DECLARE $rows AS List<Struct<id: Uint64, name: Utf8, n: Int64, at: Timestamp>>; UPSERT INTO " + o.table +
+		" SELECT id, name, n, at FROM AS_TABLE($rows)"
 	ring := o.ring(size, func(_ string, rows []ingestRow) []byte {
 		list := &sidecarv1.ListValue{}
 		for _, r := range rows {
-			list.Items = append(list.Items, &sidecarv1.Value{Kind: &sidecarv1.Value_StructValue{StructValue: &sidecarv1.StructValue{Fields: []*sidecarv1.Field{
-				{Name: "id", Value: traffic.Unsigned(r.id)}, {Name: "name", Value: traffic.Text(r.name)}, {Name: "n", Value: signed(r.n)}, {Name: "at", Value: signed(r.at)}}}}})
+			list.Items = append(list.Items,
+				&sidecarv1.Value{Kind: &sidecarv1.Value_StructValue{StructValue: &sidecarv1.StructValue{Fields: []*sidecarv1.Field{
+					{Name: "id", Value: traffic.Unsigned(r.id)}, {Name: "name", Value: traffic.Text(r.name)},
+					{Name: "n", Value: signed(r.n)}, {Name: "at", Value: signed(r.at)}}}}})
 		}
-		return traffic.Must(&sidecarv1.ExecuteRequest{Sql: sql, Idempotent: true, Params: map[string]*sidecarv1.Value{"rows": {Kind: &sidecarv1.Value_ListValue{ListValue: list}}}})
+		return traffic.Must(
+			&sidecarv1.ExecuteRequest{Sql: sql, Idempotent: true,
+				Params: map[string]*sidecarv1.Value{"rows": {Kind: &sidecarv1.Value_ListValue{ListValue: list}}}},
+		)
 	})
 	return func(s *lab.Sidecar) writing {
 		return batches(ring, size, func(ctx context.Context, body []byte) error {
@@ -191,7 +201,8 @@ func (o rowsOf) own(conns []*grpc.ClientConn, size int) writing {
 	var turn atomic.Int64
 	return batches(o.ring(size, asOwnRequest), size, func(ctx context.Context, body []byte) error {
 		answer := new(Ydb_Table.BulkUpsertResponse)
-		err := conns[int(turn.Add(1))%len(conns)].Invoke(traffic.WithDatabase(ctx), Ydb_Table_V1.TableService_BulkUpsert_FullMethodName, body, answer, encodedBefore)
+		err := conns[int(turn.Add(1))%len(conns)].Invoke(traffic.WithDatabase(ctx),
+			Ydb_Table_V1.TableService_BulkUpsert_FullMethodName, body, answer, encodedBefore)
 		if err == nil && answer.GetOperation().GetStatus() != Ydb.StatusIds_SUCCESS {
 			err = fmt.Errorf("BulkUpsert: %v", answer.GetOperation())
 		}
@@ -228,7 +239,9 @@ func streamRows[M any](ctx context.Context, conn *grpc.ClientConn, table string,
 	if err != nil {
 		return 0, err
 	}
-	if err := stream.Send(&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: table}}}); err != nil {
+	if err := stream.Send(
+		&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: table}}},
+	); err != nil {
 		return 0, err
 	}
 	sent := make(chan error, 1)
@@ -380,14 +393,18 @@ func (b *ingestBench) ways(ctx context.Context, sides []*lab.Sidecar, conns []*g
 	c := lab.Case{Name: "ways", Title: "Ways to write, 100 bytes a row, three nodes", Baseline: first(oneWriter),
 		Text: "The streams keep the order of rows of the same key; BulkUpserts by hand, with four under way, do not.",
 		Claims: []lab.Claim{
-			{Text: "a stream to one writer of single statements", Variant: first(oneIngest), Figure: lab.RowsPerS, Kind: lab.Ratio, Of: first(oneWriter), Least: 20},
-			{Text: "a stream to BulkUpserts by hand", Variant: first(oneIngest), Figure: lab.RowsPerS, Kind: lab.Ratio, Of: first(byHand), Least: 0.8},
-			{Text: "half of the rows repeating a key, to none", Variant: first(halfRepeated), Figure: lab.RowsPerS, Kind: lab.Ratio, Of: first(oneIngest), Least: 1.7},
+			{Text: "a stream to one writer of single statements", Variant: first(oneIngest), Figure: lab.RowsPerS,
+				Kind: lab.Ratio, Of: first(oneWriter), Least: 20},
+			{Text: "a stream to BulkUpserts by hand", Variant: first(oneIngest), Figure: lab.RowsPerS, Kind: lab.Ratio,
+				Of: first(byHand), Least: 0.8},
+			{Text: "half of the rows repeating a key, to none", Variant: first(halfRepeated), Figure: lab.RowsPerS,
+				Kind: lab.Ratio, Of: first(oneIngest), Least: 1.7},
 		}}
 	c.Variants = b.variants(sides, way{oneWriter, rows.singles(1)}, way{manyWriters, rows.singles(64)}, way{byHand, rows.bulk(ingestBatch)})
 	c.Variants = append(c.Variants, lab.Variant{Name: byHandOwn, Run: rows.own(conns, ingestBatch)})
 	c.Variants = append(c.Variants, b.variants(sides, way{oneIngest, stream(rows, rows.ring(ingestSpread, asMessage))},
-		way{halfRepeated, stream(repeated, repeated.ring(ingestSpread, asMessage))}, way{oneIngestWeb, b.lines(rows, rows.ring(ingestSpread, asLines))})...)
+		way{halfRepeated, stream(repeated, repeated.ring(ingestSpread, asMessage))},
+		way{oneIngestWeb, b.lines(rows, rows.ring(ingestSpread, asLines))})...)
 	t, err := b.compare(ctx, c)
 	if err == nil && t != nil && len(b.Sidecars) == 1 {
 		b.Report.File("readme.md", []byte(ingestSummary(t)))

@@ -25,7 +25,8 @@ func TestKeysOfARun(t *testing.T) {
 			seen[id], order = append(seen[id], i), append(order, id)
 		}
 		if len(seen) != keys || tc.repeated == slices.IsSorted(order) {
-			t.Errorf("repeated %t: %d keys, in order %t; want all %d, in order unless repeated", tc.repeated, len(seen), slices.IsSorted(order), keys)
+			t.Errorf("repeated %t: %d keys, in order %t; want all %d, in order unless repeated", tc.repeated, len(seen),
+				slices.IsSorted(order), keys)
 		}
 		for id, at := range seen {
 			if len(at) != tc.times || at[len(at)-1]-at[0] >= ingestSpread {
@@ -76,7 +77,9 @@ func TestEncodedRows(t *testing.T) {
 			{columns["id"].GetUint64Value(), columns["name"].GetTextValue(), columns["n"].GetInt64Value(), columns["at"].GetInt64Value()},
 			{values[0].GetUint64Value(), values[1].GetTextValue(), values[2].GetInt64Value(), values[3].GetInt64Value()},
 			{body.Rows[i].ID, body.Rows[i].Name, body.Rows[i].N, body.Rows[i].At},
-			{own.Rows.Value.Items[i].Items[0].GetUint64Value(), own.Rows.Value.Items[i].Items[1].GetTextValue(), own.Rows.Value.Items[i].Items[2].GetInt64Value(), int64(own.Rows.Value.Items[i].Items[3].GetUint64Value())},
+			{own.Rows.Value.Items[i].Items[0].GetUint64Value(), own.Rows.Value.Items[i].Items[1].GetTextValue(),
+				own.Rows.Value.Items[i].Items[2].GetInt64Value(),
+				int64(own.Rows.Value.Items[i].Items[3].GetUint64Value())},
 		} {
 			if got != want {
 				t.Errorf("row %d: got %+v; want %+v", i, got, want)
@@ -87,7 +90,8 @@ func TestEncodedRows(t *testing.T) {
 
 func TestRingsHoldWholeBatches(t *testing.T) {
 	for batch, want := range map[int]int{1: 400, 200: 4, 150: 4, 1000: 4} {
-		ring := rowsOf{table: "t", size: 100, keys: 400}.ring(batch, func(_ string, rows []ingestRow) []byte { return make([]byte, len(rows)) })
+		ring := rowsOf{table: "t", size: 100, keys: 400}.ring(batch,
+			func(_ string, rows []ingestRow) []byte { return make([]byte, len(rows)) })
 		for _, one := range ring {
 			if len(one) != batch {
 				t.Errorf("a batch of %d rows; want %d", len(one), batch)
@@ -107,7 +111,8 @@ func TestSummaryOfIngest(t *testing.T) {
 		runs = append(runs, []lab.Run{{Figures: lab.Figures{lab.RowsPerS: 1000 * float64(1+i), lab.RowCPU: 200e3 / float64(1+i)}}})
 	}
 	got := ingestSummary(lab.NewTable(c, runs))
-	for _, want := range []string{"one after the other | 1.0 | 200 us |", "64 in flight | 2.0 | 100 us |", "`Ingest` over gRPC, one stream | 5.0 | 40.0 us |"} {
+	for _, want := range []string{"one after the other | 1.0 | 200 us |", "64 in flight | 2.0 | 100 us |",
+		"`Ingest` over gRPC, one stream | 5.0 | 40.0 us |"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwant %s", got, want)
 		}

@@ -47,7 +47,8 @@ func (b *ingestBench) encoding(ctx context.Context, sides []*lab.Sidecar, rows r
 		messages = append(messages, streamMessage(all[:ingestSpread]))
 	}
 	c := lab.Case{Name: "encoding", Title: "Typed rows, JSON rows, rows encoded before", Baseline: b.Name(typed, 0)}
-	c.Variants = b.variants(sides, way{typed, rows.bulk(ingestBatch)}, way{"BulkUpsert of 1000 rows of JSON, HTTP", b.json(rows, ingestBatch)},
+	c.Variants = b.variants(sides, way{typed, rows.bulk(ingestBatch)},
+		way{"BulkUpsert of 1000 rows of JSON, HTTP", b.json(rows, ingestBatch)},
 		way{"Ingest of typed rows, gRPC, encoded before", stream(rows, rows.ring(ingestSpread, asMessage))},
 		way{"Ingest of typed rows, gRPC, encoded as they go", stream(rows, messages)},
 		way{"Ingest of rows of JSON, HTTP", b.lines(rows, rows.ring(ingestSpread, asLines))})
@@ -57,7 +58,8 @@ func (b *ingestBench) encoding(ctx context.Context, sides []*lab.Sidecar, rows r
 
 func (b *ingestBench) batch(ctx context.Context, cluster *lab.Cluster, sides []*lab.Sidecar, conns []*grpc.ClientConn, rows rowsOf) error {
 	sizes := lab.At(b.Lab, []int{1, 1000}, []int{1, 100, 10_000}, []int{1, 10, 100, 1000, 10_000})
-	c := lab.Case{Name: "batch", Title: "Rows in a batch, 1 to 10,000", Text: "Ingest makes its batches itself, of `ingest.batch_rows` at most; that is what is set here."}
+	c := lab.Case{Name: "batch", Title: "Rows in a batch, 1 to 10,000",
+		Text: "Ingest makes its batches itself, of `ingest.batch_rows` at most; that is what is set here."}
 	lines := []lab.Line{{Name: "BulkUpsert"}, {Name: "YDB's own, directly"}, {Name: "Ingest"}}
 	for _, size := range sizes {
 		of := func(name string) string { return fmt.Sprintf("%d: %s", size, name) }
@@ -87,15 +89,21 @@ func (b *ingestBench) batch(ctx context.Context, cluster *lab.Cluster, sides []*
 			}
 		}
 	}
-	b.Report.Add(lab.Section{Picture: &lab.Picture{Title: "Rows a second by rows in a batch", X: "rows in a batch", Y: "rows/s", LogX: true, Lines: lines}})
+	b.Report.Add(
+		lab.Section{
+			Picture: &lab.Picture{Title: "Rows a second by rows in a batch", X: "rows in a batch", Y: "rows/s", LogX: true, Lines: lines},
+		},
+	)
 	return nil
 }
 
 func (b *ingestBench) size(ctx context.Context, sides []*lab.Sidecar) error {
-	c := lab.Case{Name: "size", Title: "Bytes in a row", Text: "Three numbers and a text. Batches of 1000 rows of 2000 bytes are cut by `ingest.batch_bytes`, 1 MiB."}
+	c := lab.Case{Name: "size", Title: "Bytes in a row",
+		Text: "Three numbers and a text. Batches of 1000 rows of 2000 bytes are cut by `ingest.batch_bytes`, 1 MiB."}
 	for _, rows := range lab.At(b.Lab, []rowsOf{{table: "ingest", size: 100, keys: 4000}},
 		[]rowsOf{{table: "ingest", size: 100, keys: 40_000}, {table: "ingest2000", size: 2000, keys: 10_000}},
-		[]rowsOf{{table: "ingest", size: 100, keys: 40_000}, {table: "ingest500", size: 500, keys: 20_000}, {table: "ingest2000", size: 2000, keys: 10_000}}) {
+		[]rowsOf{{table: "ingest", size: 100, keys: 40_000}, {table: "ingest500", size: 500, keys: 20_000},
+			{table: "ingest2000", size: 2000, keys: 10_000}}) {
 		c.Variants = append(c.Variants, b.variants(sides,
 			way{fmt.Sprintf("%d: single UPSERTs, 64 in flight", rows.size), rows.singles(64)},
 			way{fmt.Sprintf("%d: BulkUpsert of 1000 rows", rows.size), rows.bulk(ingestBatch)},
@@ -107,7 +115,8 @@ func (b *ingestBench) size(ctx context.Context, sides []*lab.Sidecar) error {
 }
 
 func (b *ingestBench) indexes(ctx context.Context, sides []*lab.Sidecar) error {
-	c := lab.Case{Name: "indexes", Title: "Secondary indexes", Text: "They are ASYNC: YDB's BulkUpsert refuses tables with others. The development cluster keeps one like the other, at once."}
+	c := lab.Case{Name: "indexes", Title: "Secondary indexes",
+		Text: "They are ASYNC: YDB's BulkUpsert refuses tables with others. The development cluster keeps one like the other, at once."}
 	columns := []string{"", ", INDEX by_n GLOBAL ASYNC ON (n)", ", INDEX by_n GLOBAL ASYNC ON (n), INDEX by_at GLOBAL ASYNC ON (at)"}
 	for _, n := range lab.At(b.Lab, []int{2}, []int{0, 2}, []int{0, 1, 2}) {
 		rows := rowsOf{table: fmt.Sprintf("ingest_indexes%d", n), size: 100, keys: lab.At(b.Lab, 2000, 10_000, 10_000)}
@@ -125,7 +134,9 @@ func (b *ingestBench) indexes(ctx context.Context, sides []*lab.Sidecar) error {
 }
 
 func (b *ingestBench) clusters(ctx context.Context, rows rowsOf) error {
-	c := lab.Case{Name: "nodes", Title: "Nodes", Text: "All nodes of a cluster are in one process over one SQLite, so that more of them cannot write more: the case shows that the sidecar does not mind them."}
+	c := lab.Case{Name: "nodes", Title: "Nodes",
+		Text: "All nodes of a cluster are in one process over one SQLite, so that more of them cannot write more: " +
+			"the case shows that the sidecar does not mind them."}
 	for _, n := range lab.At(b.Lab, []int{1}, []int{1, 9}, []int{1, 3, 9}) {
 		cluster, err := b.Cluster(ctx, n)
 		if err != nil {
@@ -187,7 +198,11 @@ func (b *ingestBench) memory(ctx context.Context, cluster *lab.Cluster, rows row
 		time.Sleep(50 * time.Millisecond) // between two looks
 	}
 	open.Wait()
-	b.Report.Add(lab.Section{Title: "Memory", Text: fmt.Sprintf("%d streams that hold all they may, because each call of the nodes takes 2 s more (an injected delay): %.1f MiB resident for each (%d MiB before, %d MiB at most).",
-		streams, float64(peak-before.RSS)/streams/(1<<20), before.RSS>>20, peak>>20)})
+	b.Report.Add(lab.Section{Title: "Memory",
+		Text: fmt.Sprintf(
+			"%d streams that hold all they may, because each call of the nodes takes 2 s more (an injected delay): "+
+				"%.1f MiB resident for each (%d MiB before, %d MiB at most).",
+			streams, float64(peak-before.RSS)/streams/(1<<20), before.RSS>>20, peak>>20,
+		)})
 	return nil
 }

@@ -110,7 +110,8 @@ func asOwnRequest(table string, rows []ingestRow) []byte {
 func streamMessage(rows []ingestRow) *sidecarv1.IngestRequest {
 	part := &sidecarv1.IngestRows{Columns: ingestColumns}
 	for _, r := range rows {
-		part.Rows = append(part.Rows, &sidecarv1.Row{Values: []*sidecarv1.Value{traffic.Unsigned(r.id), traffic.Text(r.name), signed(r.n), signed(r.at)}})
+		part.Rows = append(part.Rows,
+			&sidecarv1.Row{Values: []*sidecarv1.Value{traffic.Unsigned(r.id), traffic.Text(r.name), signed(r.n), signed(r.at)}})
 	}
 	return &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Rows{Rows: part}}
 }

@@ -42,13 +42,16 @@ everything else is as shipped. HTTP has 64 connections, gRPC 8. Calls are sent i
 They are of another server in another language on another machine: 8 threads, 64 connections, runs of 50 s, 8.1 GB of data. Here the sidecar has one or two of two cores, which load and backend share with it, runs last a second or so,
 and there is no data. What is looked for is the shape: a rate beyond which latency leaves the band while the work for each call stays the same.`,
 		Flags: func(f *flag.FlagSet) {
-			f.DurationVar(&k.low, "low", 500*time.Microsecond, "lower end of the band; a middle latency below it means that the backend's time is not in it")
+			f.DurationVar(&k.low, "low", 500*time.Microsecond,
+				"lower end of the band; a middle latency below it means that the backend's time is not in it")
 			f.DurationVar(&k.high, "high", 2*time.Millisecond, "upper end of the band of the middle latency; 0: no band")
 			f.DurationVar(&k.p99, "p99", 25*time.Millisecond, "limit of the 99th percentile of the latency; 0: none")
 			f.DurationVar(&k.service, "service", 600*time.Microsecond, "constant time in which the backend answers")
 			f.DurationVar(&k.probe, "probe", 0, "length of one run of the search; 0: by the size")
 			f.IntVar(&k.first, "first", 500, "calls a second that the search begins with; it ends at -max-rate")
-			f.StringVar(&k.profiles, "profiles", "", "regular `expression` of what is profiled, such as gRPC-GET-GOMAXPROCS1; by default those with one processor, as many as the size has time for")
+			f.StringVar(&k.profiles, "profiles", "",
+				"regular `expression` of what is profiled, such as gRPC-GET-GOMAXPROCS1; by default those with one "+
+					"processor, as many as the size has time for")
 		},
 		Defaults: func(o *lab.Options) {
 			if o.Duration == 0 {
@@ -72,8 +75,13 @@ type kneeBench struct {
 }
 
 func (k *kneeBench) check() error {
-	if k.low < 0 || k.high < 0 || k.p99 < 0 || k.high > 0 && k.high <= k.low || k.high == 0 && k.p99 == 0 || k.service <= 0 || k.service > time.Second || k.probe < 0 || k.probe > time.Minute || k.first < 10 {
-		return fmt.Errorf("band %v to %v, p99 %v, service %v, probe %v, first %d: want a band, a limit or both, a service of at most 1s, a probe of at most 1m, at least 10 calls a second", k.low, k.high, k.p99, k.service, k.probe, k.first)
+	if k.low < 0 || k.high < 0 || k.p99 < 0 || k.high > 0 && k.high <= k.low || k.high == 0 && k.p99 == 0 ||
+		k.service <= 0 || k.service > time.Second || k.probe < 0 || k.probe > time.Minute || k.first < 10 {
+		return fmt.Errorf(
+			"band %v to %v, p99 %v, service %v, probe %v, first %d: want a band, a limit or both, a service of at "+
+				"most 1s, a probe of at most 1m, at least 10 calls a second",
+			k.low, k.high, k.p99, k.service, k.probe, k.first,
+		)
 	}
 	if k.high > 0 && k.service >= k.high {
 		return fmt.Errorf("service %v is not below the band's end %v: no call can be in it", k.service, k.high)
@@ -279,7 +287,10 @@ func (k *kneeBench) cases(ctx context.Context, l *lab.Lab, node string, processo
 		environment = []string{suffix}
 	}
 	for i, sidecar := range l.Sidecars {
-		s, err := l.SidecarOf(ctx, sidecar, "grpc://"+node+"/local", environment, "discovery.mode=static", "discovery.nodes=1="+node, "pool.queue=100000", "admin.pprof=on")
+		s, err := l.SidecarOf(
+			ctx, sidecar, "grpc://"+node+"/local", environment, "discovery.mode=static", "discovery.nodes=1="+node,
+			"pool.queue=100000", "admin.pprof=on",
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -310,7 +321,8 @@ func (k *kneeBench) cases(ctx context.Context, l *lab.Lab, node string, processo
 				"wire": kneeOpen(conns, func(ctx context.Context, conn *grpc.ClientConn) error { return kneeStream(ctx, conn, own) }),
 				"HTTP": kneeWeb(l, "http://"+s.HTTP+"/v1/query", web),
 			} {
-				all = append(all, &kneeCase{name: l.Name(face+", "+kind.name+", "+suffix, i), sidecar: s, processor: processors, load: load})
+				all = append(all,
+					&kneeCase{name: l.Name(face+", "+kind.name+", "+suffix, i), sidecar: s, processor: processors, load: load})
 			}
 		}
 	}
@@ -370,11 +382,13 @@ func (c *kneeCase) limit(run lab.Run) string {
 }
 
 func (c *kneeCase) variant(name string, rate int) lab.Variant {
-	return lab.Variant{Name: name, Under: []*lab.Process{c.sidecar.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) { return c.load(ctx, rate, d), nil }}
+	return lab.Variant{Name: name, Under: []*lab.Process{c.sidecar.Process},
+		Run: func(ctx context.Context, d time.Duration) (lab.Result, error) { return c.load(ctx, rate, d), nil }}
 }
 
 func kneeTable(all []*kneeCase) *lab.Table {
-	c := lab.Case{Name: "knees", Title: "Runs at the knee", Figures: []string{kneeRate, lab.PerSecond, lab.P50, lab.P99, lab.CPU, "sidecar-cores"}}
+	c := lab.Case{Name: "knees", Title: "Runs at the knee",
+		Figures: []string{kneeRate, lab.PerSecond, lab.P50, lab.P99, lab.CPU, "sidecar-cores"}}
 	var runs [][]lab.Run
 	for _, one := range all {
 		c.Variants = append(c.Variants, lab.Variant{Name: one.name})
@@ -393,8 +407,12 @@ func (k *kneeBench) text(all []*kneeCase) string {
 	if k.p99 > 0 {
 		bounds = append(bounds, fmt.Sprintf("a 99th percentile of at most %v", k.p99))
 	}
-	fmt.Fprintf(&b, "The bounds: %s, and no failed call. The backend takes %v. Runs of the search last %v; a knee is confirmed when the majority of three more runs at it hold, and of three just above do not.\n\n", strings.Join(bounds, ", "), k.service, k.probe)
-	b.WriteString("| | knee | does not hold | what left its bound there last | saturated there | confirmed | runs |\n|---|--:|--:|---|---|---|--:|\n")
+	fmt.Fprintf(&b,
+		"The bounds: %s, and no failed call. The backend takes %v. Runs of the search last %v; a knee is confirmed "+
+			"when the majority of three more runs at it hold, and of three just above do not.\n\n",
+		strings.Join(bounds, ", "), k.service, k.probe)
+	b.WriteString("| | knee | does not hold | what left its bound there last | saturated there | confirmed | runs " +
+		"|\n|---|--:|--:|---|---|---|--:|\n")
 	for _, c := range all {
 		at, over := fmt.Sprintf("%d/s", c.knee), fmt.Sprintf("%d/s", c.over)
 		if c.knee == 0 {
@@ -407,7 +425,8 @@ func (k *kneeBench) text(all []*kneeCase) string {
 		if c.confirmed {
 			confirmed = "yes"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %d |\n", c.name, at, over, cmp.Or(c.why, "-"), cmp.Or(c.saturated, "-"), confirmed, len(c.tried))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %d |\n", c.name, at, over, cmp.Or(c.why, "-"),
+			cmp.Or(c.saturated, "-"), confirmed, len(c.tried))
 	}
 	return b.String()
 }
@@ -436,5 +455,6 @@ var kneeKinds = [...]struct {
 	{"profile", "cpu", "CPU", "us", 1e-3, lab.Leaf, ""},
 	{"heap?gc=1", "allocs", "allocations", "KB", 1e-3, lab.Leaf, "One allocation for each 512 KiB is sampled."},
 	{"mutex", "mutex", "waits for locks", "us", 1e-3, lab.Waiter, "One wait of ten is sampled."},
-	{"block", "block", "waits of goroutines", "us", 1e-3, lab.Waiter, "Waits of goroutines that have nothing to do are in it; one for each millisecond is sampled."},
+	{"block", "block", "waits of goroutines", "us", 1e-3, lab.Waiter,
+		"Waits of goroutines that have nothing to do are in it; one for each millisecond is sampled."},
 }

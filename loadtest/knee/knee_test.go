@@ -44,7 +44,8 @@ func TestFindKnee(t *testing.T) {
 			return tc.holds(rate, runs), nil
 		})
 		if err != nil || knee < tc.least || knee > tc.over || name != "by chance" && confirmed != tc.confirmed || runs > 80 {
-			t.Errorf("%s: got %d, not %d, confirmed %t, %v, after %d runs; want %d to %d, confirmed %t", name, knee, over, confirmed, err, runs, tc.least, tc.over, tc.confirmed)
+			t.Errorf("%s: got %d, not %d, confirmed %t, %v, after %d runs; want %d to %d, confirmed %t", name, knee,
+				over, confirmed, err, runs, tc.least, tc.over, tc.confirmed)
 		}
 		if over > 0 && knee > 0 && confirmed && float64(over-knee) > tolerance*float64(knee)+1 {
 			t.Errorf("%s: %d and %d are too far apart", name, knee, over)
@@ -64,7 +65,8 @@ func TestFindKnee(t *testing.T) {
 }
 
 func TestBeyond(t *testing.T) {
-	k := &kneeBench{low: 500 * time.Microsecond, high: 2 * time.Millisecond, p99: 25 * time.Millisecond, service: time.Millisecond, first: 500}
+	k := &kneeBench{low: 500 * time.Microsecond, high: 2 * time.Millisecond, p99: 25 * time.Millisecond,
+		service: time.Millisecond, first: 500}
 	if err := k.check(); err != nil {
 		t.Error(err)
 	}
@@ -86,7 +88,9 @@ func TestBeyond(t *testing.T) {
 	if got := alone.beyond(lab.Figures{lab.P50: 1e9 / 2, lab.P99: 1e9 / 2}, 0); got != "" || alone.check() != nil {
 		t.Errorf("without a band: got %q, %v", got, alone.check())
 	}
-	for _, bad := range []kneeBench{{}, {p99: 1, first: 500}, {high: time.Millisecond, service: time.Millisecond, first: 500}, {low: 2, high: 1, service: 1, first: 500}, {p99: 1, service: 1}, {p99: 1, service: time.Hour, first: 500}, {p99: 1, service: 1, first: 500, probe: -1}} {
+	for _, bad := range []kneeBench{{}, {p99: 1, first: 500},
+		{high: time.Millisecond, service: time.Millisecond, first: 500}, {low: 2, high: 1, service: 1, first: 500},
+		{p99: 1, service: 1}, {p99: 1, service: time.Hour, first: 500}, {p99: 1, service: 1, first: 500, probe: -1}} {
 		if bad.check() == nil {
 			t.Errorf("%+v: no error", bad)
 		}
@@ -101,7 +105,8 @@ func TestLimitOfARun(t *testing.T) {
 		processors int
 		run        lab.Run
 		want       string
-	}{{1, run(0.95, "load"), "sidecar"}, {1, run(0.6, "load"), "load"}, {1, run(0.6, ""), "nothing"}, {0, run(1.2, "sidecar"), "sidecar"}, {0, run(0.95, "load"), "load"}} {
+	}{{1, run(0.95, "load"), "sidecar"}, {1, run(0.6, "load"), "load"}, {1, run(0.6, ""), "nothing"},
+		{0, run(1.2, "sidecar"), "sidecar"}, {0, run(0.95, "load"), "load"}} {
 		if got := (&kneeCase{processor: tc.processors}).limit(tc.run); got != tc.want {
 			t.Errorf("%+v: got %s", tc, got)
 		}
@@ -116,7 +121,8 @@ func TestKneeMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if request.Params["id"].GetUint64Value() != 7 || request.Params["payload"].GetTextValue() != "text" ||
-		query.Parameters["$id"].Value.GetUint64Value() != 7 || query.Parameters["$payload"].Value.GetTextValue() != "text" || query.GetQueryContent().GetText() != request.Sql {
+		query.Parameters["$id"].Value.GetUint64Value() != 7 ||
+		query.Parameters["$payload"].Value.GetTextValue() != "text" || query.GetQueryContent().GetText() != request.Sql {
 		t.Errorf("got %v and %v", &request, &query)
 	}
 }
@@ -140,7 +146,9 @@ func TestCheckedAnswers(t *testing.T) {
 func profileOf(samples map[string]int64) *pprof.Profile {
 	p := &pprof.Profile{SampleType: []*pprof.ValueType{{Type: "samples"}, {Type: "cpu"}}}
 	for name, n := range samples {
-		p.Sample = append(p.Sample, &pprof.Sample{Value: []int64{n, n * 1e7}, Location: []*pprof.Location{{Line: []pprof.Line{{Function: &pprof.Function{Name: name}}}}}})
+		p.Sample = append(p.Sample,
+			&pprof.Sample{Value: []int64{n, n * 1e7},
+				Location: []*pprof.Location{{Line: []pprof.Line{{Function: &pprof.Function{Name: name}}}}}})
 	}
 	return p
 }
@@ -162,7 +170,8 @@ func TestProfilesAreCompared(t *testing.T) {
 	} {
 		f := compareProfiles([3]*pprof.Profile{same, same, tc.above}, [3]float64{100, 100, 100}, lab.Leaf)
 		if f.most != tc.most || f.changed() != tc.changed {
-			t.Errorf("%s: got %s from %.2f to %.2f, chance %.3f, changed %t; want %s, %t", name, f.most, f.from, f.to, f.chance, f.changed(), tc.most, tc.changed)
+			t.Errorf("%s: got %s from %.2f to %.2f, chance %.3f, changed %t; want %s, %t", name, f.most, f.from, f.to,
+				f.chance, f.changed(), tc.most, tc.changed)
 		}
 		if math.Abs(f.each[0]-1e8) > 1 || f.functions[0] != "a/b.f" && f.functions[0] != "a/b.g" && f.functions[0] != "runtime.m" {
 			t.Errorf("%s: got %.0f ns a call, first %s", name, f.each[0], f.functions[0])
@@ -184,14 +193,17 @@ func TestWhatHappensBeyondTheKnee(t *testing.T) {
 		mean    float64 // above, of 1 ms below
 		changed bool
 		want    string
-	}{{9e6, false, "only the queue grew, by 8.00 ms"}, {9e6, true, "The profile changes, and a call waits 8.00 ms longer"}, {1.1e6, false, "Neither"}, {1.1e6, true, "hardly grows"}} {
+	}{{9e6, false, "only the queue grew, by 8.00 ms"},
+		{9e6, true, "The profile changes, and a call waits 8.00 ms longer"}, {1.1e6, false, "Neither"},
+		{1.1e6, true, "hardly grows"}} {
 		c := lab.Case{}
 		var runs [][]lab.Run
 		for i, mean := range []float64{1e6, 2e6, tc.mean} {
 			c.Variants = append(c.Variants, lab.Variant{Name: kneeRates[i]})
 			runs = append(runs, []lab.Run{{Figures: lab.Figures{lab.Mean: mean, lab.CPU: 50e3, kneeWay: mean / 1e5, "sidecar-cores": 0.9}}})
 		}
-		if got := queued(lab.NewTable(c, runs), tc.changed); !strings.Contains(got, tc.want) || !strings.Contains(got, "1.00 of that at the knee") {
+		if got := queued(lab.NewTable(c, runs), tc.changed); !strings.Contains(got, tc.want) ||
+			!strings.Contains(got, "1.00 of that at the knee") {
 			t.Errorf("got %s; want %s", got, tc.want)
 		}
 	}
@@ -199,8 +211,12 @@ func TestWhatHappensBeyondTheKnee(t *testing.T) {
 
 func TestKneesInWords(t *testing.T) {
 	k := &kneeBench{low: 1, high: 2, p99: 3, first: 500}
-	got := k.text([]*kneeCase{{name: "a", knee: 1000, over: 1040, confirmed: true, why: "x", saturated: "sidecar"}, {name: "b", over: 500}, {name: "c", knee: 20_000}})
-	for _, want := range []string{"| a | 1000/s | 1040/s | x | sidecar | yes | 0 |", "| b | below 500/s | 500/s |", "| c | not reached at 20000/s | - | - |"} {
+	got := k.text(
+		[]*kneeCase{{name: "a", knee: 1000, over: 1040, confirmed: true, why: "x", saturated: "sidecar"},
+			{name: "b", over: 500}, {name: "c", knee: 20_000}},
+	)
+	for _, want := range []string{"| a | 1000/s | 1040/s | x | sidecar | yes | 0 |", "| b | below 500/s | 500/s |",
+		"| c | not reached at 20000/s | - | - |"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwant %s", got, want)
 		}

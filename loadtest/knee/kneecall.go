@@ -27,8 +27,14 @@ import (
 func kneeMessages(sql string, params map[string]any) (plain, own []byte) {
 	request := &sidecarv1.ExecuteRequest{Sql: sql, Params: map[string]*sidecarv1.Value{}}
 	query := &Ydb_Query.ExecuteQueryRequest{ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-		TxControl: &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{}}}},
-		Query:     &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql}}, Parameters: map[string]*Ydb.TypedValue{}}
+		TxControl: &Ydb_Query.TransactionControl{CommitTx: true,
+			TxSelector: &Ydb_Query.TransactionControl_BeginTx{
+				BeginTx: &Ydb_Query.TransactionSettings{TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{}},
+			}},
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql},
+		},
+		Parameters: map[string]*Ydb.TypedValue{}}
 	for name, value := range params {
 		kind, v := Ydb.Type_UINT64, &Ydb.Value{}
 		switch value := value.(type) {
@@ -82,7 +88,10 @@ func succeeded(answer []byte) error {
 
 // kneeStream makes a call of YDB's own protocol.
 func kneeStream(ctx context.Context, conn *grpc.ClientConn, message []byte) error {
-	stream, err := conn.NewStream(traffic.WithDatabase(ctx), &grpc.StreamDesc{ServerStreams: true}, Ydb_Query_V1.QueryService_ExecuteQuery_FullMethodName, checkedAfter)
+	stream, err := conn.NewStream(
+		traffic.WithDatabase(ctx), &grpc.StreamDesc{ServerStreams: true},
+		Ydb_Query_V1.QueryService_ExecuteQuery_FullMethodName, checkedAfter,
+	)
 	if err != nil {
 		return err
 	}
@@ -101,7 +110,9 @@ func kneeStream(ctx context.Context, conn *grpc.ClientConn, message []byte) erro
 	}
 }
 
-func kneeOpen(conns []*grpc.ClientConn, call func(context.Context, *grpc.ClientConn) error) func(context.Context, int, time.Duration) lab.Result {
+func kneeOpen(
+	conns []*grpc.ClientConn, call func(context.Context, *grpc.ClientConn) error,
+) func(context.Context, int, time.Duration) lab.Result {
 	var turn atomic.Uint64
 	return func(ctx context.Context, rate int, d time.Duration) lab.Result {
 		return lab.Open(ctx, lab.Rate(rate), d, func(ctx context.Context) error { return call(ctx, conns[turn.Add(1)%uint64(len(conns))]) })

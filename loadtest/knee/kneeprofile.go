@@ -40,13 +40,19 @@ func (c *kneeCase) rates() [3]int {
 func (k *kneeBench) profile(ctx context.Context, l *lab.Lab, c *kneeCase) error {
 	rates := c.rates()
 	var taken [3]kneeProfiles
-	text := fmt.Sprintf("%d, %d and %d calls a second. The profiles are taken in these runs, which costs the sidecar a few percent; what it spends on that is left out of them. Flame graphs, and their differences: `go tool pprof -http : -diff_base BEFORE.pb.gz THIS.pb.gz`.", rates[0], rates[1], rates[2])
+	text := fmt.Sprintf(
+		"%d, %d and %d calls a second. The profiles are taken in these runs, which costs the sidecar a few percent; "+
+			"what it spends on that is left out of them. Flame graphs, and their differences: `go tool pprof -http "+
+			": -diff_base BEFORE.pb.gz THIS.pb.gz`.",
+		rates[0], rates[1], rates[2],
+	)
 	if c.knee == 0 {
 		text += " There is no knee: not even the least rate holds, and these are around it."
 	}
 	table := lab.Case{Name: c.id(), Title: c.name + ": below, at and above the knee", Baseline: kneeRates[0],
 		Text:    text,
-		Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.Mean, lab.CPU, "sidecar-cores", kneeWay}, Ratios: []string{lab.CPU, lab.Mean}}
+		Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.Mean, lab.CPU, "sidecar-cores", kneeWay},
+		Ratios:  []string{lab.CPU, lab.Mean}}
 	for i, name := range kneeRates {
 		v := c.variant(name, rates[i])
 		load := v.Run
@@ -106,7 +112,8 @@ func withoutProfiling(p *pprof.Profile) {
 	p.Sample = slices.DeleteFunc(p.Sample, func(s *pprof.Sample) bool {
 		return slices.ContainsFunc(s.Location, func(l *pprof.Location) bool {
 			return slices.ContainsFunc(l.Line, func(line pprof.Line) bool {
-				return line.Function != nil && (strings.HasPrefix(line.Function.Name, "net/http/pprof.") || strings.HasPrefix(line.Function.Name, "runtime/pprof."))
+				return line.Function != nil &&
+					(strings.HasPrefix(line.Function.Name, "net/http/pprof.") || strings.HasPrefix(line.Function.Name, "runtime/pprof."))
 			})
 		})
 	})
@@ -138,10 +145,13 @@ func (k *kneeBench) show(l *lab.Lab, c *kneeCase, t *lab.Table, dir string, take
 		if facts.each[0] > 0 {
 			fmt.Fprintf(&b, "from below to above %.2f times. ", facts.each[2]/facts.each[0])
 		}
-		fmt.Fprintf(&b, "The greatest change of a package's share from the knee to above it: %s from %.1f to %.1f %%. ", facts.most, 100*facts.from, 100*facts.to)
+		fmt.Fprintf(&b, "The greatest change of a package's share from the knee to above it: %s from %.1f to %.1f %%. ",
+			facts.most, 100*facts.from, 100*facts.to)
 		if kind.file == "cpu" {
 			changed = facts.changed()
-			fmt.Fprintf(&b, "By chance, with %d and %d samples, such a share moves by %.1f points two times in three, so %s. ", facts.samples[1], facts.samples[2], 100*facts.chance, facts.verdict())
+			fmt.Fprintf(&b,
+				"By chance, with %d and %d samples, such a share moves by %.1f points two times in three, so %s. ",
+				facts.samples[1], facts.samples[2], 100*facts.chance, facts.verdict())
 		}
 		fmt.Fprintf(&b, "%s\n\n", kind.note)
 		facts.table(&b)
@@ -156,8 +166,13 @@ func queued(t *lab.Table, changed bool) string {
 	get := func(i int, figure string) float64 { x, _ := t.Median(kneeRates[i], figure); return x }
 	work := get(2, lab.CPU) / max(get(1, lab.CPU), 1)
 	wait := (get(2, lab.Mean) - get(0, lab.Mean)) / 1e6
-	s := fmt.Sprintf("From just below to just above, the mean latency goes from %.2f to %.2f ms, the calls under way (by Little's law) from %.0f to %.0f, and the sidecar's cores from %.2f to %.2f. Its CPU for a call above is %.2f of that at the knee. ",
-		get(0, lab.Mean)/1e6, get(2, lab.Mean)/1e6, get(0, kneeWay), get(2, kneeWay), get(0, "sidecar-cores"), get(2, "sidecar-cores"), work)
+	s := fmt.Sprintf(
+		"From just below to just above, the mean latency goes from %.2f to %.2f ms, the calls under way (by "+
+			"Little's law) from %.0f to %.0f, and the sidecar's cores from %.2f to %.2f. Its CPU for a call above "+
+			"is %.2f of that at the knee. ",
+		get(0, lab.Mean)/1e6, get(2, lab.Mean)/1e6, get(0, kneeWay), get(2, kneeWay), get(0, "sidecar-cores"),
+		get(2, "sidecar-cores"), work,
+	)
 	switch grew := get(2, lab.Mean) > 1.5*get(0, lab.Mean); {
 	case changed && grew:
 		s += fmt.Sprintf("The profile changes, and a call waits %.2f ms longer.", wait)
@@ -166,7 +181,8 @@ func queued(t *lab.Table, changed bool) string {
 	case grew:
 		s += fmt.Sprintf("The profile does not change: only the queue grew, by %.2f ms for a call.", wait)
 	default:
-		s += "Neither the profile nor the queue changes: the rate above is not far enough beyond the knee, or the knee was another program's."
+		s += "Neither the profile nor the queue changes: the rate above is not far enough beyond the knee, or the " +
+			"knee was another program's."
 	}
 	return s
 }
@@ -236,7 +252,8 @@ func joined(all ...map[string]float64) map[string]float64 {
 func (f profileFacts) table(b *strings.Builder) {
 	b.WriteString("| function | below | at the knee | above | above less at the knee |\n|---|--:|--:|--:|--:|\n")
 	for _, name := range f.functions[:min(8, len(f.functions))] {
-		fmt.Fprintf(b, "| `%s` | %.1f %% | %.1f %% | %.1f %% | %+.1f points |\n", name, 100*f.shares[0][name], 100*f.shares[1][name], 100*f.shares[2][name], 100*(f.shares[2][name]-f.shares[1][name]))
+		fmt.Fprintf(b, "| `%s` | %.1f %% | %.1f %% | %.1f %% | %+.1f points |\n", name, 100*f.shares[0][name],
+			100*f.shares[1][name], 100*f.shares[2][name], 100*(f.shares[2][name]-f.shares[1][name]))
 	}
 	b.WriteString("\n")
 }

@@ -110,7 +110,9 @@ func checkEntity(hit *vegeta.Result) error {
 
 // run attacks and adds what each kind of request took.
 func (e *entityLoad) run(ctx context.Context, pacer vegeta.Pacer, d time.Duration, options ...func(*vegeta.Attacker)) lab.Result {
-	all, kinds := lab.NewRecorder(), map[string]*lab.Recorder{http.MethodGet: lab.NewRecorder(), http.MethodPut: lab.NewRecorder(), http.MethodDelete: lab.NewRecorder()}
+	all, kinds := lab.NewRecorder(), map[string]*lab.Recorder{
+		http.MethodGet: lab.NewRecorder(), http.MethodPut: lab.NewRecorder(), http.MethodDelete: lab.NewRecorder(),
+	}
 	missing, gets, begun := 0, 0, time.Now()
 	for hit := range lab.Hits(ctx, e.next, pacer, d, "entity", options...) {
 		err := checkEntity(hit)
@@ -158,7 +160,10 @@ func measureEntities(ctx context.Context, l *lab.Lab, rows int) (err error) {
 	if err != nil {
 		return err
 	}
-	sides, err := l.Each(ctx, cluster.Endpoint(), "pool.min=50", "kv.tables=small=small key=id:Uint64 value=payload:String,large=large key=id:Uint64 value=payload:String")
+	sides, err := l.Each(
+		ctx, cluster.Endpoint(), "pool.min=50",
+		"kv.tables=small=small key=id:Uint64 value=payload:String,large=large key=id:Uint64 value=payload:String",
+	)
 	if err != nil {
 		return err
 	}
@@ -181,15 +186,21 @@ func measureEntities(ctx context.Context, l *lab.Lab, rows int) (err error) {
 		options     []func(*vegeta.Attacker)
 	}{
 		{"rate", fmt.Sprintf("%d requests a second", rate), lab.Rate(rate), append([]string{lab.Offered, lab.PerSecond}, figures...), nil},
-		{"busy", fmt.Sprintf("%d requests under way", underWay), lab.Rate(0), append([]string{lab.PerSecond}, figures...), []func(*vegeta.Attacker){vegeta.Workers(underWay), vegeta.MaxWorkers(underWay)}},
+		{"busy", fmt.Sprintf("%d requests under way", underWay), lab.Rate(0),
+			append([]string{lab.PerSecond}, figures...),
+			[]func(*vegeta.Attacker){vegeta.Workers(underWay), vegeta.MaxWorkers(underWay)}},
 	} {
-		c := lab.Case{Name: load.name, Title: load.title, Baseline: l.Name(entityVariant(tables[0].name, tables[0].ids), 0), Figures: load.figures, Ratios: []string{lab.CPU, "get-p50-ns", "put-p50-ns"}}
+		c := lab.Case{Name: load.name, Title: load.title,
+			Baseline: l.Name(entityVariant(tables[0].name, tables[0].ids), 0), Figures: load.figures,
+			Ratios: []string{lab.CPU, "get-p50-ns", "put-p50-ns"}}
 		for _, t := range tables {
 			for i, s := range sides {
 				e := &entityLoad{mix: mix, address: s.HTTP, table: t.name, ids: t.ids}
-				c.Variants = append(c.Variants, lab.Variant{Name: l.Name(entityVariant(t.name, t.ids), i), Under: []*lab.Process{s.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-					return e.run(ctx, load.pacer, d, load.options...), nil
-				}})
+				c.Variants = append(c.Variants, lab.Variant{Name: l.Name(entityVariant(t.name, t.ids), i),
+					Under: []*lab.Process{s.Process},
+					Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+						return e.run(ctx, load.pacer, d, load.options...), nil
+					}})
 			}
 		}
 		if _, err := l.Compare(ctx, c); err != nil {

@@ -33,7 +33,9 @@ func TestTheCommittedMixIsSixToThreeToOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(filepath.Dir(wd))
-	if targets, err := vegeta.ReadAllTargets(vegeta.NewHTTPTargeter(strings.NewReader(string(entityTargets)), nil, nil)); err != nil || len(targets) != 10 || len(targets[0].Body) != 2500 {
+	if targets, err := vegeta.ReadAllTargets(
+		vegeta.NewHTTPTargeter(strings.NewReader(string(entityTargets)), nil, nil),
+	); err != nil || len(targets) != 10 || len(targets[0].Body) != 2500 {
 		t.Errorf("got %d targets, %v; want ten, the first with its value", len(targets), err)
 	}
 }
@@ -45,7 +47,8 @@ func TestEntitiesAreCheckedByKind(t *testing.T) {
 		body   []byte
 		ok     bool
 	}{
-		{"GET", 200, entityValue, true}, {"GET", 200, []byte("x"), false}, {"GET", 404, nil, true}, {"GET", 503, nil, false}, {"GET", 204, nil, false},
+		{"GET", 200, entityValue, true}, {"GET", 200, []byte("x"), false}, {"GET", 404, nil, true},
+		{"GET", 503, nil, false}, {"GET", 204, nil, false},
 		{"PUT", 204, nil, true}, {"PUT", 201, nil, true}, {"PUT", 404, nil, false}, {"DELETE", 204, nil, true}, {"DELETE", 0, nil, false},
 	} {
 		if err := checkEntity(&vegeta.Result{Method: tc.method, Code: tc.code, Body: tc.body}); (err == nil) != tc.ok {
@@ -79,13 +82,17 @@ func TestEntityLoadDrawsIDs(t *testing.T) {
 	}
 	e := &entityLoad{mix: mix, address: store.Listener.Addr().String(), table: "t", ids: 1000}
 	got := e.run(t.Context(), lab.Rate(1000), 100*time.Millisecond, vegeta.KeepAlive(false))
-	if got.Calls != 100 || got.Failed != 0 || got.Closed || got.Offered != 1000 || methods["GET"] != 60 || methods["PUT"] != 30 || methods["DELETE"] != 10 || len(ids) < 80 {
+	if got.Calls != 100 || got.Failed != 0 || got.Closed || got.Offered != 1000 || methods["GET"] != 60 ||
+		methods["PUT"] != 30 || methods["DELETE"] != 10 || len(
+		ids,
+	) < 80 {
 		t.Errorf("got %+v, %v, %d ids; want 60, 30 and 10 requests of many ids", got, methods, len(ids))
 	}
 	if f := got.Figures; f["missing"] != 0.5 || f["get-p50-ns"] <= 0 || f["put-p99-ns"] <= 0 || f["delete-p50-ns"] <= 0 {
 		t.Errorf("got the figures %v", f)
 	}
-	if got := e.run(t.Context(), lab.Rate(0), 50*time.Millisecond, vegeta.KeepAlive(false), vegeta.Workers(2), vegeta.MaxWorkers(2)); !got.Closed || got.Calls == 0 || got.Failed != 0 {
+	if got := e.run(t.Context(), lab.Rate(0), 50*time.Millisecond, vegeta.KeepAlive(false), vegeta.Workers(2),
+		vegeta.MaxWorkers(2)); !got.Closed || got.Calls == 0 || got.Failed != 0 {
 		t.Errorf("got %+v; want a closed loop", got)
 	}
 }

@@ -70,7 +70,9 @@ UPSERT INTO slo (hash, id, payload_str, payload_double, payload_timestamp) VALUE
 )
 
 func sloRow(id uint64) map[string]traffic.Value {
-	return map[string]traffic.Value{"id": traffic.UnsignedValue(id), "payload_str": traffic.TextValue(strings.Repeat("x", 20+rand.IntN(21))), "payload_double": traffic.DoubleValue(rand.Float64()), "payload_timestamp": traffic.TimestampValue(time.Now())}
+	return map[string]traffic.Value{"id": traffic.UnsignedValue(id),
+		"payload_str":    traffic.TextValue(strings.Repeat("x", 20+rand.IntN(21))),
+		"payload_double": traffic.DoubleValue(rand.Float64()), "payload_timestamp": traffic.TimestampValue(time.Now())}
 }
 
 // Figures of the two kinds of calls, which take different times.
@@ -82,9 +84,14 @@ const (
 // slo compares the ways to the cluster under the constant rates.
 func slo(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, sides []*lab.Sidecar) error {
 	const sessions = 128
-	reads, writes := min(l.MaxRate, lab.At(l, sloReads/10, sloReads, sloReads)), min(l.MaxRate, lab.At(l, sloWrites/10, sloWrites, sloWrites))
+	reads, writes := min(l.MaxRate, lab.At(l, sloReads/10, sloReads, sloReads)), min(
+		l.MaxRate, lab.At(l, sloWrites/10, sloWrites, sloWrites),
+	)
 	c := lab.Case{Name: "slo", Title: fmt.Sprintf("%d reads and %d writes a second", reads, writes), Baseline: "direct",
-		Figures: []string{lab.Offered, lab.PerSecond, figureReadP50, figureReadP99, figureWriteP50, figureWriteP99, lab.CPU, traffic.FigureRetries, traffic.FigureAborted}, Ratios: []string{figureReadP50, figureWriteP50}, Added: []string{figureReadP50, figureReadP99, figureWriteP50}}
+		Figures: []string{lab.Offered, lab.PerSecond, figureReadP50, figureReadP99, figureWriteP50, figureWriteP99,
+			lab.CPU, traffic.FigureRetries, traffic.FigureAborted},
+		Ratios: []string{figureReadP50, figureWriteP50},
+		Added:  []string{figureReadP50, figureReadP99, figureWriteP50}}
 	if !l.Wanted(c.Name) {
 		return nil
 	}
@@ -94,9 +101,10 @@ func slo(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, sides []*lab.Sid
 	}
 	l.Defer(d.Close)
 	add := func(name string, send traffic.Sender, under ...*lab.Process) {
-		c.Variants = append(c.Variants, lab.Variant{Name: name, Under: under, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-			return sloRun(ctx, cluster, send, reads, writes, 2*d) // twice as long as others: a tenth of the calls are writes
-		}})
+		c.Variants = append(c.Variants, lab.Variant{Name: name, Under: under,
+			Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+				return sloRun(ctx, cluster, send, reads, writes, 2*d) // twice as long as others: a tenth of the calls are writes
+			}})
 	}
 	add("direct", traffic.OverNodes(d))
 	for i, s := range sides {
@@ -108,11 +116,15 @@ func slo(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, sides []*lab.Sid
 			if _, err := s.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sloTable, Timeout: "20s"}); err != nil {
 				return fmt.Errorf("create the table: %w", err)
 			}
-			if _, _, err := traffic.OverPlain(s.Client)(ctx, traffic.Request{SQL: sloFill, Mode: "serializable_rw", Params: map[string]traffic.Value{"rows": traffic.ListValue(rows)}}); err != nil {
+			if _, _, err := traffic.OverPlain(s.Client)(
+				ctx,
+				traffic.Request{SQL: sloFill, Mode: "serializable_rw", Params: map[string]traffic.Value{"rows": traffic.ListValue(rows)}},
+			); err != nil {
 				return fmt.Errorf("fill the table: %w", err)
 			}
 		}
-		through, err := traffic.DialNodes(ctx, []stand.Node{{Address: s.GRPC}, {Address: s.GRPC}, {Address: s.GRPC}}, sessions) // as many connections as directly
+		// as many connections as directly
+		through, err := traffic.DialNodes(ctx, []stand.Node{{Address: s.GRPC}, {Address: s.GRPC}, {Address: s.GRPC}}, sessions)
 		if err != nil {
 			return err
 		}
@@ -143,7 +155,8 @@ func sloRun(ctx context.Context, cluster *lab.Cluster, send traffic.Sender, read
 		var both sync.WaitGroup
 		both.Go(func() {
 			read = lab.Open(ctx, lab.Rate(reads), d, call(func() traffic.Request {
-				return traffic.Request{SQL: sloRead, Mode: "snapshot_ro", Params: map[string]traffic.Value{"id": traffic.UnsignedValue(rand.Uint64N(sloRows))}}
+				return traffic.Request{SQL: sloRead, Mode: "snapshot_ro",
+					Params: map[string]traffic.Value{"id": traffic.UnsignedValue(rand.Uint64N(sloRows))}}
 			}, 1))
 		})
 		both.Go(func() {
@@ -153,7 +166,8 @@ func sloRun(ctx context.Context, cluster *lab.Cluster, send traffic.Sender, read
 		})
 		both.Wait()
 		all := lab.Merge(read, written)
-		all.Figures = lab.Figures{figureReadP50: float64(read.Quantile(50)), figureReadP99: float64(read.Quantile(99)), figureWriteP50: float64(written.Quantile(50)), figureWriteP99: float64(written.Quantile(99))}
+		all.Figures = lab.Figures{figureReadP50: float64(read.Quantile(50)), figureReadP99: float64(read.Quantile(99)),
+			figureWriteP50: float64(written.Quantile(50)), figureWriteP99: float64(written.Quantile(99))}
 		return all
 	})
 }
@@ -161,7 +175,8 @@ func sloRun(ctx context.Context, cluster *lab.Cluster, send traffic.Sender, read
 // The tables of the key-value face: the rows of the point reads, and one with a
 // version column beside it.
 const (
-	kvTables  = "kv.tables=bench=bench key=id:Uint64 value=payload:Utf8,versions=versions key=id:Uint64 value=payload:Utf8 version=rev:Uint64"
+	kvTables = "kv.tables=bench=bench key=id:Uint64 value=payload:Utf8,versions=versions key=id:Uint64 " +
+		"value=payload:Utf8 version=rev:Uint64"
 	kvCreate  = `CREATE TABLE IF NOT EXISTS versions (id Uint64, payload Utf8, rev Uint64, PRIMARY KEY (id))`
 	kvWrite   = `DECLARE $id AS Uint64; DECLARE $payload AS Utf8; UPSERT INTO bench (id, payload) VALUES ($id, $payload)`
 	kvBatch   = 100
@@ -181,7 +196,8 @@ func kvFaces(ctx context.Context, l *lab.Lab, sides []*lab.Sidecar) error {
 	for i, s := range sides {
 		web := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: underWay}}
 		l.Defer(web.CloseIdleConnections)
-		loads[i] = &kvLoad{base: "http://" + s.HTTP, sql: s.Client, kv: sidecarv1.NewKeyValueClient(s.Conn), payload: strings.Repeat("x", 100), web: web}
+		loads[i] = &kvLoad{base: "http://" + s.HTTP, sql: s.Client, kv: sidecarv1.NewKeyValueClient(s.Conn),
+			payload: strings.Repeat("x", 100), web: web}
 	}
 	type named struct {
 		name string
@@ -192,26 +208,37 @@ func kvFaces(ctx context.Context, l *lab.Lab, sides []*lab.Sidecar) error {
 		calls             []named
 	}{
 		{"read-http", "A point read of 100 bytes, HTTP", "POST /v1/query, snapshot_ro", []named{
-			{"POST /v1/query", func(k *kvLoad) lab.Call { return k.queryHTTP("") }}, {"POST /v1/query, snapshot_ro", func(k *kvLoad) lab.Call { return k.queryHTTP("snapshot_ro") }},
-			{"GET /v1/kv", func(k *kvLoad) lab.Call { return k.getHTTP }}, {"GET /v1/kv, a missing key", func(k *kvLoad) lab.Call { return k.missingHTTP }}}},
+			{"POST /v1/query", func(k *kvLoad) lab.Call { return k.queryHTTP("") }},
+			{"POST /v1/query, snapshot_ro", func(k *kvLoad) lab.Call { return k.queryHTTP("snapshot_ro") }},
+			{"GET /v1/kv", func(k *kvLoad) lab.Call { return k.getHTTP }},
+			{"GET /v1/kv, a missing key", func(k *kvLoad) lab.Call { return k.missingHTTP }}}},
 		{"read-grpc", "A point read of 100 bytes, gRPC", "Execute, snapshot_ro", []named{
-			{"Execute", func(k *kvLoad) lab.Call { return k.query("") }}, {"Execute, snapshot_ro", func(k *kvLoad) lab.Call { return k.query("snapshot_ro") }}, {"KeyValue/Get", func(k *kvLoad) lab.Call { return k.get }}}},
+			{"Execute", func(k *kvLoad) lab.Call { return k.query("") }},
+			{"Execute, snapshot_ro", func(k *kvLoad) lab.Call { return k.query("snapshot_ro") }},
+			{"KeyValue/Get", func(k *kvLoad) lab.Call { return k.get }}}},
 		{"write-http", "A write of 100 bytes, HTTP", "POST /v1/query, serializable_rw", []named{
-			{"POST /v1/query", func(k *kvLoad) lab.Call { return k.upsertHTTP("") }}, {"POST /v1/query, serializable_rw", func(k *kvLoad) lab.Call { return k.upsertHTTP("serializable_rw") }},
-			{"PUT /v1/kv", func(k *kvLoad) lab.Call { return k.putHTTP("bench") }}, {"PUT /v1/kv with a version", func(k *kvLoad) lab.Call { return k.putHTTP("versions") }}}},
+			{"POST /v1/query", func(k *kvLoad) lab.Call { return k.upsertHTTP("") }},
+			{"POST /v1/query, serializable_rw", func(k *kvLoad) lab.Call { return k.upsertHTTP("serializable_rw") }},
+			{"PUT /v1/kv", func(k *kvLoad) lab.Call { return k.putHTTP("bench") }},
+			{"PUT /v1/kv with a version", func(k *kvLoad) lab.Call { return k.putHTTP("versions") }}}},
 		{"write-grpc", "A write of 100 bytes, gRPC", "Execute, serializable_rw", []named{
-			{"Execute", func(k *kvLoad) lab.Call { return k.upsert("") }}, {"Execute, serializable_rw", func(k *kvLoad) lab.Call { return k.upsert("serializable_rw") }},
-			{"KeyValue/Put", func(k *kvLoad) lab.Call { return k.put("bench") }}, {"KeyValue/Put with a version", func(k *kvLoad) lab.Call { return k.put("versions") }}}},
+			{"Execute", func(k *kvLoad) lab.Call { return k.upsert("") }},
+			{"Execute, serializable_rw", func(k *kvLoad) lab.Call { return k.upsert("serializable_rw") }},
+			{"KeyValue/Put", func(k *kvLoad) lab.Call { return k.put("bench") }},
+			{"KeyValue/Put with a version", func(k *kvLoad) lab.Call { return k.put("versions") }}}},
 		{"batch", fmt.Sprintf("%d rows by their keys, gRPC", kvBatch), "Execute with IN", []named{
-			{"Execute with IN", func(k *kvLoad) lab.Call { return k.queryMany }}, {"KeyValue/BatchGet", func(k *kvLoad) lab.Call { return k.batchGet }}}},
+			{"Execute with IN", func(k *kvLoad) lab.Call { return k.queryMany }},
+			{"KeyValue/BatchGet", func(k *kvLoad) lab.Call { return k.batchGet }}}},
 	} {
-		c := lab.Case{Name: g.name, Title: g.title, Baseline: l.Name(g.base, 0), Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}, Ratios: []string{lab.PerSecond, lab.CPU}}
+		c := lab.Case{Name: g.name, Title: g.title, Baseline: l.Name(g.base, 0),
+			Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}, Ratios: []string{lab.PerSecond, lab.CPU}}
 		for i, s := range sides {
 			for _, one := range g.calls {
 				call := one.call(loads[i])
-				c.Variants = append(c.Variants, lab.Variant{Name: l.Name(one.name, i), Under: []*lab.Process{s.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-					return lab.Closed(ctx, underWay, d, call), nil
-				}})
+				c.Variants = append(c.Variants, lab.Variant{Name: l.Name(one.name, i), Under: []*lab.Process{s.Process},
+					Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+						return lab.Closed(ctx, underWay, d, call), nil
+					}})
 			}
 		}
 		if _, err := l.Compare(ctx, c); err != nil {
@@ -256,13 +283,19 @@ func (k *kvLoad) send(ctx context.Context, method, path, body, media string, wan
 // queryHTTP reads a row by a statement; "" is the mode of a statement that says nothing.
 func (k *kvLoad) queryHTTP(mode string) lab.Call {
 	return func(ctx context.Context) error {
-		return k.send(ctx, http.MethodPost, "/v1/query", fmt.Sprintf(`{"sql":%q,"params":{"id":%d},"mode":%q}`, traffic.Read, traffic.RandomID(), mode), "application/json", http.StatusOK)
+		return k.send(ctx, http.MethodPost, "/v1/query",
+			fmt.Sprintf(`{"sql":%q,"params":{"id":%d},"mode":%q}`, traffic.Read, traffic.RandomID(), mode),
+			"application/json", http.StatusOK)
 	}
 }
 
 func (k *kvLoad) query(mode string) lab.Call {
 	return func(ctx context.Context) error {
-		r, err := k.sql.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: traffic.Read, Mode: mode, Params: map[string]*sidecarv1.Value{"id": traffic.Unsigned(traffic.RandomID())}})
+		r, err := k.sql.Execute(
+			ctx,
+			&sidecarv1.ExecuteRequest{Sql: traffic.Read, Mode: mode,
+				Params: map[string]*sidecarv1.Value{"id": traffic.Unsigned(traffic.RandomID())}},
+		)
 		if err == nil && len(r.Rows) != 1 {
 			err = fmt.Errorf("got %d rows", len(r.Rows))
 		}
@@ -280,8 +313,9 @@ func (k *kvLoad) missingHTTP(ctx context.Context) error {
 
 func (k *kvLoad) upsertHTTP(mode string) lab.Call {
 	return func(ctx context.Context) error {
-		return k.send(ctx, http.MethodPost, "/v1/query", fmt.Sprintf(`{"sql":%q,"params":{"id":%d,"payload":%q},"mode":%q,"idempotent":true}`,
-			kvWrite, traffic.RandomID(), k.payload, mode), "application/json", http.StatusOK)
+		return k.send(ctx, http.MethodPost, "/v1/query",
+			fmt.Sprintf(`{"sql":%q,"params":{"id":%d,"payload":%q},"mode":%q,"idempotent":true}`,
+				kvWrite, traffic.RandomID(), k.payload, mode), "application/json", http.StatusOK)
 	}
 }
 
@@ -301,8 +335,11 @@ func (k *kvLoad) get(ctx context.Context) error {
 
 func (k *kvLoad) upsert(mode string) lab.Call {
 	return func(ctx context.Context) error {
-		_, err := k.sql.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: kvWrite, Mode: mode, Idempotent: true, Params: map[string]*sidecarv1.Value{
-			"id": traffic.Unsigned(traffic.RandomID()), "payload": {Kind: &sidecarv1.Value_TextValue{TextValue: k.payload}}}})
+		_, err := k.sql.Execute(
+			ctx,
+			&sidecarv1.ExecuteRequest{Sql: kvWrite, Mode: mode, Idempotent: true, Params: map[string]*sidecarv1.Value{
+				"id": traffic.Unsigned(traffic.RandomID()), "payload": {Kind: &sidecarv1.Value_TextValue{TextValue: k.payload}}}},
+		)
 		return err
 	}
 }

@@ -15,8 +15,13 @@ import (
 func TestValuesAreTheSameInBothForms(t *testing.T) {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 123456789, time.UTC)
 	for name, v := range map[string]traffic.Value{
-		"unsigned": traffic.UnsignedValue(1 << 63), "small": traffic.SmallValue(7), "signed": traffic.SignedValue(-5), "double": traffic.DoubleValue(1.5), "text": traffic.TextValue("x"), "datetime": traffic.DatetimeValue(at), "timestamp": traffic.TimestampValue(at),
-		"list": traffic.ListValue([]map[string]traffic.Value{{"b": traffic.SignedValue(1), "a": traffic.TextValue("x")}, {"a": traffic.TextValue("y"), "b": traffic.SignedValue(2)}}),
+		"unsigned": traffic.UnsignedValue(1 << 63), "small": traffic.SmallValue(7), "signed": traffic.SignedValue(-5),
+		"double": traffic.DoubleValue(1.5), "text": traffic.TextValue("x"), "datetime": traffic.DatetimeValue(at),
+		"timestamp": traffic.TimestampValue(at),
+		"list": traffic.ListValue(
+			[]map[string]traffic.Value{{"b": traffic.SignedValue(1), "a": traffic.TextValue("x")},
+				{"a": traffic.TextValue("y"), "b": traffic.SignedValue(2)}},
+		),
 	} {
 		got, err := yql.FromValue(v.Plain, v.Typed.Type)
 		if err != nil || !proto.Equal(got, v.Typed.Value) {

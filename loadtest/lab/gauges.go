@@ -40,8 +40,10 @@ const (
 
 // Figures returns the gauges by their names.
 func (g Gauges) Figures() Figures {
-	return Figures{Goroutines: float64(g.Goroutines), Descriptors: float64(g.Descriptors), Anonymous: float64(g.Anonymous), Heap: float64(g.Heap),
-		Sessions: float64(g.Sessions), Busy: float64(g.Busy), Waiting: float64(g.Waiting), Virtual: float64(g.Virtual), Clients: float64(g.Clients)}
+	return Figures{Goroutines: float64(g.Goroutines), Descriptors: float64(g.Descriptors),
+		Anonymous: float64(g.Anonymous), Heap: float64(g.Heap),
+		Sessions: float64(g.Sessions), Busy: float64(g.Busy), Waiting: float64(g.Waiting), Virtual: float64(g.Virtual),
+		Clients: float64(g.Clients)}
 }
 
 // Gauges reads what a sidecar holds, through its admin API and /stand. One with

@@ -22,8 +22,10 @@ func TestMetricSumsByNameAndLabel(t *testing.T) {
 }
 
 func TestGaugesOfTheAdminAPI(t *testing.T) {
-	metrics := "go_goroutines 17\ngo_memstats_next_gc_bytes 2e+07\ngo_gc_gogc_percent 300\nydb_query_session_count{ydb_query_session_pool_name=\"/local\",ydb_query_session_state=\"used\"} 2\n" +
-		"ydb_query_session_count{ydb_query_session_pool_name=\"callers\",ydb_query_session_state=\"idle\"} 5\nydb_sidecar_api_connections{ydb_sidecar_face=\"grpc\"} 4\n"
+	metrics := "go_goroutines 17\ngo_memstats_next_gc_bytes 2e+07\ngo_gc_gogc_percent " +
+		"300\nydb_query_session_count{ydb_query_session_pool_name=\"/local\",ydb_query_session_state=\"used\"} 2\n" +
+		"ydb_query_session_count{ydb_query_session_pool_name=\"callers\",ydb_query_session_state=\"idle\"} " +
+		"5\nydb_sidecar_api_connections{ydb_sidecar_face=\"grpc\"} 4\n"
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/metrics":

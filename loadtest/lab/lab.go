@@ -164,9 +164,14 @@ func (o *Options) fill(rest []string, size, sidecars string, defaults func(*Opti
 	} else if o.Sidecars == nil {
 		o.Sidecars = []string{filepath.Join(o.Bin, "sidecar")}
 	}
-	if o.Rounds < 1 || o.MaxRounds < o.Rounds || o.MaxRounds > 1000 || o.Duration < 50*time.Millisecond || o.Duration > time.Hour || o.MaxRate < 1 || o.MaxRate > 1_000_000 || len(o.Sidecars) > 4 {
-		return fmt.Errorf("rounds %d to %d, duration %v, max-rate %d, %d sidecars: want 1 to 1000 in order, 50ms to 1h, 1 to 1000000, at most 4",
-			o.Rounds, o.MaxRounds, o.Duration, o.MaxRate, len(o.Sidecars))
+	if o.Rounds < 1 || o.MaxRounds < o.Rounds || o.MaxRounds > 1000 || o.Duration < 50*time.Millisecond ||
+		o.Duration > time.Hour || o.MaxRate < 1 || o.MaxRate > 1_000_000 || len(
+		o.Sidecars,
+	) > 4 {
+		return fmt.Errorf(
+			"rounds %d to %d, duration %v, max-rate %d, %d sidecars: want 1 to 1000 in order, 50ms to 1h, 1 to 1000000, at most 4",
+			o.Rounds, o.MaxRounds, o.Duration, o.MaxRate, len(o.Sidecars),
+		)
 	}
 	return nil
 }

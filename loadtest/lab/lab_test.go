@@ -63,7 +63,9 @@ func TestOpenExactlySendsWhatIsDue(t *testing.T) {
 }
 
 func TestTheCalmerRunCounts(t *testing.T) {
-	calm, busy, failed := Run{Figures: Figures{Others: 0.1}}, Run{Figures: Figures{Others: 0.9}}, Run{Figures: Figures{Others: 0.9}, Failed: 1}
+	calm, busy, failed := Run{Figures: Figures{Others: 0.1}}, Run{Figures: Figures{Others: 0.9}}, Run{
+		Figures: Figures{Others: 0.9}, Failed: 1,
+	}
 	for _, tc := range []struct {
 		name             string
 		one, again, want Run
@@ -143,8 +145,9 @@ func TestScheduleFollowsThePacer(t *testing.T) {
 		duration time.Duration
 		want     []time.Duration
 	}{
-		"constant": {Rate(10), 350 * time.Millisecond, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond}},
-		"none":     {vegeta.Rate{Freq: -1, Per: time.Second}, time.Second, nil},
+		"constant": {Rate(10), 350 * time.Millisecond,
+			[]time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond}},
+		"none": {vegeta.Rate{Freq: -1, Per: time.Second}, time.Second, nil},
 	} {
 		var got []time.Duration
 		next := schedule(tc.pacer, tc.duration)
@@ -227,7 +230,8 @@ func TestClaimsAreJudgedRoundByRound(t *testing.T) {
 		{Claim{Variant: "none", Figure: CPU, Most: 1}, "<= 1 ns", "not measured", 0},
 		{Claim{Variant: "slow", Figure: P99, Most: 1}, "<= 1 ns", "not measured", 0},
 	} {
-		table := NewTable(Case{Baseline: "fast", Claims: []Claim{tc.claim}, Variants: []Variant{{Name: "slow"}, {Name: "fast"}}}, [][]Run{slow, fast})
+		table := NewTable(Case{Baseline: "fast", Claims: []Claim{tc.claim}, Variants: []Variant{{Name: "slow"}, {Name: "fast"}}},
+			[][]Run{slow, fast})
 		if v := table.Claims[0]; v.Goal != tc.goal || v.Verdict != tc.verdict || v.Value.Median != tc.median {
 			t.Errorf("%+v: got %+v; want %s, %s, %v", tc.claim, v, tc.goal, tc.verdict, tc.median)
 		}
@@ -267,7 +271,8 @@ func TestFinishCountsTheProcessesUnderTest(t *testing.T) {
 	result.Rows = 4
 	run := finish(Variant{Under: []*Process{me}}, result, used{at: now, processes: map[int]processUsed{me.Pid(): at(time.Second)}},
 		used{at: now.Add(time.Second), machine: 3 * time.Second / 2, processes: map[int]processUsed{me.Pid(): at(2 * time.Second)}})
-	for name, want := range map[string]float64{CPU: 5e8, RSS: 5000, "sidecar-cores": 1, Others: 0.5, PerSecond: 1, Offered: 2, RowsPerS: 4, RowCPU: 2.5e8} {
+	for name, want := range map[string]float64{CPU: 5e8, RSS: 5000, "sidecar-cores": 1, Others: 0.5, PerSecond: 1,
+		Offered: 2, RowsPerS: 4, RowCPU: 2.5e8} {
 		if got := run.Figures[name]; got != want {
 			t.Errorf("%s: got %v; want %v", name, got, want)
 		}
@@ -299,23 +304,25 @@ func demo(fail bool) Experiment {
 			}), nil
 		}}
 	}
-	return Experiment{Name: "demo", Title: "Naps", Question: "How long do naps last?", Published: "Nobody did.", Run: func(ctx context.Context, l *Lab) error {
-		table, err := l.Compare(ctx, Case{Name: "naps", Title: "Two naps", Baseline: "nap of 1ms", Chart: P50, Added: []string{P50},
-			Claims:   []Claim{{Text: "longer", Variant: "nap of 5ms", Figure: P50, Kind: Ratio, Of: "nap of 1ms", Least: 1.01}},
-			Variants: []Variant{nap(time.Millisecond), nap(5 * time.Millisecond)}})
-		if err != nil || table == nil {
+	return Experiment{Name: "demo", Title: "Naps", Question: "How long do naps last?", Published: "Nobody did.",
+		Run: func(ctx context.Context, l *Lab) error {
+			table, err := l.Compare(ctx, Case{Name: "naps", Title: "Two naps", Baseline: "nap of 1ms", Chart: P50, Added: []string{P50},
+				Claims:   []Claim{{Text: "longer", Variant: "nap of 5ms", Figure: P50, Kind: Ratio, Of: "nap of 1ms", Least: 1.01}},
+				Variants: []Variant{nap(time.Millisecond), nap(5 * time.Millisecond)}})
+			if err != nil || table == nil {
+				return err
+			}
+			l.Report.Note("That was %s.", "all")
+			l.Report.File("extra/list.txt", []byte("x"))
+			_, err = l.Compare(ctx, Case{Name: "other", Variants: []Variant{nap(time.Millisecond)}})
 			return err
-		}
-		l.Report.Note("That was %s.", "all")
-		l.Report.File("extra/list.txt", []byte("x"))
-		_, err = l.Compare(ctx, Case{Name: "other", Variants: []Variant{nap(time.Millisecond)}})
-		return err
-	}}
+		}}
 }
 
 func TestMainWritesTheReport(t *testing.T) {
 	dir := t.TempDir()
-	if err := Main(t.Context(), demo(false), []string{"-size", "smoke", "-out", dir, "-only", "naps", "-duration", "50ms", "-rounds", "2"}); err != nil {
+	if err := Main(t.Context(), demo(false),
+		[]string{"-size", "smoke", "-out", dir, "-only", "naps", "-duration", "50ms", "-rounds", "2"}); err != nil {
 		t.Fatal(err)
 	}
 	read := func(name string) string {
@@ -326,7 +333,9 @@ func TestMainWritesTheReport(t *testing.T) {
 		return string(data)
 	}
 	text := read("report.md")
-	for _, want := range []string{"# Naps", "go run ./loadtest demo -size smoke", "### Two naps", "| nap of 5ms |", "p50, of nap of 1ms", "p50, more than nap of 1ms", "| longer | >= 1.01 |", "met", "closed", "That was all.", "Picture: Two naps (`picture-1.svg`).", "Nobody did.", "cores"} {
+	for _, want := range []string{"# Naps", "go run ./loadtest demo -size smoke", "### Two naps", "| nap of 5ms |",
+		"p50, of nap of 1ms", "p50, more than nap of 1ms", "| longer | >= 1.01 |", "met", "closed", "That was all.",
+		"Picture: Two naps (`picture-1.svg`).", "Nobody did.", "cores"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
 		}
@@ -334,7 +343,8 @@ func TestMainWritesTheReport(t *testing.T) {
 	if strings.Contains(text, "other") && strings.Contains(text, "### other") {
 		t.Error("-only did not leave a case out")
 	}
-	if page := read("report.html"); !strings.Contains(page, "<svg") || !strings.Contains(page, "<table>") || strings.Contains(page, "<img") {
+	if page := read("report.html"); !strings.Contains(page, "<svg") || !strings.Contains(page, "<table>") ||
+		strings.Contains(page, "<img") {
 		t.Errorf("the page is not whole by itself:\n%.500s", page)
 	}
 	if runs := read("runs.txt"); strings.Count(runs, "Benchmarkdemo/naps/nap_of_5ms ") != 2 || !strings.Contains(runs, " p50-ns") {
@@ -362,7 +372,9 @@ func TestMainTellsOfFailedCalls(t *testing.T) {
 }
 
 func TestMainRefusesNonsense(t *testing.T) {
-	for _, args := range [][]string{{"-size", "huge"}, {"rest"}, {"-rounds", "-1"}, {"-rounds", "5", "-max-rounds", "2"}, {"-duration", "1ns"}, {"-max-rate", "0"}, {"-sidecar", "a,b,c,d,e"}, {"-nonsense"}, {"-size", "smoke", "-only", "("}} {
+	for _, args := range [][]string{{"-size", "huge"}, {"rest"}, {"-rounds", "-1"}, {"-rounds", "5", "-max-rounds", "2"},
+		{"-duration", "1ns"}, {"-max-rate", "0"}, {"-sidecar", "a,b,c,d,e"}, {"-nonsense"},
+		{"-size", "smoke", "-only", "("}} {
 		e := demo(false)
 		e.Flags = func(f *flag.FlagSet) { f.SetOutput(io.Discard) }
 		if err := Main(t.Context(), e, append(args, "-out", t.TempDir())); err == nil {
@@ -370,7 +382,8 @@ func TestMainRefusesNonsense(t *testing.T) {
 		}
 	}
 	e := demo(false)
-	if err := Main(t.Context(), e, []string{"-size", "smoke", "-limit", "1ns", "-out", t.TempDir()}); err == nil || !strings.Contains(err.Error(), "-limit") {
+	if err := Main(t.Context(), e, []string{"-size", "smoke", "-limit", "1ns", "-out", t.TempDir()}); err == nil ||
+		!strings.Contains(err.Error(), "-limit") {
 		t.Errorf("got %v; want that it took too long", err)
 	}
 }
@@ -395,12 +408,14 @@ func TestDefaultsOfAnExperiment(t *testing.T) {
 }
 
 func TestShowTellsTheUnit(t *testing.T) {
-	for name, want := range map[string]string{"p50-ns": "1234 us", "cpu-ns/call": "1234 us", "rss-B": "1.2 MB", "calls/s": "1234000", "share": "1234000"} {
+	for name, want := range map[string]string{"p50-ns": "1234 us", "cpu-ns/call": "1234 us", "rss-B": "1.2 MB",
+		"calls/s": "1234000", "share": "1234000"} {
 		if got := show(name, 1234e3); got != want {
 			t.Errorf("%s: got %s; want %s", name, got, want)
 		}
 	}
-	if got := show("share", 0.123) + show("p50-ns", 12.3e6) + show("p50-ns", 223e6) + show("p50-ns", 950); got != "0.1212.3 ms223 ms950 ns" {
+	if got := show("share", 0.123) + show("p50-ns", 12.3e6) + show("p50-ns", 223e6) +
+		show("p50-ns", 950); got != "0.1212.3 ms223 ms950 ns" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -410,7 +425,8 @@ func TestShareCountsStacksWithAFunction(t *testing.T) {
 		return &profile.Location{Line: []profile.Line{{Function: &profile.Function{Name: name}}}}
 	}
 	p := &profile.Profile{Sample: []*profile.Sample{
-		{Value: []int64{1, 30}, Location: []*profile.Location{location("runtime.cas"), location("a/pool.(*Pool).Acquire"), location("main.main")}},
+		{Value: []int64{1, 30},
+			Location: []*profile.Location{location("runtime.cas"), location("a/pool.(*Pool).Acquire"), location("main.main")}},
 		{Value: []int64{1, 70}, Location: []*profile.Location{location("a/poolish.f"), {Line: []profile.Line{{}}}}},
 	}}
 	if got := Share(p, "x.", "a/pool."); got != 0.3 {

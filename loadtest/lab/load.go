@@ -260,7 +260,8 @@ func ClosedEach(ctx context.Context, duration time.Duration, calls ...Call) Resu
 }
 
 // Attack has vegeta send HTTP requests; an answer that is not 2xx is a failure.
-func Attack(ctx context.Context, targeter vegeta.Targeter, pacer vegeta.Pacer, duration time.Duration, options ...func(*vegeta.Attacker)) Result {
+func Attack(ctx context.Context, targeter vegeta.Targeter, pacer vegeta.Pacer, duration time.Duration,
+	options ...func(*vegeta.Attacker)) Result {
 	r, begun := NewRecorder(), time.Now()
 	for hit := range Hits(ctx, targeter, pacer, duration, "attack", options...) {
 		var err error
@@ -276,9 +277,16 @@ func Attack(ctx context.Context, targeter vegeta.Targeter, pacer vegeta.Pacer, d
 // results as they come. vegeta counts latency from the instant at which a worker sends. Here timestamp and latency
 // count from the one at which the request was due, except with a rate of 0, which has no schedule. A request that
 // could not be sent until the grace after the last was due is yielded as one that failed.
-func Hits(ctx context.Context, targeter vegeta.Targeter, pacer vegeta.Pacer, duration time.Duration, name string, options ...func(*vegeta.Attacker)) iter.Seq[*vegeta.Result] {
+func Hits(ctx context.Context, targeter vegeta.Targeter, pacer vegeta.Pacer, duration time.Duration, name string,
+	options ...func(*vegeta.Attacker)) iter.Seq[*vegeta.Result] {
 	return func(yield func(*vegeta.Result) bool) {
-		attacker := vegeta.NewAttacker(append([]func(*vegeta.Attacker){vegeta.Timeout(grace), vegeta.Workers(16), vegeta.MaxWorkers(maxUnderWay), vegeta.MaxBody(1 << 20), vegeta.KeepAlive(true)}, options...)...)
+		attacker := vegeta.NewAttacker(
+			append(
+				[]func(*vegeta.Attacker){vegeta.Timeout(grace), vegeta.Workers(16), vegeta.MaxWorkers(maxUnderWay),
+					vegeta.MaxBody(1 << 20), vegeta.KeepAlive(true)},
+				options...,
+			)...,
+		)
 		defer context.AfterFunc(ctx, func() { attacker.Stop() })()
 		begun := time.Now()
 		scheduled := !Unpaced(pacer)
@@ -294,7 +302,8 @@ func Hits(ctx context.Context, targeter vegeta.Targeter, pacer vegeta.Pacer, dur
 			for range results { // its workers end when all is taken
 			}
 		}()
-		next, seen, dues := schedule(pacer, duration), uint64(0), map[uint64]time.Duration{} // by the number of the hit; results come in another order
+		// by the number of the hit; results come in another order
+		next, seen, dues := schedule(pacer, duration), uint64(0), map[uint64]time.Duration{}
 		for hit := range results {
 			if scheduled {
 				for ; seen <= hit.Seq; seen++ {

@@ -201,13 +201,16 @@ func (l *Lab) Once(ctx context.Context, v Variant, d time.Duration) (Run, error)
 
 // finish makes a run's figures of its result and of what was used.
 func finish(v Variant, result Result, before, after used) Run {
-	run := Run{Closed: result.Closed, Calls: result.Calls, Failed: result.Failed, FirstFail: result.FirstFail, Figures: Figures{}, hist: result.hist}
+	run := Run{Closed: result.Closed, Calls: result.Calls, Failed: result.Failed, FirstFail: result.FirstFail,
+		Figures: Figures{}, hist: result.hist}
 	took := after.at.Sub(before.at)
 	f := run.Figures
 	if h := result.hist; h != nil && result.Calls > 0 {
 		at := func(p float64) float64 { return float64(time.Duration(h.ValueAtPercentile(p)) * grain) }
 		f[PerSecond], f[Offered] = float64(result.Calls-result.Failed)/result.Took.Seconds(), result.Offered
-		f[Mean], f[P50], f[P90], f[P99], f[P999], f[Max] = h.Mean()*float64(grain), at(50), at(90), at(99), at(99.9), float64(time.Duration(h.Max())*grain)
+		f[Mean], f[P50], f[P90], f[P99], f[P999], f[Max] = h.Mean()*float64(grain), at(50), at(90), at(99), at(99.9), float64(
+			time.Duration(h.Max())*grain,
+		)
 	}
 	var sum time.Duration // of all of ours
 	roles := map[string]time.Duration{}

@@ -171,7 +171,8 @@ func (r *Report) File(name string, data []byte) {
 }
 
 func newTable(c Case) *Table {
-	t := &Table{Name: c.Name, Title: c.Title, Text: c.Text, Baseline: c.Baseline, Figures: c.Figures, Ratios: c.Ratios, Added: c.Added, Chart: c.Chart}
+	t := &Table{Name: c.Name, Title: c.Title, Text: c.Text, Baseline: c.Baseline, Figures: c.Figures, Ratios: c.Ratios,
+		Added: c.Added, Chart: c.Chart}
 	if t.Figures == nil {
 		t.Figures = DefaultFigures
 	}

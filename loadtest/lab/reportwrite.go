@@ -24,12 +24,14 @@ import (
 func (r *Report) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n\n    %s\n\n", r.Title, strings.TrimSpace(r.Question), r.Command)
-	fmt.Fprintf(&b, "%s, %d cores (%s, Linux %s, %s), shared by load, sidecar and everything else that an experiment starts; size %s, took %s.\n",
+	fmt.Fprintf(&b,
+		"%s, %d cores (%s, Linux %s, %s), shared by load, sidecar and everything else that an experiment starts; size %s, took %s.\n",
 		r.Begun.Format(time.DateOnly), r.Machine.Cores, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go, r.Size, r.Took)
 	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 		fmt.Fprintf(&b, "%s: %s. ", name, r.Versions[name])
 	}
-	b.WriteString("\nFigures are medians; in brackets the 95 % interval of the median, or the least and the greatest of fewer than six rounds. Ratios are of runs of the same round.\n\n")
+	b.WriteString("\nFigures are medians; in brackets the 95 % interval of the median, or the least and the " +
+		"greatest of fewer than six rounds. Ratios are of runs of the same round.\n\n")
 	for _, fault := range r.Faults {
 		fmt.Fprintf(&b, "**FAULT: %s**\n\n", fault)
 	}
@@ -231,7 +233,8 @@ func word(name string) string {
 // runs is every run, in the format of Go's benchmarks (golang.org/design/14313-benchmark-format).
 func (r *Report) runs() []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\npkg: loadtest/%s\ncpu: %s\ncores: %d\n", runtime.GOOS, runtime.GOARCH, r.Experiment, r.Machine.CPU, r.Machine.Cores)
+	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\npkg: loadtest/%s\ncpu: %s\ncores: %d\n", runtime.GOOS, runtime.GOARCH,
+		r.Experiment, r.Machine.CPU, r.Machine.Cores)
 	for _, s := range r.Sections {
 		if s.Table == nil {
 			continue

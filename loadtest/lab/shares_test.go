@@ -22,7 +22,10 @@ func stacks(all map[string]int64) *profile.Profile {
 }
 
 func TestShares(t *testing.T) {
-	p := stacks(map[string]int64{"main.main;a/b.(*T).f;runtime.mallocgc": 30, "main.main;a/b.(*T).f;sync.(*Mutex).Unlock;internal/sync.(*Mutex).Unlock": 50, "main.main": 20})
+	p := stacks(
+		map[string]int64{"main.main;a/b.(*T).f;runtime.mallocgc": 30,
+			"main.main;a/b.(*T).f;sync.(*Mutex).Unlock;internal/sync.(*Mutex).Unlock": 50, "main.main": 20},
+	)
 	for name, tc := range map[string]struct {
 		by   func([]string) string
 		want map[string]float64
@@ -45,7 +48,8 @@ func TestShares(t *testing.T) {
 }
 
 func TestPackageOf(t *testing.T) {
-	for name, want := range map[string]string{"runtime.mallocgc": "runtime", "a.b/c/d.(*T[e.f/g.H]).m": "a.b/c/d", "a/b.f[...]": "a/b", "syscall": "syscall"} {
+	for name, want := range map[string]string{"runtime.mallocgc": "runtime", "a.b/c/d.(*T[e.f/g.H]).m": "a.b/c/d",
+		"a/b.f[...]": "a/b", "syscall": "syscall"} {
 		if got := packageOf(name); got != want {
 			t.Errorf("%s: got %s; want %s", name, got, want)
 		}

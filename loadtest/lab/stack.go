@@ -55,7 +55,10 @@ func (l *Lab) Name(name string, i int) string {
 
 // SidecarOf starts a sidecar of a program, with additions to its environment.
 func (l *Lab) SidecarOf(ctx context.Context, program, endpoint string, environment []string, settings ...string) (*Sidecar, error) {
-	s, err := stand.StartSidecar(ctx, stand.Serve{Program: program, URL: endpoint, Env: environment, Settings: append([]string{"log.level=warn"}, settings...)})
+	s, err := stand.StartSidecar(
+		ctx,
+		stand.Serve{Program: program, URL: endpoint, Env: environment, Settings: append([]string{"log.level=warn"}, settings...)},
+	)
 	if err != nil {
 		return nil, err
 	}

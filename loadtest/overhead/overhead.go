@@ -37,7 +37,8 @@ carries over to other machines are the ratios.`,
 }
 
 func measureOverhead(ctx context.Context, l *lab.Lab) error {
-	for _, part := range []func(context.Context, *lab.Lab) error{faceCases, proxyCases, tracingCases, startCase, memoryCases, virtualCases} {
+	for _, part := range []func(context.Context, *lab.Lab) error{faceCases, proxyCases, tracingCases, startCase,
+		memoryCases, virtualCases} {
 		if err := part(ctx, l); err != nil {
 			return err
 		}
@@ -90,9 +91,10 @@ func faceCases(ctx context.Context, l *lab.Lab) error {
 	if err := loadCases(ctx, l, ways); err != nil {
 		return err
 	}
-	if err := unixCase(ctx, l, side, socket, lab.Variant{Name: "direct", Run: func(ctx context.Context, span time.Duration) (lab.Result, error) {
-		return lab.Closed(ctx, 1, span, d.Read), nil
-	}}); err != nil {
+	if err := unixCase(ctx, l, side, socket, lab.Variant{Name: "direct",
+		Run: func(ctx context.Context, span time.Duration) (lab.Result, error) {
+			return lab.Closed(ctx, 1, span, d.Read), nil
+		}}); err != nil {
 		return err
 	}
 	if err := allocations(ctx, l, side); err != nil {
@@ -118,19 +120,27 @@ func loadCases(ctx context.Context, l *lab.Lab, ways []way) error {
 		{"faces-500", fmt.Sprintf("%d point reads a second", rate), func(ctx context.Context, d time.Duration, c lab.Call) lab.Result {
 			return lab.Open(ctx, lab.Rate(rate), d, c)
 		}},
-		{"faces-c1", "One point read after the other", func(ctx context.Context, d time.Duration, c lab.Call) lab.Result { return lab.Closed(ctx, 1, d, c) }},
-		{"faces-c64", "64 point reads in flight", func(ctx context.Context, d time.Duration, c lab.Call) lab.Result { return lab.Closed(ctx, 64, d, c) }},
+		{"faces-c1", "One point read after the other",
+			func(ctx context.Context, d time.Duration, c lab.Call) lab.Result { return lab.Closed(ctx, 1, d, c) }},
+		{"faces-c64", "64 point reads in flight",
+			func(ctx context.Context, d time.Duration, c lab.Call) lab.Result { return lab.Closed(ctx, 64, d, c) }},
 	} {
 		c := lab.Case{Name: load.name, Title: load.title, Baseline: "direct", Ratios: []string{lab.P50},
-			Text:    "*direct* is a client with a session for each call, made before, that calls their nodes; *ydb-go-sdk* is YDB's SDK for Go in the app; *load* is the CPU of the process that makes the calls, with its client in it.",
+			Text: "*direct* is a client with a session for each call, made before, that calls their nodes; " +
+				"*ydb-go-sdk* is YDB's SDK for Go in the app; *load* is the CPU of the process that makes the " +
+				"calls, with its client in it.",
 			Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.LoadCPU, lab.CPU}, Added: []string{lab.P50, lab.P99}}
 		for _, way := range ways {
-			c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: way.under, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-				return load.run(ctx, d, way.call), nil
-			}})
+			c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: way.under,
+				Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+					return load.run(ctx, d, way.call), nil
+				}})
 		}
 		if load.name == "faces-c1" {
-			c.Claims = []lab.Claim{{Text: "plain gRPC: p50 with 1 in flight, of a direct call, on the development cluster", Variant: "plain gRPC", Figure: lab.P50, Kind: lab.Ratio, Of: "direct", Most: 1.6}}
+			c.Claims = []lab.Claim{
+				{Text: "plain gRPC: p50 with 1 in flight, of a direct call, on the development cluster",
+					Variant: "plain gRPC", Figure: lab.P50, Kind: lab.Ratio, Of: "direct", Most: 1.6},
+			}
 		}
 		if _, err := l.Compare(ctx, c); err != nil {
 			return err
@@ -158,8 +168,12 @@ func allocations(ctx context.Context, l *lab.Lab, side *lab.Sidecar) error {
 	web := traffic.NewWebReader(side.HTTP)
 	l.Defer(web.Close)
 	c := lab.Case{Name: "allocations", Title: "Allocations of a point read", Figures: []string{allocated, lab.CPU}, Ratios: []string{},
-		Text:   "Objects that the sidecar allocates on its heap for each call, with 16 in flight (`go_memstats_mallocs_total`). *SDK proxy*: the same read over YDB's protocol.",
-		Claims: []lab.Claim{{Text: "objects on the heap for a point read over plain gRPC", Variant: "plain gRPC", Figure: allocated, Kind: lab.Value, Most: 8}}}
+		Text: "Objects that the sidecar allocates on its heap for each call, with 16 in flight " +
+			"(`go_memstats_mallocs_total`). *SDK proxy*: the same read over YDB's protocol.",
+		Claims: []lab.Claim{
+			{Text: "objects on the heap for a point read over plain gRPC", Variant: "plain gRPC", Figure: allocated,
+				Kind: lab.Value, Most: 8},
+		}}
 	for _, way := range []struct {
 		name string
 		call lab.Call
@@ -172,17 +186,18 @@ func allocations(ctx context.Context, l *lab.Lab, side *lab.Sidecar) error {
 
 // allocating is a variant that counts what the sidecar allocates for each call.
 func allocating(side *lab.Sidecar, name string, inFlight int, call lab.Call) lab.Variant {
-	return lab.Variant{Name: name, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-		objects, bytes, err := side.Allocated(ctx)
-		if err != nil {
-			return lab.Result{}, err
-		}
-		r := lab.Closed(ctx, inFlight, d, call)
-		objectsNow, bytesNow, err := side.Allocated(ctx)
-		calls := float64(max(r.Calls, 1))
-		r.Figures = lab.Figures{allocated: (objectsNow - objects) / calls, allocatedBytes: (bytesNow - bytes) / calls}
-		return r, err
-	}}
+	return lab.Variant{Name: name, Under: []*lab.Process{side.Process},
+		Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+			objects, bytes, err := side.Allocated(ctx)
+			if err != nil {
+				return lab.Result{}, err
+			}
+			r := lab.Closed(ctx, inFlight, d, call)
+			objectsNow, bytesNow, err := side.Allocated(ctx)
+			calls := float64(max(r.Calls, 1))
+			r.Figures = lab.Figures{allocated: (objectsNow - objects) / calls, allocatedBytes: (bytesNow - bytes) / calls}
+			return r, err
+		}}
 }
 
 // unixCase is grpc.socket next to the port, for both APIs.
@@ -201,13 +216,16 @@ func unixCase(ctx context.Context, l *lab.Lab, side *lab.Sidecar, socket string,
 		l.Defer(proxied.Close)
 		plain := sidecarv1.NewSidecarClient(proxied.Conns[0])
 		for name, call := range map[string]lab.Call{"SDK proxy": proxied.Read, "plain gRPC": traffic.OverSidecar(plain)} {
-			c.Variants = append(c.Variants, lab.Variant{Name: name + way.name, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-				return lab.Closed(ctx, 1, d, call), nil
-			}})
+			c.Variants = append(c.Variants, lab.Variant{Name: name + way.name, Under: []*lab.Process{side.Process},
+				Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+					return lab.Closed(ctx, 1, d, call), nil
+				}})
 		}
 	}
 	for _, name := range []string{"SDK proxy", "plain gRPC"} {
-		c.Claims = append(c.Claims, lab.Claim{Text: name + " over a Unix socket: CPU of a call, of TCP", Variant: name + ", Unix", Figure: lab.CPU, Kind: lab.Ratio, Of: name, Most: 0.85})
+		c.Claims = append(c.Claims,
+			lab.Claim{Text: name + " over a Unix socket: CPU of a call, of TCP", Variant: name + ", Unix",
+				Figure: lab.CPU, Kind: lab.Ratio, Of: name, Most: 0.85})
 	}
 	slices.SortFunc(c.Variants[1:], func(a, b lab.Variant) int { return strings.Compare(a.Name, b.Name) })
 	_, err := l.Compare(ctx, c)
@@ -235,8 +253,14 @@ func poolShare(ctx context.Context, l *lab.Lab, side *lab.Sidecar) error {
 	const pool = "github.com/ydb-sidecar/sidecar/internal/pool."
 	l.Report.File("plain-c64.cpu.pprof", data)
 	l.Report.Add(lab.Section{Table: lab.NewTable(lab.Case{Name: "pool-share", Title: "The pool's share", Figures: []string{PoolPart},
-		Text:     fmt.Sprintf("Of the sidecar's CPU, by a profile of %v with 64 plain calls in flight (`plain-c64.cpu.pprof`): samples with a function of `internal/pool` in their stack.", span),
-		Variants: []lab.Variant{{Name: "plain gRPC"}}}, [][]lab.Run{{{Closed: true, Calls: result.Calls, Failed: 0, Figures: lab.Figures{PoolPart: lab.Share(p, pool)}}}})})
+		Text: fmt.Sprintf(
+			"Of the sidecar's CPU, by a profile of %v with 64 plain calls in flight (`plain-c64.cpu.pprof`): "+
+				"samples with a function of `internal/pool` in their stack.",
+			span,
+		),
+		Variants: []lab.Variant{{Name: "plain gRPC"}}}, [][]lab.Run{
+		{{Closed: true, Calls: result.Calls, Failed: 0, Figures: lab.Figures{PoolPart: lab.Share(p, pool)}}},
+	})})
 	return nil
 }
 
@@ -252,7 +276,8 @@ func overSDK(sdk *ydbsdk.Driver) lab.Call {
 func proxyCases(ctx context.Context, l *lab.Lab) error {
 	scenarios := regexp.MustCompile(lab.At(l, "^(unary100|stream500)-c16$", "^(unary100-(c1|c64|2k)|stream500-c64|rows100k-c1)$", ""))
 	o := peers.Options{Own: l.Sidecars, APIs: true, Conns: 1,
-		Matrix: slices.DeleteFunc(peers.Scenarios(), func(s peers.Scenario) bool { return !scenarios.MatchString(s.Name) || !l.Wanted(s.Name) })}
+		Matrix: slices.DeleteFunc(peers.Scenarios(),
+			func(s peers.Scenario) bool { return !scenarios.MatchString(s.Name) || !l.Wanted(s.Name) })}
 	if len(o.Matrix) == 0 {
 		return nil
 	}
@@ -276,7 +301,8 @@ func tracingCases(ctx context.Context, l *lab.Lab) error {
 	if err != nil {
 		return err
 	}
-	c := lab.Case{Name: "tracing", Title: "Plain gRPC with tracing, 64 in flight", Baseline: "off", Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}, Ratios: []string{lab.CPU, lab.P50},
+	c := lab.Case{Name: "tracing", Title: "Plain gRPC with tracing, 64 in flight", Baseline: "off",
+		Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}, Ratios: []string{lab.CPU, lab.P50},
 		Text: "Spans go to a collector in the load's process, which throws them away.",
 		Claims: []lab.Claim{
 			{Text: "tracing 1 %: CPU of a plain call, of off", Variant: "1 %", Figure: lab.CPU, Kind: lab.Ratio, Of: "off", Most: 1.03},
@@ -286,7 +312,10 @@ func tracingCases(ctx context.Context, l *lab.Lab) error {
 		name, ratio string
 		environment []string
 	}{{"off", "1", nil}, {"1 %", "0.01", collector}, {"100 %", "1", collector}} {
-		side, err := l.SidecarOf(ctx, l.Sidecars[len(l.Sidecars)-1], cluster.Endpoint(), way.environment, "pool.min=50", "pool.max=64", "pool.max_per_node=64", "tracing.ratio="+way.ratio)
+		side, err := l.SidecarOf(
+			ctx, l.Sidecars[len(l.Sidecars)-1], cluster.Endpoint(), way.environment, "pool.min=50", "pool.max=64",
+			"pool.max_per_node=64", "tracing.ratio="+way.ratio,
+		)
 		if err != nil {
 			return err
 		}
@@ -295,9 +324,10 @@ func tracingCases(ctx context.Context, l *lab.Lab) error {
 				return err
 			}
 		}
-		c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-			return lab.Closed(ctx, 64, d, traffic.OverSidecar(side.Client)), nil
-		}})
+		c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: []*lab.Process{side.Process},
+			Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+				return lab.Closed(ctx, 64, d, traffic.OverSidecar(side.Client)), nil
+			}})
 	}
 	_, err = l.Compare(ctx, c)
 	return err

@@ -46,7 +46,8 @@ func memoryCases(ctx context.Context, l *lab.Lab) error {
 		{fmt.Sprintf("%d calls, HTTP/JSON", calls), 50, openCallsOf(cluster, calls, webHeld)},
 		{fmt.Sprintf("%d calls, wire", calls), 50, openCallsOf(cluster, calls, wireHeld)},
 		{fmt.Sprintf("%d idle connections, gRPC", conns), 200, idleConns(conns, func(s *lab.Sidecar) string { return s.GRPC }, greetH2)},
-		{fmt.Sprintf("%d idle connections, HTTP/1.1", conns), 120, idleConns(conns, func(s *lab.Sidecar) string { return s.HTTP }, greetHTTP)},
+		{fmt.Sprintf("%d idle connections, HTTP/1.1", conns), 120,
+			idleConns(conns, func(s *lab.Sidecar) string { return s.HTTP }, greetHTTP)},
 	}
 	c := lab.Case{Name: "memory", Title: "Memory", Figures: []string{anonymous, lab.RSS}, Ratios: []string{},
 		Text: `Each line is a sidecar of its own that has done nothing before; its memory is read a second after the last call is under way, or the last connection stands. Calls wait for nodes that answer late; each has a session of
@@ -55,10 +56,13 @@ its own, whose memory is in the figure. An idle gRPC connection has exchanged se
 	for i, s := range states {
 		c.Variants = append(c.Variants, lab.Variant{Name: s.name})
 		if l.Size != lab.Smoke {
-			c.Claims = append(c.Claims, lab.Claim{Text: "anonymous memory, bytes: " + s.name, Variant: s.name, Figure: anonymous, Kind: lab.Value, Most: s.most * 1e6})
+			c.Claims = append(c.Claims,
+				lab.Claim{Text: "anonymous memory, bytes: " + s.name, Variant: s.name, Figure: anonymous,
+					Kind: lab.Value, Most: s.most * 1e6})
 		}
 		if i == 0 {
-			c.Claims = append(c.Claims, lab.Claim{Text: "RSS at rest, bytes", Variant: s.name, Figure: lab.RSS, Kind: lab.Value, Most: 45e6})
+			c.Claims = append(c.Claims,
+				lab.Claim{Text: "RSS at rest, bytes", Variant: s.name, Figure: lab.RSS, Kind: lab.Value, Most: 45e6})
 		}
 	}
 	for round := range lab.At(l, 1, 1, 6) {
@@ -76,7 +80,9 @@ its own, whose memory is in the figure. An idle gRPC connection has exchanged se
 }
 
 // memoryOf starts a sidecar, brings it into a state and reads its memory.
-func memoryOf(ctx context.Context, l *lab.Lab, endpoint string, hold func(context.Context, *lab.Sidecar) (func(), error)) (run lab.Run, err error) {
+func memoryOf(
+	ctx context.Context, l *lab.Lab, endpoint string, hold func(context.Context, *lab.Sidecar) (func(), error),
+) (run lab.Run, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	side, err := l.Sidecar(ctx, endpoint, "pool.max=1000", "pool.max_per_node=1000", "connections.each=20000")
@@ -107,7 +113,8 @@ func memoryOf(ctx context.Context, l *lab.Lab, endpoint string, hold func(contex
 
 // openCallsOf has n calls under way, which end with the release. As long as none is answered, each
 // has a session of its own: the sessions tell how many there are.
-func openCallsOf(cluster *lab.Cluster, n int, held func(ctx context.Context, side *lab.Sidecar) (func(context.Context), error)) func(context.Context, *lab.Sidecar) (func(), error) {
+func openCallsOf(cluster *lab.Cluster, n int,
+	held func(ctx context.Context, side *lab.Sidecar) (func(context.Context), error)) func(context.Context, *lab.Sidecar) (func(), error) {
 	return func(ctx context.Context, side *lab.Sidecar) (func(), error) {
 		late := func(what string, body any) error {
 			for _, node := range cluster.Nodes {
@@ -168,7 +175,10 @@ func plainHeld(_ context.Context, side *lab.Sidecar) (func(context.Context), err
 // webHeld is a request over HTTP/1.1, which takes a connection for each.
 func webHeld(_ context.Context, side *lab.Sidecar) (func(context.Context), error) {
 	return func(ctx context.Context) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+side.HTTP+"/v1/query", strings.NewReader(`{"sql":"SELECT 1","timeout":"50s"}`))
+		request, err := http.NewRequestWithContext(
+			ctx, http.MethodPost, "http://"+side.HTTP+"/v1/query",
+			strings.NewReader(`{"sql":"SELECT 1","timeout":"50s"}`),
+		)
 		if err != nil {
 			return
 		}

@@ -23,9 +23,12 @@ func startCase(ctx context.Context, l *lab.Lab) error {
 		return err
 	}
 	c := lab.Case{Name: "start", Title: "From the start of the program to the first answer",
-		Text: fmt.Sprintf(`The latencies are from the start of the process to the answer to its first call of the plain API over gRPC, a statement, which is sent as soon as it says that it serves; three nodes,
+		Text: fmt.Sprintf(
+			`The latencies are from the start of the process to the answer to its first call of the plain API over gRPC, a statement, which is sent as soon as it says that it serves; three nodes,
 pool.min=%d. *ready-ns* is until it says so, *warm-ns* until the pool has its %d sessions: all but the first four are opened at a pace, about one in 50 ms, so that processes that start together do not press the cluster together.
-The waiting client asks for the state of the pool every 5 ms.`, startSessions, startSessions),
+The waiting client asks for the state of the pool every 5 ms.`,
+			startSessions, startSessions,
+		),
 		Figures: []string{lab.P50, lab.Max, "ready-ns", "warm-ns"}, Ratios: []string{}}
 	for i, program := range l.Sidecars {
 		name := l.Name("sidecar", i)
@@ -33,7 +36,9 @@ The waiting client asks for the state of the pool every 5 ms.`, startSessions, s
 			Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
 				return starts(ctx, l, program, cluster.Endpoint(), d)
 			}})
-		c.Claims = append(c.Claims, lab.Claim{Text: "start to first served call (pool.min=20, three nodes), ns", Variant: name, Figure: lab.P50, Kind: lab.Value, Most: float64(150 * time.Millisecond)})
+		c.Claims = append(c.Claims,
+			lab.Claim{Text: "start to first served call (pool.min=20, three nodes), ns", Variant: name, Figure: lab.P50,
+				Kind: lab.Value, Most: float64(150 * time.Millisecond)})
 	}
 	_, err = l.Compare(ctx, c)
 	return err

@@ -53,8 +53,10 @@ func modeCases(ctx context.Context, l *lab.Lab) error {
 func besideCases(ctx context.Context, l *lab.Lab) error {
 	cluster := (*lab.Cluster)(nil)
 	for _, n := range lab.At(l, []int{16}, []int{16}, []int{1, 16, 64}) {
-		c := lab.Case{Name: fmt.Sprint("beside-c", n), Title: fmt.Sprint("The plain API over gRPC beside SDKs' protocol, ", n, " in flight"), Baseline: "wire.mode=off",
-			Ratios: []string{lab.CPU}, Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}}
+		c := lab.Case{Name: fmt.Sprint("beside-c", n),
+			Title:    fmt.Sprint("The plain API over gRPC beside SDKs' protocol, ", n, " in flight"),
+			Baseline: "wire.mode=off",
+			Ratios:   []string{lab.CPU}, Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}}
 		if !l.Wanted(c.Name) {
 			continue
 		}
@@ -74,9 +76,10 @@ func besideCases(ctx context.Context, l *lab.Lab) error {
 				return err
 			}
 			read := traffic.OverSidecar(side.Client)
-			c.Variants = append(c.Variants, lab.Variant{Name: mode, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-				return lab.Closed(ctx, n, d, read), nil
-			}})
+			c.Variants = append(c.Variants, lab.Variant{Name: mode, Under: []*lab.Process{side.Process},
+				Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+					return lab.Closed(ctx, n, d, read), nil
+				}})
 		}
 		if _, err := l.Compare(ctx, c); err != nil {
 			return err
@@ -98,8 +101,13 @@ func virtualMemory(ctx context.Context, l *lab.Lab) error {
 	if err != nil {
 		return err
 	}
-	c := lab.Case{Name: "virtual-memory", Title: "Allocations of a forwarded ExecuteQuery", Figures: []string{allocated, allocatedBytes, attached},
-		Text: fmt.Sprintf("Of the whole sidecar, for each call, with %d in flight. *KiB a session*: resident memory of each of %d attached virtual sessions that nobody uses.", inFlight, unused)}
+	c := lab.Case{Name: "virtual-memory", Title: "Allocations of a forwarded ExecuteQuery",
+		Figures: []string{allocated, allocatedBytes, attached},
+		Text: fmt.Sprintf(
+			"Of the whole sidecar, for each call, with %d in flight. *KiB a session*: resident memory of each of %d "+
+				"attached virtual sessions that nobody uses.",
+			inFlight, unused,
+		)}
 	for _, mode := range []string{"passthrough", "transaction", "session"} {
 		side, err := l.Sidecar(ctx, cluster.Endpoint(), "pool.min=16", "wire.mode="+mode)
 		if err != nil {
@@ -133,7 +141,9 @@ func virtualMemory(ctx context.Context, l *lab.Lab) error {
 }
 
 // withUnused adds the memory of virtual sessions to a run: of n that are opened after it and closed again.
-func withUnused(side *lab.Sidecar, n int, run func(context.Context, time.Duration) (lab.Result, error)) func(context.Context, time.Duration) (lab.Result, error) {
+func withUnused(
+	side *lab.Sidecar, n int, run func(context.Context, time.Duration) (lab.Result, error),
+) func(context.Context, time.Duration) (lab.Result, error) {
 	return func(ctx context.Context, d time.Duration) (lab.Result, error) {
 		r, err := run(ctx, d)
 		if err != nil {

@@ -47,8 +47,12 @@ func Experiment() lab.Experiment {
 	return lab.Experiment{
 		Name:  "overload",
 		Title: "More than can be done, and an app that floods another",
-		Question: fmt.Sprintf(`Statements take %v on the nodes and the sidecar has %d sessions, so at most %.0f a second can be done. Calls come at random (Poisson), whatever becomes of those before, and their latency counts from when they were due. The first second
-of each run does not count. In the cases *goodput* each call has %v. In the cases *flood* the app quiet offers %.2f of what can be done and loud more and more, each call has %v, and the figures are those of quiet.`, service, sessions, capacity, patience, quietLoad, floodPatience),
+		Question: fmt.Sprintf(
+			`Statements take %v on the nodes and the sidecar has %d sessions, so at most %.0f a second can be done. Calls come at random (Poisson), whatever becomes of those before, and their latency counts from when they were due. The first second
+of each run does not count. In the cases *goodput* each call has %v. In the cases *flood* the app quiet offers %.2f of what can be done and loud more and more, each call has %v, and the figures are those of quiet.`,
+			service,
+			sessions, capacity, patience, quietLoad, floodPatience,
+		),
 		Apart: true,
 		Defaults: func(o *lab.Options) {
 			if o.Rounds == 0 && o.Size > lab.Smoke {
@@ -71,7 +75,8 @@ func run(ctx context.Context, l *lab.Lab) error {
 		return err
 	}
 	for _, node := range cluster.Nodes {
-		if err := cluster.Control.Do(ctx, node.ID, "delay", map[string]any{"delay": service.String(), "methods": []string{"ExecuteQuery"}}); err != nil {
+		if err := cluster.Control.Do(ctx, node.ID, "delay",
+			map[string]any{"delay": service.String(), "methods": []string{"ExecuteQuery"}}); err != nil {
 			return err
 		}
 	}
@@ -94,7 +99,9 @@ func (o *outcome) result(length time.Duration) lab.Result {
 	r, waits, refusals := o.good.Open(length, length), o.waits.Result(length), o.refused.Result(length)
 	all := float64(max(1, r.Calls+refusals.Calls+o.late))
 	r.Figures = lab.Figures{
-		lab.Offered: float64(r.Calls+refusals.Calls+o.late) / length.Seconds(), lab.PerSecond: float64(r.Calls) / length.Seconds(), refused: float64(refusals.Calls) / all, late: float64(o.late) / all,
+		lab.Offered:   float64(r.Calls+refusals.Calls+o.late) / length.Seconds(),
+		lab.PerSecond: float64(r.Calls) / length.Seconds(), refused: float64(refusals.Calls) / all,
+		late:    float64(o.late) / all,
 		waitP50: float64(waits.Quantile(50)), waitP99: float64(waits.Quantile(99)),
 		refusedP50: float64(refusals.Quantile(50)), refusedP99: float64(refusals.Quantile(99)),
 	}
@@ -142,10 +149,15 @@ func reasonOf(err error) string {
 
 // variants starts a sidecar for each stance, whose settings are its own. Its sessions are open then, and it knows how
 // long the work takes. The function that is returned makes variants of a load.
-func variants(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, stances map[string][]string, names ...string) (func(load func(context.Context, *lab.Sidecar, time.Duration) lab.Result) []lab.Variant, error) {
+func variants(
+	ctx context.Context, l *lab.Lab, cluster *lab.Cluster, stances map[string][]string, names ...string,
+) (func(load func(context.Context, *lab.Sidecar, time.Duration) lab.Result) []lab.Variant, error) {
 	sides := make([]*lab.Sidecar, len(names))
 	for i, name := range names {
-		side, err := l.Sidecar(ctx, cluster.Endpoint(), append([]string{fmt.Sprint("pool.max=", sessions), fmt.Sprint("pool.min=", sessions)}, stances[name]...)...)
+		side, err := l.Sidecar(
+			ctx, cluster.Endpoint(),
+			append([]string{fmt.Sprint("pool.max=", sessions), fmt.Sprint("pool.min=", sessions)}, stances[name]...)...,
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -157,7 +169,8 @@ func variants(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, stances map
 	}
 	return func(load func(context.Context, *lab.Sidecar, time.Duration) lab.Result) (all []lab.Variant) {
 		for i, name := range names {
-			all = append(all, lab.Variant{Name: name, Under: []*lab.Process{sides[i].Process}, WarmUp: func(context.Context) error { return nil },
+			all = append(all, lab.Variant{Name: name, Under: []*lab.Process{sides[i].Process},
+				WarmUp: func(context.Context) error { return nil },
 				Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
 					return load(ctx, sides[i], d), ctx.Err()
 				}})
@@ -230,7 +243,8 @@ func flood(ctx context.Context, l *lab.Lab, cluster *lab.Cluster) error {
 			before = wait
 		case load == 4 && before > 0:
 			ratio := wait / before
-			t.Judge("shares: p99 of the wait, of that beside an app that takes what is left", "<= 1.50", ratio <= 1.5, lab.Estimate{Median: ratio, Low: ratio, High: ratio, N: 1})
+			t.Judge("shares: p99 of the wait, of that beside an app that takes what is left", "<= 1.50", ratio <= 1.5,
+				lab.Estimate{Median: ratio, Low: ratio, High: ratio, N: 1})
 		}
 	}
 	return nil

@@ -93,8 +93,10 @@ type answerKey struct {
 func wanted(parameters map[string]*Ydb.TypedValue) (size, parts, rows int, err error) {
 	number := func(name string) int { return int(parameters[name].GetValue().GetUint64Value()) }
 	size, parts, rows = number(sizeParameter), number(partsParameter), number(rowsParameter)
-	if size < 0 || size > maxSize || parts < 1 || parts > maxParts || rows < 0 || rows > maxRows || rows > 0 && (size < 10 || size*rows > maxSize) {
-		return 0, 0, 0, status.Errorf(codes.InvalidArgument, "%d parts of %d octets in %d rows; must be at most %d of %d in %d, and at least 10 octets in each row",
+	if size < 0 || size > maxSize || parts < 1 || parts > maxParts || rows < 0 || rows > maxRows ||
+		rows > 0 && (size < 10 || size*rows > maxSize) {
+		return 0, 0, 0, status.Errorf(codes.InvalidArgument,
+			"%d parts of %d octets in %d rows; must be at most %d of %d in %d, and at least 10 octets in each row",
 			parts, size, rows, maxParts, maxSize, maxRows)
 	}
 	return size, parts, rows, nil
@@ -129,7 +131,8 @@ type queries struct {
 // Sessions are what a sidecar asks for to see whether a node that is out of use works.
 
 func (q *queries) CreateSession(context.Context, *Ydb_Query.CreateSessionRequest) (*Ydb_Query.CreateSessionResponse, error) {
-	return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: sessionID(q.node, int(q.sessions.Add(1))), NodeId: int64(q.node)}, nil
+	return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS,
+		SessionId: sessionID(q.node, int(q.sessions.Add(1))), NodeId: int64(q.node)}, nil
 }
 
 func (q *queries) DeleteSession(context.Context, *Ydb_Query.DeleteSessionRequest) (*Ydb_Query.DeleteSessionResponse, error) {

@@ -207,7 +207,9 @@ func plainCaller(s Scenario, conn *grpc.ClientConn) (func(context.Context) error
 			if s.Rows > 0 {
 				break
 			}
-			row, err := proto.Marshal(&sidecarv1.Row{Values: []*sidecarv1.Value{{Kind: &sidecarv1.Value_BytesValue{BytesValue: payload(i+1, s.Size, part)}}}})
+			row, err := proto.Marshal(
+				&sidecarv1.Row{Values: []*sidecarv1.Value{{Kind: &sidecarv1.Value_BytesValue{BytesValue: payload(i+1, s.Size, part)}}}},
+			)
 			if err != nil {
 				return nil, err
 			}
@@ -264,7 +266,9 @@ func newWeb(s Scenario, address string) (*web, error) {
 		accept = "application/x-ndjson"
 	}
 	w := &web{scenario: s, address: address, read: bufio.NewReaderSize(nil, 4<<10)}
-	w.request = fmt.Appendf(nil, "POST /v1/query HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: %s\r\nContent-Length: %d\r\n\r\n%s", address, accept, len(params), params)
+	w.request = fmt.Appendf(nil,
+		"POST /v1/query HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: %s\r\nContent-Length: %d\r\n\r\n%s",
+		address, accept, len(params), params)
 	if s.Stream {
 		w.read = bufio.NewReaderSize(nil, line)
 	}
@@ -277,7 +281,8 @@ func newWeb(s Scenario, address string) (*web, error) {
 			if s.Stream {
 				w.want[i] = append(w.want[i], `{"row":[`+row+"]}\n")
 			} else {
-				w.want[i] = append(w.want[i], `{"columns":[{"name":"payload","type":"String"}],"rows":[{"payload":`+row+`}],"truncated":false`)
+				w.want[i] = append(w.want[i],
+					`{"columns":[{"name":"payload","type":"String"}],"rows":[{"payload":`+row+`}],"truncated":false`)
 			}
 		}
 	}

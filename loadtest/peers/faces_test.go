@@ -27,7 +27,8 @@ func oneRow(node, size, part int) *sidecarv1.Row {
 // namedRow is a row of an answer of many.
 func namedRow(name string) *sidecarv1.Row {
 	return &sidecarv1.Row{Values: []*sidecarv1.Value{
-		{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: 1}}, {Kind: &sidecarv1.Value_TextValue{TextValue: name}}, {Kind: &sidecarv1.Value_DoubleValue{}},
+		{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: 1}}, {Kind: &sidecarv1.Value_TextValue{TextValue: name}},
+		{Kind: &sidecarv1.Value_DoubleValue{}},
 	}}
 }
 
@@ -71,15 +72,30 @@ func TestPlainAnswersAreChecked(t *testing.T) {
 		{"nobody's", unary, fake{whole: whole(oneRow(4, 9, 0))}, "not what any node answers"},
 		{"none", unary, fake{whole: whole()}, "not what any node answers"},
 		{"one too many", unary, fake{whole: whole(oneRow(2, 9, 0), oneRow(2, 9, 1))}, "not what any node answers"},
-		{"a node's stream", stream, fake{parts: []*sidecarv1.ExecuteStreamResponse{columns, streamed(oneRow(3, 9, 0)), streamed(oneRow(3, 9, 1)), end}}, ""},
-		{"the same in one part", stream, fake{parts: []*sidecarv1.ExecuteStreamResponse{columns, streamed(oneRow(3, 9, 0), oneRow(3, 9, 1)), end}}, ""},
-		{"of two nodes", stream, fake{parts: []*sidecarv1.ExecuteStreamResponse{columns, streamed(oneRow(3, 9, 0), oneRow(2, 9, 1)), end}}, "not what any node answers"},
-		{"half of it", stream, fake{parts: []*sidecarv1.ExecuteStreamResponse{columns, streamed(oneRow(3, 9, 0)), end}}, "not what any node answers"},
-		{"without an end", stream, fake{parts: []*sidecarv1.ExecuteStreamResponse{columns, streamed(oneRow(3, 9, 0), oneRow(3, 9, 1))}}, "no end"},
-		{"many rows", many, fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(namedRow("1234567890")), streamed(namedRow("1234567890")), end}}, ""},
-		{"too few", many, fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(namedRow("1234567890")), end}}, "got 1 rows of 10 octets; want 2 of 20"},
-		{"too short", many, fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(namedRow("1234567890"), namedRow("")), end}}, "got 2 rows of 10 octets; want 2 of 20"},
-		{"of another width", many, fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(oneRow(1, 9, 0)), end}}, "not what any node answers"},
+		{"a node's stream", stream,
+			fake{parts: []*sidecarv1.ExecuteStreamResponse{columns, streamed(oneRow(3, 9, 0)), streamed(oneRow(3, 9, 1)), end}},
+			""},
+		{"the same in one part", stream,
+			fake{parts: []*sidecarv1.ExecuteStreamResponse{columns, streamed(oneRow(3, 9, 0), oneRow(3, 9, 1)), end}},
+			""},
+		{"of two nodes", stream,
+			fake{parts: []*sidecarv1.ExecuteStreamResponse{columns, streamed(oneRow(3, 9, 0), oneRow(2, 9, 1)), end}},
+			"not what any node answers"},
+		{"half of it", stream, fake{parts: []*sidecarv1.ExecuteStreamResponse{columns, streamed(oneRow(3, 9, 0)), end}},
+			"not what any node answers"},
+		{"without an end", stream,
+			fake{parts: []*sidecarv1.ExecuteStreamResponse{columns, streamed(oneRow(3, 9, 0), oneRow(3, 9, 1))}},
+			"no end"},
+		{"many rows", many,
+			fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(namedRow("1234567890")), streamed(namedRow("1234567890")), end}},
+			""},
+		{"too few", many, fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(namedRow("1234567890")), end}},
+			"got 1 rows of 10 octets; want 2 of 20"},
+		{"too short", many,
+			fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(namedRow("1234567890"), namedRow("")), end}},
+			"got 2 rows of 10 octets; want 2 of 20"},
+		{"of another width", many, fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(oneRow(1, 9, 0)), end}},
+			"not what any node answers"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,7 +106,9 @@ func TestPlainAnswersAreChecked(t *testing.T) {
 			sidecarv1.RegisterSidecarServer(server, &tc.answer)
 			go server.Serve(listener)
 			defer server.Stop()
-			err = calls(t, &field{options: Options{Conns: 1}}, &target{api: plainAPI, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{listener.Addr().String()}}}}, tc.s)
+			err = calls(t, &field{options: Options{Conns: 1}},
+				&target{api: plainAPI, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{listener.Addr().String()}}}},
+				tc.s)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v; want %q", err, tc.want)
 			}
@@ -160,7 +178,12 @@ func TestLinesAreChecked(t *testing.T) {
 				t.Errorf("got %v; want %q", err, tc.want)
 			}
 			status = http.StatusServiceUnavailable
-			if err := calls(t, &field{}, &target{api: webAPI, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{address}}}}, tc.s); err == nil || !strings.Contains(err.Error(), "503") {
+			if err := calls(t, &field{},
+				&target{
+					api: webAPI, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{address}}},
+				}, tc.s); err == nil || !strings.Contains(
+				err.Error(), "503",
+			) {
 				t.Errorf("got %v; want the status", err)
 			}
 		})
@@ -213,7 +236,10 @@ func TestFacesAreTargets(t *testing.T) {
 		routes     bool
 	}{{"x", "-grpc", true}, {"x-plain", "-grpc", false}, {"x-http", "-http", false}} {
 		got, err := all[i].command(f, "/p", "l:1", nowhere)
-		if at := slices.Index(got.Args, "l:1"); err != nil || all[i].name != want.name || all[i].routes != want.routes || at < 1 || got.Args[at-1] != want.flag || got.Args[len(got.Args)-1] != "-v" {
+		if at := slices.Index(
+			got.Args, "l:1",
+		); err != nil || all[i].name != want.name || all[i].routes != want.routes || at < 1 ||
+			got.Args[at-1] != want.flag || got.Args[len(got.Args)-1] != "-v" {
 			t.Errorf("got %+v with %+v, %v; want %+v", all[i], got, err, want)
 		}
 	}
@@ -229,14 +255,18 @@ func TestPlainGoals(t *testing.T) {
 		var runs [][]lab.Run
 		for name, cost := range map[string]float64{direct: 100, haproxyTCP: 200, envoy: 400, "own-plain": 500, "own-http": 600} {
 			c.Variants = append(c.Variants, lab.Variant{Name: name})
-			runs = append(runs, []lab.Run{{Calls: 1, Figures: lab.Figures{lab.CPU: cost, lab.P50: cost, lab.P99: cost, lab.PerSecond: 100 / cost}}})
+			runs = append(runs,
+				[]lab.Run{{Calls: 1, Figures: lab.Figures{lab.CPU: cost, lab.P50: cost, lab.P99: cost, lab.PerSecond: 100 / cost}}})
 		}
 		r.tables[s.Name] = lab.NewTable(c, runs)
 	}
 	for of, want := range map[api][]string{
-		plainAPI: {"1.25 missed <= 0.45", "1.25 missed <= 0.25", "0.00 not measured <= 0.5", "0.00 not measured <= 0.3", "1.25 missed <= 0.9", "1.25 missed <= 0.6",
-			"5.00 missed <= 1.6", "5.00 missed <= 1.4", "4.00 missed <= 2.5", "4.00 missed <= 2", "4.00 missed <= 3", "0.20 missed >= 1.2", "0.20 missed >= 1.34"},
-		webAPI: {"1.50 missed <= 0.8", "1.50 missed <= 0.5", "1.50 missed <= 1", "1.50 missed <= 0.75", "1.20 met <= 1.3", "6.00 missed <= 1.8", "6.00 missed <= 1.5", "0.17 missed >= 1.5", "0.17 missed >= 1.66"},
+		plainAPI: {"1.25 missed <= 0.45", "1.25 missed <= 0.25", "0.00 not measured <= 0.5", "0.00 not measured <= 0.3",
+			"1.25 missed <= 0.9", "1.25 missed <= 0.6",
+			"5.00 missed <= 1.6", "5.00 missed <= 1.4", "4.00 missed <= 2.5", "4.00 missed <= 2", "4.00 missed <= 3",
+			"0.20 missed >= 1.2", "0.20 missed >= 1.34"},
+		webAPI: {"1.50 missed <= 0.8", "1.50 missed <= 0.5", "1.50 missed <= 1", "1.50 missed <= 0.75",
+			"1.20 met <= 1.3", "6.00 missed <= 1.8", "6.00 missed <= 1.5", "0.17 missed >= 1.5", "0.17 missed >= 1.66"},
 	} {
 		table := lab.NewTable(lab.Case{}, nil)
 		for _, g := range goals(of) {

@@ -51,25 +51,35 @@ func goals(of api) []goal {
 		{"2,000-5,000 calls/s", rate(1), 1.2, 0.85, 0.65, 0.45},
 	} {
 		all = append(all,
-			goal{measure: "CPU per call, " + row.load + ", of " + haproxy, goal: row.ofHAProxy, stretch: row.beyondHAProx, applies: row.applies, value: ratio(lab.CPU, haproxy)},
-			goal{measure: "CPU per call, " + row.load + ", of " + envoy, goal: row.ofEnvoy, stretch: row.beyondEnvoy, applies: row.applies, value: ratio(lab.CPU, envoy)})
+			goal{measure: "CPU per call, " + row.load + ", of " + haproxy, goal: row.ofHAProxy,
+				stretch: row.beyondHAProx, applies: row.applies, value: ratio(lab.CPU, haproxy)},
+			goal{measure: "CPU per call, " + row.load + ", of " + envoy, goal: row.ofEnvoy, stretch: row.beyondEnvoy,
+				applies: row.applies, value: ratio(lab.CPU, envoy)})
 	}
 	return append(all,
-		goal{measure: "p50 at 1, 16, 64 in flight and 5,000/s, of " + haproxy, goal: 1.0, stretch: 0.85, applies: either(closed(1, 16, 64), rate(5000)), value: ratio(lab.P50, haproxy)},
-		goal{measure: "p99 at 16-64 in flight, of " + envoy, goal: 1.0, stretch: 0.85, applies: closed(16, 64), value: ratio(lab.P99, envoy)},
-		goal{measure: "added p50 over direct, of what " + haproxyTCP + " adds", goal: 1.3, stretch: 1.1, applies: either(closed(1, 16, 64), rate(1)), value: added(lab.P50)},
-		goal{measure: "added p99 over direct, of what " + haproxyTCP + " adds", goal: 1.5, stretch: 1.2, applies: either(closed(1, 16, 64), rate(1)), value: added(lab.P99)},
-		goal{measure: "calls/s at 64 in flight, of direct", goal: 0.85, stretch: 0.90, atLeast: true, applies: closed(64), value: ratio(lab.PerSecond, direct)},
+		goal{measure: "p50 at 1, 16, 64 in flight and 5,000/s, of " + haproxy, goal: 1.0, stretch: 0.85,
+			applies: either(closed(1, 16, 64), rate(5000)), value: ratio(lab.P50, haproxy)},
+		goal{measure: "p99 at 16-64 in flight, of " + envoy, goal: 1.0, stretch: 0.85, applies: closed(16, 64),
+			value: ratio(lab.P99, envoy)},
+		goal{measure: "added p50 over direct, of what " + haproxyTCP + " adds", goal: 1.3, stretch: 1.1,
+			applies: either(closed(1, 16, 64), rate(1)), value: added(lab.P50)},
+		goal{measure: "added p99 over direct, of what " + haproxyTCP + " adds", goal: 1.5, stretch: 1.2,
+			applies: either(closed(1, 16, 64), rate(1)), value: added(lab.P99)},
+		goal{measure: "calls/s at 64 in flight, of direct", goal: 0.85, stretch: 0.90, atLeast: true,
+			applies: closed(64), value: ratio(lab.PerSecond, direct)},
 		goal{measure: "anonymous memory at 64 in flight", goal: 25, stretch: 15, unit: " MB", applies: closed(64),
 			value: func(r results, s Scenario, subject string) (float64, bool) {
 				x, ok := r.figure(s, subject, anonymous)
 				return x / 1e6, ok
 			}},
-		goal{measure: "TLS on both sides, CPU per call, of " + envoy, goal: 0.60, stretch: 0.40, applies: func(s Scenario) bool { return s.TLS == both }, value: ratio(lab.CPU, envoy)},
-		goal{measure: "TLS to the nodes alone, CPU per call with 64 in flight, of " + envoy, goal: 0.35, stretch: 0.25, applies: func(s Scenario) bool { return s.TLS == toNodes && s.InFlight == 64 }, value: ratio(lab.CPU, envoy)},
+		goal{measure: "TLS on both sides, CPU per call, of " + envoy, goal: 0.60, stretch: 0.40,
+			applies: func(s Scenario) bool { return s.TLS == both }, value: ratio(lab.CPU, envoy)},
+		goal{measure: "TLS to the nodes alone, CPU per call with 64 in flight, of " + envoy, goal: 0.35, stretch: 0.25,
+			applies: func(s Scenario) bool { return s.TLS == toNodes && s.InFlight == 64 }, value: ratio(lab.CPU, envoy)},
 		goal{measure: "streams of 0.3 and 3 MB, throughput, of direct", goal: 0.60, stretch: 0.80, atLeast: true,
 			applies: func(s Scenario) bool { return s.bulk() && s.Rows == 0 }, value: ratio(lab.PerSecond, direct)},
-		goal{measure: "stream of 100,000 rows, throughput, of direct", goal: 0.95, stretch: 1.05, atLeast: true, applies: manyRowed, value: ratio(lab.PerSecond, direct)},
+		goal{measure: "stream of 100,000 rows, throughput, of direct", goal: 0.95, stretch: 1.05, atLeast: true,
+			applies: manyRowed, value: ratio(lab.PerSecond, direct)},
 	)
 }
 
@@ -81,25 +91,30 @@ func plainGoals(of api) []goal {
 		return func(s Scenario) bool { return s.TLS == nowhere && !s.Stream && s.Rate == 0 && s.InFlight == inFlight }
 	}
 	ofEnvoy := func(inFlight int, most, stretch float64) goal {
-		return goal{measure: fmt.Sprintf("CPU per call, %d in flight, of what %s takes to forward the same statements", inFlight, envoy), goal: most, stretch: stretch, applies: unary(inFlight), value: ratio(lab.CPU, envoy)}
+		return goal{measure: fmt.Sprintf("CPU per call, %d in flight, of what %s takes to forward the same statements", inFlight, envoy),
+			goal: most, stretch: stretch, applies: unary(inFlight), value: ratio(lab.CPU, envoy)}
 	}
 	if of == webAPI {
 		return []goal{
 			ofEnvoy(64, 0.80, 0.50), ofEnvoy(1, 1.0, 0.75),
-			{measure: "CPU per call, 64 in flight, of plain gRPC's", goal: 1.3, applies: unary(64), value: func(r results, s Scenario, subject string) (float64, bool) {
-				return ratio(lab.CPU, strings.TrimSuffix(subject, webAPI.suffix())+plainAPI.suffix())(r, s, subject)
-			}},
+			{measure: "CPU per call, 64 in flight, of plain gRPC's", goal: 1.3, applies: unary(64),
+				value: func(r results, s Scenario, subject string) (float64, bool) {
+					return ratio(lab.CPU, strings.TrimSuffix(subject, webAPI.suffix())+plainAPI.suffix())(r, s, subject)
+				}},
 			{measure: "p50, 1 in flight, of direct", goal: 1.8, stretch: 1.5, applies: unary(1), value: ratio(lab.P50, direct)},
-			{measure: "stream of 100,000 rows, throughput, of direct", goal: 1.5, stretch: 1.66, atLeast: true, applies: manyRowed, value: ratio(lab.PerSecond, direct)},
+			{measure: "stream of 100,000 rows, throughput, of direct", goal: 1.5, stretch: 1.66, atLeast: true,
+				applies: manyRowed, value: ratio(lab.PerSecond, direct)},
 		}
 	}
 	rate := func(s Scenario) bool { return s.TLS == nowhere && s.Rate == 2000 }
 	return []goal{
 		ofEnvoy(64, 0.45, 0.25), ofEnvoy(16, 0.50, 0.30), ofEnvoy(1, 0.90, 0.60),
 		{measure: "p50, 1 in flight, of direct", goal: 1.6, stretch: 1.4, applies: unary(1), value: ratio(lab.P50, direct)},
-		{measure: "added p50 over direct at 2,000/s, of what " + haproxyTCP + " adds", goal: 2.5, stretch: 2, applies: rate, value: added(lab.P50)},
+		{measure: "added p50 over direct at 2,000/s, of what " + haproxyTCP + " adds", goal: 2.5, stretch: 2,
+			applies: rate, value: added(lab.P50)},
 		{measure: "added p99 over direct at 2,000/s, of what " + haproxyTCP + " adds", goal: 3, applies: rate, value: added(lab.P99)},
-		{measure: "stream of 100,000 rows, throughput, of direct", goal: 1.2, stretch: 1.34, atLeast: true, applies: manyRowed, value: ratio(lab.PerSecond, direct)},
+		{measure: "stream of 100,000 rows, throughput, of direct", goal: 1.2, stretch: 1.34, atLeast: true,
+			applies: manyRowed, value: ratio(lab.PerSecond, direct)},
 	}
 }
 

@@ -115,7 +115,9 @@ func amount(row int) float64 { return float64(row) / 4 }
 
 // manyRows is a part of an answer of many rows.
 func manyRows(node, size, part, n int) *Ydb.ResultSet {
-	set := &Ydb.ResultSet{Columns: []*Ydb.Column{column("id", Ydb.Type_UINT64), column("name", Ydb.Type_UTF8), column("amount", Ydb.Type_DOUBLE)}}
+	set := &Ydb.ResultSet{
+		Columns: []*Ydb.Column{column("id", Ydb.Type_UINT64), column("name", Ydb.Type_UTF8), column("amount", Ydb.Type_DOUBLE)},
+	}
 	for i := part * n; i < (part+1)*n; i++ {
 		set.Rows = append(set.Rows, &Ydb.Value{Items: []*Ydb.Value{
 			{Value: &Ydb.Value_Uint64Value{Uint64Value: uint64(i)}},
@@ -127,11 +129,15 @@ func manyRows(node, size, part, n int) *Ydb.ResultSet {
 }
 
 func dataQueryAnswer(node, size int) (*Ydb_Table.ExecuteDataQueryResponse, error) {
-	result, err := anypb.New(&Ydb_Table.ExecuteQueryResult{ResultSets: []*Ydb.ResultSet{rows(node, size, 0)}, TxMeta: &Ydb_Table.TransactionMeta{}})
+	result, err := anypb.New(
+		&Ydb_Table.ExecuteQueryResult{ResultSets: []*Ydb.ResultSet{rows(node, size, 0)}, TxMeta: &Ydb_Table.TransactionMeta{}},
+	)
 	if err != nil {
 		return nil, err
 	}
-	return &Ydb_Table.ExecuteDataQueryResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS, Result: result}}, nil
+	return &Ydb_Table.ExecuteDataQueryResponse{
+		Operation: &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS, Result: result},
+	}, nil
 }
 
 // queryAnswer is a part of an answer. The last one carries tx_meta, as YDB's does.

@@ -3,13 +3,13 @@
 // no proxy at all, in one run on one machine; and what the sidecar's plain API spends on
 // the same statements.
 //
-// It owns the three backends, which answer as nodes would, the load, and every
-// process that it starts: none is left when the lab has stopped. What always holds: all
-// targets get the same calls, one run each in turn, in an order that changes with the
-// round; every answer is compared octet for octet with what the node that sent
-// it must answer (of the plain API row for row, and answers of many rows are decoded and
-// counted), and from targets that route by session id it must come from the owner. The main figure is the CPU time of the proxy's processes for each call,
-// which survives a noisy machine better than rates and latencies do.
+// It owns the three backends, which answer as nodes would, the load, and every process that it starts:
+// none is left when the lab has stopped. What always holds: all targets get the same calls, one run
+// each in turn, in an order that changes with the round; every answer is compared octet for octet with
+// what the node that sent it must answer (of the plain API row for row, and answers of many rows are
+// decoded and counted), and from targets that route by session id it must come from the owner. The
+// main figure is the CPU time of the proxy's processes for each call, which survives a noisy machine
+// better than rates and latencies do.
 package peers
 
 import (
@@ -72,7 +72,8 @@ func Experiment() lab.Experiment {
 				o.Only = strings.Split(targets, ",")
 			}
 			if l.Size == lab.Smoke && l.Only == "" {
-				o.Matrix = slices.DeleteFunc(o.Matrix, func(s Scenario) bool { return s.Name != "unary100-c16" && s.Name != "stream500-c16" })
+				o.Matrix = slices.DeleteFunc(o.Matrix,
+					func(s Scenario) bool { return s.Name != "unary100-c16" && s.Name != "stream500-c16" })
 			}
 			return Compare(ctx, l, o)
 		},
@@ -143,7 +144,8 @@ func Scenarios() []Scenario {
 		counts []int
 	}{{"unary100", false, 100, []int{1, 16, 64}}, {"unary2000", false, 2000, []int{16, 64}}, {"stream500", true, 500, []int{1, 16, 64}}} {
 		for _, n := range kind.counts {
-			all = append(all, Scenario{Name: fmt.Sprintf("%s-c%d", kind.name, n), Stream: kind.stream, Size: kind.size, Parts: 1, InFlight: n})
+			all = append(all,
+				Scenario{Name: fmt.Sprintf("%s-c%d", kind.name, n), Stream: kind.stream, Size: kind.size, Parts: 1, InFlight: n})
 		}
 	}
 	return append(all,
@@ -170,7 +172,9 @@ func Virtual() []Scenario {
 		stream, implicit bool
 	}{{"query", true, false}, {"implicit", true, true}, {"table", false, false}} {
 		for _, n := range []int{1, 16, 64} {
-			all = append(all, Scenario{Name: fmt.Sprintf("%s-c%d", kind.name, n), Stream: kind.stream, Implicit: kind.implicit, Size: 100, Parts: 1, InFlight: n})
+			all = append(all,
+				Scenario{Name: fmt.Sprintf("%s-c%d", kind.name, n), Stream: kind.stream, Implicit: kind.implicit,
+					Size: 100, Parts: 1, InFlight: n})
 		}
 	}
 	return all
@@ -242,10 +246,16 @@ func (f *field) compare(ctx context.Context, s Scenario) (*lab.Table, error) {
 // text says what was measured, and what was left out.
 func (f *field) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Connections of the client to a proxy: %d. In names `c` is calls in flight and `k` thousand calls a second, whose latency counts from the moment when a call was due. ", f.options.Conns)
-	b.WriteString("Every answer was compared with what its node must answer, and came from the owner of the session where a target routes by session (direct and the project's own). ")
-	b.WriteString("Answers of the plain API (`-plain`: gRPC, `-http`: HTTP/1.1 and JSON, a connection for each call in flight) were compared row for row. ")
-	b.WriteString("Answers of 100,000 rows (`rows`) were decoded as a client would and counted; their lines of JSON were counted and not decoded.\n\n")
+	fmt.Fprintf(&b,
+		"Connections of the client to a proxy: %d. In names `c` is calls in flight and `k` thousand calls a second, "+
+			"whose latency counts from the moment when a call was due. ",
+		f.options.Conns)
+	b.WriteString("Every answer was compared with what its node must answer, and came from the owner of the session " +
+		"where a target routes by session (direct and the project's own). ")
+	b.WriteString("Answers of the plain API (`-plain`: gRPC, `-http`: HTTP/1.1 and JSON, a connection for each call " +
+		"in flight) were compared row for row. ")
+	b.WriteString("Answers of 100,000 rows (`rows`) were decoded as a client would and counted; their lines of JSON " +
+		"were counted and not decoded.\n\n")
 	b.WriteString("| target | version | command |\n|---|---|---|\n")
 	for _, t := range f.targets {
 		command := ""

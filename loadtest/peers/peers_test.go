@@ -107,8 +107,10 @@ func TestCallsAreCheckedByBodyAndOwner(t *testing.T) {
 	rows := Scenario{Stream: true, Size: 12, Rows: 7, Parts: 3}
 	secure := unary
 	secure.TLS = both
-	straight := &target{routes: true, endpoints: map[sides]*endpoint{nowhere: {addresses: f.nodes[false]}, both: {addresses: f.nodes[true]}}}
-	mixed := &target{routes: true, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{f.nodes[false][1], f.nodes[false][2], f.nodes[false][0]}}}}
+	straight := &target{routes: true,
+		endpoints: map[sides]*endpoint{nowhere: {addresses: f.nodes[false]}, both: {addresses: f.nodes[true]}}}
+	mixed := &target{routes: true,
+		endpoints: map[sides]*endpoint{nowhere: {addresses: []string{f.nodes[false][1], f.nodes[false][2], f.nodes[false][0]}}}}
 	inTurn := &target{endpoints: map[sides]*endpoint{nowhere: {addresses: []string{proxy}}}}
 	wrongly := &target{routes: true, endpoints: inTurn.endpoints}
 	for _, tc := range []struct {
@@ -138,7 +140,9 @@ func TestCallsAreCheckedByBodyAndOwner(t *testing.T) {
 		"goes on after its last part": func(c *caller) { c.want = c.want[:3] },
 		"EOF":                         func(c *caller) { c.want = append(c.want, c.want[0]) },
 		errBody.Error():               func(c *caller) { c.want[0], c.want[1] = c.want[1], c.want[0] },
-		"must be at most":             func(c *caller) { c.request = must(request(Scenario{Stream: true, Size: maxSize + 1, Parts: 1}, "")) },
+		"must be at most": func(c *caller) {
+			c.request = must(request(Scenario{Stream: true, Size: maxSize + 1, Parts: 1}, ""))
+		},
 	} {
 		all, hangUp, err := f.callers(t.Context(), straight, stream, 1)
 		if err != nil {
@@ -174,7 +178,9 @@ func TestBackendsHaveSessions(t *testing.T) {
 // A refusal says why: the sidecar makes it in place of a node.
 func TestRefusalsTellTheirStatus(t *testing.T) {
 	for _, stream := range []bool{false, true} {
-		var message proto.Message = &Ydb_Table.ExecuteDataQueryResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_OVERLOADED}}
+		var message proto.Message = &Ydb_Table.ExecuteDataQueryResponse{
+			Operation: &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_OVERLOADED},
+		}
 		if stream {
 			message = &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_OVERLOADED}
 		}
@@ -191,12 +197,15 @@ func TestRefusalsTellTheirStatus(t *testing.T) {
 
 func TestOwnIsACommandLine(t *testing.T) {
 	lines := []string{"bin/sidecar", "GOMAXPROCS=1 old/h2forward -x a=b", "h2forward"}
-	if got := []string{ownName(lines, 0), ownName(lines, 1), ownName(lines, 2)}; !slices.Equal(got, []string{"sidecar", "h2forward-1", "h2forward-2"}) {
+	if got := []string{
+		ownName(lines, 0), ownName(lines, 1), ownName(lines, 2),
+	}; !slices.Equal(got, []string{"sidecar", "h2forward-1", "h2forward-2"}) {
 		t.Errorf("got the names %v", got)
 	}
 	f := &field{dir: "/d", nodes: map[bool][]string{false: {"h:1", "h:2", "h:3"}}}
 	got, err := own("x", lines[1], true)[0].command(f, "/p", "l:1", nowhere)
-	if want := (stand.Spec{Path: "/p", Args: strings.Fields("-listen l:1 -nodes h:1,h:2,h:3 -x a=b"), Env: []string{"GOMAXPROCS=1"}}); err != nil || !slices.Equal(got.Args, want.Args) || !slices.Equal(got.Env, want.Env) {
+	if want := (stand.Spec{Path: "/p", Args: strings.Fields("-listen l:1 -nodes h:1,h:2,h:3 -x a=b"),
+		Env: []string{"GOMAXPROCS=1"}}); err != nil || !slices.Equal(got.Args, want.Args) || !slices.Equal(got.Env, want.Env) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 	got, err = own("x", lines[0], true)[0].command(f, "/p", "l:1", nowhere)
@@ -259,8 +268,10 @@ func TestGoals(t *testing.T) {
 		{"stretch", map[string]float64{"own": 45, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", met, met, 0.45},
 		{"no peer", map[string]float64{"own": 60}, "CPU per call, 16 in flight, of haproxy-1", unknown, unknown, 0},
 		{"no scenario", map[string]float64{"own": 60, haproxy: 100}, "CPU per call, 64 in flight, of haproxy-1", unknown, unknown, 0},
-		{"added", map[string]float64{"own": 240, haproxyTCP: 200, direct: 100}, "added p50 over direct, of what haproxy-tcp adds", missed, missed, 1.4},
-		{"added where copying adds nothing", map[string]float64{"own": 240, haproxyTCP: 104, direct: 100}, "added p50 over direct, of what haproxy-tcp adds", unknown, unknown, 0},
+		{"added", map[string]float64{"own": 240, haproxyTCP: 200, direct: 100},
+			"added p50 over direct, of what haproxy-tcp adds", missed, missed, 1.4},
+		{"added where copying adds nothing", map[string]float64{"own": 240, haproxyTCP: 104, direct: 100},
+			"added p50 over direct, of what haproxy-tcp adds", unknown, unknown, 0},
 	} {
 		all := verdicts(measured(tc.cpu), ydbAPI, tc.measure)
 		if len(all) != 2 {

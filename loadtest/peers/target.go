@@ -82,12 +82,14 @@ const unconfigured = "no goal needs it"
 
 func peers() []peer {
 	return []peer{
-		{name: haproxyTCP, plainly: "it copies octets", find: installed("haproxy"), version: says("-v"), command: configured("haproxy.cfg", true, "-db", "-f")},
+		{name: haproxyTCP, plainly: "it copies octets", find: installed("haproxy"), version: says("-v"),
+			command: configured("haproxy.cfg", true, "-db", "-f")},
 		{name: haproxy, find: installed("haproxy"), version: says("-v"), command: configured("haproxy.cfg", false, "-db", "-f")},
 		{name: haproxyOld, find: ofDebian("haproxy"), version: says("-v"), command: configured("haproxy.cfg", false, "-db", "-f")},
 		{name: envoy, find: installed("envoy"), version: says("--version"),
 			command: configured("envoy.yaml", false, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error", "-c")},
-		{name: "nginx", plainly: unconfigured, find: installed("nginx"), version: says("-v"), command: configured("nginx.conf", false, "-e", "stderr", "-c")},
+		{name: "nginx", plainly: unconfigured, find: installed("nginx"), version: says("-v"),
+			command: configured("nginx.conf", false, "-e", "stderr", "-c")},
 		{name: "grpc-go", plainly: unconfigured, find: func(*field) (string, error) { return os.Executable() },
 			version: func(string) (string, error) { return "grpc-go " + grpc.Version + ", " + runtime.Version(), nil },
 			command: func(f *field, _, listen string, _ sides) (stand.Spec, error) {
@@ -249,7 +251,8 @@ func configured(file string, tcp bool, arguments ...string) func(*field, string,
 		}
 		var text bytes.Buffer
 		if err := t.Execute(&text, map[string]any{
-			"Host": host, "Port": port, "Nodes": f.split(tls != nowhere), "TCP": tcp, "TLS": tls == both, "NodesTLS": tls != nowhere, "Dir": f.dir,
+			"Host": host, "Port": port, "Nodes": f.split(tls != nowhere), "TCP": tcp, "TLS": tls == both,
+			"NodesTLS": tls != nowhere, "Dir": f.dir,
 			"Cert": certFile(f.dir), "Key": keyFile(f.dir), "Both": bothFile(f.dir), "Name": serverName,
 		}); err != nil {
 			return stand.Spec{}, err

@@ -43,10 +43,17 @@ func measurePoolSizes(ctx context.Context, l *lab.Lab) error {
 		return err
 	}
 	sizes := lab.At(l, []int{1, 50}, []int{1, 5, 20, 50, 200}, []int{1, 2, 5, 10, 20, 50, 100, 200})
-	closed := lab.Case{Name: fmt.Sprint("closed", poolSizeCallers), Title: fmt.Sprintf("%d callers, pool.max as in the first column", poolSizeCallers), Baseline: "50", Ratios: []string{lab.PerSecond, lab.P99}}
-	open := lab.Case{Name: fmt.Sprint("open", poolSizeRate), Title: fmt.Sprintf("%d calls a second, pool.max as in the first column", poolSizeRate), Baseline: "50", Ratios: []string{lab.P50, lab.P99}}
+	closed := lab.Case{Name: fmt.Sprint("closed", poolSizeCallers),
+		Title: fmt.Sprintf("%d callers, pool.max as in the first column", poolSizeCallers), Baseline: "50",
+		Ratios: []string{lab.PerSecond, lab.P99}}
+	open := lab.Case{Name: fmt.Sprint("open", poolSizeRate),
+		Title: fmt.Sprintf("%d calls a second, pool.max as in the first column", poolSizeRate), Baseline: "50",
+		Ratios: []string{lab.P50, lab.P99}}
 	for i, size := range sizes {
-		s, err := l.Sidecar(ctx, cluster.Endpoint(), "pool.max="+strconv.Itoa(size), "pool.max_per_node="+strconv.Itoa(size), "pool.min="+strconv.Itoa(size))
+		s, err := l.Sidecar(
+			ctx, cluster.Endpoint(), "pool.max="+strconv.Itoa(size), "pool.max_per_node="+strconv.Itoa(size),
+			"pool.min="+strconv.Itoa(size),
+		)
 		if err != nil {
 			return err
 		}
@@ -62,7 +69,8 @@ func measurePoolSizes(ctx context.Context, l *lab.Lab) error {
 		}
 		closed.Variants = append(closed.Variants, v)
 		if float64(size)/poolSizeStatement.Seconds() < poolSizeRate {
-			open.Text += fmt.Sprintf("A pool of %d can make %.0f statements a second, so it is left out. ", size, float64(size)/poolSizeStatement.Seconds())
+			open.Text += fmt.Sprintf("A pool of %d can make %.0f statements a second, so it is left out. ", size,
+				float64(size)/poolSizeStatement.Seconds())
 			continue // it would fall behind for as long as the run lasts
 		}
 		v.Run = func(ctx context.Context, d time.Duration) (lab.Result, error) {
@@ -71,7 +79,8 @@ func measurePoolSizes(ctx context.Context, l *lab.Lab) error {
 		open.Variants = append(open.Variants, v)
 	}
 	for _, node := range cluster.Nodes {
-		if err := cluster.Control.Do(ctx, node.ID, "delay", map[string]any{"delay": poolSizeStatement.String(), "share": 1, "methods": []string{"ExecuteQuery"}}); err != nil {
+		if err := cluster.Control.Do(ctx, node.ID, "delay",
+			map[string]any{"delay": poolSizeStatement.String(), "share": 1, "methods": []string{"ExecuteQuery"}}); err != nil {
 			return err
 		}
 	}
@@ -110,9 +119,18 @@ func draw(l *lab.Lab, t *lab.Table, differ bool) error {
 		wait.X, wait.Y = append(wait.X, float64(size)), append(wait.Y, row.Figures[lab.P99].Median/1e3)
 	}
 	if differ {
-		l.Report.Add(lab.Section{Picture: &lab.Picture{Title: "Calls a second by pool.max, " + t.Name, X: "pool.max", Y: "calls/s", LogX: true, Lines: []lab.Line{rate}}})
+		l.Report.Add(
+			lab.Section{
+				Picture: &lab.Picture{Title: "Calls a second by pool.max, " + t.Name, X: "pool.max", Y: "calls/s",
+					LogX: true, Lines: []lab.Line{rate}},
+			},
+		)
 	}
-	l.Report.Add(lab.Section{Picture: &lab.Picture{Title: "p99 by pool.max, " + t.Name, X: "pool.max", Y: "us", LogX: true, Lines: []lab.Line{wait}}})
+	l.Report.Add(
+		lab.Section{
+			Picture: &lab.Picture{Title: "p99 by pool.max, " + t.Name, X: "pool.max", Y: "us", LogX: true, Lines: []lab.Line{wait}},
+		},
+	)
 	return nil
 }
 
@@ -146,8 +164,15 @@ func recommend(full, steady *lab.Table) string {
 		return "Nothing was measured."
 	}
 	rate := busy.Figures[lab.PerSecond].Median
-	text := fmt.Sprintf("With statements of %v (injected) a pool of %s sessions made as many calls a second as any up to 200, within 5 %%, for %d callers (%.0f/s), and one of %s was enough for the best p99 at %d calls a second.",
-		poolSizeStatement, busy.Variant, poolSizeCallers, rate, calm.Variant, poolSizeRate)
-	return text + fmt.Sprintf(" The rule of thumb, rate x time of a statement, gives %.0f and %.1f: take twice that, so that bursts find a session, and no more than the cluster can run at once.",
-		math.Ceil(rate*poolSizeStatement.Seconds()), poolSizeRate*poolSizeStatement.Seconds())
+	text := fmt.Sprintf(
+		"With statements of %v (injected) a pool of %s sessions made as many calls a second as any up to 200, "+
+			"within 5 %%, for %d callers (%.0f/s), and one of %s was enough for the best p99 at %d calls a second.",
+		poolSizeStatement, busy.Variant, poolSizeCallers, rate, calm.Variant, poolSizeRate,
+	)
+	return text +
+		fmt.Sprintf(
+			" The rule of thumb, rate x time of a statement, gives %.0f and %.1f: take twice that, so that bursts "+
+				"find a session, and no more than the cluster can run at once.",
+			math.Ceil(rate*poolSizeStatement.Seconds()), poolSizeRate*poolSizeStatement.Seconds(),
+		)
 }

@@ -28,14 +28,19 @@ parameter, in serializable autocommit; every row is verified. The pool has room 
 
 *direct* is a client with sessions of the table service on all nodes and a pool of its own (a Go channel), as an SDK has; *wire* is the same client with its sessions at the sidecar, which in mode transaction are virtual, in mode passthrough the
 nodes'. *gRPC* and *HTTP* are the plain API, whose client has no sessions at all. *get session* and *read data* are the means of the application's GET_SESSION and READ_DATA: for direct and wire the client's own pool and the call; for gRPC
-and HTTP what the sidecar says that getting a session took (` + "`info.acquire_ms`" + `), and the rest of the call. Behind wire in mode transaction the sidecar gets a session once more, which is in *read data*.`
+and HTTP what the sidecar says that getting a session took (` + "`info.acquire_ms`" +
+	`), and the rest of the call. Behind wire in mode transaction the sidecar gets a session once more, which is in *read data*.`
 
-const readPublished = "No figures of this workload are quoted: what was published with the application is the CPU of getting a session, which the experiment `acquire` has beside ours. The metrics are the application's: GET_SESSION and READ_DATA, their average and greatest value. What differs: " +
-	"Go in place of Java, a development cluster in place of YDB, everything on one machine, and a table of %d rows of 2000 bytes in place of 1,000,000 (it is in memory)."
+const readPublished = "No figures of this workload are quoted: what was published with the application is the CPU " +
+	"of getting a session, which the experiment `acquire` has beside ours. The metrics are the application's: " +
+	"GET_SESSION and READ_DATA, their average and greatest value. What differs: " +
+	"Go in place of Java, a development cluster in place of YDB, everything on one machine, and a table of %d rows " +
+	"of 2000 bytes in place of 1,000,000 (it is in memory)."
 
 func readExperiment(name, title, how, chains string, w readWorkload) lab.Experiment {
 	return lab.Experiment{
-		Name: name, Title: title, Question: fmt.Sprintf(readQuestion, name, how, chains), Published: fmt.Sprintf(readPublished, recordsFull),
+		Name: name, Title: title, Question: fmt.Sprintf(readQuestion, name, how, chains),
+		Published: fmt.Sprintf(readPublished, recordsFull),
 		Defaults: func(o *lab.Options) {
 			if o.Size == lab.Full && o.Duration == 0 {
 				o.Duration = time.Second
@@ -50,16 +55,19 @@ func readExperiment(name, title, how, chains string, w readWorkload) lab.Experim
 
 // One reads one record for each session taken from the pool.
 var One = readExperiment("read", "Reads, one for each session taken from the pool",
-	"each thread takes a session, reads one row, and gives the session back", "threads", readWorkload{reads: 1, threads: true, chains: []int{1, 4, 16, 64}})
+	"each thread takes a session, reads one row, and gives the session back", "threads",
+	readWorkload{reads: 1, threads: true, chains: []int{1, 4, 16, 64}})
 
 // Many reads ten records for each session taken from the pool.
 var Many = readExperiment("multiread", "Reads, ten for each session taken from the pool",
-	"each thread takes a session, reads ten rows one after the other, and gives the session back; the plain API knows no sessions, so there each of the ten reads gets one. p50, p99 and the CPU of the load are of ten reads, all else is of one",
+	"each thread takes a session, reads ten rows one after the other, and gives the session back; the plain API "+
+		"knows no sessions, so there each of the ten reads gets one. p50, p99 and the CPU of the load are of ten reads, all else is of one",
 	"threads", readWorkload{reads: 10, threads: true, chains: []int{1, 4, 16, 64}})
 
 // Tasks reads with many tasks on few threads.
 var Tasks = readExperiment("reactive", "Reads of many tasks on few threads",
-	"tasks are chains of one read after the other, each with a session of its own, on as many threads as there are cores (goroutines here, completions of futures there)",
+	"tasks are chains of one read after the other, each with a session of its own, on as many threads as there are "+
+		"cores (goroutines here, completions of futures there)",
 	"tasks", readWorkload{reads: 1, chains: []int{100, 500, 1000, 2000}})
 
 const recordsFull = 20_000
@@ -83,7 +91,8 @@ func (w readWorkload) measure(ctx context.Context, l *lab.Lab, name, unit string
 	rate, get := map[string]*lab.Line{}, map[string]*lab.Line{}
 	var order []string
 	for _, n := range all {
-		c := lab.Case{Name: name + "-" + strconv.Itoa(n), Title: fmt.Sprintf("%d %s", n, unit), Baseline: "direct", Ratios: []string{lab.RowsPerS, lab.P50},
+		c := lab.Case{Name: name + "-" + strconv.Itoa(n), Title: fmt.Sprintf("%d %s", n, unit), Baseline: "direct",
+			Ratios:  []string{lab.RowsPerS, lab.P50},
 			Figures: []string{lab.RowsPerS, getMean, getMax, dataMean, dataMax, lab.P50, lab.P99, lab.RowCPU, lab.LoadCPU, lab.RSS}}
 		if !l.Wanted(c.Name) {
 			continue
@@ -113,7 +122,8 @@ func (w readWorkload) measure(ctx context.Context, l *lab.Lab, name, unit string
 				rate[row.Variant], get[row.Variant] = &lab.Line{Name: row.Variant}, &lab.Line{Name: row.Variant}
 				order = append(order, row.Variant)
 			}
-			for line, value := range map[*lab.Line]float64{rate[row.Variant]: row.Figures[lab.RowsPerS].Median, get[row.Variant]: row.Figures[getMean].Median / 1e3} {
+			for line, value := range map[*lab.Line]float64{rate[row.Variant]: row.Figures[lab.RowsPerS].Median,
+				get[row.Variant]: row.Figures[getMean].Median / 1e3} {
 				line.X, line.Y = append(line.X, float64(n)), append(line.Y, value)
 			}
 		}
@@ -148,7 +158,9 @@ type readFace struct {
 
 // faces makes what n chains of reads need: sidecars, clients, sessions. The
 // function that comes back ends all of it.
-func (w readWorkload) faces(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, n, count, size int) (all []readFace, end func(context.Context) error, err error) {
+func (w readWorkload) faces(
+	ctx context.Context, l *lab.Lab, cluster *lab.Cluster, n, count, size int,
+) (all []readFace, end func(context.Context) error, err error) {
 	var closers []func(context.Context) error
 	end = func(ctx context.Context) (err error) {
 		for i := len(closers) - 1; i >= 0 && err == nil; i-- {
@@ -190,12 +202,14 @@ func (w readWorkload) faces(ctx context.Context, l *lab.Lab, cluster *lab.Cluste
 		client := &http.Client{Transport: transport, Timeout: 20 * time.Second}
 		closers = append(closers, func(context.Context) error { transport.CloseIdleConnections(); return nil })
 		all = append(all,
-			readFace{l.Name("gRPC", i), s, []*lab.Process{s.Process}, plain(record, func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
-				return traffic.RecordsOverGRPC(ctx, s.Client, r)
-			})},
-			readFace{l.Name("HTTP", i), s, []*lab.Process{s.Process}, plain(record, func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
-				return traffic.RecordsOverHTTP(ctx, client, s.HTTP, r)
-			})})
+			readFace{l.Name("gRPC", i), s, []*lab.Process{s.Process},
+				plain(record, func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
+					return traffic.RecordsOverGRPC(ctx, s.Client, r)
+				})},
+			readFace{l.Name("HTTP", i), s, []*lab.Process{s.Process},
+				plain(record, func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
+					return traffic.RecordsOverHTTP(ctx, client, s.HTTP, r)
+				})})
 		for _, mode := range []string{"transaction", "passthrough"} {
 			s := sides[mode]
 			read, err := pooled(s.Conn)
@@ -232,7 +246,9 @@ func warmSidecar(ctx context.Context, l *lab.Lab, program, endpoint, mode, sessi
 }
 
 // plain reads so many records by the plain API, one after the other. What one returns is the time of getting a session.
-func plain(record func() traffic.AppRecord, one func(ctx context.Context, r traffic.AppRecord) (time.Duration, error)) func(context.Context, int, func(get, data time.Duration)) error {
+func plain(
+	record func() traffic.AppRecord, one func(ctx context.Context, r traffic.AppRecord) (time.Duration, error),
+) func(context.Context, int, func(get, data time.Duration)) error {
 	return func(ctx context.Context, reads int, note func(get, data time.Duration)) error {
 		for range reads {
 			r := record()
@@ -251,7 +267,8 @@ func plain(record func() traffic.AppRecord, one func(ctx context.Context, r traf
 const gotBefore = time.Duration(-1)
 
 // readOn takes a session, reads so many records with it, and gives it back.
-func readOn(ctx context.Context, p *traffic.RecordSessions, reads int, record func() traffic.AppRecord, note func(get, data time.Duration)) error {
+func readOn(ctx context.Context, p *traffic.RecordSessions, reads int, record func() traffic.AppRecord,
+	note func(get, data time.Duration)) error {
 	begun := time.Now()
 	s, err := p.Acquire(ctx)
 	if err != nil {
@@ -278,7 +295,8 @@ func (f readFace) variant(w readWorkload, n int) lab.Variant {
 		for i := range chains {
 			calls[i] = func(ctx context.Context) error {
 				if w.threads {
-					// Not for longer: a goroutine that ends so takes its thread with it, and the kernel kills the processes that the thread started.
+					// Not for longer: a goroutine that ends so takes its thread with it, and the
+					// kernel kills the processes that the thread started.
 					runtime.LockOSThread()
 					defer runtime.UnlockOSThread()
 				}
@@ -321,5 +339,6 @@ func (t readTimes) figures() lab.Figures {
 	if t.gets == 0 || t.reads == 0 {
 		return nil
 	}
-	return lab.Figures{getMean: float64(t.get) / float64(t.gets), getMax: float64(t.mostGet), dataMean: float64(t.data) / float64(t.reads), dataMax: float64(t.mostData)}
+	return lab.Figures{getMean: float64(t.get) / float64(t.gets), getMax: float64(t.mostGet),
+		dataMean: float64(t.data) / float64(t.reads), dataMax: float64(t.mostData)}
 }

@@ -24,7 +24,9 @@ type recordNode struct {
 	sent   *Ydb_Table.ExecuteDataQueryRequest
 }
 
-func (n *recordNode) ExecuteDataQuery(_ context.Context, r *Ydb_Table.ExecuteDataQueryRequest, _ ...grpc.CallOption) (*Ydb_Table.ExecuteDataQueryResponse, error) {
+func (n *recordNode) ExecuteDataQuery(
+	_ context.Context, r *Ydb_Table.ExecuteDataQueryRequest, _ ...grpc.CallOption,
+) (*Ydb_Table.ExecuteDataQueryResponse, error) {
 	n.asked++
 	n.sent = r
 	found, err := anypb.New(&Ydb_Table.ExecuteQueryResult{ResultSets: []*Ydb.ResultSet{{Rows: []*Ydb.Value{{Items: []*Ydb.Value{
@@ -51,7 +53,8 @@ func TestReadsWithOneSession(t *testing.T) {
 		p.Release(traffic.RecordSession{Client: node, ID: "s"})
 		var got readTimes
 		err := readOn(t.Context(), p, c.reads, func() traffic.AppRecord { return right }, got.note)
-		if (err == nil) != (c.want.reads > 0) || got.gets != c.want.gets || got.reads != c.want.reads || node.asked != c.asked || len(p.Idle) != 1 {
+		if (err == nil) != (c.want.reads > 0) || got.gets != c.want.gets || got.reads != c.want.reads ||
+			node.asked != c.asked || len(p.Idle) != 1 {
 			t.Errorf("%s: %v, got %d, read %d, asked %d, %d sessions idle", c.name, err, got.gets, got.reads, node.asked, len(p.Idle))
 		}
 		if node.sent.SessionId != "s" || !node.sent.TxControl.CommitTx || node.sent.Parameters["$uuid"].Value.GetTextValue() != right.UUID {

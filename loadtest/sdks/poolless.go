@@ -68,9 +68,15 @@ func poollessCases(ctx context.Context, l *lab.Lab, root string) error {
 			if !l.Wanted(name(network.name, n)) {
 				continue
 			}
-			c := lab.Case{Name: name(network.name, n), Title: fmt.Sprintf("@ydbjs/query with a session for each query, %d in flight, network %v", n, network.delay), Baseline: "directly",
-				Text:    "`SELECT 1`, directly and through the sidecar in turn. The network is as much time before each call that the cluster is sent. *query* is the time of all queries by their number, *p50* the median of one query.",
-				Figures: []string{queryTime, lab.P50, sdksApp, sdksCluster, sdksSidecar, clusterCalls}, Ratios: []string{queryTime}, Variants: []lab.Variant{{Name: "directly"}, {Name: "through the sidecar"}}}
+			c := lab.Case{Name: name(network.name, n),
+				Title:    fmt.Sprintf("@ydbjs/query with a session for each query, %d in flight, network %v", n, network.delay),
+				Baseline: "directly",
+				Text: "`SELECT 1`, directly and through the sidecar in turn. The network is as much time before " +
+					"each call that the cluster is sent. *query* is the time of all queries by their number, *p50* " +
+					"the median of one query.",
+				Figures:  []string{queryTime, lab.P50, sdksApp, sdksCluster, sdksSidecar, clusterCalls},
+				Ratios:   []string{queryTime},
+				Variants: []lab.Variant{{Name: "directly"}, {Name: "through the sidecar"}}}
 			runs, err := poollessRuns(ctx, l, root, n, cluster, side)
 			if err != nil {
 				return err
@@ -92,17 +98,20 @@ func poollessInGo(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, side *l
 		return err
 	}
 	defer d.Close()
-	c := lab.Case{Name: name, Title: fmt.Sprintf("The four calls of a session for each query, made in Go, %d in flight", inFlight), Baseline: "directly",
-		Ratios: []string{lab.PerSecond}, Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}}
+	c := lab.Case{Name: name,
+		Title:    fmt.Sprintf("The four calls of a session for each query, made in Go, %d in flight", inFlight),
+		Baseline: "directly",
+		Ratios:   []string{lab.PerSecond}, Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}}
 	for _, way := range []struct {
 		name  string
 		under []*lab.Process
 		conn  grpc.ClientConnInterface
 	}{{"directly", nil, d.Conns[0]}, {"through the sidecar", []*lab.Process{side.Process}, side.Conn}} {
 		client := Ydb_Query_V1.NewQueryServiceClient(way.conn)
-		c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: way.under, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-			return lab.Closed(ctx, inFlight, d, func(ctx context.Context) error { return sessionForOne(ctx, client) }), nil
-		}})
+		c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: way.under,
+			Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+				return lab.Closed(ctx, inFlight, d, func(ctx context.Context) error { return sessionForOne(ctx, client) }), nil
+			}})
 	}
 	_, err = l.Compare(ctx, c)
 	return err
@@ -129,11 +138,15 @@ func sessionForOne(ctx context.Context, client Ydb_Query_V1.QueryServiceClient) 
 }
 
 // poollessRuns runs the client in Node once; it takes turns itself.
-func poollessRuns(ctx context.Context, l *lab.Lab, root string, inFlight int, cluster *lab.Cluster, side *lab.Sidecar) ([][]lab.Run, error) {
+func poollessRuns(
+	ctx context.Context, l *lab.Lab, root string, inFlight int, cluster *lab.Cluster, side *lab.Sidecar,
+) ([][]lab.Run, error) {
 	queries := lab.At(l, 20, 300, 300)
 	p, err := l.Spawn("app", stand.Spec{Path: "node", Args: []string{"poolless.mjs"}, Dir: filepath.Join(root, poollessNode), Env: []string{
-		"YDB_URLS=" + cluster.Endpoint() + ",grpc://" + side.GRPC + "/local", fmt.Sprintf("YDB_PIDS=%d,%d", cluster.Pid(), side.Pid()), "YDB_CONTROL=" + cluster.Control.Address,
-		fmt.Sprint("YDB_IN_FLIGHT=", inFlight), fmt.Sprint("YDB_ROUNDS=", lab.At(l, 1, l.Rounds, max(11, l.Rounds))), fmt.Sprint("YDB_QUERIES=", queries)}})
+		"YDB_URLS=" + cluster.Endpoint() + ",grpc://" + side.GRPC + "/local",
+		fmt.Sprintf("YDB_PIDS=%d,%d", cluster.Pid(), side.Pid()), "YDB_CONTROL=" + cluster.Control.Address,
+		fmt.Sprint("YDB_IN_FLIGHT=", inFlight), fmt.Sprint("YDB_ROUNDS=", lab.At(l, 1, l.Rounds, max(11, l.Rounds))),
+		fmt.Sprint("YDB_QUERIES=", queries)}})
 	if err != nil {
 		return nil, err
 	}
@@ -154,8 +167,10 @@ func poollessRuns(ctx context.Context, l *lab.Lab, root string, inFlight int, cl
 	all := make([][]lab.Run, len(said.Result))
 	for i, runs := range said.Result {
 		for _, r := range runs {
-			all[i] = append(all[i], lab.Run{Closed: true, Calls: int64(queries), Figures: lab.Figures{queryTime: r.US * 1e3, lab.P50: r.Median * 1e3,
-				sdksApp: r.CPU[0] * 1e3, sdksCluster: r.CPU[1] * 1e3, sdksSidecar: r.CPU[2] * 1e3, clusterCalls: r.Calls / float64(queries)}})
+			all[i] = append(all[i], lab.Run{Closed: true, Calls: int64(queries),
+				Figures: lab.Figures{queryTime: r.US * 1e3, lab.P50: r.Median * 1e3,
+					sdksApp: r.CPU[0] * 1e3, sdksCluster: r.CPU[1] * 1e3, sdksSidecar: r.CPU[2] * 1e3,
+					clusterCalls: r.Calls / float64(queries)}})
 		}
 	}
 	return all, nil

@@ -186,15 +186,23 @@ func measureSDKs(ctx context.Context, l *lab.Lab) error {
 }
 
 // sdksCase compares the ways of one language.
-func sdksCase(ctx context.Context, l *lab.Lab, root string, cluster *lab.Cluster, side *lab.Sidecar, language sdksLanguage, inFlight int) error {
-	c := lab.Case{Name: fmt.Sprintf("%s-c%d", language.name, inFlight), Title: fmt.Sprintf("%s, %d in flight", language.title, inFlight), Baseline: language.ways[0].name,
-		Text:    "CPU of a call: of the app's process with all its threads, of the sidecar's process, of both together, and of the cluster, whose three nodes are one process.",
-		Figures: []string{lab.PerSecond, lab.P50, lab.P99, sdksApp, sdksSidecar, sdksBoth, sdksCluster}, Ratios: []string{lab.P50, sdksApp, sdksBoth}}
+func sdksCase(ctx context.Context, l *lab.Lab, root string, cluster *lab.Cluster, side *lab.Sidecar,
+	language sdksLanguage, inFlight int) error {
+	c := lab.Case{Name: fmt.Sprintf("%s-c%d", language.name, inFlight),
+		Title: fmt.Sprintf("%s, %d in flight", language.title, inFlight), Baseline: language.ways[0].name,
+		Text: "CPU of a call: of the app's process with all its threads, of the sidecar's process, of both " +
+			"together, and of the cluster, whose three nodes are one process.",
+		Figures: []string{lab.PerSecond, lab.P50, lab.P99, sdksApp, sdksSidecar, sdksBoth, sdksCluster},
+		Ratios:  []string{lab.P50, sdksApp, sdksBoth}}
 	if !l.Wanted(c.Name) {
 		return nil
 	}
 	for _, way := range language.ways {
-		app, err := startSDKsApp(ctx, l, root, way, map[string]string{"": cluster.Endpoint(), "grpc": "grpc://" + side.GRPC, "http": "http://" + side.HTTP}[way.over], inFlight)
+		app, err := startSDKsApp(
+			ctx, l, root, way,
+			map[string]string{"": cluster.Endpoint(), "grpc": "grpc://" + side.GRPC, "http": "http://" + side.HTTP}[way.over],
+			inFlight,
+		)
 		if err != nil {
 			return fmt.Errorf("%s, %s: %w", c.Name, way.name, err)
 		}
@@ -319,7 +327,8 @@ func sdksWindows(stdout string) (all []sdksWindow, err error) {
 			return nil, fmt.Errorf("an app printed %.200q: %w", line, err)
 		}
 		if w.Calls < 1 || w.Failed < 0 || w.Failed > w.Calls || w.Seconds <= 0 || w.CPU <= 0 || w.P50 <= 0 || w.P99 < w.P50 {
-			return nil, fmt.Errorf("an app printed %.200q; each window needs at least one call, a length, CPU, and p50 of at most p99", line)
+			return nil, fmt.Errorf("an app printed %.200q; each window needs at least one call, a length, CPU, and p50 of at most p99",
+				line)
 		}
 		all = append(all, w)
 	}
@@ -330,8 +339,10 @@ func sdksWindows(stdout string) (all []sdksWindow, err error) {
 func (w sdksWindow) result(cluster time.Duration) lab.Result {
 	calls := float64(w.Calls)
 	app := w.CPU * 1e9 / calls
-	return lab.Result{Closed: true, Calls: w.Calls, Failed: w.Failed, FirstFail: w.First, Took: time.Duration(w.Seconds * 1e9), Figures: lab.Figures{
-		lab.PerSecond: float64(w.Calls-w.Failed) / w.Seconds, lab.P50: w.P50 * 1e3, lab.P99: w.P99 * 1e3, sdksApp: app, sdksBoth: app, sdksCluster: float64(cluster) / calls}}
+	return lab.Result{Closed: true, Calls: w.Calls, Failed: w.Failed, FirstFail: w.First,
+		Took: time.Duration(w.Seconds * 1e9), Figures: lab.Figures{
+			lab.PerSecond: float64(w.Calls-w.Failed) / w.Seconds, lab.P50: w.P50 * 1e3, lab.P99: w.P99 * 1e3, sdksApp: app,
+			sdksBoth: app, sdksCluster: float64(cluster) / calls}}
 }
 
 // through adds the CPU that the sidecar used meanwhile.
@@ -347,7 +358,8 @@ const sdksReader = "app"
 func readSDKs(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet(sdksReader, flag.ContinueOnError)
 	way := flags.String("way", "", "sdk or plain")
-	address := flags.String("address", "", "of the database or of the sidecar: grpc://host:port/database, grpc://host:port or http://host:port")
+	address := flags.String("address", "",
+		"of the database or of the sidecar: grpc://host:port/database, grpc://host:port or http://host:port")
 	inFlight := flags.Int("in-flight", 1, "calls under way")
 	warm := flags.Float64("warm", 1, "seconds before the first window")
 	window := flags.Float64("window", 2, "seconds")
@@ -355,7 +367,11 @@ func readSDKs(ctx context.Context, args []string) error {
 		return err
 	}
 	if flags.NArg() > 0 || *inFlight < 1 || *warm <= 0 || *window <= 0 {
-		return fmt.Errorf("arguments %q, --in-flight %d, --warm %v, --window %v: give no arguments, --in-flight of at least 1, and --warm and --window above 0", flags.Args(), *inFlight, *warm, *window)
+		return fmt.Errorf(
+			"arguments %q, --in-flight %d, --warm %v, --window %v: give no arguments, --in-flight of at least 1, "+
+				"and --warm and --window above 0",
+			flags.Args(), *inFlight, *warm, *window,
+		)
 	}
 	read, end, err := sdksCall(ctx, *way, *address, *inFlight)
 	if err != nil {
@@ -405,7 +421,8 @@ func sdksCall(ctx context.Context, way, address string, inFlight int) (lab.Call,
 		web := traffic.NewWebReader(host)
 		return rowCall(webReads(web)), web.Close, nil
 	}
-	return nil, nil, fmt.Errorf("--way %q with --address %q: give --way sdk, or --way plain with grpc://host:port or http://host:port", way, address)
+	return nil, nil, fmt.Errorf("--way %q with --address %q: give --way sdk, or --way plain with grpc://host:port or http://host:port",
+		way, address)
 }
 
 // rowReader reads the row of a key.

@@ -92,7 +92,9 @@ func TestAppsOfSDKs(t *testing.T) {
 func TestSDKsSaysHowToInstallWhatItNeeds(t *testing.T) {
 	root := t.TempDir()
 	err := sdksMissing(root)
-	for _, target := range []string{".cache/official/.installed", ".venv/.installed", "proof/sdktest/testdata/node/node_modules/.installed", "examples/node/node_modules/.installed", poollessNode + "/node_modules/.installed"} {
+	for _, target := range []string{".cache/official/.installed", ".venv/.installed",
+		"proof/sdktest/testdata/node/node_modules/.installed", "examples/node/node_modules/.installed",
+		poollessNode + "/node_modules/.installed"} {
 		if err == nil || !strings.Contains(err.Error(), "make "+target) {
 			t.Errorf("got %v; want make %s", err, target)
 		}
@@ -108,7 +110,9 @@ func TestSDKsSaysHowToInstallWhatItNeeds(t *testing.T) {
 }
 
 func TestAppInGoRefusesNonsense(t *testing.T) {
-	for _, args := range [][]string{{}, {"--way", "plain", "--address", "127.0.0.1:7400"}, {"--way", "fly", "--address", "grpc://127.0.0.1:7400"}, {"--in-flight", "0"}, {"--warm", "0"}, {"--window", "-1"}, {"more"}} {
+	for _, args := range [][]string{{}, {"--way", "plain", "--address", "127.0.0.1:7400"},
+		{"--way", "fly", "--address", "grpc://127.0.0.1:7400"}, {"--in-flight", "0"}, {"--warm", "0"},
+		{"--window", "-1"}, {"more"}} {
 		if err := readSDKs(t.Context(), args); err == nil {
 			t.Errorf("%q: got no error", args)
 		}

@@ -142,7 +142,8 @@ func (m mix) beside(ctx context.Context, calls int64, work func() lab.Result) la
 		})
 	}
 	r := work()
-	r.Figures = lab.Figures{batchRate: float64(done.Load()) / time.Since(begun).Seconds(), interactiveRate: float64(r.Calls*calls) / r.Took.Seconds()}
+	r.Figures = lab.Figures{batchRate: float64(done.Load()) / time.Since(begun).Seconds(),
+		interactiveRate: float64(r.Calls*calls) / r.Took.Seconds()}
 	over.Store(true)
 	workers.Wait()
 	for _, err := range fails {
@@ -207,7 +208,8 @@ func measureShares(ctx context.Context, l *lab.Lab) error {
 		return err
 	}
 	for _, node := range cluster.Nodes {
-		if err := cluster.Control.Do(ctx, node.ID, "delay", map[string]any{"delay": sharesStatement.String(), "share": 1, "methods": []string{"ExecuteQuery"}}); err != nil {
+		if err := cluster.Control.Do(ctx, node.ID, "delay",
+			map[string]any{"delay": sharesStatement.String(), "share": 1, "methods": []string{"ExecuteQuery"}}); err != nil {
 			return err
 		}
 	}
@@ -228,7 +230,9 @@ func measureShares(ctx context.Context, l *lab.Lab) error {
 		l.Report.Add(lab.Section{Picture: lab.Bars("Sequence time by slots", lab.Mean, sequences...)})
 	}
 	if len(bursts) > 0 {
-		l.Report.Add(lab.Section{Picture: lab.Bars("Interactive calls a second in bursts at p99 <= 25 ms, by slots", interactiveRate, bursts...)})
+		l.Report.Add(
+			lab.Section{Picture: lab.Bars("Interactive calls a second in bursts at p99 <= 25 ms, by slots", interactiveRate, bursts...)},
+		)
 	}
 	return nil
 }
@@ -244,7 +248,10 @@ func divideSlots(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, slots in
 		m := mix{plan: p, workers: slots}
 		var clients []sidecarv1.SidecarClient
 		for _, size := range p.slots {
-			s, err := l.Sidecar(ctx, cluster.Endpoint(), fmt.Sprint("pool.max=", size), fmt.Sprint("pool.max_per_node=", size), fmt.Sprint("pool.min=", size))
+			s, err := l.Sidecar(
+				ctx, cluster.Endpoint(), fmt.Sprint("pool.max=", size), fmt.Sprint("pool.max_per_node=", size),
+				fmt.Sprint("pool.min=", size),
+			)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -260,13 +267,18 @@ func divideSlots(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, slots in
 		m.interactive, m.batch = call(p.interactive), call(p.batch)
 		mixes = append(mixes, m)
 	}
-	c := lab.Case{Name: name("sequences"), Title: fmt.Sprintf("Sequences, %d slots", slots), Baseline: byOneLine, Ratios: []string{lab.Mean},
-		Text:    fmt.Sprintf("The latency is that of a whole sequence of %d calls. %d sequences at a time, %d batch workers.", sharesSteps*(1+sharesFan), slots, slots),
+	c := lab.Case{Name: name("sequences"), Title: fmt.Sprintf("Sequences, %d slots", slots), Baseline: byOneLine,
+		Ratios: []string{lab.Mean},
+		Text: fmt.Sprintf("The latency is that of a whole sequence of %d calls. %d sequences at a time, %d batch workers.",
+			sharesSteps*(1+sharesFan), slots, slots),
 		Figures: []string{lab.Mean, lab.P50, lab.P99, interactiveRate, batchRate}}
 	if slots <= 4 { // the more there are, the less it matters
-		c.Claims = append(c.Claims, lab.Claim{Text: "shared is before one line", Variant: byShares, Figure: lab.Mean, Kind: lab.Ratio, Of: byOneLine, Most: 1})
+		c.Claims = append(c.Claims,
+			lab.Claim{Text: "shared is before one line", Variant: byShares, Figure: lab.Mean, Kind: lab.Ratio, Of: byOneLine, Most: 1})
 		if slots > 1 {
-			c.Claims = append(c.Claims, lab.Claim{Text: "one line is before a partition", Variant: byOneLine, Figure: lab.Mean, Kind: lab.Ratio, Of: byPartition, Most: 1})
+			c.Claims = append(c.Claims,
+				lab.Claim{Text: "one line is before a partition", Variant: byOneLine, Figure: lab.Mean, Kind: lab.Ratio,
+					Of: byPartition, Most: 1})
 		}
 	}
 	for _, m := range mixes {
@@ -275,8 +287,10 @@ func divideSlots(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, slots in
 	if sequences, err = l.Compare(ctx, c); err != nil || !l.Wanted(name("bursts")) {
 		return sequences, nil, err
 	}
-	c = lab.Case{Name: name("bursts"), Title: fmt.Sprintf("Bursts of %d, %d slots", sharesFan, slots), Baseline: byOneLine, Ratios: []string{interactiveRate, batchRate},
-		Text:    fmt.Sprintf("%d batch workers. The rate is a 20th below the highest that was found to have a p99 of at most %v.", slots, sharesLimit),
+	c = lab.Case{Name: name("bursts"), Title: fmt.Sprintf("Bursts of %d, %d slots", sharesFan, slots),
+		Baseline: byOneLine, Ratios: []string{interactiveRate, batchRate},
+		Text: fmt.Sprintf("%d batch workers. The rate is a 20th below the highest that was found to have a p99 of at most %v.",
+			slots, sharesLimit),
 		Figures: []string{interactiveRate, lab.P50, lab.P99, batchRate}}
 	for _, m := range mixes {
 		rate, err := m.bearable(ctx, l)
@@ -288,7 +302,8 @@ func divideSlots(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, slots in
 			continue
 		}
 		c.Variants = append(c.Variants, m.bursts(rate*0.95))
-		c.Claims = append(c.Claims, lab.Claim{Text: "p99 of a burst, " + m.name, Variant: m.name, Figure: lab.P99, Most: float64(sharesLimit)})
+		c.Claims = append(c.Claims,
+			lab.Claim{Text: "p99 of a burst, " + m.name, Variant: m.name, Figure: lab.P99, Most: float64(sharesLimit)})
 	}
 	bursts, err = l.Compare(ctx, c)
 	return sequences, bursts, err

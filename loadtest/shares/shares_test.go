@@ -14,7 +14,8 @@ import (
 )
 
 func TestPlansHandOutAllSlots(t *testing.T) {
-	for slots, want := range map[int][]string{1: {byOneLine, byShares}, 2: {byPartition, byOneLine, byShares}, 5: {byPartition, byOneLine, byShares}} {
+	for slots, want := range map[int][]string{1: {byOneLine, byShares}, 2: {byPartition, byOneLine, byShares},
+		5: {byPartition, byOneLine, byShares}} {
 		var names []string
 		for _, p := range plans(slots) {
 			names = append(names, p.name)

@@ -94,7 +94,8 @@ func Course(c Config) (*World, []Verdict) {
 	until(nodesBack - 30)
 	w.Count()
 	until(nodesBack)
-	least("part of the capacity that is used from the 15th second on after a third of the nodes went", w.goodput(nodesGone+15, nodesBack), 0.9)
+	least("part of the capacity that is used from the 15th second on after a third of the nodes went",
+		w.goodput(nodesGone+15, nodesBack), 0.9)
 	most("latency there, times that of a call alone", w.latency(nodesGone+15, nodesBack)/alone, 2.25)
 	least("fairness there, in the second half", w.fairness(0, c.Sidecars, isHungry), 0.8)
 	most("swing of the sum of the limits there, outside marks", w.swing(nodesGone+30, nodesBack), 0.15)

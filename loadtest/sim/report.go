@@ -52,7 +52,10 @@ func (o *options) run(ctx context.Context, l *lab.Lab) error {
 		o.bigs, o.smalls = 0, 0
 	}
 	if o.nodes < 3 || o.sidecars < 10*o.nodes/4 || o.sidecars > 100_000 || o.bigs < 0 || o.smalls < 0 {
-		return fmt.Errorf("%d sidecars, %d nodes, %d and %d seeds: want at least 3 nodes, 2.5 to 100000 sidecars for each, and no less than 0", o.sidecars, o.nodes, o.bigs, o.smalls)
+		return fmt.Errorf(
+			"%d sidecars, %d nodes, %d and %d seeds: want at least 3 nodes, 2.5 to 100000 sidecars for each, and no less than 0",
+			o.sidecars, o.nodes, o.bigs, o.smalls,
+		)
 	}
 	c := Default(o.sidecars, o.nodes)
 	c.Seed = o.seed
@@ -135,7 +138,8 @@ func (r *report) add(to *lab.Report) {
 		to.Fault("%v", v)
 	}
 	c := r.World.Config
-	to.Note(`**The cluster.** %d nodes. Each works on %d calls at a time at full speed, all of them become slower in proportion beyond, and it refuses from %d on. A call alone takes %v on average
+	to.Note(
+		`**The cluster.** %d nodes. Each works on %d calls at a time at full speed, all of them become slower in proportion beyond, and it refuses from %d on. A call alone takes %v on average
 (the deviation of its logarithm is %v).
 
 **The sidecars.** %d with pool.max=%d. Nine in ten of them have %[7]d callers each that call again as soon as they are answered, so that together they want %.0[8]f times what the cluster can do; the
@@ -145,8 +149,11 @@ others have two. Clocks are wrong by up to %[9]v. A call goes to the less loaded
 have again.
 
 Fairness is what the one that did least has done, in parts of what the one that did most has done: the two ends of all of them. Marks are the moments at which all hold back; what they cost is in
-the part of the capacity that is used.`, c.Nodes, c.PerNode, c.PerNode*c.Refuse, c.Service, c.Spread, c.Sidecars, c.Max,
-		float64(c.Sidecars)*0.9*float64(c.Max)/float64(c.Nodes*c.PerNode), c.Skew, startOver, joined, nodesGone, nodesBack, halfIdle, halfBack)
+the part of the capacity that is used.`,
+		c.Nodes, c.PerNode, c.PerNode*c.Refuse, c.Service, c.Spread, c.Sidecars, c.Max,
+		float64(c.Sidecars)*0.9*float64(c.Max)/float64(c.Nodes*c.PerNode), c.Skew, startOver, joined, nodesGone,
+		nodesBack, halfIdle, halfBack,
+	)
 	t := lab.NewTable(lab.Case{Name: "course", Title: "The course"}, nil)
 	for _, v := range r.Verdicts {
 		got := min(v.Got, courseEnds) // which stands for never
@@ -154,9 +161,11 @@ the part of the capacity that is used.`, c.Nodes, c.PerNode, c.PerNode*c.Refuse,
 	}
 	to.Add(lab.Section{Table: t})
 	alone := c.Service.Seconds()
-	r.draw(to, "Calls done a second, in parts of what the nodes can do", func(s *Second) float64 { return float64(s.Done) / float64(s.Capacity) })
+	r.draw(to, "Calls done a second, in parts of what the nodes can do",
+		func(s *Second) float64 { return float64(s.Done) / float64(s.Capacity) })
 	r.draw(to, "Latency, times that of a call alone", func(s *Second) float64 { return s.Latency / alone })
-	r.draw(to, "Sum of the limits, in parts of what the nodes work on at full speed", func(s *Second) float64 { return s.Limit / (float64(s.Capacity) * alone) })
+	r.draw(to, "Sum of the limits, in parts of what the nodes work on at full speed",
+		func(s *Second) float64 { return s.Limit / (float64(s.Capacity) * alone) })
 	r.addSeeds(to)
 	r.addOthers(to)
 }
@@ -178,7 +187,8 @@ func (r *report) addSeeds(to *lab.Report) {
 		return
 	}
 	var text strings.Builder
-	text.WriteString("The same course. Of each seed, the least fairness of the four that are judged, and how many judgements it misses.\n\n| sidecars, nodes | seed | least fairness | misses |\n|---|--:|--:|--:|\n")
+	text.WriteString("The same course. Of each seed, the least fairness of the four that are judged, and how many " +
+		"judgements it misses.\n\n| sidecars, nodes | seed | least fairness | misses |\n|---|--:|--:|--:|\n")
 	lowest := math.Inf(1)
 	for _, o := range append([]other{{Config: r.World.Config, Verdicts: r.Verdicts}}, r.Seeds...) {
 		least := math.Inf(1)
@@ -188,7 +198,8 @@ func (r *report) addSeeds(to *lab.Report) {
 			}
 		}
 		lowest = min(lowest, least)
-		fmt.Fprintf(&text, "| %d on %d | %d | %s | %d |\n", o.Config.Sidecars, o.Config.Nodes, o.Config.Seed, figure(least), len(failed(o.Verdicts)))
+		fmt.Fprintf(&text, "| %d on %d | %d | %s | %d |\n", o.Config.Sidecars, o.Config.Nodes, o.Config.Seed,
+			figure(least), len(failed(o.Verdicts)))
 	}
 	fmt.Fprintf(&text, "\nThe least of all is %s.", figure(lowest))
 	to.Add(lab.Section{Title: "Other seeds", Text: text.String()})

@@ -154,7 +154,8 @@ type ending struct {
 // late are the codes of calls that were refused, or not made, because there was no time
 // for them. Without a fault they mean that the load is too much: other programs
 // have the processors.
-var late = map[string]bool{"POOL_TIMEOUT": true, "QUEUE_FULL": true, "SHED_DEADLINE": true, "SHED_DELAY": true, "TOO_MANY_OPEN": true, "DEADLINE_EXCEEDED": true,
+var late = map[string]bool{"POOL_TIMEOUT": true, "QUEUE_FULL": true, "SHED_DEADLINE": true, "SHED_DELAY": true,
+	"TOO_MANY_OPEN": true, "DEADLINE_EXCEEDED": true,
 	"YDB_OVERLOADED": true, "YDB_TIMEOUT": true, "GRPC_DEADLINEEXCEEDED": true, "GRPC_RESOURCEEXHAUSTED": true}
 
 // note counts an operation. A failure that the rules do not allow is returned.
@@ -196,10 +197,12 @@ func (t *tally) markdown() string {
 	for _, kind := range slices.Sorted(maps.Keys(t.all)) {
 		fmt.Fprintf(&b, "| %s | %d |\n", kind, t.all[kind])
 	}
-	b.WriteString("\n| failed: operation and code | by the rules, during a fault | without one, for want of time | otherwise | such as |\n|---|--:|--:|--:|---|\n")
+	b.WriteString("\n| failed: operation and code | by the rules, during a fault | without one, for want of time | " +
+		"otherwise | such as |\n|---|--:|--:|--:|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(t.ends)) {
 		e := t.ends[name]
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %s |\n", name, e.fair, e.late, e.unfair, strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(e.example))
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %s |\n", name, e.fair, e.late, e.unfair,
+			strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(e.example))
 	}
 	return b.String()
 }
@@ -230,7 +233,9 @@ func (k *Soaking) one(ctx context.Context) (kind string, err error) {
 	f := rand.IntN(len(k.faces))
 	switch p := rand.IntN(100); {
 	case p < 60:
-		return "read, " + traffic.FaceKinds[f], Timely(ctx, func(ctx context.Context) error { return traffic.VerifiedRead(ctx, k.faces[f]) })
+		return "read, " + traffic.FaceKinds[f], Timely(
+			ctx, func(ctx context.Context) error { return traffic.VerifiedRead(ctx, k.faces[f]) },
+		)
 	case p < 62:
 		return "stream, " + traffic.FaceKinds[f], Timely(ctx, func(ctx context.Context) error { return k.whole(ctx, k.faces[f]) })
 	default:
@@ -239,7 +244,9 @@ func (k *Soaking) one(ctx context.Context) (kind string, err error) {
 			return k.visit(ctx, s)
 		}
 		// All that were looked at are visited: they wait for a node that does not answer.
-		return "read, " + traffic.FaceKinds[f], Timely(ctx, func(ctx context.Context) error { return traffic.VerifiedRead(ctx, k.faces[f]) })
+		return "read, " + traffic.FaceKinds[f], Timely(
+			ctx, func(ctx context.Context) error { return traffic.VerifiedRead(ctx, k.faces[f]) },
+		)
 	}
 }
 
@@ -333,7 +340,10 @@ func (k *Soaking) change(ctx context.Context, s *Slot, value uint64, writer int)
 	params := map[string]any{"id": s.ID, "payload": text}
 	switch writer {
 	case 2:
-		_, err := k.kv.Put(ctx, &sidecarv1.KvPutRequest{Table: "soak", Id: traffic.KVID(s.ID), Value: []byte(text), Timeout: traffic.Within(ctx)})
+		_, err := k.kv.Put(
+			ctx,
+			&sidecarv1.KvPutRequest{Table: "soak", Id: traffic.KVID(s.ID), Value: []byte(text), Timeout: traffic.Within(ctx)},
+		)
 		return err
 	case 3:
 		return k.Transaction(ctx, s, params)
@@ -344,15 +354,21 @@ func (k *Soaking) change(ctx context.Context, s *Slot, value uint64, writer int)
 
 // Transaction writes a row in an interactive transaction that has read it before.
 func (k *Soaking) Transaction(ctx context.Context, s *Slot, params map[string]any) error {
-	first, err := k.Sidecar.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: soakRead, Params: traffic.PlainParams(map[string]any{"id": s.ID}), Timeout: traffic.Within(ctx),
-		Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}, Seq: 1}})
+	first, err := k.Sidecar.Client.Execute(
+		ctx,
+		&sidecarv1.ExecuteRequest{Sql: soakRead, Params: traffic.PlainParams(map[string]any{"id": s.ID}), Timeout: traffic.Within(ctx),
+			Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}, Seq: 1}},
+	)
 	if err != nil {
 		r := *traffic.AsRefusal(err)
 		r.Open = false // it had nothing to keep
 		return &r
 	}
-	_, err = k.Sidecar.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: soakWrite, Params: traffic.PlainParams(params), Timeout: traffic.Within(ctx),
-		Tx: &sidecarv1.TxSelector{Id: first.GetTx().GetId(), Seq: 2, Commit: true}})
+	_, err = k.Sidecar.Client.Execute(
+		ctx,
+		&sidecarv1.ExecuteRequest{Sql: soakWrite, Params: traffic.PlainParams(params), Timeout: traffic.Within(ctx),
+			Tx: &sidecarv1.TxSelector{Id: first.GetTx().GetId(), Seq: 2, Commit: true}},
+	)
 	if err != nil {
 		// As a caller should: what is open keeps a session. If this fails too, the transaction ends by its age.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), soakCall)
@@ -378,23 +394,28 @@ func (k *Soaking) all(ctx context.Context, o soakOptions) error {
 	every := max(lab.At(k.l, 200*time.Millisecond, time.Second, 5*time.Second), o.duration/720)
 	quiet := min(o.duration/10, time.Minute) // at the end nothing is broken
 	var seen *samples
-	run, err := k.l.Once(ctx, lab.Variant{Name: "load", Under: []*lab.Process{k.Sidecar.Process}, Run: func(ctx context.Context, _ time.Duration) (lab.Result, error) {
-		beside, stop := context.WithCancel(ctx)
-		defer stop()
-		var work sync.WaitGroup
-		var breaking, sampling error
-		work.Go(func() {
-			if breaking = k.breakThings(beside, o.duration-quiet, o.seed); beside.Err() != nil {
-				breaking = nil // the load was over
-			}
-		})
-		work.Go(func() { seen, sampling = k.sample(beside, every) })
-		work.Go(func() { k.progress(beside, o.duration) })
-		result := lab.Open(ctx, lab.Rate(rate), o.duration, k.operation)
-		stop()
-		work.Wait()
-		return result, errors.Join(breaking, sampling)
-	}}, 0)
+	run, err := k.l.Once(
+		ctx,
+		lab.Variant{Name: "load", Under: []*lab.Process{k.Sidecar.Process},
+			Run: func(ctx context.Context, _ time.Duration) (lab.Result, error) {
+				beside, stop := context.WithCancel(ctx)
+				defer stop()
+				var work sync.WaitGroup
+				var breaking, sampling error
+				work.Go(func() {
+					if breaking = k.breakThings(beside, o.duration-quiet, o.seed); beside.Err() != nil {
+						breaking = nil // the load was over
+					}
+				})
+				work.Go(func() { seen, sampling = k.sample(beside, every) })
+				work.Go(func() { k.progress(beside, o.duration) })
+				result := lab.Open(ctx, lab.Rate(rate), o.duration, k.operation)
+				stop()
+				work.Wait()
+				return result, errors.Join(breaking, sampling)
+			}},
+		0,
+	)
 	if err != nil {
 		return err
 	}
@@ -420,7 +441,8 @@ func (k *Soaking) all(ctx context.Context, o soakOptions) error {
 func (k *Soaking) progress(ctx context.Context, duration time.Duration) {
 	for begun := time.Now(); traffic.Pause(ctx, max(5*time.Second, duration/20)) == nil; {
 		made, fair, late, unfair := k.told.sums()
-		k.l.Progress("%v: %d operations, %d failed by the rules, %d for want of time, %d otherwise", time.Since(begun).Round(time.Second), made, fair, late, unfair)
+		k.l.Progress("%v: %d operations, %d failed by the rules, %d for want of time, %d otherwise",
+			time.Since(begun).Round(time.Second), made, fair, late, unfair)
 	}
 }
 

@@ -51,7 +51,8 @@ func TestSoakAllowsOnlyTheRulesAndOnlyDuringAFault(t *testing.T) {
 		err    error
 		broken bool
 		red    bool
-	}{{nil, false, false}, {fair, true, false}, {fair, false, true}, {&traffic.Refusal{Code: "WRONG"}, true, true}, {errors.New("EOF"), true, true},
+	}{{nil, false, false}, {fair, true, false}, {fair, false, true}, {&traffic.Refusal{Code: "WRONG"}, true, true},
+		{errors.New("EOF"), true, true},
 		{&traffic.Refusal{Code: "SHED_DELAY", Fair: true}, false, false}, {&traffic.Refusal{Code: "SHED_DELAY"}, true, true}} {
 		if got := all.note("read", tc.err, tc.broken); (got != nil) != tc.red {
 			t.Errorf("%v, broken %v: got %v; want it red: %v", tc.err, tc.broken, got, tc.red)
@@ -60,7 +61,8 @@ func TestSoakAllowsOnlyTheRulesAndOnlyDuringAFault(t *testing.T) {
 	if made, fair, late, unfair := all.sums(); made != 7 || fair != 1 || late != 1 || unfair != 4 {
 		t.Errorf("got %d made, %d fair, %d late, %d unfair; want 7, 1, 1, 4", made, fair, late, unfair)
 	}
-	if text := all.markdown(); !strings.Contains(text, "| read OUTCOME_UNKNOWN | 1 | 0 | 1 |") || !strings.Contains(text, "| read NO_ANSWER | 0 | 0 | 1 |") {
+	if text := all.markdown(); !strings.Contains(text, "| read OUTCOME_UNKNOWN | 1 | 0 | 1 |") ||
+		!strings.Contains(text, "| read NO_ANSWER | 0 | 0 | 1 |") {
 		t.Errorf("got\n%s", text)
 	}
 }

@@ -115,9 +115,19 @@ func (k *Soaking) audit(ctx context.Context) error {
 
 func (k *Soaking) report(run lab.Run, capacity lab.Result, rate int, seen *samples, start, end lab.Gauges, listed int) {
 	made, fair, late, _ := k.told.sums()
-	t := lab.NewTable(lab.Case{Name: "soak", Title: "The load", Figures: []string{lab.PerSecond, lab.Offered, lab.P50, lab.P99, lab.Max, lab.CPU, lab.RSS}, Variants: []lab.Variant{{Name: "half load"}},
-		Text: fmt.Sprintf("16 callers in a closed loop made %.0f operations a second before anything was broken; %d a second were due, %d were made in all, of which %d failed in words that the rules have for a fault, while there was one, and %d without one for want of time, as happens when other programs take the processors. Failed are the others.",
-			capacity.Offered, rate, made, fair, late)}, [][]lab.Run{{run}})
+	t := lab.NewTable(
+		lab.Case{Name: "soak", Title: "The load",
+			Figures:  []string{lab.PerSecond, lab.Offered, lab.P50, lab.P99, lab.Max, lab.CPU, lab.RSS},
+			Variants: []lab.Variant{{Name: "half load"}},
+			Text: fmt.Sprintf(
+				"16 callers in a closed loop made %.0f operations a second before anything was broken; %d a second "+
+					"were due, %d were made in all, of which %d failed in words that the rules have for a fault, "+
+					"while there was one, and %d without one for want of time, as happens when other programs take "+
+					"the processors. Failed are the others.",
+				capacity.Offered, rate, made, fair, late,
+			)},
+		[][]lab.Run{{run}},
+	)
 	judge := func(text string, value, most float64, hard bool) {
 		t.Judge(text, fmt.Sprintf("<= %.3g", most), value <= most, lab.Estimate{Median: value, Low: value, High: value, N: 1})
 		if !(value <= most) && (hard || k.l.Size > lab.Smoke) {
@@ -136,14 +146,16 @@ func (k *Soaking) report(run lab.Run, capacity lab.Result, rate int, seen *sampl
 	}
 	// On a machine that does nothing else, half of what it bears is served in time.
 	share := 100 * float64(late) / float64(max(1, made))
-	t.Judge("percent of the operations that failed without a fault, for want of time", "<= 0.1", share <= 0.1, lab.Estimate{Median: share, Low: share, High: share, N: 1})
+	t.Judge("percent of the operations that failed without a fault, for want of time", "<= 0.1", share <= 0.1,
+		lab.Estimate{Median: share, Low: share, High: share, N: 1})
 	if share > 0.1 && k.l.Size > lab.Smoke && run.Figures[lab.Others] < 0.2 {
 		k.l.Report.Fault("%.2f %% of the operations failed without a fault, for want of time, and no other program was busy", share)
 	}
 	judge("sessions in use when nobody calls", float64(end.Busy), 0, true)
 	judge("sessions on the nodes that the sidecar does not know", float64(listed-end.Sessions), 0, false)
 	judge("descriptors, more than at the start", float64(end.Descriptors-start.Descriptors), 10, false)
-	judge("goroutines, more than at the start and two for each new session", float64(end.Goroutines-start.Goroutines-2*max(0, end.Sessions-start.Sessions)), 20+traffic.KeptGoroutines, false)
+	judge("goroutines, more than at the start and two for each new session",
+		float64(end.Goroutines-start.Goroutines-2*max(0, end.Sessions-start.Sessions)), 20+traffic.KeptGoroutines, false)
 	k.l.Report.Add(lab.Section{Table: t})
 	k.l.Report.Add(lab.Section{Title: "What callers were told", Text: k.told.markdown()})
 	var b strings.Builder
@@ -151,17 +163,24 @@ func (k *Soaking) report(run lab.Run, capacity lab.Result, rate int, seen *sampl
 	for _, what := range slices.Sorted(maps.Keys(k.faults.count)) {
 		fmt.Fprintf(&b, "| %s | %d |\n", what, k.faults.count[what])
 	}
-	fmt.Fprintf(&b, "\n| | goroutines | descriptors | anonymous memory | heap | sessions | in use | of SDKs |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
+	fmt.Fprintf(&b,
+		"\n| | goroutines | descriptors | anonymous memory | heap | sessions | in use | of SDKs |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, row := range []struct {
 		name string
 		g    lab.Gauges
 	}{{"at the start, at rest", start}, {"at the end, at rest", end}} {
 		g := row.g
-		fmt.Fprintf(&b, "| %s | %d | %d | %.1f MB | %.1f MB | %d | %d | %d |\n", row.name, g.Goroutines, g.Descriptors, float64(g.Anonymous)/1e6, float64(g.Heap)/1e6, g.Sessions, g.Busy, g.Virtual)
+		fmt.Fprintf(&b, "| %s | %d | %d | %.1f MB | %.1f MB | %d | %d | %d |\n", row.name, g.Goroutines, g.Descriptors,
+			float64(g.Anonymous)/1e6, float64(g.Heap)/1e6, g.Sessions, g.Busy, g.Virtual)
 	}
 	k.l.Report.Add(lab.Section{Title: "Faults, and what was held at rest", Text: b.String()})
 	for _, one := range sampled {
-		k.l.Report.Add(lab.Section{Picture: &lab.Picture{Title: one.title, X: "minutes", Y: one.title, Lines: []lab.Line{{Name: one.title, X: seen.minutes, Y: seen.lines[one.name]}}}})
+		k.l.Report.Add(
+			lab.Section{
+				Picture: &lab.Picture{Title: one.title, X: "minutes", Y: one.title,
+					Lines: []lab.Line{{Name: one.title, X: seen.minutes, Y: seen.lines[one.name]}}},
+			},
+		)
 	}
 	k.l.Report.File("samples.csv", seen.csv())
 }

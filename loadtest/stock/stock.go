@@ -90,7 +90,8 @@ func product(i int) string { return fmt.Sprintf("p%06d", i) }
 
 func customer(i int) string { return fmt.Sprintf("Name%d", i) }
 
-// orderLines is how many products a random order has: e of an exponential distribution with rate 1.6, doubled and rounded, until it is one at least.
+// orderLines is how many products a random order has: e of an exponential distribution with rate 1.6,
+// doubled and rounded, until it is one at least.
 func orderLines() int {
 	for {
 		if n := int(math.Round(2 * rand.ExpFloat64() / 1.6)); n > 0 {
@@ -129,16 +130,20 @@ func sameLines() traffic.Value {
 }
 
 func addOrder(id uint64, lines traffic.Value) traffic.Request {
-	return traffic.Request{SQL: stockAdd, Mode: "serializable_rw", Params: map[string]traffic.Value{"order": traffic.UnsignedValue(id), "customer": traffic.TextValue(customer(1 + rand.IntN(stockCustomers))),
-		"created": traffic.DatetimeValue(time.Now()), "lines": lines}}
+	return traffic.Request{SQL: stockAdd, Mode: "serializable_rw",
+		Params: map[string]traffic.Value{"order": traffic.UnsignedValue(id),
+			"customer": traffic.TextValue(customer(1 + rand.IntN(stockCustomers))),
+			"created":  traffic.DatetimeValue(time.Now()), "lines": lines}}
 }
 
 func putOrder(id uint64) traffic.Request {
-	return traffic.Request{SQL: stockPut, Mode: "serializable_rw", Params: map[string]traffic.Value{"order": traffic.UnsignedValue(id), "processed": traffic.DatetimeValue(time.Now())}}
+	return traffic.Request{SQL: stockPut, Mode: "serializable_rw",
+		Params: map[string]traffic.Value{"order": traffic.UnsignedValue(id), "processed": traffic.DatetimeValue(time.Now())}}
 }
 
 func history(of string) traffic.Request {
-	return traffic.Request{SQL: stockRead, Mode: "serializable_rw", Params: map[string]traffic.Value{"customer": traffic.TextValue(of), "limit": traffic.SmallValue(stockHistory)}}
+	return traffic.Request{SQL: stockRead, Mode: "serializable_rw",
+		Params: map[string]traffic.Value{"customer": traffic.TextValue(of), "limit": traffic.SmallValue(stockHistory)}}
 }
 
 // stockLoad is one of the five: the requests of one transaction of it, made one after the other.
@@ -149,17 +154,22 @@ type stockLoad struct {
 }
 
 var stockLoads = []stockLoad{
-	{"add-rand-order", "an order with random products", 8, func() []traffic.Request { return []traffic.Request{addOrder(rand.Uint64(), randomLines())} }},
+	{"add-rand-order", "an order with random products", 8,
+		func() []traffic.Request { return []traffic.Request{addOrder(rand.Uint64(), randomLines())} }},
 	{"put-rand-order", "an order with random products, and its processing", 8, func() []traffic.Request {
 		id := rand.Uint64()
 		return []traffic.Request{addOrder(id, randomLines()), putOrder(id)}
 	}},
-	{"put-same-order", fmt.Sprintf("an order with always the same %d products, and its processing, which conflicts with that of all others", stockSame), 4, func() []traffic.Request {
-		id := rand.Uint64()
-		return []traffic.Request{addOrder(id, sameLines()), putOrder(id)}
-	}},
-	{"rand-user-hist", "the last ten orders of a random customer", 8, func() []traffic.Request { return []traffic.Request{history(customer(1 + rand.IntN(stockCustomers)))} }},
-	{"user-hist", "the last ten orders of one customer", 8, func() []traffic.Request { return []traffic.Request{history(customer(stockCustomers))} }},
+	{"put-same-order",
+		fmt.Sprintf("an order with always the same %d products, and its processing, which conflicts with that of all others", stockSame),
+		4, func() []traffic.Request {
+			id := rand.Uint64()
+			return []traffic.Request{addOrder(id, sameLines()), putOrder(id)}
+		}},
+	{"rand-user-hist", "the last ten orders of a random customer", 8,
+		func() []traffic.Request { return []traffic.Request{history(customer(1 + rand.IntN(stockCustomers)))} }},
+	{"user-hist", "the last ten orders of one customer", 8,
+		func() []traffic.Request { return []traffic.Request{history(customer(stockCustomers))} }},
 }
 
 // run keeps transactions of the load under way.
@@ -190,7 +200,11 @@ func fillStock(ctx context.Context, client sidecarv1.SidecarClient) error {
 		products[i] = i
 	}
 	do := traffic.OverPlain(client)
-	if _, _, err := do(ctx, traffic.Request{SQL: stockFill, Mode: "serializable_rw", Params: map[string]traffic.Value{"stocks": lines(stockQuantity, products...)}}); err != nil {
+	if _, _, err := do(
+		ctx,
+		traffic.Request{SQL: stockFill, Mode: "serializable_rw",
+			Params: map[string]traffic.Value{"stocks": lines(stockQuantity, products...)}},
+	); err != nil {
 		return fmt.Errorf("fill the stock: %w", err)
 	}
 	for range stockOrders {
@@ -223,7 +237,10 @@ func measureStock(ctx context.Context, l *lab.Lab) error {
 	for _, procs := range []int{1, 2} {
 		for i, program := range l.Sidecars {
 			limit := fmt.Sprint(stockMost)
-			s, err := l.SidecarOf(ctx, program, cluster.Endpoint(), []string{fmt.Sprintf("GOMAXPROCS=%d", procs)}, "pool.max="+limit, "pool.max_per_node="+limit, "pool.min=50")
+			s, err := l.SidecarOf(
+				ctx, program, cluster.Endpoint(), []string{fmt.Sprintf("GOMAXPROCS=%d", procs)}, "pool.max="+limit,
+				"pool.max_per_node="+limit, "pool.min=50",
+			)
 			if err != nil {
 				return err
 			}
@@ -232,13 +249,15 @@ func measureStock(ctx context.Context, l *lab.Lab) error {
 					return err
 				}
 			}
-			through, err := traffic.DialNodes(ctx, []stand.Node{{Address: s.GRPC}, {Address: s.GRPC}, {Address: s.GRPC}}, stockMost) // as many connections as directly
+			// as many connections as directly
+			through, err := traffic.DialNodes(ctx, []stand.Node{{Address: s.GRPC}, {Address: s.GRPC}, {Address: s.GRPC}}, stockMost)
 			if err != nil {
 				return err
 			}
 			l.Defer(through.Close)
 			under := []*lab.Process{s.Process}
-			both := []stockWay{{l.Name(fmt.Sprintf("wire, GOMAXPROCS=%d", procs), i), under, traffic.OverNodes(through)}, {l.Name(fmt.Sprintf("plain gRPC, GOMAXPROCS=%d", procs), i), under, traffic.OverPlain(s.Client)}}
+			both := []stockWay{{l.Name(fmt.Sprintf("wire, GOMAXPROCS=%d", procs), i), under, traffic.OverNodes(through)},
+				{l.Name(fmt.Sprintf("plain gRPC, GOMAXPROCS=%d", procs), i), under, traffic.OverPlain(s.Client)}}
 			ways = append(ways, both...)
 			plain[procs == 1] = append(plain[procs == 1], both...)
 		}
@@ -251,12 +270,14 @@ func measureStock(ctx context.Context, l *lab.Lab) error {
 	l.Rounds = min(l.Rounds, 3)
 	defer func() { l.Rounds = rounds }()
 	for _, load := range stockLoads[1:] {
-		c := lab.Case{Name: load.name, Title: fmt.Sprintf("%s: %s; %d under way", load.name, load.title, load.underWay), Baseline: "direct", Ratios: []string{lab.PerSecond, lab.P50, lab.P99},
+		c := lab.Case{Name: load.name, Title: fmt.Sprintf("%s: %s; %d under way", load.name, load.title, load.underWay),
+			Baseline: "direct", Ratios: []string{lab.PerSecond, lab.P50, lab.P99},
 			Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU, traffic.FigureRetries, traffic.FigureAborted}}
 		for _, w := range append(ways[:1:1], plain[false]...) {
-			c.Variants = append(c.Variants, lab.Variant{Name: w.name, Under: w.under, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-				return load.run(ctx, cluster, w.do, load.underWay, d)
-			}})
+			c.Variants = append(c.Variants, lab.Variant{Name: w.name, Under: w.under,
+				Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+					return load.run(ctx, cluster, w.do, load.underWay, d)
+				}})
 		}
 		if _, err := l.Compare(ctx, c); err != nil {
 			return err
@@ -271,9 +292,16 @@ const figureUnderWay = "under-way"
 // headline finds for each way how many transactions may be under way, and compares them so.
 func headline(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, ways []stockWay) error {
 	load := stockLoads[0]
-	c := lab.Case{Name: load.name, Title: fmt.Sprintf("%s: %s; as many under way as keep p99 within %v", load.name, load.title, stockLimit), Baseline: "direct",
-		Text:    fmt.Sprintf("*under way* is what the search found for the variant, 1 to %d, before; p99 of the runs after it may lie on either side of the limit, because it varies from run to run.", stockMost),
-		Figures: []string{figureUnderWay, lab.PerSecond, lab.P50, lab.P99, lab.CPU, traffic.FigureRetries, traffic.FigureAborted}, Ratios: []string{lab.PerSecond}, Chart: lab.PerSecond}
+	c := lab.Case{Name: load.name,
+		Title:    fmt.Sprintf("%s: %s; as many under way as keep p99 within %v", load.name, load.title, stockLimit),
+		Baseline: "direct",
+		Text: fmt.Sprintf(
+			"*under way* is what the search found for the variant, 1 to %d, before; p99 of the runs after it may "+
+				"lie on either side of the limit, because it varies from run to run.",
+			stockMost,
+		),
+		Figures: []string{figureUnderWay, lab.PerSecond, lab.P50, lab.P99, lab.CPU, traffic.FigureRetries, traffic.FigureAborted},
+		Ratios:  []string{lab.PerSecond}, Chart: lab.PerSecond}
 	if !l.Wanted(c.Name) {
 		return nil
 	}

@@ -50,7 +50,8 @@ func MakeRecord(i int64, size int) AppRecord {
 // verify tells what is wrong with a row that was read.
 func (r AppRecord) verify(uuid string, payload []byte) error {
 	if uuid != r.UUID || !bytes.Equal(payload, r.Payload) {
-		return fmt.Errorf("row %s with %d bytes was read for %s, or its %d bytes are not those written", uuid, len(payload), r.UUID, len(r.Payload))
+		return fmt.Errorf("row %s with %d bytes was read for %s, or its %d bytes are not those written", uuid,
+			len(payload), r.UUID, len(r.Payload))
 	}
 	return nil
 }
@@ -195,8 +196,11 @@ func operationResult(answer operation, err error, into proto.Message) error {
 func (s RecordSession) Read(ctx context.Context, r AppRecord) error {
 	answer, err := s.Client.ExecuteDataQuery(WithDatabase(ctx), &Ydb_Table.ExecuteDataQueryRequest{
 		SessionId: s.ID,
-		TxControl: &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{
-			TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Table.SerializableModeSettings{}}}}},
+		TxControl: &Ydb_Table.TransactionControl{CommitTx: true,
+			TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{
+				TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{
+					SerializableReadWrite: &Ydb_Table.SerializableModeSettings{},
+				}}}},
 		Query:            &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: recordsRead}},
 		QueryCachePolicy: &Ydb_Table.QueryCachePolicy{KeepInCache: true},
 		Parameters: map[string]*Ydb.TypedValue{"$uuid": {

@@ -35,7 +35,8 @@ func TestRecords(t *testing.T) {
 	for i := range int64(100) {
 		for _, size := range []int{100, 500, 2000} {
 			r := MakeRecord(i, size)
-			if len(r.Payload) != size || len(r.UUID) != 36 || r.UUID[14] != '3' || !strings.ContainsRune("89ab", rune(r.UUID[19])) || seen[r.UUID] {
+			if len(r.Payload) != size || len(r.UUID) != 36 || r.UUID[14] != '3' ||
+				!strings.ContainsRune("89ab", rune(r.UUID[19])) || seen[r.UUID] {
 				t.Fatalf("record %d of %d bytes: %s, %d bytes", i, size, r.UUID, len(r.Payload))
 			}
 			seen[r.UUID] = true

@@ -49,10 +49,14 @@ var FaceKinds = []string{FaceGRPC, FaceHTTP, FaceWire}
 // number of sessions; with 0 it makes one for every call.
 func DialFace(kind string, s *lab.Sidecar, sessions int) (Face, error) {
 	if kind == FaceHTTP {
-		return &HTTPFace{"http://" + s.HTTP, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute}}}, nil
+		return &HTTPFace{"http://" + s.HTTP,
+			&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute}}}, nil
 	}
 	// Small buffers: there may be thousands of clients in this process.
-	conn, err := grpc.NewClient("passthrough:///"+s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10))
+	conn, err := grpc.NewClient(
+		"passthrough:///"+s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
+	)
 	if err != nil {
 		return nil, fmt.Errorf("dial the sidecar: %w", err)
 	}
@@ -301,7 +305,8 @@ func (f *WireFace) Close() {
 
 // transient are the statuses that a client of YDB repeats a call for; whether the call was kept then, open says.
 var transient = map[Ydb.StatusIds_StatusCode]struct{ open bool }{
-	Ydb.StatusIds_ABORTED: {}, Ydb.StatusIds_UNAVAILABLE: {}, Ydb.StatusIds_OVERLOADED: {}, Ydb.StatusIds_BAD_SESSION: {}, Ydb.StatusIds_SESSION_EXPIRED: {}, Ydb.StatusIds_SESSION_BUSY: {},
+	Ydb.StatusIds_ABORTED: {}, Ydb.StatusIds_UNAVAILABLE: {}, Ydb.StatusIds_OVERLOADED: {},
+	Ydb.StatusIds_BAD_SESSION: {}, Ydb.StatusIds_SESSION_EXPIRED: {}, Ydb.StatusIds_SESSION_BUSY: {},
 	Ydb.StatusIds_UNDETERMINED: {true}, Ydb.StatusIds_TIMEOUT: {true}, Ydb.StatusIds_CANCELLED: {true},
 }
 
@@ -320,7 +325,9 @@ func Answered(err error, status Ydb.StatusIds_StatusCode, issues any) error {
 // wireRefusal reads an error of transport, which is all that this protocol has for a lost node.
 func wireRefusal(err error) error {
 	code := status.Code(err)
-	return &Refusal{"GRPC_" + strings.ToUpper(code.String()), code == codes.Unavailable || code == codes.DeadlineExceeded || code == codes.ResourceExhausted, true, err.Error()}
+	return &Refusal{"GRPC_" + strings.ToUpper(code.String()),
+		code == codes.Unavailable || code == codes.DeadlineExceeded || code == codes.ResourceExhausted, true,
+		err.Error()}
 }
 
 // take returns a session that nobody uses, or a new one.
@@ -410,14 +417,23 @@ func (f *WireFace) execute(ctx context.Context, sql string, params map[string]an
 }
 
 func (f *WireFace) run(ctx context.Context, s *WireSession, sql string, params map[string]any, each func(*Ydb.ResultSet)) error {
-	request := &Ydb_Query.ExecuteQueryRequest{SessionId: s.id, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, Parameters: map[string]*Ydb.TypedValue{},
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql}}}
+	request := &Ydb_Query.ExecuteQueryRequest{SessionId: s.id, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+		Parameters: map[string]*Ydb.TypedValue{},
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql},
+		}}
 	for name, v := range params {
 		switch v := v.(type) {
 		case uint64:
-			request.Parameters["$"+name] = &Ydb.TypedValue{Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}, Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: v}}}
+			request.Parameters["$"+name] = &Ydb.TypedValue{
+				Type:  &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}},
+				Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: v}},
+			}
 		case string:
-			request.Parameters["$"+name] = &Ydb.TypedValue{Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UTF8}}, Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: v}}}
+			request.Parameters["$"+name] = &Ydb.TypedValue{
+				Type:  &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UTF8}},
+				Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: v}},
+			}
 		}
 	}
 	// Whatever ends this, the call ends as well.

@@ -28,8 +28,10 @@ type Request struct {
 
 func (r Request) control() *Ydb_Query.TransactionControl {
 	settings := map[string]*Ydb_Query.TransactionSettings{
-		"serializable_rw": {TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}},
-		"snapshot_ro":     {TxMode: &Ydb_Query.TransactionSettings_SnapshotReadOnly{SnapshotReadOnly: &Ydb_Query.SnapshotModeSettings{}}},
+		"serializable_rw": {
+			TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
+		},
+		"snapshot_ro": {TxMode: &Ydb_Query.TransactionSettings_SnapshotReadOnly{SnapshotReadOnly: &Ydb_Query.SnapshotModeSettings{}}},
 	}[r.Mode]
 	if settings == nil {
 		return nil
@@ -59,12 +61,14 @@ func SmallValue(n uint32) Value {
 
 // SignedValue returns an Int64.
 func SignedValue(n int64) Value {
-	return primitive(Ydb.Type_INT64, &Ydb.Value{Value: &Ydb.Value_Int64Value{Int64Value: n}}, &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: n}})
+	return primitive(Ydb.Type_INT64, &Ydb.Value{Value: &Ydb.Value_Int64Value{Int64Value: n}},
+		&sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: n}})
 }
 
 // DoubleValue returns a Double.
 func DoubleValue(x float64) Value {
-	return primitive(Ydb.Type_DOUBLE, &Ydb.Value{Value: &Ydb.Value_DoubleValue{DoubleValue: x}}, &sidecarv1.Value{Kind: &sidecarv1.Value_DoubleValue{DoubleValue: x}})
+	return primitive(Ydb.Type_DOUBLE, &Ydb.Value{Value: &Ydb.Value_DoubleValue{DoubleValue: x}},
+		&sidecarv1.Value{Kind: &sidecarv1.Value_DoubleValue{DoubleValue: x}})
 }
 
 // TextValue returns a Utf8.
@@ -75,13 +79,15 @@ func TextValue(s string) Value {
 // DatetimeValue is in seconds, timestampValue in microseconds.
 func DatetimeValue(t time.Time) Value {
 	t = t.UTC().Truncate(time.Second)
-	return primitive(Ydb.Type_DATETIME, &Ydb.Value{Value: &Ydb.Value_Uint32Value{Uint32Value: uint32(t.Unix())}}, Text(t.Format(time.RFC3339)))
+	return primitive(Ydb.Type_DATETIME, &Ydb.Value{Value: &Ydb.Value_Uint32Value{Uint32Value: uint32(t.Unix())}},
+		Text(t.Format(time.RFC3339)))
 }
 
 // TimestampValue returns a Timestamp.
 func TimestampValue(t time.Time) Value {
 	t = t.UTC().Truncate(time.Microsecond)
-	return primitive(Ydb.Type_TIMESTAMP, &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: uint64(t.UnixMicro())}}, Text(t.Format(time.RFC3339Nano)))
+	return primitive(Ydb.Type_TIMESTAMP, &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: uint64(t.UnixMicro())}},
+		Text(t.Format(time.RFC3339Nano)))
 }
 
 // ListValue is a list of structs with the same members.
@@ -173,7 +179,8 @@ func repeats(err error) bool {
 	return code == codes.Aborted || code == codes.ResourceExhausted
 }
 
-// Retried runs a load and adds to its figures how often requests were sent again and how often the nodes answered ABORTED, each by transaction.
+// Retried runs a load and adds to its figures how often requests were sent again and how often the
+// nodes answered ABORTED, each by transaction.
 func Retried(ctx context.Context, cluster *lab.Cluster, run func(count func(attempts, requests int)) lab.Result) (lab.Result, error) {
 	before, err := cluster.Counter(ctx, "conflicts")
 	if err != nil {

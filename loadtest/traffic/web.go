@@ -60,5 +60,6 @@ func WebRow[Row any](ctx context.Context, w *WebReader, body []byte) (row Row, e
 
 // SdkAnswer asks for the row of a key by the SDK.
 func SdkAnswer(ctx context.Context, sdk *ydbsdk.Driver, key uint64) (query.Row, error) {
-	return sdk.Query().QueryRow(ctx, Read, query.WithIdempotent(), query.WithParameters(ydbsdk.ParamsBuilder().Param("$id").Uint64(key).Build()))
+	return sdk.Query().QueryRow(ctx, Read, query.WithIdempotent(),
+		query.WithParameters(ydbsdk.ParamsBuilder().Param("$id").Uint64(key).Build()))
 }

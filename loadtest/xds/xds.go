@@ -83,12 +83,19 @@ func (o *options) measure(ctx context.Context, l *lab.Lab) error {
 		if err != nil || n < 1 {
 			return fmt.Errorf("clients = %q: want numbers of at least 1", o.clients)
 		}
-		if _, err := l.Compare(ctx, lab.Case{Name: fmt.Sprint("clients-", n), Title: fmt.Sprintf("%d nodes, %d changes a second, %d clients", o.nodes, o.rate, n),
+		if _, err := l.Compare(ctx, lab.Case{
+			Name:    fmt.Sprint("clients-", n),
+			Title:   fmt.Sprintf("%d nodes, %d changes a second, %d clients", o.nodes, o.rate, n),
 			Figures: []string{changes, published, oneP50, oneP99, allP50, allP99, allMax, publisher + "-cores", idle, full},
-			Text:    "*one* is how long a change took to a client, *all* how long to all of them. *before* and *after* is the publisher's resident memory before the clients come and after the changes.",
-			Variants: []lab.Variant{{Name: "published", WarmUp: func(context.Context) error { return nil }, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-				return o.run(ctx, l, n, d)
-			}}}}); err != nil {
+			Text: "*one* is how long a change took to a client, *all* how long to all of them. *before* and " +
+				"*after* is the publisher's resident memory before the clients come and after the changes.",
+			Variants: []lab.Variant{
+				{Name: "published", WarmUp: func(context.Context) error { return nil },
+					Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+						return o.run(ctx, l, n, d)
+					}},
+			},
+		}); err != nil {
 			return err
 		}
 	}
@@ -140,7 +147,11 @@ func publish(ctx context.Context, args []string) error {
 	})
 	nodes := make([]cluster.ViewNode, count)
 	for i := range nodes {
-		nodes[i] = cluster.ViewNode{Node: cluster.Node{ID: cluster.NodeID(i + 1), Address: fmt.Sprintf("10.0.%d.%d:2136", i/250, i%250), Zone: string(rune('a' + i%3))}, Weight: 1}
+		nodes[i] = cluster.ViewNode{
+			Node: cluster.Node{ID: cluster.NodeID(i + 1), Address: fmt.Sprintf("10.0.%d.%d:2136", i/250, i%250),
+				Zone: string(rune('a' + i%3))},
+			Weight: 1,
+		}
 	}
 	p.SetView(cluster.View{Nodes: nodes})
 	ctx, cancel := context.WithCancel(ctx)
@@ -234,8 +245,11 @@ func (o *options) run(ctx context.Context, l *lab.Lab, n int, d time.Duration) (
 	at := func(all []time.Duration, part float64) float64 {
 		return float64(all[min(int(part*float64(len(all))), len(all)-1)])
 	}
-	return lab.Result{Took: took, Figures: lab.Figures{publisher + "-cores": (after.CPU - before.CPU).Seconds() / took.Seconds(), changes: float64(len(made)), published: publications,
-		oneP50: at(each, 0.5), oneP99: at(each, 0.99), allP50: at(whole, 0.5), allP99: at(whole, 0.99), allMax: at(whole, 1), idle: float64(empty.RSS), full: float64(after.RSS)}}, nil
+	return lab.Result{Took: took,
+		Figures: lab.Figures{publisher + "-cores": (after.CPU - before.CPU).Seconds() / took.Seconds(),
+			changes: float64(len(made)), published: publications,
+			oneP50: at(each, 0.5), oneP99: at(each, 0.99), allP50: at(whole, 0.5), allP99: at(whole, 0.99),
+			allMax: at(whole, 1), idle: float64(empty.RSS), full: float64(after.RSS)}}, nil
 }
 
 // follow has n clients follow the publisher and waits until each has nodes. After stop they have ended.
@@ -361,7 +375,8 @@ func (c *client) follow(ctx context.Context, address string, envoy, delta bool) 
 			for _, one := range r.GetResources() {
 				all = append(all, one.GetValue())
 			}
-			next = &discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResourceNames: names, VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}
+			next = &discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResourceNames: names,
+				VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}
 			return all, err
 		}
 	}

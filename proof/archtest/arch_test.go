@@ -13,12 +13,13 @@ import (
 
 const module = "github.com/ydb-sidecar/sidecar/"
 
-// tiers is the table of ARCHITECTURE.md. A package may import those of lower
-// tiers. Packages below one of these belong to it: proof/devcluster/engine
-// is part of proof/devcluster. Tier 2 is for what joins mechanisms. Tier 5 is for what the process shows of itself, and how it is replaced. The product ends at tier 7: what proves it stands above,
-// so that nothing of the product can import it.
+// tiers is the table of ARCHITECTURE.md. A package may import those of lower tiers. Packages below one
+// of these belong to it: proof/devcluster/engine is part of proof/devcluster. Tier 2 is for what joins
+// mechanisms. Tier 5 is for what the process shows of itself, and how it is replaced. The product ends
+// at tier 7: what proves it stands above, so that nothing of the product can import it.
 var tiers = map[string]int{
-	"proof/archtest": 10, "proof/cmd/devcluster": 10, "proof/cmd/devtrace": 10, "proof/cmd/realtest": 10, "proof/cmd/steps": 10, "proof/datapathtest": 10, "proof/sdktest": 10, "proof/systemtest": 10,
+	"proof/archtest": 10, "proof/cmd/devcluster": 10, "proof/cmd/devtrace": 10, "proof/cmd/realtest": 10,
+	"proof/cmd/steps": 10, "proof/datapathtest": 10, "proof/sdktest": 10, "proof/systemtest": 10,
 	"loadtest": 10, "deploy": 10,
 
 	"proof/chaos": 9,
@@ -38,10 +39,13 @@ var tiers = map[string]int{
 
 	"internal/hop": 2, "internal/virtual": 2,
 
-	"internal/adaptive": 1, "internal/callctx": 1, "internal/certs": 1, "internal/lane": 1, "internal/memguard": 1, "internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
-	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1, "internal/cache": 1, "internal/history": 1, "internal/apps": 1,
+	"internal/adaptive": 1, "internal/callctx": 1, "internal/certs": 1, "internal/lane": 1, "internal/memguard": 1,
+	"internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
+	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1,
+	"internal/cache": 1, "internal/history": 1, "internal/apps": 1,
 
-	"internal/awake": 0, "internal/panics": 0, "internal/cluster": 0, "internal/ydbstatus": 0, "internal/protocol": 0, "internal/yql": 0, "internal/config": 0,
+	"internal/awake": 0, "internal/panics": 0, "internal/cluster": 0, "internal/ydbstatus": 0, "internal/protocol": 0,
+	"internal/yql": 0, "internal/config": 0,
 	"internal/http1": 0, "internal/loopback": 0, "internal/latency": 0, "internal/tracing": 0, "proto/sidecar": 0,
 }
 
@@ -51,9 +55,11 @@ const productTop = 7
 // sideways are the imports within a tier that are allowed, and why.
 var sideways = map[[2]string]string{
 	{"internal/ydbstatus", "internal/cluster"}: "the table speaks of blame in the words of cluster",
-	{"internal/protocol", "internal/cluster"}:  "methods say what their failure says of a node, and ids name nodes, in the words of cluster",
-	{"internal/protocol", "internal/yql"}:      "comments end where the lexer of YQL says",
-	{"internal/yql", "proto/sidecar"}:          "values are converted to and from the plain API's messages",
+	{
+		"internal/protocol", "internal/cluster",
+	}: "methods say what their failure says of a node, and ids name nodes, in the words of cluster",
+	{"internal/protocol", "internal/yql"}: "comments end where the lexer of YQL says",
+	{"internal/yql", "proto/sidecar"}:     "values are converted to and from the plain API's messages",
 }
 
 // only names who alone may import a package, whatever the tiers say.
@@ -133,7 +139,10 @@ func fault(from, to string) string {
 	case tiers[from] <= productTop && tiers[to] > productTop:
 		return "the product imports nothing of what proves it: proof, loadtest and deploy use the product, not the other way round"
 	case tiers[to] >= tiers[from]:
-		return fmt.Sprintf("tier %d imports tier %d; imports point down only. Define an interface where it is used, and join the two in internal/app", tiers[from], tiers[to])
+		return fmt.Sprintf(
+			"tier %d imports tier %d; imports point down only. Define an interface where it is used, and join the two in internal/app",
+			tiers[from], tiers[to],
+		)
 	case only[to] != nil && !slices.Contains(only[to], from):
 		return fmt.Sprintf("only %s may import it", strings.Join(only[to], ", "))
 	case apart[from] != nil && strings.HasPrefix(to, "internal/") && !slices.Contains(apart[from], to):
@@ -196,7 +205,8 @@ func TestTheProductIsFreeOfDevelopmentTools(t *testing.T) {
 	for _, p := range list(t, "-deps", "./cmd/sidecar") {
 		for _, imported := range p.Imports {
 			for _, bad := range forbidden {
-				if (imported == bad || strings.HasPrefix(imported, bad+"/")) && excused[p.ImportPath] == "" && !strings.HasPrefix(p.ImportPath, bad) {
+				if (imported == bad || strings.HasPrefix(imported, bad+"/")) && excused[p.ImportPath] == "" &&
+					!strings.HasPrefix(p.ImportPath, bad) {
 					t.Errorf("cmd/sidecar depends on %s, by %s", imported, p.ImportPath)
 				}
 			}

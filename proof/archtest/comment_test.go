@@ -16,7 +16,9 @@ func TestOnePackageComment(t *testing.T) {
 		var commented []string
 		generated := len(p.GoFiles) > 0
 		for _, name := range p.GoFiles {
-			file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.ParseComments|parser.PackageClauseOnly)
+			file, err := parser.ParseFile(
+				token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.ParseComments|parser.PackageClauseOnly,
+			)
 			if err != nil {
 				t.Errorf("%s: %v", p.ImportPath, err)
 				continue

@@ -46,7 +46,8 @@ func TestGlossary(t *testing.T) {
 	if seen < 100 {
 		t.Errorf("docs/glossary.md has %d names in backticks; the test has lost some", seen)
 	}
-	for _, name := range []string{"pool.Nothing", "Pool.Nothing", "nothing.*", "pool.nothing", "internal/nothing", "/state/nothing", "sidecar nought", "ydb.sidecar.nothing", "serve -nought"} {
+	for _, name := range []string{"pool.Nothing", "Pool.Nothing", "nothing.*", "pool.nothing", "internal/nothing",
+		"/state/nothing", "sidecar nought", "ydb.sidecar.nothing", "serve -nought"} {
 		if product.have(name) {
 			t.Errorf("%q is taken for a name of the product", name)
 		}

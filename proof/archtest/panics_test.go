@@ -34,9 +34,11 @@ var unguarded = map[string]string{
 	"internal/wire.reroute":              "it puts mail into a shard's list",
 }
 
-// TestGoroutinesCatchPanics fails on a goroutine of the product that calls nothing of package panics, those of time.AfterFunc and
-// context.AfterFunc among them: one panic in it ends the process with the sessions and transactions of every app. The call is in its function, or in one of the same package
-// that this calls. The function is the literal, or the one that the literal consists of or that go names.
+// TestGoroutinesCatchPanics fails on a goroutine of the product that calls nothing of package panics,
+// those of time.AfterFunc and context.AfterFunc among them: one panic in it ends the process with the
+// sessions and transactions of every app. The call is in its function, or in one of the same package
+// that this calls. The function is the literal, or the one that the literal consists of or that go
+// names.
 func TestGoroutinesCatchPanics(t *testing.T) {
 	used := map[string]bool{}
 	for _, p := range list(t, "./...") {

@@ -139,7 +139,9 @@ func yamlProse(text string) []prose {
 		if strings.HasPrefix(said, "|") || strings.HasPrefix(said, ">") {
 			said = ""
 		}
-		for i+1 < len(lines) && (strings.TrimSpace(lines[i+1]) == "" || len(lines[i+1])-len(strings.TrimLeft(lines[i+1], " ")) > len(m[1])) && !yamlText.MatchString(lines[i+1]) {
+		for i+1 < len(lines) &&
+			(strings.TrimSpace(lines[i+1]) == "" || len(lines[i+1])-len(strings.TrimLeft(lines[i+1], " ")) > len(m[1])) &&
+			!yamlText.MatchString(lines[i+1]) {
 			i++
 			said += " " + lines[i]
 		}
@@ -204,9 +206,10 @@ func TestProse(t *testing.T) {
 		"number":     {"a.md", "It waits for so long.\n\nIt waits for so long that it fails.\n", []string{"so many"}},
 		"queue":      {"a.md", "Callers in line.\n\nIn line with it, in line with that, the end of the line.\n", []string{"line"}},
 		"question":   {"a.md", "## Who may?\n\nTo whom? Who pays.\n", nil},
-		"proto":      {"a.proto", "// one octet\n// more\nmessage A {\n  int32 x = 1; // whose name\n}\n", []string{"octet", "continues its name"}},
-		"yaml":       {"a.yaml", "a: but for # anew\ndescription: >-\n  all but\n  for one\nother: lest\n", []string{"archaic", "but for"}},
-		"address":    {"a.proto", "// see https://example.org\nmessage A {}\n", nil},
+		"proto": {"a.proto", "// one octet\n// more\nmessage A {\n  int32 x = 1; // whose name\n}\n",
+			[]string{"octet", "continues its name"}},
+		"yaml":    {"a.yaml", "a: but for # anew\ndescription: >-\n  all but\n  for one\nother: lest\n", []string{"archaic", "but for"}},
+		"address": {"a.proto", "// see https://example.org\nmessage A {}\n", nil},
 	} {
 		top := t.TempDir()
 		if err := os.WriteFile(filepath.Join(top, c.file), []byte(c.text), 0o600); err != nil {

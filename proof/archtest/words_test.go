@@ -41,16 +41,21 @@ var wordRules = []wordRule{
 	{name: "only a pronoun", say: "name the object", only: doc,
 		re: regexp.MustCompile(`^[A-Za-z_]\w* (is |are )?(\w+ ){0,2}(that|those|these|them|it|the same|one|likewise)\.( |$)`)},
 	{name: "so many", has: "so ", say: "name the number, or what it counts",
-		re:  regexp.MustCompile(`\b(for|of|with|in|at|after|to|than|takes?|took|cost|costs|lasts?|waits?|returns?|brings?|holds?|once in|are|has|have) so (many|long|much|few|often)\b`),
+		re: regexp.MustCompile(
+			`\b(for|of|with|in|at|after|to|than|takes?|took|cost|costs|lasts?|waits?|returns?|brings?|holds?|once in|are|has|have) so (many|long|much|few|often)\b`,
+		),
 		not: regexp.MustCompile(`^ (as|that)\b|^[^.;,:]{0,60} (that|as) `)},
 	{name: "but for", has: "but for", say: `"except"`, re: regexp.MustCompile(`\bbut for\b`)},
 	{name: "archaic", say: `"again", "gradually", "long ago", "also", "about" ...`,
 		re: regexp.MustCompile(`\b(anew|by and by|since long|lest|be (it|they) that|ha[sd] better|give or take|likewise)\b`)},
 	{name: "octet", has: "ctet", say: `"byte"`, re: regexp.MustCompile(`\b[Oo]ctets?\b`)},
 	{name: "line", has: "line", say: `"queue"`,
-		re:  regexp.MustCompile(`\b(in line|waiting line|(stands?|waits?|waited|come|comes|came|joins?|joined|out of|head of|in|turned away from|to) (its|the|the pool's) line)\b`),
+		re: regexp.MustCompile(
+			`\b(in line|waiting line|(stands?|waits?|waited|come|comes|came|joins?|joined|out of|head of|in|turned away from|to) (its|the|the pool's) line)\b`,
+		),
 		not: regexp.MustCompile(`^ (with|of|the|that|above|below|for an?)\b`)},
-	{name: "face", has: "ace", say: `"API"`, re: regexp.MustCompile(`\b[Ff]aces?\b`), not: regexp.MustCompile(`^ of (the )?(it|this|that)\b`)},
+	{name: "face", has: "ace", say: `"API"`, re: regexp.MustCompile(`\b[Ff]aces?\b`),
+		not: regexp.MustCompile(`^ of (the )?(it|this|that)\b`)},
 	{name: "lend", say: `"check out", "check in", "in use"`,
 		re: regexp.MustCompile(`\b(lends?|lent|lending|loans?|borrow(s|ed|ing)?|repay|repaid)\b`)},
 	{name: "he", say: `"the caller", "the operator", "you"`, re: regexp.MustCompile(`\b([Hh]e|[Hh]is|him|himself)\b`)},
@@ -99,7 +104,8 @@ func TestWords(t *testing.T) {
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(found), wordPlace.compare) {
 		if found[at] > left[at] {
-			t.Errorf("%q in %s: %d, %s has %d; one of these is new (docs/glossary.md):\n\t%s", at.rule, at.folder, found[at], wordsFile, left[at], strings.Join(hits[at], "\n\t"))
+			t.Errorf("%q in %s: %d, %s has %d; one of these is new (docs/glossary.md):\n\t%s", at.rule, at.folder,
+				found[at], wordsFile, left[at], strings.Join(hits[at], "\n\t"))
 		}
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(left), wordPlace.compare) {
@@ -205,7 +211,11 @@ func proseFiles(t *testing.T, top string) (files []string) {
 		rel = filepath.ToSlash(rel)
 		base := path.Base(rel)
 		if d.IsDir() {
-			if rel != "." && (strings.HasPrefix(base, ".") || base == "testdata" || base == "node_modules" || base == "bin" || base == "report" || slices.Contains(written, rel)) {
+			if rel != "." &&
+				(strings.HasPrefix(base, ".") || base == "testdata" || base == "node_modules" || base == "bin" ||
+					base == "report" || slices.Contains(
+					written, rel,
+				)) {
 				return fs.SkipDir
 			}
 			return nil

@@ -28,7 +28,8 @@ func (a *apps) command(language, url string, args ...string) stand.Spec {
 	args = append(args, "--url", url)
 	if language == "python" {
 		return stand.Spec{Path: filepath.Join(a.root, ".venv", "bin", "python"),
-			Args: append([]string{filepath.Join(a.root, "examples", "python", "app.py")}, args...), Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}
+			Args: append([]string{filepath.Join(a.root, "examples", "python", "app.py")}, args...),
+			Env:  []string{"PYTHONDONTWRITEBYTECODE=1"}}
 	}
 	return stand.Spec{Path: "node", Args: append([]string{filepath.Join(a.root, "examples", "node", "app.mjs")}, args...)}
 }
@@ -41,7 +42,9 @@ func startApps(ctx context.Context, s *stack, c *sidecar, workers, pause string)
 		return nil, err
 	}
 	a := &apps{root: root, stack: s}
-	if _, err := a.finish(ctx, a.command("python", "grpc://"+c.GRPC, "init", "--quantity", shopQuantity, "--products", shopProducts)); err != nil {
+	if _, err := a.finish(
+		ctx, a.command("python", "grpc://"+c.GRPC, "init", "--quantity", shopQuantity, "--products", shopProducts),
+	); err != nil {
 		return nil, err
 	}
 	for i, one := range []struct{ language, url string }{

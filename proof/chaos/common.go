@@ -16,7 +16,8 @@ func (r *run) common() {
 		late = quickSlack
 	}
 	r.goal(fmt.Sprintf("every call answered before its deadline plus %.0f s", late.Seconds()), r.rec.most.over <= late,
-		"the latest %v after its deadline: %s, sent at %.2f s: %v", max(0, r.rec.most.over).Round(time.Millisecond), r.rec.most.kind, r.rec.most.sent.Seconds(), r.rec.most.failed)
+		"the latest %v after its deadline: %s, sent at %.2f s: %v", max(0, r.rec.most.over).Round(time.Millisecond),
+		r.rec.most.kind, r.rec.most.sent.Seconds(), r.rec.most.failed)
 	early := r.rec.find(func(s sample) bool { return s.failed != nil && s.ended < r.event })
 	r.goal("no error before anything is broken", len(early) == 0, "%s", describe(early))
 	var lost, wrong, useless []string

@@ -146,8 +146,10 @@ func (r *run) farewells(all []farewell) {
 	r.goal("no idle session stays on the node", empty, "until %v ms", free)
 	r.timed(fmt.Sprintf("none from %v after the soft limit on", emptySlack), within, "until %v ms, limit %v", free, drainSoft)
 	// What is asked for because nothing was seen comes again and again for seconds.
-	r.goal("the node is asked for no session a second after the first sign", last <= 1000, "%v refused, the last after %v ms", refused, late)
-	r.timed(fmt.Sprintf("the node is asked for no session later than %v after the first sign", drainSlack), last <= drainSlack.Milliseconds(), "%v refused, the last after %v ms", refused, late)
+	r.goal("the node is asked for no session a second after the first sign", last <= 1000,
+		"%v refused, the last after %v ms", refused, late)
+	r.timed(fmt.Sprintf("the node is asked for no session later than %v after the first sign", drainSlack),
+		last <= drainSlack.Milliseconds(), "%v refused, the last after %v ms", refused, late)
 }
 
 // drain: nothing fails but transactions that last too long.
@@ -168,10 +170,15 @@ func drain(mode string) func(*script) func() {
 		return func() {
 			kept, lost, untrue, elsewhere, first := sortOut(young, victim)
 			r.figure("transactions on the node that went on at once", kept)
-			r.goal("transactions that go on at once are done", kept > 0 && lost+untrue+elsewhere == 0, "%d done by %v, %d lost, %d in untrue words, %d on other nodes; %s", kept, done-f.at, lost, untrue, elsewhere, first)
+			r.goal("transactions that go on at once are done", kept > 0 && lost+untrue+elsewhere == 0,
+				"%d done by %v, %d lost, %d in untrue words, %d on other nodes; %s", kept, done-f.at, lost, untrue,
+				elsewhere, first)
 			kept, lost, untrue, elsewhere, first = sortOut(old, victim)
 			r.figure("transactions on the node that went on after the soft limit", lost)
-			r.goal("those that go on after the soft limit are lost with nothing kept", lost > 0 && kept+untrue+elsewhere == 0, "%d lost, %d done all the same, %d in untrue words, %d on other nodes; %s", lost, kept, untrue, elsewhere, first)
+			r.goal("those that go on after the soft limit are lost with nothing kept",
+				lost > 0 && kept+untrue+elsewhere == 0,
+				"%d lost, %d done all the same, %d in untrue words, %d on other nodes; %s", lost, kept, untrue,
+				elsewhere, first)
 			r.farewells([]farewell{f})
 		}
 	}
@@ -197,7 +204,9 @@ func rolling(mode string) func(*script) func() {
 		r.sleep(time.Second)
 		return func() {
 			r.figure("sessions again, ms after each start", returns)
-			r.goal("each node has sessions again within 6 s of its start", len(returns) == len(nodes) && slices.Max(returns) <= 6000, "%d of %d nodes have some, after %v ms", len(returns), len(nodes), returns)
+			r.goal("each node has sessions again within 6 s of its start",
+				len(returns) == len(nodes) && slices.Max(returns) <= 6000, "%d of %d nodes have some, after %v ms",
+				len(returns), len(nodes), returns)
 			r.farewells(all)
 		}
 	}

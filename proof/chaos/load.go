@@ -41,8 +41,9 @@ const (
 	countSQL = "DECLARE $id AS Uint64; UPSERT INTO %s (id, n) SELECT $id AS id, COALESCE(MAX(n), 0) + 1 AS n FROM %s WHERE id = $id"
 	addSQL   = "DECLARE $id AS Uint64; DECLARE $by AS Int64; UPDATE accounts SET balance = balance + $by WHERE id = $id"
 	findSQL  = "DECLARE $a AS Uint64; DECLARE $b AS Uint64; SELECT id, balance FROM accounts WHERE id IN ($a, $b)"
-	setSQL   = "DECLARE $a AS Uint64; DECLARE $b AS Uint64; DECLARE $x AS Int64; DECLARE $y AS Int64; UPSERT INTO accounts (id, balance) VALUES ($a, $x), ($b, $y)"
-	bigSQL   = "SELECT id, v FROM big"
+	setSQL   = "DECLARE $a AS Uint64; DECLARE $b AS Uint64; DECLARE $x AS Int64; DECLARE $y AS Int64; UPSERT INTO " +
+		"accounts (id, balance) VALUES ($a, $x), ($b, $y)"
+	bigSQL = "SELECT id, v FROM big"
 )
 
 var (
@@ -97,7 +98,9 @@ func prepare(ctx context.Context, f api) error {
 				}
 				fmt.Fprintf(&text, "(%d, %s)", id, value(id))
 			}
-			if _, err := f.execute(ctx, contract.Statement{SQL: "UPSERT INTO " + table + " VALUES " + text.String(), Timeout: "20s"}); err != nil {
+			if _, err := f.execute(
+				ctx, contract.Statement{SQL: "UPSERT INTO " + table + " VALUES " + text.String(), Timeout: "20s"},
+			); err != nil {
 				return fmt.Errorf("fill %s: %w", table, err)
 			}
 		}
@@ -252,7 +255,10 @@ func (l *load) do(o operation, due time.Duration) {
 	switch o.kind {
 	case read:
 		each(func(ctx context.Context) error {
-			a, err := f.execute(ctx, contract.Statement{SQL: readSQL, Params: map[string]any{"id": o.key}, Idempotent: true, Timeout: l.timeout.String()})
+			a, err := f.execute(
+				ctx,
+				contract.Statement{SQL: readSQL, Params: map[string]any{"id": o.key}, Idempotent: true, Timeout: l.timeout.String()},
+			)
 			if want := "v" + strconv.FormatUint(o.key, 10); err == nil && (len(a.Rows) != 1 || a.Rows[0][0] != want) {
 				err = &failure{code: "WRONG", text: fmt.Sprintf("read %v; want %s", a.Rows, want)}
 			}
@@ -338,7 +344,10 @@ func (l *load) begin(n int) (open []opened, err error) {
 		id := l.ledger.open(entry{table: "counted"})
 		o := opened{api: (*l.apis.Load())[i%2], timeout: l.timeout, id: id}
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout+hangAfter)
-		a, err := o.api.execute(ctx, contract.Statement{SQL: countOnce, Params: map[string]any{"id": id}, Timeout: l.timeout.String(), Tx: step("", 1, false)})
+		a, err := o.api.execute(
+			ctx,
+			contract.Statement{SQL: countOnce, Params: map[string]any{"id": id}, Timeout: l.timeout.String(), Tx: step("", 1, false)},
+		)
 		cancel()
 		if err != nil {
 			return nil, fmt.Errorf("open a transaction while nothing is broken: %w", err)

@@ -78,7 +78,8 @@ func unlinked(r *script) func() {
 		r.goal("the node is out of use", ejected, "after %v", out)
 		done, lost, untrue, elsewhere, first := sortOut(open, victim)
 		r.goal("transactions that are open on it go on through another node", done > 0 && lost+untrue+elsewhere == 0 && then > before,
-			"%d done, %d lost, %d in untrue words, %d on other nodes, %d calls forwarded; %s", done, lost, untrue, elsewhere, then-before, first)
+			"%d done, %d lost, %d in untrue words, %d on other nodes, %d calls forwarded; %s", done, lost, untrue,
+			elsewhere, then-before, first)
 		r.idempotentWork(at)
 		r.onlyInFlight(at, at+out)
 		r.show(normal, after)
@@ -140,8 +141,10 @@ func forwardLost(r *script) func() {
 				late++
 			}
 		}
-		r.goal("no commit around the silent node waits until its deadline", late == 0 && took < r.load.timeout, "%d of %d did, all ended after %v", late, len(there), took)
-		r.goal("their outcome is unknown, or they are lost with nothing kept", unknown > 0 && unknown+lost == len(there), "of %d %d unknown, %d lost; of the others %s", len(there), unknown, lost, first)
+		r.goal("no commit around the silent node waits until its deadline", late == 0 && took < r.load.timeout,
+			"%d of %d did, all ended after %v", late, len(there), took)
+		r.goal("their outcome is unknown, or they are lost with nothing kept", unknown > 0 && unknown+lost == len(there),
+			"of %d %d unknown, %d lost; of the others %s", len(there), unknown, lost, first)
 		r.idempotentWork(at)
 	}
 }

@@ -66,8 +66,11 @@ func outageOf(fault stand.Fault, finding, says string) func(*script) func() {
 				}
 			}
 			r.goal("calls on other tables do not fail", len(bad) == 0, "%s", describe(bad))
-			r.timed(fmt.Sprintf("p99 of calls on other tables within %.1f of that without, by the median of %d pairs", struckRatio, len(ratios)),
-				median <= struckRatio, "%.2f, of %.2f to %.2f", median, sorted[0], sorted[len(sorted)-1])
+			r.timed(
+				fmt.Sprintf("p99 of calls on other tables within %.1f of that without, by the median of %d pairs",
+					struckRatio, len(ratios)),
+				median <= struckRatio, "%.2f, of %.2f to %.2f", median, sorted[0], sorted[len(sorted)-1],
+			)
 		}
 	}
 }

@@ -59,7 +59,9 @@ func (r *Report) picture() []byte {
 		}
 	}
 	var out bytes.Buffer
-	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%.0f" font-family="sans-serif" font-size="11">`+"\n", wide, s.y+20)
+	fmt.Fprintf(&out,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%.0f" font-family="sans-serif" font-size="11">`+"\n",
+		wide, s.y+20)
 	fmt.Fprintf(&out, `<rect width="%d" height="%.0f" fill="white"/>`+"\n", wide, s.y+20)
 	out.Write(body.Bytes())
 	out.WriteString("</svg>\n")
@@ -81,7 +83,8 @@ func (s *strip) draw(r *Result) {
 	if !r.OK {
 		verdict = "missed: " + some(names(r.Failed()))
 	}
-	s.text(10, s.y+14, `font-size="14" font-weight="bold"`, fmt.Sprintf("%s (seed %d, %d operations a second): %s", r.Event, r.Seed, r.Rate, verdict))
+	s.text(10, s.y+14, `font-size="14" font-weight="bold"`,
+		fmt.Sprintf("%s (seed %d, %d operations a second): %s", r.Event, r.Seed, r.Rate, verdict))
 	s.y += headline
 	top := s.y
 	var good, p99 []float64
@@ -97,7 +100,8 @@ func (s *strip) draw(r *Result) {
 		if e.At < s.first || e.At > s.last {
 			continue
 		}
-		fmt.Fprintf(s, `<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="#999" stroke-dasharray="2,2"><title>%.2f s: %s</title></line>`+"\n",
+		fmt.Fprintf(s,
+			`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="#999" stroke-dasharray="2,2"><title>%.2f s: %s</title></line>`+"\n",
 			s.x(e.At), s.x(e.At), top, s.y, e.At, html.EscapeString(e.What))
 	}
 	s.text(left, s.y+9, `font-size="9" fill="#999"`, "0 s")
@@ -175,7 +179,8 @@ func (s *strip) nodes(r *Result) {
 				until = min(s.last, r.Ticks[j].At)
 			}
 			if from := max(s.first, min(s.last, r.Ticks[i].At)); until > from {
-				fmt.Fprintf(s, `<rect x="%.1f" y="%.1f" width="%.1f" height="%d" fill="%s"/>`+"\n", s.x(from), s.y, s.x(until)-s.x(from), bar, stateColour[state])
+				fmt.Fprintf(s, `<rect x="%.1f" y="%.1f" width="%.1f" height="%d" fill="%s"/>`+"\n", s.x(from), s.y,
+					s.x(until)-s.x(from), bar, stateColour[state])
 			}
 			i = j
 		}

@@ -134,7 +134,8 @@ func (r *Report) Add(name string, seed uint64, result *Result, err error) {
 		return
 	}
 	one.Event = result.Event
-	one.Brief = append(one.Brief, Summary{Seed: seed, OK: result.OK, Missed: result.Failed(), Figures: result.Figures, Errors: result.Errors})
+	one.Brief = append(one.Brief,
+		Summary{Seed: seed, OK: result.OK, Missed: result.Failed(), Figures: result.Figures, Errors: result.Errors})
 	if !result.OK {
 		one.Failed = append(one.Failed, seed)
 	}
@@ -155,7 +156,8 @@ func (r *Report) Take(dir string) error {
 		return fmt.Errorf("take over %s: %w", dir, err)
 	}
 	if !slices.Equal(from.Settings, r.Settings) || from.Machine != r.Machine {
-		return fmt.Errorf("take over %s: it is of %s with %q, this one of %s with %q", dir, from.Machine, from.Settings, r.Machine, r.Settings)
+		return fmt.Errorf("take over %s: it is of %s with %q, this one of %s with %q", dir, from.Machine, from.Settings,
+			r.Machine, r.Settings)
 	}
 	for _, theirs := range from.Rows {
 		i := slices.IndexFunc(r.Rows, func(one RowReport) bool { return one.Row == theirs.Row })
@@ -232,7 +234,8 @@ func (r *Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	for name, data := range map[string][]byte{"report.json": append(data, '\n'), "report.svg": r.picture(), "report.md": []byte(r.Markdown())} {
+	for name, data := range map[string][]byte{"report.json": append(data, '\n'), "report.svg": r.picture(),
+		"report.md": []byte(r.Markdown())} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return fmt.Errorf("write the report: %w", err)
 		}
@@ -250,7 +253,8 @@ func (r *Report) Markdown() string {
 		if one.Worst != nil {
 			seed, figures = fmt.Sprint(one.Worst.Seed), strings.Join(append(one.Worst.lines(), one.Errors...), "; ")
 		}
-		fmt.Fprintf(&b, "| %s | %d | %d | %s | %s |\n", cmpOr(one.Event, one.Row), len(one.Seeds), len(one.Seeds)-len(one.Failed)-len(one.Errors), seed, cell(figures))
+		fmt.Fprintf(&b, "| %s | %d | %d | %s | %s |\n", cmpOr(one.Event, one.Row), len(one.Seeds),
+			len(one.Seeds)-len(one.Failed)-len(one.Errors), seed, cell(figures))
 	}
 	for _, one := range r.Rows {
 		for _, run := range one.Brief {

@@ -24,12 +24,17 @@ func rows() []row {
 		{name: "blackhole", event: "one node black-holed", do: silent("blackhole", "clear")},
 		{name: "pause", event: "one node SIGSTOPped", do: silent("pause", "resume")},
 		{name: "link", event: "only the link from the sidecar to one node swallows everything", do: unlinked, links: true},
-		{name: "forward_lost", event: "the link to one node swallows everything, and then the node is SIGSTOPped", do: forwardLost, links: true, sets: []string{"routing.forward_silence=2s"}},
+		{name: "forward_lost", event: "the link to one node swallows everything, and then the node is SIGSTOPped",
+			do: forwardLost, links: true, sets: []string{"routing.forward_silence=2s"}},
 		{name: "refuse", event: "one node refuses fast (no resource)", do: refuse},
-		{name: "hot_shard", event: "a table's shard overloaded, on all nodes", do: outageOf(stand.Fault{Kind: "hot_shard", Table: struckTable}, "TABLE_OVERLOADED", "/local/"+struckTable)},
-		{name: "disk_full", event: "no disk space for a table, on all nodes", do: outageOf(stand.Fault{Kind: "disk_full", Table: struckTable}, "DISK_FULL", "disk space")},
-		{name: "quota", event: "the database's quota used up by one table's calls", do: outageOf(stand.Fault{Kind: "quota", Table: struckTable}, "DATABASE_QUOTA", "quota")},
-		{name: "pool_full", event: "a resource pool full for one table's calls", do: outageOf(stand.Fault{Kind: "pool_full", Table: struckTable}, "RESOURCE_POOL_FULL", "resource pool")},
+		{name: "hot_shard", event: "a table's shard overloaded, on all nodes",
+			do: outageOf(stand.Fault{Kind: "hot_shard", Table: struckTable}, "TABLE_OVERLOADED", "/local/"+struckTable)},
+		{name: "disk_full", event: "no disk space for a table, on all nodes",
+			do: outageOf(stand.Fault{Kind: "disk_full", Table: struckTable}, "DISK_FULL", "disk space")},
+		{name: "quota", event: "the database's quota used up by one table's calls",
+			do: outageOf(stand.Fault{Kind: "quota", Table: struckTable}, "DATABASE_QUOTA", "quota")},
+		{name: "pool_full", event: "a resource pool full for one table's calls",
+			do: outageOf(stand.Fault{Kind: "pool_full", Table: struckTable}, "RESOURCE_POOL_FULL", "resource pool")},
 		{name: "add", event: "node added", do: add},
 		{name: "zone", event: "one whole zone and one more node killed", do: zone, cluster: []string{"-nodes", "9", "-locations", "a,b,c"}},
 		{name: "outage", event: "all nodes down for 10 s, then up", do: outage},
@@ -37,8 +42,11 @@ func rows() []row {
 		{name: "takeover", event: "sidecar replaced under load", do: replace, successor: true},
 		{name: "sigkill", event: "sidecar SIGKILLed, and started again", do: murder},
 		{name: "slow_after_kill", event: "one node 50x slower just after another one came back", do: slowAfterKill},
-		{name: "merged", event: "all nodes behind one address: the owner of the sessions killed, then a rolling restart", do: merged, cluster: []string{"-endpoints", "merged"}, together: true, sets: []string{"discovery.interval=200ms"}},
-		{name: "promotion", event: "another pile becomes the primary one", do: promotion, cluster: []string{"-nodes", "4", "-piles", "a=PRIMARY,b=SYNCHRONIZED"}, together: true},
+		{name: "merged", event: "all nodes behind one address: the owner of the sessions killed, then a rolling restart",
+			do: merged, cluster: []string{"-endpoints", "merged"}, together: true,
+			sets: []string{"discovery.interval=200ms"}},
+		{name: "promotion", event: "another pile becomes the primary one", do: promotion,
+			cluster: []string{"-nodes", "4", "-piles", "a=PRIMARY,b=SYNCHRONIZED"}, together: true},
 		{name: "cancel_storm", event: "1,000 calls a second given up for 10 s", do: cancelStorm, sets: []string{"pool.max=150"}},
 		{name: "mix", event: "everything in random order", do: mix, links: true, busy: true},
 	}
@@ -67,7 +75,8 @@ func kill(r *script) func() {
 		}
 		kept, lost, untrue, elsewhere, first := sortOut(open, victim)
 		r.figure("transactions lost", lost)
-		r.goal("transactions open on it are lost with nothing kept, safe to begin again; others go on", lost > 0 && kept+untrue+elsewhere == 0,
+		r.goal("transactions open on it are lost with nothing kept, safe to begin again; others go on",
+			lost > 0 && kept+untrue+elsewhere == 0,
 			"%d lost, %d done all the same, %d lost in other words, %d on other nodes; %s", lost, kept, untrue, elsewhere, first)
 		r.compare("p99 back to normal 1 s after", normal, after)
 	}
@@ -89,13 +98,15 @@ func (r *run) inFlight(failed []sample, done time.Duration) {
 			late = append(late, s)
 		}
 		// A write that commits itself may have run; a statement before the commit cannot have kept anything.
-		if f := s.failed; s.kind == count && !f.unknown || s.kind != count && !f.unknown && !f.safe || s.kind == pay && !s.commit && f.unknown {
+		if f := s.failed; s.kind == count && !f.unknown || s.kind != count && !f.unknown && !f.safe ||
+			s.kind == pay && !s.commit && f.unknown {
 			untrue = append(untrue, s)
 		}
 	}
 	r.figure("calls lost", n)
 	r.goal("only calls in flight fail", len(late) == 0, "%s", describe(late))
-	r.goal("autocommit writes and commits in flight fail as outcome unknown, the rest as lost with nothing kept", len(untrue) == 0, "%s", describe(untrue))
+	r.goal("autocommit writes and commits in flight fail as outcome unknown, the rest as lost with nothing kept",
+		len(untrue) == 0, "%s", describe(untrue))
 }
 
 // refuse: a node that refuses fast does not attract work.
@@ -168,7 +179,8 @@ func add(r *script) func() {
 		r.paced(at)
 		if rate := cmp.Or(r.number("pool.move_rate"), 20); rate > 0 {
 			most := int64(max(1, rate*r.number("pool.max")/100))
-			r.goal("sessions move no faster than a fifth of pool.max a second", pace > 0 && pace <= most+1, "%d moved in a second; %d may", pace, most)
+			r.goal("sessions move no faster than a fifth of pool.max a second", pace > 0 && pace <= most+1,
+				"%d moved in a second; %d may", pace, most)
 		}
 	}
 }
@@ -279,7 +291,8 @@ func outage(r *script) func() {
 	}
 	r.sleep(first + 5*time.Second - r.rec.now())
 	return func() {
-		clear := map[string]bool{"NO_HEALTHY_NODE": true, "POOL_TIMEOUT": true, "QUEUE_FULL": true, "SHED_DEADLINE": true, "SHED_DELAY": true, "DEADLINE_EXCEEDED": true, "UPSTREAM_LOST": true,
+		clear := map[string]bool{"NO_HEALTHY_NODE": true, "POOL_TIMEOUT": true, "QUEUE_FULL": true,
+			"SHED_DEADLINE": true, "SHED_DELAY": true, "DEADLINE_EXCEEDED": true, "UPSTREAM_LOST": true,
 			"OUTCOME_UNKNOWN": true, "TX_LOST": true, "TOO_MANY_OPEN": true, "YDB_UNAVAILABLE": true}
 		var vague []sample
 		waited := 0

@@ -490,7 +490,9 @@ func (r *run) failures(from time.Duration) []sample {
 func describe(all []sample) string {
 	var texts []string
 	for _, s := range all {
-		texts = append(texts, fmt.Sprintf("%s at %.2f s for %v: %s (%s)", s.kind, s.sent.Seconds(), (s.ended-s.sent).Round(time.Millisecond), s.failed, s.failed.class()))
+		texts = append(texts,
+			fmt.Sprintf("%s at %.2f s for %v: %s (%s)", s.kind, s.sent.Seconds(),
+				(s.ended-s.sent).Round(time.Millisecond), s.failed, s.failed.class()))
 	}
 	return some(texts)
 }

@@ -75,7 +75,8 @@ func (s *script) serve(flags ...string) {
 	next.close() // callers keep the connections that they have, or come back by themselves
 	next.apis = old.apis
 	if next.GRPC != old.GRPC || next.HTTP != old.HTTP {
-		s.err = fmt.Errorf("the new sidecar listens on %s and %s; want the same as before, %s and %s", next.GRPC, next.HTTP, old.GRPC, old.HTTP)
+		s.err = fmt.Errorf("the new sidecar listens on %s and %s; want the same as before, %s and %s", next.GRPC,
+			next.HTTP, old.GRPC, old.HTTP)
 		return
 	}
 	s.sidecar = next

@@ -40,8 +40,10 @@ func cancelStorm(r *script) func() {
 		r.figure("calls given up", given)
 		r.figure("sessions kept", kept)
 		r.figure("sessions replaced", replaced)
-		r.goal("calls are given up while they are under way", kept+replaced > int64(rate)*int64(span/time.Second)/4, "%d, of sessions %d were kept and %d replaced", given, kept, replaced)
-		r.goal(fmt.Sprintf("less than %.0f %% of their sessions are replaced", 100*stormShare), float64(replaced) < stormShare*float64(kept+replaced), "%d of %d", replaced, kept+replaced)
+		r.goal("calls are given up while they are under way", kept+replaced > int64(rate)*int64(span/time.Second)/4,
+			"%d, of sessions %d were kept and %d replaced", given, kept, replaced)
+		r.goal(fmt.Sprintf("less than %.0f %% of their sessions are replaced", 100*stormShare),
+			float64(replaced) < stormShare*float64(kept+replaced), "%d of %d", replaced, kept+replaced)
 		r.noErrors("no other call fails", r.event)
 	}
 }
@@ -69,7 +71,10 @@ func (r *run) giveUp(ctx context.Context, rate int, span time.Duration) int64 {
 			cut, cancel := context.WithCancel(ctx) // without a deadline: the sidecar learns only that its caller has gone
 			defer cancel()
 			defer time.AfterFunc(stormAfter, cancel).Stop()
-			if _, err := f.execute(cut, contract.Statement{SQL: readSQL, Params: map[string]any{"id": id}, Idempotent: true, Timeout: callTimeout.String()}); err != nil {
+			if _, err := f.execute(
+				cut,
+				contract.Statement{SQL: readSQL, Params: map[string]any{"id": id}, Idempotent: true, Timeout: callTimeout.String()},
+			); err != nil {
 				given.Add(1)
 			}
 		})

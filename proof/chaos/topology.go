@@ -52,7 +52,8 @@ func merged(r *script) func() {
 	}
 	r.sleep(time.Second)
 	return func() {
-		r.figure("sessions opened and closed while nothing was broken", []int64{quiet.Created - before.Created, quiet.Closed - before.Closed})
+		r.figure("sessions opened and closed while nothing was broken",
+			[]int64{quiet.Created - before.Created, quiet.Closed - before.Closed})
 		r.goal("no session is replaced while nothing is broken", quiet.Closed == before.Closed, "%d closed", quiet.Closed-before.Closed)
 		r.figure("sessions on another node after", moved)
 		r.goal("sessions are opened on another node", ok, "after %v", moved)

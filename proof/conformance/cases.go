@@ -74,7 +74,9 @@ var Cases = map[string]func(ctx context.Context, c testpb.TestServiceClient, r *
 		r.end(err)
 	},
 	"server_stream": func(ctx context.Context, c testpb.TestServiceClient, r *Result) {
-		s, err := c.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{ResponseParameters: Output(31415, 9, 2653, 58979, 3<<20, 0)})
+		s, err := c.StreamingOutputCall(
+			ctx, &testpb.StreamingOutputCallRequest{ResponseParameters: Output(31415, 9, 2653, 58979, 3<<20, 0)},
+		)
 		for err == nil {
 			var a *testpb.StreamingOutputCallResponse
 			if a, err = s.Recv(); err == nil {
@@ -165,7 +167,12 @@ var Cases = map[string]func(ctx context.Context, c testpb.TestServiceClient, r *
 		r.end(err)
 	},
 	"special_status_message": func(ctx context.Context, c testpb.TestServiceClient, r *Result) {
-		_, err := c.UnaryCall(ctx, &testpb.SimpleRequest{ResponseStatus: &testpb.EchoStatus{Code: 2, Message: "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"}})
+		_, err := c.UnaryCall(
+			ctx,
+			&testpb.SimpleRequest{
+				ResponseStatus: &testpb.EchoStatus{Code: 2, Message: "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"},
+			},
+		)
 		r.end(err)
 	},
 	"status_after_begin": func(ctx context.Context, c testpb.TestServiceClient, r *Result) {

@@ -80,7 +80,8 @@ func (s *Server) UnaryCall(ctx context.Context, r *testpb.SimpleRequest) (*testp
 	return &testpb.SimpleResponse{Payload: Payload(r.ResponseSize)}, nil
 }
 
-func (s *Server) StreamingOutputCall(r *testpb.StreamingOutputCallRequest, stream grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+func (s *Server) StreamingOutputCall(r *testpb.StreamingOutputCallRequest,
+	stream grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
 	for _, p := range r.ResponseParameters {
 		if p.IntervalUs < 0 { // until the caller goes
 			<-stream.Context().Done()
@@ -94,7 +95,9 @@ func (s *Server) StreamingOutputCall(r *testpb.StreamingOutputCallRequest, strea
 	return nil
 }
 
-func (s *Server) StreamingInputCall(stream grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+func (s *Server) StreamingInputCall(
+	stream grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse],
+) error {
 	sum := int32(0)
 	for {
 		r, err := stream.Recv()
@@ -109,7 +112,9 @@ func (s *Server) StreamingInputCall(stream grpc.ClientStreamingServer[testpb.Str
 	}
 }
 
-func (s *Server) FullDuplexCall(stream grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+func (s *Server) FullDuplexCall(
+	stream grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse],
+) error {
 	echo(stream.Context())
 	for {
 		r, err := stream.Recv()

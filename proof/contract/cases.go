@@ -87,7 +87,8 @@ func limits(t *test) {
 				continue
 			}
 			if n := len(r.Rows); n < c.least || n > c.most || r.Truncated != (n < 20) {
-				t.Errorf("%s, limits %d rows, %d bytes: %d rows, truncated %v; want %d to %d", kind, c.rows, c.bytes, n, r.Truncated, c.least, c.most)
+				t.Errorf("%s, limits %d rows, %d bytes: %d rows, truncated %v; want %d to %d", kind, c.rows, c.bytes, n,
+					r.Truncated, c.least, c.most)
 			}
 		}
 	}
@@ -229,12 +230,17 @@ func commitKeeps(t *test) {
 	table := t.table()
 	id := t.tx("")
 	for i := range 3 {
-		r := t.mustRun(Statement{SQL: fmt.Sprintf("UPSERT INTO %s (id, n) VALUES (%dul, %d)", table, i, i), Tx: &TxSelector{ID: id, Seq: uint64(i + 1)}})
+		r := t.mustRun(
+			Statement{SQL: fmt.Sprintf("UPSERT INTO %s (id, n) VALUES (%dul, %d)", table, i, i),
+				Tx: &TxSelector{ID: id, Seq: uint64(i + 1)}},
+		)
 		if r.Tx == nil || r.Tx.ID != id || r.Tx.Expires <= 0 {
 			t.Errorf("statement %d left %+v open", i, r.Tx)
 		}
 	}
-	t.same("it sees what it wrote", t.mustRun(Statement{SQL: "SELECT COUNT(*) AS c FROM " + table, Tx: &TxSelector{ID: id, Seq: 4}}).Rows, [][]any{{"3"}})
+	t.same("it sees what it wrote",
+		t.mustRun(Statement{SQL: "SELECT COUNT(*) AS c FROM " + table, Tx: &TxSelector{ID: id, Seq: 4}}).Rows,
+		[][]any{{"3"}})
 	t.rows("SELECT COUNT(*) AS c FROM "+table, []any{"0"})
 	open, err := t.GetTransaction(t.ctx, id)
 	if err != nil || open.Seq != 4 || open.Mode != "serializable_rw" || open.Node == 0 || open.Tx.ID != id {
@@ -295,7 +301,8 @@ func repeated(t *test) {
 	table := t.table()
 	t.fill(table, 1)
 	id := t.tx("")
-	add := Statement{SQL: "UPDATE " + table + " SET n = n + 1 WHERE id = 0; SELECT n FROM " + table + " WHERE id = 0", Tx: &TxSelector{ID: id, Seq: 1}}
+	add := Statement{SQL: "UPDATE " + table + " SET n = n + 1 WHERE id = 0; SELECT n FROM " + table + " WHERE id = 0",
+		Tx: &TxSelector{ID: id, Seq: 1}}
 	for range 3 {
 		t.same("the same answer each time", t.mustRun(add).Rows, [][]any{{"1"}})
 	}
@@ -441,7 +448,8 @@ func describe(t *test) {
 	}
 	want := []TableColumn{{"id", "Uint64", true}, {"n", "Optional<Int32>", false}, {"name", "Optional<Utf8>", false}}
 	slices.SortFunc(got.Columns, func(a, b TableColumn) int { return strings.Compare(a.Name, b.Name) })
-	if diff := cmp.Diff(want, got.Columns); diff != "" || !slices.Equal(got.PrimaryKey, []string{"id"}) || !strings.HasSuffix(got.Path, "/"+pathOf(table)) {
+	if diff := cmp.Diff(want, got.Columns); diff != "" || !slices.Equal(got.PrimaryKey, []string{"id"}) ||
+		!strings.HasSuffix(got.Path, "/"+pathOf(table)) {
 		t.Errorf("%s, key %v (-want +got):\n%s", got.Path, got.PrimaryKey, diff)
 	}
 	if again, err := t.Describe(t.ctx, got.Path); err != nil || again.Path != got.Path {

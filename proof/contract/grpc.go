@@ -254,7 +254,9 @@ func packValue(v any) *sidecarv1.Value {
 		}
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_StructValue{StructValue: fields}}
 	case Typed:
-		return &sidecarv1.Value{Kind: &sidecarv1.Value_TypedValue{TypedValue: &sidecarv1.TypedValue{Type: v.Type, Value: packValue(v.Value)}}}
+		return &sidecarv1.Value{
+			Kind: &sidecarv1.Value_TypedValue{TypedValue: &sidecarv1.TypedValue{Type: v.Type, Value: packValue(v.Value)}},
+		}
 	}
 	panic(fmt.Sprintf("contract: no value of the API for %T", v))
 }
@@ -389,7 +391,8 @@ func grpcError(err error) error {
 		}
 	}
 	if info != nil && (info.Reason != out.Code || info.Metadata["safe_to_retry"] != strconv.FormatBool(out.Safe) ||
-		info.Metadata["outcome_unknown"] != strconv.FormatBool(out.Unknown) || info.Metadata["ydb_status"] != out.YDB || retry != out.RetryAfter) {
+		info.Metadata["outcome_unknown"] != strconv.FormatBool(out.Unknown) || info.Metadata["ydb_status"] != out.YDB ||
+		retry != out.RetryAfter) {
 		out.Code = fmt.Sprintf("CONTRADICTION of %v and %v", info, out)
 	}
 	return out

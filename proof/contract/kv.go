@@ -204,7 +204,10 @@ func (g *grpcClient) Get(ctx context.Context, c KV) (*KVReply, error) {
 
 func (g *grpcClient) Put(ctx context.Context, c KV) (*KVReply, error) {
 	var trailer metadata.MD
-	r, err := g.kv().Put(ctx, &sidecarv1.KvPutRequest{Table: c.Table, Id: kvID(c.ID), Value: c.Value, Condition: c.condition()}, grpc.Trailer(&trailer))
+	r, err := g.kv().Put(
+		ctx, &sidecarv1.KvPutRequest{Table: c.Table, Id: kvID(c.ID), Value: c.Value, Condition: c.condition()},
+		grpc.Trailer(&trailer),
+	)
 	if err != nil {
 		return nil, grpcError(err)
 	}

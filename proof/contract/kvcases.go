@@ -39,7 +39,8 @@ var keyTypes = []struct {
 	{"Timestamp", "2024-02-29T12:30:45.123456Z", "1970-01-01T00:00:00Z", []string{"2024-02-29T12:30:45.1234567Z"}},
 	{"Interval", "-PT1.5S", "PT0S", []string{"1s", "P1M"}},
 	{"Utf8", "a b&c=d/'`\"\\\n\u00fc", "", []string{"\xff"}},
-	{"Uuid", "5ca32c22-841b-11e8-adc0-fa7ae01bbebc", "00000000-0000-0000-0000-000000000000", []string{"5ca32c22841b11e8adc0fa7ae01bbebc", "{}"}},
+	{"Uuid", "5ca32c22-841b-11e8-adc0-fa7ae01bbebc", "00000000-0000-0000-0000-000000000000",
+		[]string{"5ca32c22841b11e8adc0fa7ae01bbebc", "{}"}},
 	{"Decimal(22,9)", "-12345.000000001", "0", []string{"1e3", "+1", ".5", "0.0000000001"}},
 	{"DyNumber", "123.5", "-1e5", []string{"x", ""}},
 }
@@ -135,7 +136,8 @@ func kvValue(t *test) {
 	t.missing(c)
 	t.put(c, false) // nobody looked
 	r := t.got(c)
-	if !bytes.Equal(r.Value, c.Value) || r.Null || r.Version != "" || r.ContentType != "application/octet-stream" || !strings.Contains(r.Timing, "hop;dur=") {
+	if !bytes.Equal(r.Value, c.Value) || r.Null || r.Version != "" || r.ContentType != "application/octet-stream" ||
+		!strings.Contains(r.Timing, "hop;dur=") {
 		t.Errorf("got %+v", r)
 	}
 	if r := t.got(KV{Table: "contract_kv_read", ID: c.ID}); !bytes.Equal(r.Value, c.Value) || r.ContentType != "image/png" {
@@ -365,7 +367,8 @@ func kvTwoColumns(t *test) {
 	}
 	t.missing(KV{Table: kvPair, ID: id(u, "2024-02-29T12:30:46Z")})
 	items, missing, err := t.BatchGet(t.ctx, kvPair, [][]any{second, id(v, "1970-01-01T00:00:00Z"), first}, true)
-	if err != nil || len(items) != 2 || string(items[0].Value) != "[2]" || string(items[1].Value) != `{"n":1}` || items[0].Version != made.Version {
+	if err != nil || len(items) != 2 || string(items[0].Value) != "[2]" || string(items[1].Value) != `{"n":1}` ||
+		items[0].Version != made.Version {
 		t.Errorf("batch: %v, %v", items, err)
 	}
 	if diff := cmp.Diff([]any{id(v, "1970-01-01T00:00:00Z")}, missing); diff != "" {
@@ -428,7 +431,8 @@ func kvLimits(t *test) {
 func kvClosed(t *test) {
 	t.openPlain()
 	one := []any{"1"}
-	for _, name := range []string{"none", "contract_kv_plai", "CONTRACT_KV_PLAIN", kvPlain + "` --", kvPlain + "; DROP TABLE x", "../" + kvPlain, "/local/" + kvPlain, "`" + kvPlain + "`", "\xff", kvPlain + "\x00"} {
+	for _, name := range []string{"none", "contract_kv_plai", "CONTRACT_KV_PLAIN", kvPlain + "` --",
+		kvPlain + "; DROP TABLE x", "../" + kvPlain, "/local/" + kvPlain, "`" + kvPlain + "`", "\xff", kvPlain + "\x00"} {
 		if t.Client.Name() == "grpc" && name == "\xff" {
 			continue // no text of protobuf
 		}
@@ -458,7 +462,8 @@ func kvInjection(t *test) {
 	t.open(table, "id Utf8 NOT NULL, v String, PRIMARY KEY (id)")
 	var ids [][]any
 	for _, text := range []string{
-		"'; DROP TABLE " + table + "; --", "\"; DELETE FROM " + table + "; --", "`", "$k0", "' OR '1' = '1", "\\'; SELECT 1; --", "*/ DELETE FROM " + table + " /*", "@@", "NULL",
+		"'; DROP TABLE " + table + "; --", "\"; DELETE FROM " + table + "; --", "`", "$k0", "' OR '1' = '1",
+		"\\'; SELECT 1; --", "*/ DELETE FROM " + table + " /*", "@@", "NULL",
 	} {
 		t.put(KV{Table: table, ID: []any{text}, Value: []byte(text)}, false)
 		ids = append(ids, []any{text})

@@ -70,7 +70,9 @@ func declared(t *test) {
 	t.must(fmt.Sprintf(sql, table), map[string]any{"id": 42, "$name": nil, "n": 7})
 	r := t.must("DECLARE $id AS Uint64; SELECT id, name, n FROM "+table+" WHERE id = $id", map[string]any{"id": 42})
 	t.same("rows", r.Rows, [][]any{{"42", nil, "7"}})
-	if r = t.must("DECLARE $id AS Uint64; SELECT id FROM "+table+" WHERE id = $id", map[string]any{"id": 43}); len(r.Rows) != 0 || len(r.Columns) != 1 {
+	if r = t.must(
+		"DECLARE $id AS Uint64; SELECT id FROM "+table+" WHERE id = $id", map[string]any{"id": 43},
+	); len(r.Rows) != 0 || len(r.Columns) != 1 {
 		t.Errorf("no row has id 43, got %+v", r.Set)
 	}
 }
@@ -113,12 +115,15 @@ func columnTypes(t *test) {
 			t.must(fmt.Sprintf(sql, table), params)
 		}
 		t.must("UPDATE "+table+" SET n = $n WHERE id = $id", map[string]any{"id": 100 * i, "n": 7})
-		t.must("UPSERT INTO "+table+" SELECT * FROM AS_TABLE($rows)", map[string]any{"rows": []any{map[string]any{"id": 100*i + 30, "n": 3}}})
+		t.must("UPSERT INTO "+table+" SELECT * FROM AS_TABLE($rows)",
+			map[string]any{"rows": []any{map[string]any{"id": 100*i + 30, "n": 3}}})
 		t.must("UPSERT INTO "+table+" SELECT $id AS id, $n AS n", map[string]any{"id": 100*i + 40, "n": 4})
 	}
-	t.rows("SELECT id, n FROM "+table+" WHERE id < 100 ORDER BY id", []any{"0", "7"}, []any{"10", "-1"}, []any{"20", "-1"}, []any{"21", "-1"}, []any{"30", "3"}, []any{"40", "4"})
+	t.rows("SELECT id, n FROM "+table+" WHERE id < 100 ORDER BY id", []any{"0", "7"}, []any{"10", "-1"},
+		[]any{"20", "-1"}, []any{"21", "-1"}, []any{"30", "3"}, []any{"40", "4"})
 	for sql, params := range map[string]map[string]any{
-		"id = $id": {"id": 140}, "id IN $ids": {"ids": []any{140, 150}}, "id IN ($a, $b)": {"a": 140, "b": 150}, "id BETWEEN $a AND $b": {"a": 140, "b": 150},
+		"id = $id": {"id": 140}, "id IN $ids": {"ids": []any{140, 150}}, "id IN ($a, $b)": {"a": 140, "b": 150},
+		"id BETWEEN $a AND $b":         {"a": 140, "b": 150},
 		"id > $a ORDER BY id LIMIT $n": {"a": 139, "n": 1},
 	} {
 		t.same(sql, t.must("SELECT id FROM "+table+" WHERE "+sql, params).Rows, [][]any{{"140"}})
@@ -135,10 +140,15 @@ func columnTypes(t *test) {
 	// In a transaction that the caller repeats, the hint has the words.
 	tx, err := t.Begin(t.ctx, "")
 	if err == nil {
-		_, err = t.Execute(t.ctx, Statement{SQL: "UPSERT INTO " + table + " (id) VALUES ($id)", Params: map[string]any{"id": 1}, Tx: &TxSelector{ID: tx.ID}})
+		_, err = t.Execute(
+			t.ctx,
+			Statement{SQL: "UPSERT INTO " + table + " (id) VALUES ($id)", Params: map[string]any{"id": 1}, Tx: &TxSelector{ID: tx.ID}},
+		)
 	}
 	e := t.refused(err, "YDB_GENERIC_ERROR", false, false)
-	if want := "write DECLARE $id AS Uint64; in the statement, or name the type in the request: \"types\": {\"id\": \"Uint64\"}"; !strings.HasSuffix(e.Hint, want) {
+	want := "write DECLARE $id AS Uint64; in the statement, or name the type in the request: " +
+		`"types": {"id": "Uint64"}`
+	if !strings.HasSuffix(e.Hint, want) {
 		t.Errorf("hint %q; want ...%s", e.Hint, want)
 	}
 }

@@ -78,15 +78,21 @@ func foreignCalls(t testing.TB) []foreignCall {
 		{Name: "empty", Method: service + "EmptyCall", Requests: encode(t, &testpb.Empty{})},
 		{Name: "unary", Method: service + "UnaryCall", Requests: encode(t, unary(271828, 314159))},
 		{Name: "large unary", Method: service + "UnaryCall", Requests: encode(t, unary(16<<20, 16<<20))},
-		{Name: "client stream", Method: service + "StreamingInputCall", Requests: encode(t, input(27182), input(8), input(1828), input(300000))},
+		{Name: "client stream", Method: service + "StreamingInputCall",
+			Requests: encode(t, input(27182), input(8), input(1828), input(300000))},
 		{Name: "server stream", Method: service + "StreamingOutputCall", Requests: encode(t, answers(31415, 9, 2653, 3<<20, 0))},
-		{Name: "ping pong", Method: service + "FullDuplexCall", Requests: encode(t, answers(31415), answers(9), answers(2653), answers(58979)), PingPong: true},
-		{Name: "cancel after begin", Method: service + "StreamingInputCall", Requests: encode(t, input(10)), CancelAfter: &none, NeverEnds: true},
-		{Name: "cancel after the first answer", Method: service + "FullDuplexCall", Requests: encode(t, answers(31415)), CancelAfter: &one, NeverEnds: true},
+		{Name: "ping pong", Method: service + "FullDuplexCall",
+			Requests: encode(t, answers(31415), answers(9), answers(2653), answers(58979)), PingPong: true},
+		{Name: "cancel after begin", Method: service + "StreamingInputCall", Requests: encode(t, input(10)),
+			CancelAfter: &none, NeverEnds: true},
+		{Name: "cancel after the first answer", Method: service + "FullDuplexCall", Requests: encode(t, answers(31415)),
+			CancelAfter: &one, NeverEnds: true},
 		{Name: "deadline", Method: service + "FullDuplexCall", Requests: encode(t), TimeoutMS: 50, NeverEnds: true},
 		{Name: "metadata", Method: service + "UnaryCall", Requests: encode(t, unary(1, 1)), Metadata: map[string]string{
-			"x-grpc-test-echo-initial": "test_initial_metadata_value", "x-grpc-test-echo-trailing-bin": "AKur/wE=", "x-long": strings.Repeat("long ", 1000)}},
-		{Name: "status", Method: service + "UnaryCall", Requests: encode(t, failing("\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"))},
+			"x-grpc-test-echo-initial": "test_initial_metadata_value", "x-grpc-test-echo-trailing-bin": "AKur/wE=",
+			"x-long": strings.Repeat("long ", 1000)}},
+		{Name: "status", Method: service + "UnaryCall",
+			Requests: encode(t, failing("\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"))},
 		{Name: "unimplemented", Method: service + "UnimplementedCall", Requests: encode(t, &testpb.Empty{})},
 		{Name: "unknown service", Method: future, Requests: [][]byte{[]byte("\xff\x00not protobuf")}},
 	}
@@ -168,7 +174,8 @@ func TestClientsOfOtherStacks(t *testing.T) {
 			if results != len(calls)*len(targets) {
 				t.Errorf("%d results of %d calls at %d targets", results, len(calls), len(targets))
 			}
-			for call, code := range map[string]string{"large unary": "OK", "ping pong": "OK", "status": "UNKNOWN", "deadline": "DEADLINE_EXCEEDED",
+			for call, code := range map[string]string{"large unary": "OK", "ping pong": "OK", "status": "UNKNOWN",
+				"deadline":                      "DEADLINE_EXCEEDED",
 				"cancel after the first answer": "CANCELLED", "unimplemented": "UNIMPLEMENTED", "unknown service": "OK"} {
 				if seen[call]["code"] != code {
 					t.Errorf("%s: %v; want %s", call, seen[call], code)
@@ -195,10 +202,12 @@ func TestPlainHTTP2Clients(t *testing.T) {
 		method string
 		body   []byte
 	}{
-		"empty":  {"EmptyCall", framed(nil)},
-		"unary":  {"UnaryCall", framed(encode(t, &testpb.SimpleRequest{ResponseSize: 31415, Payload: conformance.Payload(100000)})[0])},
-		"large":  {"UnaryCall", framed(encode(t, &testpb.SimpleRequest{ResponseSize: 16 << 20, Payload: conformance.Payload(16 << 20)})[0])},
-		"stream": {"StreamingOutputCall", framed(encode(t, &testpb.StreamingOutputCallRequest{ResponseParameters: conformance.Output(9, 100000, 0, 3<<20)})[0])},
+		"empty": {"EmptyCall", framed(nil)},
+		"unary": {"UnaryCall", framed(encode(t, &testpb.SimpleRequest{ResponseSize: 31415, Payload: conformance.Payload(100000)})[0])},
+		"large": {"UnaryCall",
+			framed(encode(t, &testpb.SimpleRequest{ResponseSize: 16 << 20, Payload: conformance.Payload(16 << 20)})[0])},
+		"stream": {"StreamingOutputCall",
+			framed(encode(t, &testpb.StreamingOutputCallRequest{ResponseParameters: conformance.Output(9, 100000, 0, 3<<20)})[0])},
 	} {
 		file := filepath.Join(t.TempDir(), "body")
 		if err := os.WriteFile(file, call.body, 0o600); err != nil {
@@ -218,7 +227,8 @@ func TestPlainHTTP2Clients(t *testing.T) {
 				if at.CA != "" {
 					scheme = "https://"
 				}
-				return command(t, "nghttp", append(append([]string{"--no-verify-peer", "-t", "60", "-d", file}, headers...), scheme+at.Address+path+call.method)...)
+				return command(t, "nghttp",
+					append(append([]string{"--no-verify-peer", "-t", "60", "-d", file}, headers...), scheme+at.Address+path+call.method)...)
 			},
 		} {
 			t.Run(client+"/"+name, func(t *testing.T) {
@@ -243,7 +253,8 @@ func TestManyCallsOfH2load(t *testing.T) {
 	const calls = 20000
 	nodes := startNodes(t)
 	file := filepath.Join(t.TempDir(), "body")
-	if err := os.WriteFile(file, framed(encode(t, &testpb.SimpleRequest{ResponseSize: 1000, Payload: conformance.Payload(500)})[0]), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		framed(encode(t, &testpb.SimpleRequest{ResponseSize: 1000, Payload: conformance.Payload(500)})[0]), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := startSidecar(t, nodes)
@@ -253,10 +264,12 @@ func TestManyCallsOfH2load(t *testing.T) {
 		}
 	}
 	before := s.held(t)
-	out := command(t, "h2load", "-n", fmt.Sprint(calls), "-c", "50", "-m", "100", "-t", "1", "-d", file, "-H", "content-type: application/grpc",
+	out := command(t, "h2load", "-n", fmt.Sprint(calls), "-c", "50", "-m", "100", "-t", "1", "-d", file, "-H",
+		"content-type: application/grpc",
 		"-H", "te: trailers", "http://"+s.GRPC+"/grpc.testing.TestService/UnaryCall")
 	found := succeeded.FindSubmatch(out)
-	if found == nil || string(found[1]) != fmt.Sprint(calls) || string(found[2]) != fmt.Sprint(calls) || !bytes.Contains(out, []byte(" 0 failed, 0 errored, 0 timeout")) {
+	if found == nil || string(found[1]) != fmt.Sprint(calls) || string(found[2]) != fmt.Sprint(calls) ||
+		!bytes.Contains(out, []byte(" 0 failed, 0 errored, 0 timeout")) {
 		t.Errorf("%s", out)
 	}
 	before.goroutines += 2 * len(nodes) // connections to nodes that had none yet

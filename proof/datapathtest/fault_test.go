@@ -349,7 +349,8 @@ func (s *scene) theyEnd(endings <-chan ending, struck time.Time) {
 		took := e.at.Sub(struck)
 		t.Logf("%s: after %v: %v", e.text, took.Round(time.Millisecond), e.err)
 		// It may have been executed, which YDB has a status for; part of an answer leaves no place for that.
-		if e.err == nil || !strings.Contains(strings.ToUpper(e.err.Error()), "UNAVAILABLE") && !strings.Contains(e.err.Error(), "UNDETERMINED") {
+		if e.err == nil ||
+			!strings.Contains(strings.ToUpper(e.err.Error()), "UNAVAILABLE") && !strings.Contains(e.err.Error(), "UNDETERMINED") {
 			t.Errorf("a call in flight ended with %v", e.err)
 		}
 		if took > 25*time.Second {
@@ -424,7 +425,8 @@ func (s *scene) judge(loads map[string]*load, slow, answer time.Duration) {
 			t.Errorf("calls %s: %v", name, failed)
 		}
 		if late > time.Second+10*slow+answer {
-			t.Errorf("calls %s were answered %v after their deadline; this machine is %v late, and the sidecar %v", name, late, slow, answer)
+			t.Errorf("calls %s were answered %v after their deadline; this machine is %v late, and the sidecar %v", name,
+				late, slow, answer)
 		}
 		for text := range failed {
 			if strings.Contains(text, "node ") && strings.Contains(text, "answers a call") {

@@ -224,7 +224,9 @@ func TestLongStreamToASlowReader(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{ResponseParameters: conformance.Output(sizes...)})
+	stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(
+		ctx, &testpb.StreamingOutputCallRequest{ResponseParameters: conformance.Output(sizes...)},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +286,8 @@ func TestOddCalls(t *testing.T) {
 	conn := dial(t, s.GRPC, nil)
 	seen := map[string]bool{}
 	for range 30 {
-		for _, method := range []string{future, "/Ydb.Query.V1.QueryService/Brandnew", "/Ydb.Discovery.V1.DiscoveryService/Brandnew", "/of.another/Service"} {
+		for _, method := range []string{future, "/Ydb.Query.V1.QueryService/Brandnew",
+			"/Ydb.Discovery.V1.DiscoveryService/Brandnew", "/of.another/Service"} {
 			var header metadata.MD
 			if err := echo(t.Context(), conn, method, grpc.Header(&header)); err != nil && method != "/Ydb.Query.V1.QueryService/Brandnew" {
 				t.Errorf("%s: %v", method, err)
@@ -308,7 +311,9 @@ func TestOddCalls(t *testing.T) {
 	compressed(t, conn)
 	// Above what a node takes: it says so itself.
 	for range 2 {
-		_, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: conformance.Payload(conformance.MaxMessage + 1)})
+		_, err := testpb.NewTestServiceClient(conn).UnaryCall(
+			t.Context(), &testpb.SimpleRequest{Payload: conformance.Payload(conformance.MaxMessage + 1)},
+		)
 		if status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("a message above 64 MB: %v", err)
 		}
@@ -322,8 +327,15 @@ func TestOddCalls(t *testing.T) {
 // compressed makes calls whose requests are compressed.
 func compressed(t *testing.T, conn *grpc.ClientConn) {
 	for id := 1; id <= 3; id++ {
-		stream, err := Ydb_Query_V1.NewQueryServiceClient(conn).ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{SessionId: sessionOn(id),
-			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("SELECT 1; ", 1000)}}}, grpc.UseCompressor(gzip.Name))
+		stream, err := Ydb_Query_V1.NewQueryServiceClient(conn).ExecuteQuery(
+			t.Context(), &Ydb_Query.ExecuteQueryRequest{SessionId: sessionOn(id),
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+					QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("SELECT 1; ", 1000)},
+				}},
+			grpc.UseCompressor(
+				gzip.Name,
+			),
+		)
 		var part *Ydb_Query.ExecuteQueryResponsePart
 		if err == nil {
 			part, err = stream.Recv()
@@ -343,7 +355,8 @@ func largeHeaders(t *testing.T, s *sidecar) {
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second)) // a socket takes one
 	p := newPeer(c)
-	request := []string{":method", "POST", ":scheme", "http", ":path", future, ":authority", "x", "content-type", "application/grpc", "te", "trailers"}
+	request := []string{":method", "POST", ":scheme", "http", ":path", future, ":authority", "x", "content-type",
+		"application/grpc", "te", "trailers"}
 	_, err = io.WriteString(c, http2.ClientPreface)
 	for _, do := range []func() error{
 		func() error { return p.WriteSettings() },

@@ -131,7 +131,9 @@ const (
 func (n *node) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, stream Ydb_Query_V1.QueryService_ExecuteQueryServer) error {
 	text := r.GetQueryContent().GetText()
 	if text != silent {
-		if err := stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, Issues: []*Ydb_Issue.IssueMessage{{Message: n.id}}}); err != nil {
+		if err := stream.Send(
+			&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, Issues: []*Ydb_Issue.IssueMessage{{Message: n.id}}},
+		); err != nil {
 			return err
 		}
 	}

@@ -44,7 +44,8 @@ func TestMergedEndpointsAreOneEntry(t *testing.T) {
 		}
 		places := strings.Split(e.GetLocation(), "/")
 		slices.Sort(places)
-		if e.GetAddress() != host || e.GetPort() != port || e.GetLoadFactor() != 0.875 || !slices.Equal(places, []string{"a", "b"}) || !slices.Equal(e.GetService(), services) {
+		if e.GetAddress() != host || e.GetPort() != port || e.GetLoadFactor() != 0.875 ||
+			!slices.Equal(places, []string{"a", "b"}) || !slices.Equal(e.GetService(), services) {
 			t.Errorf("endpoint %v", e)
 		}
 		if e.GetNodeId() == last {

@@ -41,8 +41,9 @@ func Start(config Config) (*Cluster, error) {
 		return nil, fmt.Errorf("devcluster: open the database: %w", err)
 	}
 	c := &Cluster{
-		shared: shared{config: config, db: db, methods: methods, tickets: newTickets(config), readers: &readers{}, scripts: &scripts{}, outages: &outages{}},
-		log:    config.Log,
+		shared: shared{config: config, db: db, methods: methods, tickets: newTickets(config), readers: &readers{},
+			scripts: &scripts{}, outages: &outages{}},
+		log: config.Log,
 	}
 	for _, p := range config.Peers {
 		c.remote = append(c.remote, member{

@@ -32,7 +32,8 @@ func (f *frame) decode(m proto.Message) error {
 	return proto.Unmarshal(*whole, m)
 }
 
-// wholes are buffers for messages of several frames. Those of gRPC are cleared each time, which took a tenth of a node's time for texts of 200 KB.
+// wholes are buffers for messages of several frames. Those of gRPC are cleared each time, which took a
+// tenth of a node's time for texts of 200 KB.
 var wholes = sync.Pool{New: func() any { return new([]byte) }}
 
 // codec is gRPC's own protobuf codec that lets frames through as they are.

@@ -30,18 +30,24 @@ type Config struct {
 	HopDelay  time.Duration // added to every call that one node forwards to another
 	Locations []string      // data centres of the nodes, in turn
 	Piles     []Pile        // the parts of a cluster in bridge mode, which the nodes belong to in turn; none: no bridge
-	Endpoints Endpoints     // how discovery lists the nodes; "": each at its own address. Merged, the balancer has Port, and node 1 the next
+	// how discovery lists the nodes; "": each at its own address. Merged, the balancer has Port,
+	// and node 1 the next
+	Endpoints Endpoints
 
-	QueryLimit int // bytes of a statement's text; longer ones are BAD_REQUEST; 0: as many as a message has room for, as the server's default is
+	// bytes of a statement's text; longer ones are BAD_REQUEST; 0: as many as a message has room
+	// for, as the server's default is
+	QueryLimit int
 
 	Sessions    int           // sessions that one node holds; more are refused with OVERLOADED
 	SessionIdle time.Duration // a session without attach stream ends after this time without a call
-	Cleanup     time.Duration // a session rolls back for so long after a call that ran out of time or was cancelled; calls meanwhile are SESSION_BUSY
-	HintGrace   time.Duration // soft limit of a session that is asked to close for its own sake; the hard one is twice as long
-	Shutdown    Limits        // of the sessions of a node that drains
-	StopGrace   time.Duration // for answers on their way when a node stops
-	Evict       bool          // at the limit the session that was idle for longest is asked to close, if it was for SessionIdle
-	Balance     bool          // place sessions of clients with the session-balancer capability on all nodes in turn
+	// a session rolls back for so long after a call that ran out of time or was cancelled; calls
+	// meanwhile are SESSION_BUSY
+	Cleanup   time.Duration
+	HintGrace time.Duration // soft limit of a session that is asked to close for its own sake; the hard one is twice as long
+	Shutdown  Limits        // of the sessions of a node that drains
+	StopGrace time.Duration // for answers on their way when a node stops
+	Evict     bool          // at the limit the session that was idle for longest is asked to close, if it was for SessionIdle
+	Balance   bool          // place sessions of clients with the session-balancer capability on all nodes in turn
 
 	ConsumedUnits bool // answers carry the trailer x-ydb-consumed-units
 

@@ -92,8 +92,9 @@ func serveControl(address string, handler http.Handler, log *slog.Logger) (*cont
 	}
 	s := &controlServer{
 		address: l.Addr().String(),
-		http:    &http.Server{Handler: handler, ReadHeaderTimeout: controlTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)},
-		served:  make(chan struct{}),
+		http: &http.Server{Handler: handler, ReadHeaderTimeout: controlTimeout,
+			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)},
+		served: make(chan struct{}),
 	}
 	go func() {
 		defer close(s.served)

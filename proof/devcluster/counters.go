@@ -16,11 +16,13 @@ type counters struct {
 //
 // Wide: it is one flat JSON object of the control API, with a member for each counter.
 type Counters struct {
-	Calls           int64 `json:"calls"`            // calls of every kind, of clients and other nodes
-	Owned           int64 `json:"owned"`            // session calls of clients, the session being here
-	Forwarded       int64 `json:"forwarded"`        // session calls of clients, sent on to the owner
-	Received        int64 `json:"received"`         // session calls that another node sent on to here
-	Relayed         int64 `json:"relayed"`          // writes to a topic in a transaction of another node's session: they come where their stream is
+	Calls     int64 `json:"calls"`     // calls of every kind, of clients and other nodes
+	Owned     int64 `json:"owned"`     // session calls of clients, the session being here
+	Forwarded int64 `json:"forwarded"` // session calls of clients, sent on to the owner
+	Received  int64 `json:"received"`  // session calls that another node sent on to here
+	// writes to a topic in a transaction of another node's session: they come where their stream
+	// is
+	Relayed         int64 `json:"relayed"`
 	Statements      int64 `json:"statements"`       // requests executed that carried a statement
 	Compilations    int64 `json:"compilations"`     // texts compiled; others came from the cache
 	Sessions        int64 `json:"sessions"`         // live now

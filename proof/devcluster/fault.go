@@ -160,7 +160,8 @@ func (c *call) spoil(request proto.Message, answer error) {
 		tx.Rollback()
 	}
 	switch request.(type) {
-	case *Ydb_Query.AttachSessionRequest, *Ydb_Query.DeleteSessionRequest, *Ydb_Table.DeleteSessionRequest, *Ydb_Table.KeepAliveRequest: // these calls run beside the one inside
+	// these calls run beside the one inside
+	case *Ydb_Query.AttachSessionRequest, *Ydb_Query.DeleteSessionRequest, *Ydb_Table.DeleteSessionRequest, *Ydb_Table.KeepAliveRequest:
 	default:
 		c.inside = s
 	}

@@ -128,7 +128,8 @@ func TestControlAPIRefusesNonsense(t *testing.T) {
 		}
 	}
 	cluster.Node(1).Kill()
-	for _, action := range []string{"delay", "hop", "errors", "cut", "limit", "hint", "kick", "blackhole", "refuse", "throttle", "load", "clear"} {
+	for _, action := range []string{"delay", "hop", "errors", "cut", "limit", "hint", "kick", "blackhole", "refuse",
+		"throttle", "load", "clear"} {
 		body := `{"status":"OVERLOADED","sessions":1,"bytes_per_second":1,"factor":1}`
 		if code, text := post(t, cluster, "/nodes/1/"+action, body); code != 400 || !strings.Contains(text, "killed") {
 			t.Errorf("%s of a dead node: %d %s", action, code, text)
@@ -138,7 +139,8 @@ func TestControlAPIRefusesNonsense(t *testing.T) {
 
 func TestControlAPIRefusesWebPages(t *testing.T) {
 	cluster := startCluster(t, nil)
-	for name, value := range map[string]string{"Origin": "https://example.com", "Sec-Fetch-Site": "cross-site", "Host": "rebound.example.com"} {
+	for name, value := range map[string]string{"Origin": "https://example.com", "Sec-Fetch-Site": "cross-site",
+		"Host": "rebound.example.com"} {
 		request, err := http.NewRequestWithContext(testContext(t), http.MethodPost, "http://"+cluster.Control()+"/nodes/1/kill", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -243,7 +245,8 @@ func TestInjectedErrors(t *testing.T) {
 	if got := a.commit(tx); got != Ydb.StatusIds_NOT_FOUND {
 		t.Errorf("the error left the transaction open: %v", got)
 	}
-	mustPost(t, cluster, "/nodes/1/errors", `{"status":"UNDETERMINED","methods":["Ydb.Query.V1.QueryService/CommitTransaction"],"after":true}`)
+	mustPost(t, cluster, "/nodes/1/errors",
+		`{"status":"UNDETERMINED","methods":["Ydb.Query.V1.QueryService/CommitTransaction"],"after":true}`)
 	tx = a.begin(serializable()).GetTxMeta().GetId()
 	if got := a.commit(tx); got != Ydb.StatusIds_UNDETERMINED {
 		t.Errorf("commit: %v", got)
@@ -252,7 +255,9 @@ func TestInjectedErrors(t *testing.T) {
 		t.Errorf("%d commits; the call was to run", got)
 	}
 	mustPost(t, cluster, "/nodes/1/errors", `{"status":"grpc:internal"}`)
-	if _, err := a.c.query.BeginTransaction(testContext(t), &Ydb_Query.BeginTransactionRequest{SessionId: a.id, TxSettings: serializable()}); status.Code(err) != codes.Internal {
+	if _, err := a.c.query.BeginTransaction(
+		testContext(t), &Ydb_Query.BeginTransactionRequest{SessionId: a.id, TxSettings: serializable()},
+	); status.Code(err) != codes.Internal {
 		t.Errorf("transport error: %v", err)
 	}
 	mustPost(t, cluster, "/nodes/1/clear", "")

@@ -163,8 +163,11 @@ func TestCallsOfAnOwnerThatDiedAreNotAnswered(t *testing.T) {
 			r, err := c.table.ExecuteDataQuery(ctx, &Ydb_Table.ExecuteDataQueryRequest{SessionId: id, OperationParams: params})
 			return r.GetOperation().GetStatus(), err
 		}, want: Ydb.StatusIds_TIMEOUT},
-		"a_call_that_its_client_gives_up":  {call: forQuery, after: func(_ *Cluster, giveUp context.CancelFunc) { giveUp() }, code: codes.Canceled},
-		"a_call_on_a_node_that_stops_next": {call: forQuery, after: func(cluster *Cluster, _ context.CancelFunc) { cluster.Node(2).Stop() }, want: Ydb.StatusIds_UNAVAILABLE},
+		"a_call_that_its_client_gives_up": {call: forQuery,
+			after: func(_ *Cluster, giveUp context.CancelFunc) { giveUp() }, code: codes.Canceled},
+		"a_call_on_a_node_that_stops_next": {call: forQuery,
+			after: func(cluster *Cluster, _ context.CancelFunc) { cluster.Node(2).Stop() },
+			want:  Ydb.StatusIds_UNAVAILABLE},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := startCluster(t, func(c *Config) { c.StopGrace = time.Minute })

@@ -72,7 +72,8 @@ func dial(t testing.TB, address string) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return &client{t, conn, Ydb_Query_V1.NewQueryServiceClient(conn), Ydb_Table_V1.NewTableServiceClient(conn), Ydb_Discovery_V1.NewDiscoveryServiceClient(conn)}
+	return &client{t, conn, Ydb_Query_V1.NewQueryServiceClient(conn), Ydb_Table_V1.NewTableServiceClient(conn),
+		Ydb_Discovery_V1.NewDiscoveryServiceClient(conn)}
 }
 
 // attached is a query session of this client's node with its attach stream.
@@ -168,7 +169,9 @@ func (c *client) execute(r *Ydb_Query.ExecuteQueryRequest) execution {
 }
 
 func text(sql string) *Ydb_Query.ExecuteQueryRequest_QueryContent {
-	return &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql}}
+	return &Ydb_Query.ExecuteQueryRequest_QueryContent{
+		QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql},
+	}
 }
 
 // run executes a statement in the session.
@@ -242,7 +245,9 @@ func (c *client) endpoints() []*Ydb_Discovery.EndpointInfo {
 }
 
 func serializable() *Ydb_Query.TransactionSettings {
-	return &Ydb_Query.TransactionSettings{TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}}
+	return &Ydb_Query.TransactionSettings{
+		TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
+	}
 }
 
 func begin(settings *Ydb_Query.TransactionSettings, commit bool) *Ydb_Query.TransactionControl {

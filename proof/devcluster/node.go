@@ -207,7 +207,8 @@ func (n *Node) Drain(d Drain) {
 		})
 	}
 	n.mu.Unlock()
-	n.cluster.log.Info("node is draining", "node", n.id, "mode", string(d.Mode), "notice", d.Notice.String(), "soft", d.Soft.String(), "hard", d.Hard.String())
+	n.cluster.log.Info("node is draining", "node", n.id, "mode", string(d.Mode), "notice", d.Notice.String(), "soft",
+		d.Soft.String(), "hard", d.Hard.String())
 	n.cluster.publish()
 	if d.Notice == 0 {
 		n.ask(s, d)

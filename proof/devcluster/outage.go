@@ -197,8 +197,9 @@ func (s *server) answer(f *Fault, table string) *statusError {
 	case Quota:
 		return coded(issueUsageLimited, Ydb.StatusIds_OVERLOADED, "Throughput limit exceeded")
 	case PoolFull:
-		e := fail(Ydb.StatusIds_OVERLOADED, "Request was rejected, number of local pending requests is 20, number of global delayed/running requests is 0, "+
-			"sum of them is larger than allowed limit 1 (including concurrent query limit 1) for pool %s", f.pool())
+		e := fail(Ydb.StatusIds_OVERLOADED,
+			"Request was rejected, number of local pending requests is 20, number of global delayed/running requests is 0, "+
+				"sum of them is larger than allowed limit 1 (including concurrent query limit 1) for pool %s", f.pool())
 		e.issues = append(e.issues, &Ydb_Issue.IssueMessage{
 			Message: "Query failed during adding/waiting in workload pool " + f.pool(), Severity: severityError,
 		})
@@ -209,7 +210,9 @@ func (s *server) answer(f *Fault, table string) *statusError {
 		return fail(Ydb.StatusIds_UNAVAILABLE, "Node isn't ready to serve database requests.")
 	default: // WrongTenant
 		return coded(issueAccessDenied, Ydb.StatusIds_UNAUTHORIZED,
-			"Unexpected node to perform query on database: %s, domain: [OwnerId: 72057594046644480, LocalPathId: 2], resource domain: [OwnerId: 72057594046644480, LocalPathId: 2]", s.config.Database)
+			"Unexpected node to perform query on database: %s, domain: [OwnerId: 72057594046644480, LocalPathId: "+
+				"2], resource domain: [OwnerId: 72057594046644480, LocalPathId: 2]",
+			s.config.Database)
 	}
 }
 
@@ -351,7 +354,8 @@ func (c *call) onBulk(table string, write func(context.Context) error) (engine.B
 		case Late:
 			return nil, c.writeLate(f, write)
 		case DiskFull:
-			return nil, fail(Ydb.StatusIds_UNAVAILABLE, "Bulk upsert to table '%s' Cannot perform writes: database is out of disk space", table)
+			return nil, fail(Ydb.StatusIds_UNAVAILABLE,
+				"Bulk upsert to table '%s' Cannot perform writes: database is out of disk space", table)
 		case Quota:
 			if f.Table != "" {
 				return nil, c.refuseUnits(&f)
@@ -405,7 +409,9 @@ func (c *call) waitForShard(f Fault, table string) error {
 		case f.Kind == ShardBusy && try == bulkTries:
 			return fail(Ydb.StatusIds_OVERLOADED, "Bulk upsert to table '%s' wrong shard state", table)
 		case time.Since(began) >= bulkTimeout:
-			return fail(Ydb.StatusIds_TIMEOUT, "Bulk upsert to table '%s' longTx ydb://long-tx/read-only timed out, duration: %d sec", table, int(bulkTimeout.Seconds()))
+			return fail(Ydb.StatusIds_TIMEOUT,
+				"Bulk upsert to table '%s' longTx ydb://long-tx/read-only timed out, duration: %d sec", table,
+				int(bulkTimeout.Seconds()))
 		}
 	}
 }

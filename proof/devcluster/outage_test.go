@@ -107,7 +107,9 @@ func TestFaultsAndOpenTransactions(t *testing.T) {
 		{`{"kind":"pool_full"}`, Ydb.StatusIds_OVERLOADED, false},
 		{`{"kind":"compile_queue","node":1}`, Ydb.StatusIds_OVERLOADED, false},
 	} {
-		begun, err := a.c.query.BeginTransaction(testContext(t), &Ydb_Query.BeginTransactionRequest{SessionId: a.id, TxSettings: serializable()})
+		begun, err := a.c.query.BeginTransaction(
+			testContext(t), &Ydb_Query.BeginTransactionRequest{SessionId: a.id, TxSettings: serializable()},
+		)
 		if err != nil || begun.GetStatus() != ok {
 			t.Fatalf("begin: %v %v", begun, err)
 		}
@@ -119,7 +121,9 @@ func TestFaultsAndOpenTransactions(t *testing.T) {
 		if e.status != c.want {
 			t.Errorf("%s: %v %v; want %v", c.fault, e.status, e.err, c.want)
 		}
-		rolled, err := a.c.query.RollbackTransaction(testContext(t), &Ydb_Query.RollbackTransactionRequest{SessionId: a.id, TxId: begun.GetTxMeta().GetId()})
+		rolled, err := a.c.query.RollbackTransaction(
+			testContext(t), &Ydb_Query.RollbackTransactionRequest{SessionId: a.id, TxId: begun.GetTxMeta().GetId()},
+		)
 		want := ok
 		if !c.open {
 			want = Ydb.StatusIds_NOT_FOUND

@@ -33,7 +33,8 @@ func ParsePiles(text string) ([]Pile, error) {
 func newPile(name, state string) (Pile, error) {
 	n, ok := Ydb_Bridge.PileState_State_value[state]
 	if !ok || n == 0 {
-		return Pile{}, fmt.Errorf("pile %q: state %q; must be PRIMARY, PROMOTED, SYNCHRONIZED, NOT_SYNCHRONIZED, SUSPENDED or DISCONNECTED", name, state)
+		return Pile{}, fmt.Errorf("pile %q: state %q; must be PRIMARY, PROMOTED, SYNCHRONIZED, NOT_SYNCHRONIZED, SUSPENDED or DISCONNECTED",
+			name, state)
 	}
 	return Pile{name, Ydb_Bridge.PileState_State(n)}, nil
 }

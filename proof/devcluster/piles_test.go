@@ -37,7 +37,8 @@ func TestPilesOverTheControlAPI(t *testing.T) {
 }
 
 func TestParsePiles(t *testing.T) {
-	if piles, err := ParsePiles("a=PRIMARY,b=DISCONNECTED"); err != nil || len(piles) != 2 || piles[1] != (Pile{"b", Ydb_Bridge.PileState_DISCONNECTED}) {
+	if piles, err := ParsePiles("a=PRIMARY,b=DISCONNECTED"); err != nil || len(piles) != 2 ||
+		piles[1] != (Pile{"b", Ydb_Bridge.PileState_DISCONNECTED}) {
 		t.Errorf("%v, %v", piles, err)
 	}
 	for _, text := range []string{"", "a", "a=", "a=primary", "=PRIMARY", "a=PRIMARY,a=SYNCHRONIZED", "a=PRIMARY,"} {

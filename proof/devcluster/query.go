@@ -248,7 +248,8 @@ func executeQuery(c *call, r *Ydb_Query.ExecuteQueryRequest, send func(*Ydb_Quer
 		}
 		defer leave()
 	}
-	p := &parts{send: send, firstOnly: r.GetSchemaInclusionMode() == Ydb_Query.SchemaInclusionMode_SCHEMA_INCLUSION_MODE_FIRST_ONLY, set: -1}
+	p := &parts{send: send,
+		firstOnly: r.GetSchemaInclusionMode() == Ydb_Query.SchemaInclusionMode_SCHEMA_INCLUSION_MODE_FIRST_ONLY, set: -1}
 	if request.Explain {
 		control = txControl{} // nothing runs
 	}
@@ -279,7 +280,8 @@ func (c *call) queryRequest(r *Ydb_Query.ExecuteQueryRequest) (engine.Request, e
 	case content.GetSyntax() != Ydb_Query.Syntax_SYNTAX_YQL_V1 && content.GetSyntax() != Ydb_Query.Syntax_SYNTAX_UNSPECIFIED:
 		return none, fail(Ydb.StatusIds_UNSUPPORTED, "syntax %v is not supported", content.GetSyntax())
 	case r.GetResponsePartLimitBytes() < 0 || r.GetResponsePartLimitBytes() > maxPartBytes:
-		return none, fail(Ydb.StatusIds_BAD_REQUEST, "response_part_limit_bytes = %d; must be 0 to %d", r.GetResponsePartLimitBytes(), maxPartBytes)
+		return none, fail(Ydb.StatusIds_BAD_REQUEST, "response_part_limit_bytes = %d; must be 0 to %d",
+			r.GetResponsePartLimitBytes(), maxPartBytes)
 	case r.GetResultSetFormat() == Ydb.ResultSet_FORMAT_ARROW:
 		return none, fail(Ydb.StatusIds_UNSUPPORTED, "results in Arrow format are not supported")
 	}

@@ -129,7 +129,10 @@ func TestRefusedRequestsLeaveTheTransactionOpen(t *testing.T) {
 	tx := a.begin(serializable()).GetTxMeta().GetId()
 	a.must(ok, "UPSERT INTO t (id) VALUES (1ul)", inside(tx, false))
 	a.must(Ydb.StatusIds_BAD_REQUEST, "", inside(tx, false))
-	stream, err := a.c.query.ExecuteQuery(testContext(t), &Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1"), TxControl: inside(tx, true)})
+	stream, err := a.c.query.ExecuteQuery(
+		testContext(t),
+		&Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1"), TxControl: inside(tx, true)},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +172,9 @@ func TestFatalStatusesEndTheSession(t *testing.T) {
 			a := c.open()
 			tx := a.begin(serializable()).GetTxMeta().GetId()
 			a.must(ok, "UPSERT INTO t (id) VALUES (1ul)", inside(tx, false))
-			if err := cluster.Node(1).Errors(Errors{Status: status.String(), Share: 1, Methods: []string{"ExecuteQuery"}, After: after}); err != nil {
+			if err := cluster.Node(1).Errors(
+				Errors{Status: status.String(), Share: 1, Methods: []string{"ExecuteQuery"}, After: after},
+			); err != nil {
 				t.Fatal(err)
 			}
 			e := through.execute(&Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1")})
@@ -376,7 +381,9 @@ func TestExplain(t *testing.T) {
 	if got := a.must(ok, "SELECT COUNT(*) FROM t", nil).number(t); got != 0 {
 		t.Errorf("EXPLAIN wrote %d rows", got)
 	}
-	full := a.c.execute(&Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1"), StatsMode: Ydb_Query.StatsMode_STATS_MODE_FULL})
+	full := a.c.execute(
+		&Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1"), StatsMode: Ydb_Query.StatsMode_STATS_MODE_FULL},
+	)
 	if full.parts[len(full.parts)-1].GetExecStats().GetQueryPlan() == "" {
 		t.Errorf("no plan in full statistics: %v", full)
 	}
@@ -386,7 +393,8 @@ func TestImplicitSessions(t *testing.T) {
 	cluster := startCluster(t, nil)
 	c := dial(t, cluster.Node(1).Address())
 	for _, control := range []*Ydb_Query.TransactionControl{nil, begin(serializable(), true)} {
-		if e := c.execute(&Ydb_Query.ExecuteQueryRequest{Query: text("SELECT 1"), TxControl: control}); e.status != ok || len(e.rows()) != 1 {
+		if e := c.execute(&Ydb_Query.ExecuteQueryRequest{Query: text("SELECT 1"), TxControl: control}); e.status != ok ||
+			len(e.rows()) != 1 {
 			t.Errorf("got %v", e)
 		}
 	}

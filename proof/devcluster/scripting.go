@@ -10,7 +10,9 @@ import (
 )
 
 // scriptRequest is the request of a script: it runs without a session, as one transaction.
-func (c *call) scriptRequest(text string, params map[string]*Ydb.TypedValue, stats Ydb_Table.QueryStatsCollection_Mode) (engine.Request, error) {
+func (c *call) scriptRequest(
+	text string, params map[string]*Ydb.TypedValue, stats Ydb_Table.QueryStatsCollection_Mode,
+) (engine.Request, error) {
 	request, err := c.tableRequest(&Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}}, params)
 	request.Plan = stats >= Ydb_Table.QueryStatsCollection_STATS_COLLECTION_FULL
 	return request, err

@@ -77,7 +77,8 @@ func (s *scripts) find(id string) (*finished, error) {
 // executeScript runs a text as one transaction and keeps its results.
 func executeScript(c *call, r *Ydb_Query.ExecuteScriptRequest) (*Ydb_Operations.Operation, error) {
 	if c.config.Node != 0 {
-		return nil, fail(Ydb.StatusIds_UNSUPPORTED, "scripts are not supported where nodes are processes of their own: the others would not know them")
+		return nil, fail(Ydb.StatusIds_UNSUPPORTED,
+			"scripts are not supported where nodes are processes of their own: the others would not know them")
 	}
 	leave, err := c.enterImplicit()
 	if err != nil {
@@ -85,14 +86,17 @@ func executeScript(c *call, r *Ydb_Query.ExecuteScriptRequest) (*Ydb_Operations.
 	}
 	defer leave()
 	request, err := c.queryRequest(&Ydb_Query.ExecuteQueryRequest{
-		ExecMode: r.GetExecMode(), Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: r.GetScriptContent()}, Parameters: r.GetParameters(),
+		ExecMode:   r.GetExecMode(),
+		Query:      &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: r.GetScriptContent()},
+		Parameters: r.GetParameters(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	id := "ydb://scriptexec/9?node_id=" + strconv.FormatUint(uint64(c.id), 10) + "&id=" + rand.Text()
 	about := &Ydb_Query.ExecuteScriptMetadata{
-		ExecutionId: id, ScriptContent: r.GetScriptContent(), ExecMode: r.GetExecMode(), ExecStatus: Ydb_Query.ExecStatus_EXEC_STATUS_COMPLETED,
+		ExecutionId: id, ScriptContent: r.GetScriptContent(), ExecMode: r.GetExecMode(),
+		ExecStatus: Ydb_Query.ExecStatus_EXEC_STATUS_COMPLETED,
 	}
 	f := &finished{operation: &Ydb_Operations.Operation{Id: id, Ready: true, Status: Ydb.StatusIds_SUCCESS}}
 	collect := join(&f.sets)

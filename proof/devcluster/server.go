@@ -226,7 +226,8 @@ func (s *server) serve(_ any, stream grpc.ServerStream) error {
 	c := &call{server: s, ctx: stream.Context(), method: m, stream: stream}
 	c.header, _ = metadata.FromIncomingContext(c.ctx)
 	c.from = len(c.header[headerFrom]) > 0
-	_ = grpc.SetSendCompressor(c.ctx, encoding.Identity) // as the server does; gRPC would answer as it was asked. There is a call, and nothing was sent
+	// as the server does; gRPC would answer as it was asked. There is a call, and nothing was sent
+	_ = grpc.SetSendCompressor(c.ctx, encoding.Identity)
 	finish := c.trace()
 	err := c.run()
 	if cut, ok := errors.AsType[*transportError](context.Cause(c.ctx)); ok && err != nil { // the node went away

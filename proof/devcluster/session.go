@@ -284,7 +284,8 @@ func (s *session) keep(tx *engine.Tx) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.open) >= maxTransactions {
-		return "", coded(issueTooManyTransactions, Ydb.StatusIds_BAD_SESSION, "Too many transactions, current active: %d MaxTxPerSession: %d", len(s.open), maxTransactions)
+		return "", coded(issueTooManyTransactions, Ydb.StatusIds_BAD_SESSION,
+			"Too many transactions, current active: %d MaxTxPerSession: %d", len(s.open), maxTransactions)
 	}
 	id := rand.Text()
 	s.open[id] = tx
@@ -373,7 +374,8 @@ type sessions struct {
 }
 
 func newSessions(node uint32, config Config) *sessions {
-	return &sessions{node: node, config: config, limit: config.Sessions, byID: make(map[string]*session), implicit: make(map[*session]struct{})}
+	return &sessions{node: node, config: config, limit: config.Sessions, byID: make(map[string]*session),
+		implicit: make(map[*session]struct{})}
 }
 
 // create makes a session for the client with the given metadata.

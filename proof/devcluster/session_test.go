@@ -56,7 +56,8 @@ func TestASessionCleansUpAfterATimeout(t *testing.T) {
 func TestAnAttachedSessionIsNeverReady(t *testing.T) {
 	a := dial(t, startCluster(t, nil).Node(1).Address()).open()
 	r, err := a.c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: a.id})
-	if err != nil || unpack[*Ydb_Table.KeepAliveResult](t, r.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY {
+	if err != nil ||
+		unpack[*Ydb_Table.KeepAliveResult](t, r.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY {
 		t.Errorf("KeepAlive: %v, %v", r, err)
 	}
 	if got := a.rollback(strings.Repeat("0", 26)); got != Ydb.StatusIds_NOT_FOUND {

@@ -49,7 +49,9 @@ func list(members []*Ydb.StructMember, rows ...*Ydb.Value) *Ydb.TypedValue {
 
 func autocommit() *Ydb_Table.TransactionControl {
 	return &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_BeginTx{
-		BeginTx: &Ydb_Table.TransactionSettings{TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Table.SerializableModeSettings{}}}}}
+		BeginTx: &Ydb_Table.TransactionSettings{
+			TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Table.SerializableModeSettings{}},
+		}}}
 }
 
 func (c *client) data(r *Ydb_Table.ExecuteDataQueryRequest, sql string) (*Ydb_Table.ExecuteDataQueryResponse, error) {
@@ -69,7 +71,9 @@ func newTableOf(t testing.TB, c *client, n int) {
 			{Name: "id", Type: typed(Ydb.Type_UINT64)},
 			{Name: "v", Type: optional(typed(Ydb.Type_UTF8))},
 		},
-		Indexes: []*Ydb_Table.TableIndex{{Name: "by_v", IndexColumns: []string{"v"}, Type: &Ydb_Table.TableIndex_GlobalIndex{GlobalIndex: &Ydb_Table.GlobalIndex{}}}},
+		Indexes: []*Ydb_Table.TableIndex{
+			{Name: "by_v", IndexColumns: []string{"v"}, Type: &Ydb_Table.TableIndex_GlobalIndex{GlobalIndex: &Ydb_Table.GlobalIndex{}}},
+		},
 	})
 	wantOperation(t, "CreateTable", ok, created, err)
 	rows := make([]*Ydb.Value, n)
@@ -87,10 +91,12 @@ func TestDescribeTable(t *testing.T) {
 	c := dial(t, startCluster(t, nil).Node(1).Address())
 	newTableOf(t, c, 3)
 	r, err := c.table.DescribeTable(testContext(t), &Ydb_Table.DescribeTableRequest{
-		SessionId: c.tableSession(), Path: "/local/dir/t", IncludeTableStats: true, IncludePartitionStats: true, IncludeShardNodesInfo: true,
+		SessionId: c.tableSession(), Path: "/local/dir/t", IncludeTableStats: true, IncludePartitionStats: true,
+		IncludeShardNodesInfo: true,
 	})
 	d := unpack[*Ydb_Table.DescribeTableResult](t, wantOperation(t, "DescribeTable", ok, r, err))
-	if len(d.GetColumns()) != 2 || d.GetPrimaryKey()[0] != "id" || d.GetSelf().GetName() != "t" || d.GetSelf().GetType() != Ydb_Scheme.Entry_TABLE {
+	if len(d.GetColumns()) != 2 || d.GetPrimaryKey()[0] != "id" || d.GetSelf().GetName() != "t" ||
+		d.GetSelf().GetType() != Ydb_Scheme.Entry_TABLE {
 		t.Fatalf("got %v", d)
 	}
 	id, v := d.GetColumns()[0], d.GetColumns()[1]
@@ -111,7 +117,9 @@ func TestDescribeTable(t *testing.T) {
 	}
 	missing, err := c.table.DescribeTable(testContext(t), &Ydb_Table.DescribeTableRequest{SessionId: c.tableSession(), Path: "/local/none"})
 	wantOperation(t, "a missing table", Ydb.StatusIds_SCHEME_ERROR, missing, err)
-	directory, err := c.table.DescribeTable(testContext(t), &Ydb_Table.DescribeTableRequest{SessionId: c.tableSession(), Path: "/local/dir"})
+	directory, err := c.table.DescribeTable(
+		testContext(t), &Ydb_Table.DescribeTableRequest{SessionId: c.tableSession(), Path: "/local/dir"},
+	)
 	wantOperation(t, "a directory", Ydb.StatusIds_SCHEME_ERROR, directory, err)
 	dropped, err := c.table.DropTable(testContext(t), &Ydb_Table.DropTableRequest{SessionId: c.tableSession(), Path: "/local/dir/t"})
 	wantOperation(t, "DropTable", ok, dropped, err)
@@ -129,7 +137,9 @@ func TestKeyBloomFilter(t *testing.T) {
 	}
 	scheme := func(text string) {
 		t.Helper()
-		r, err := c.table.ExecuteSchemeQuery(testContext(t), &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: c.tableSession(), YqlText: text})
+		r, err := c.table.ExecuteSchemeQuery(
+			testContext(t), &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: c.tableSession(), YqlText: text},
+		)
 		wantOperation(t, text, ok, r, err)
 	}
 	const enabled, disabled, none = Ydb.FeatureFlag_ENABLED, Ydb.FeatureFlag_DISABLED, Ydb.FeatureFlag_STATUS_UNSPECIFIED
@@ -146,7 +156,10 @@ func TestKeyBloomFilter(t *testing.T) {
 	created, err := c.table.CreateTable(testContext(t), &Ydb_Table.CreateTableRequest{SessionId: c.tableSession(), Path: "/local/c",
 		Columns: []*Ydb_Table.ColumnMeta{{Name: "id", Type: typed(Ydb.Type_UINT64)}}, PrimaryKey: []string{"id"}, KeyBloomFilter: enabled})
 	wantOperation(t, "CreateTable", ok, created, err)
-	altered, err := c.table.AlterTable(testContext(t), &Ydb_Table.AlterTableRequest{SessionId: c.tableSession(), Path: "/local/b", SetKeyBloomFilter: enabled})
+	altered, err := c.table.AlterTable(
+		testContext(t),
+		&Ydb_Table.AlterTableRequest{SessionId: c.tableSession(), Path: "/local/b", SetKeyBloomFilter: enabled},
+	)
 	wantOperation(t, "AlterTable", ok, altered, err)
 	if b, c := described("/local/b"), described("/local/c"); b != enabled || c != enabled {
 		t.Errorf("by calls: b %v, c %v; want ENABLED", b, c)
@@ -172,7 +185,9 @@ func TestDirectories(t *testing.T) {
 	removed, err := c.RemoveDirectory(testContext(t), &Ydb_Scheme.RemoveDirectoryRequest{Path: "/local/dir"})
 	wantOperation(t, "remove a full directory", Ydb.StatusIds_SCHEME_ERROR, removed, err)
 	described, err := c.DescribePath(testContext(t), &Ydb_Scheme.DescribePathRequest{Path: "/local/dir/t"})
-	if e := unpack[*Ydb_Scheme.DescribePathResult](t, wantOperation(t, "describe", ok, described, err)).GetSelf(); e.GetType() != Ydb_Scheme.Entry_TABLE {
+	if e := unpack[*Ydb_Scheme.DescribePathResult](
+		t, wantOperation(t, "describe", ok, described, err),
+	).GetSelf(); e.GetType() != Ydb_Scheme.Entry_TABLE {
 		t.Errorf("got %v", e)
 	}
 }
@@ -187,7 +202,8 @@ func TestExecuteDataQuery(t *testing.T) {
 		SessionId: session, TxControl: autocommit(), CollectStats: Ydb_Table.QueryStatsCollection_STATS_COLLECTION_BASIC,
 	}, "SELECT id FROM `dir/t`; SELECT COUNT(*) FROM `dir/t`")
 	result := unpack[*Ydb_Table.ExecuteQueryResult](t, wantOperation(t, "two sets", ok, r, err))
-	if sets := result.GetResultSets(); len(sets) != 2 || len(sets[0].GetRows()) != maxDataRows || !sets[0].GetTruncated() || sets[1].GetTruncated() {
+	if sets := result.GetResultSets(); len(sets) != 2 || len(sets[0].GetRows()) != maxDataRows ||
+		!sets[0].GetTruncated() || sets[1].GetTruncated() {
 		t.Errorf("%d sets; the first has %d rows", len(sets), len(sets[0].GetRows()))
 	}
 	if result.GetTxMeta() == nil || result.GetTxMeta().GetId() != "" || result.GetQueryStats() == nil || result.GetQueryMeta() != nil {
@@ -203,29 +219,42 @@ func TestExecuteDataQuery(t *testing.T) {
 	kept := unpack[*Ydb_Table.ExecuteQueryResult](t, wantOperation(t, "keep", ok, r, err)).GetQueryMeta()
 	prepared, err := c.table.PrepareDataQuery(testContext(t), &Ydb_Table.PrepareDataQueryRequest{SessionId: session, YqlText: sql})
 	p := unpack[*Ydb_Table.PrepareQueryResult](t, wantOperation(t, "prepare", ok, prepared, err))
-	if kept.GetId() == "" || p.GetQueryId() != kept.GetId() || p.GetParametersTypes()["$id"].GetTypeId() != Ydb.Type_UINT64 || len(kept.GetParametersTypes()) != 1 {
+	if kept.GetId() == "" || p.GetQueryId() != kept.GetId() ||
+		p.GetParametersTypes()["$id"].GetTypeId() != Ydb.Type_UINT64 || len(kept.GetParametersTypes()) != 1 {
 		t.Errorf("kept %v, prepared %v", kept, p)
 	}
 	byID := &Ydb_Table.Query{Query: &Ydb_Table.Query_Id{Id: kept.GetId()}}
 	r, err = c.data(&Ydb_Table.ExecuteDataQueryRequest{SessionId: session, TxControl: autocommit(), Parameters: params, Query: byID}, "")
-	if v := unpack[*Ydb_Table.ExecuteQueryResult](t, wantOperation(t, "by id", ok, r, err)).GetResultSets()[0].GetRows()[0].GetItems()[0]; v.GetTextValue() != "7" {
+	if v := unpack[*Ydb_Table.ExecuteQueryResult](
+		t, wantOperation(t, "by id", ok, r, err),
+	).GetResultSets()[0].GetRows()[0].GetItems()[0]; v.GetTextValue() != "7" {
 		t.Errorf("got %v", v)
 	}
 	other := dial(t, cluster.Node(2).Address())
-	r, err = other.data(&Ydb_Table.ExecuteDataQueryRequest{SessionId: other.tableSession(), TxControl: autocommit(), Parameters: params, Query: byID}, "")
+	r, err = other.data(
+		&Ydb_Table.ExecuteDataQueryRequest{SessionId: other.tableSession(), TxControl: autocommit(), Parameters: params, Query: byID},
+		"",
+	)
 	wantOperation(t, "by id on another node", Ydb.StatusIds_NOT_FOUND, r, err)
 
 	// Parameters must be declared here, and DDL has its own call.
-	r, err = c.data(&Ydb_Table.ExecuteDataQueryRequest{SessionId: session, TxControl: autocommit(), Parameters: params}, "SELECT v FROM `dir/t` WHERE id = $id")
+	r, err = c.data(
+		&Ydb_Table.ExecuteDataQueryRequest{SessionId: session, TxControl: autocommit(), Parameters: params},
+		"SELECT v FROM `dir/t` WHERE id = $id",
+	)
 	wantOperation(t, "an undeclared parameter", Ydb.StatusIds_GENERIC_ERROR, r, err)
-	scheme, err := c.table.ExecuteSchemeQuery(testContext(t), &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: session, YqlText: "DROP TABLE `dir/t`"})
+	scheme, err := c.table.ExecuteSchemeQuery(
+		testContext(t), &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: session, YqlText: "DROP TABLE `dir/t`"},
+	)
 	wantOperation(t, "scheme query", ok, scheme, err)
 	scheme, err = c.table.ExecuteSchemeQuery(testContext(t), &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: session, YqlText: "SELECT 1"})
 	wantOperation(t, "a scheme query that is none", Ydb.StatusIds_GENERIC_ERROR, scheme, err)
 }
 
 func serializableTable() *Ydb_Table.TransactionSettings {
-	return &Ydb_Table.TransactionSettings{TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Table.SerializableModeSettings{}}}
+	return &Ydb_Table.TransactionSettings{
+		TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Table.SerializableModeSettings{}},
+	}
 }
 
 // The table service refuses a transaction without settings, and lets one without a mode through to the session, which ends over it.
@@ -235,7 +264,10 @@ func TestTableTransactionsNeedAMode(t *testing.T) {
 	session := c.tableSession()
 	none, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: session})
 	wantOperation(t, "begin without settings", Ydb.StatusIds_BAD_REQUEST, none, err)
-	begun, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: session, TxSettings: &Ydb_Table.TransactionSettings{}})
+	begun, err := c.table.BeginTransaction(
+		testContext(t),
+		&Ydb_Table.BeginTransactionRequest{SessionId: session, TxSettings: &Ydb_Table.TransactionSettings{}},
+	)
 	wantOperation(t, "begin without a mode", Ydb.StatusIds_INTERNAL_ERROR, begun, err)
 	alive, err := c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: session})
 	wantOperation(t, "the session afterwards", Ydb.StatusIds_BAD_SESSION, alive, err)
@@ -252,7 +284,9 @@ func TestTableTransactions(t *testing.T) {
 	c := dial(t, startCluster(t, nil).Node(1).Address())
 	newTableOf(t, c, 0)
 	session := c.tableSession()
-	r, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: session, TxSettings: serializableTable()})
+	r, err := c.table.BeginTransaction(
+		testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: session, TxSettings: serializableTable()},
+	)
 	tx := unpack[*Ydb_Table.BeginTransactionResult](t, wantOperation(t, "begin", ok, r, err)).GetTxMeta().GetId()
 	write, err := c.data(&Ydb_Table.ExecuteDataQueryRequest{
 		SessionId: session, TxControl: &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}},
@@ -275,7 +309,8 @@ func TestReads(t *testing.T) {
 		Keys: list([]*Ydb.StructMember{{Name: "id", Type: typed(Ydb.Type_UINT64)}},
 			&Ydb.Value{Items: []*Ydb.Value{uint64Value(5)}}, &Ydb.Value{Items: []*Ydb.Value{uint64Value(5000)}}),
 	})
-	if err != nil || rows.GetStatus() != ok || len(rows.GetResultSet().GetRows()) != 1 || rows.GetResultSet().GetRows()[0].GetItems()[0].GetTextValue() != "5" {
+	if err != nil || rows.GetStatus() != ok || len(rows.GetResultSet().GetRows()) != 1 ||
+		rows.GetResultSet().GetRows()[0].GetItems()[0].GetTextValue() != "5" {
 		t.Errorf("ReadRows: %v, %v", rows, err)
 	}
 
@@ -344,7 +379,10 @@ func TestScanQueries(t *testing.T) {
 	if part, err := write.Recv(); err != nil || part.GetStatus() == ok {
 		t.Errorf("a scan query that writes: %v, %v", part, err)
 	}
-	explained, err := c.table.ExplainDataQuery(testContext(t), &Ydb_Table.ExplainDataQueryRequest{SessionId: c.tableSession(), YqlText: "SELECT * FROM `dir/t`"})
+	explained, err := c.table.ExplainDataQuery(
+		testContext(t),
+		&Ydb_Table.ExplainDataQueryRequest{SessionId: c.tableSession(), YqlText: "SELECT * FROM `dir/t`"},
+	)
 	if unpack[*Ydb_Table.ExplainQueryResult](t, wantOperation(t, "explain", ok, explained, err)).GetQueryPlan() == "" {
 		t.Error("no plan")
 	}

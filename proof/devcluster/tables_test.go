@@ -15,7 +15,8 @@ func TestTableSessions(t *testing.T) {
 	c := dial(t, cluster.Node(1).Address())
 	id := c.tableSession()
 	alive, err := c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id})
-	if err != nil || unpack[*Ydb_Table.KeepAliveResult](t, alive.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_READY {
+	if err != nil ||
+		unpack[*Ydb_Table.KeepAliveResult](t, alive.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_READY {
 		t.Errorf("KeepAlive: %v, %v", alive, err)
 	}
 	s, err := cluster.Node(1).running().sessions.find(id)
@@ -26,10 +27,13 @@ func TestTableSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	alive, err = c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id})
-	if err != nil || unpack[*Ydb_Table.KeepAliveResult](t, alive.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY {
+	if err != nil ||
+		unpack[*Ydb_Table.KeepAliveResult](t, alive.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY {
 		t.Errorf("KeepAlive while busy: %v, %v", alive, err)
 	}
-	busy, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: id, TxSettings: serializableTable()})
+	busy, err := c.table.BeginTransaction(
+		testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: id, TxSettings: serializableTable()},
+	)
 	if err != nil || busy.GetOperation().GetStatus() != Ydb.StatusIds_SESSION_BUSY {
 		t.Errorf("while busy: %v, %v", busy, err)
 	}
@@ -61,13 +65,18 @@ func TestHintsOfTableSessions(t *testing.T) {
 	var trailer metadata.MD
 	for _, node := range []uint32{1, 2} {
 		through := dial(t, cluster.Node(node).Address())
-		if _, err := through.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id}, grpc.Trailer(&trailer)); err != nil {
+		if _, err := through.table.KeepAlive(
+			testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id}, grpc.Trailer(&trailer),
+		); err != nil {
 			t.Fatal(err)
 		}
 		if got := trailer.Get(headerHints); len(got) != 0 {
 			t.Errorf("trailer of KeepAlive through node %d: %v", node, trailer)
 		}
-		begun, err := through.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: id, TxSettings: serializableTable()}, grpc.Trailer(&trailer))
+		begun, err := through.table.BeginTransaction(
+			testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: id, TxSettings: serializableTable()},
+			grpc.Trailer(&trailer),
+		)
 		if err != nil || begun.GetOperation().GetStatus() != ok {
 			t.Fatalf("%v, %v", begun, err)
 		}
@@ -83,17 +92,24 @@ func TestQueryRequestsThatAreRefused(t *testing.T) {
 		change func(*Ydb_Query.ExecuteQueryRequest)
 		want   Ydb.StatusIds_StatusCode
 	}{
-		"parse":              {func(r *Ydb_Query.ExecuteQueryRequest) { r.ExecMode = Ydb_Query.ExecMode_EXEC_MODE_PARSE }, Ydb.StatusIds_BAD_REQUEST},
-		"validate":           {func(r *Ydb_Query.ExecuteQueryRequest) { r.ExecMode = Ydb_Query.ExecMode_EXEC_MODE_VALIDATE }, Ydb.StatusIds_UNSUPPORTED},
-		"no text":            {func(r *Ydb_Query.ExecuteQueryRequest) { r.Query = nil }, Ydb.StatusIds_BAD_REQUEST},
-		"arrow":              {func(r *Ydb_Query.ExecuteQueryRequest) { r.ResultSetFormat = Ydb.ResultSet_FORMAT_ARROW }, Ydb.StatusIds_UNSUPPORTED},
-		"large parts":        {func(r *Ydb_Query.ExecuteQueryRequest) { r.ResponsePartLimitBytes = maxPartBytes + 1 }, Ydb.StatusIds_BAD_REQUEST},
-		"open without":       {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = ""; r.TxControl = begin(serializable(), false) }, Ydb.StatusIds_BAD_REQUEST},
+		"parse": {func(r *Ydb_Query.ExecuteQueryRequest) { r.ExecMode = Ydb_Query.ExecMode_EXEC_MODE_PARSE },
+			Ydb.StatusIds_BAD_REQUEST},
+		"validate": {func(r *Ydb_Query.ExecuteQueryRequest) { r.ExecMode = Ydb_Query.ExecMode_EXEC_MODE_VALIDATE },
+			Ydb.StatusIds_UNSUPPORTED},
+		"no text": {func(r *Ydb_Query.ExecuteQueryRequest) { r.Query = nil }, Ydb.StatusIds_BAD_REQUEST},
+		"arrow": {func(r *Ydb_Query.ExecuteQueryRequest) { r.ResultSetFormat = Ydb.ResultSet_FORMAT_ARROW },
+			Ydb.StatusIds_UNSUPPORTED},
+		"large parts": {func(r *Ydb_Query.ExecuteQueryRequest) { r.ResponsePartLimitBytes = maxPartBytes + 1 },
+			Ydb.StatusIds_BAD_REQUEST},
+		"open without": {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = ""; r.TxControl = begin(serializable(), false) },
+			Ydb.StatusIds_BAD_REQUEST},
 		"unknown session":    {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = newSessionID(1) }, Ydb.StatusIds_BAD_SESSION},
 		"unknown node":       {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = newSessionID(9) }, Ydb.StatusIds_BAD_SESSION},
 		"session without id": {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = "x" }, Ydb.StatusIds_BAD_REQUEST},
 		"postgres": {func(r *Ydb_Query.ExecuteQueryRequest) {
-			r.Query = &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: 2 /* PostgreSQL */, Text: "SELECT 1"}}
+			r.Query = &Ydb_Query.ExecuteQueryRequest_QueryContent{
+				QueryContent: &Ydb_Query.QueryContent{Syntax: 2 /* PostgreSQL */, Text: "SELECT 1"},
+			}
 		}, Ydb.StatusIds_UNSUPPORTED},
 	} {
 		r := &Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1")}

@@ -162,8 +162,9 @@ func describeTopic(c *call, r *Ydb_Topic.DescribeTopicRequest) (proto.Message, e
 	result := &Ydb_Topic.DescribeTopicResult{
 		Self: c.entry(e), PartitioningSettings: s.GetPartitioningSettings(), RetentionPeriod: s.GetRetentionPeriod(),
 		RetentionStorageMb: s.GetRetentionStorageMb(), SupportedCodecs: s.GetSupportedCodecs(), Attributes: s.GetAttributes(),
-		PartitionWriteSpeedBytesPerSecond: s.GetPartitionWriteSpeedBytesPerSecond(), PartitionWriteBurstBytes: s.GetPartitionWriteBurstBytes(),
-		Consumers: s.GetConsumers(), MeteringMode: s.GetMeteringMode(),
+		PartitionWriteSpeedBytesPerSecond: s.GetPartitionWriteSpeedBytesPerSecond(),
+		PartitionWriteBurstBytes:          s.GetPartitionWriteBurstBytes(),
+		Consumers:                         s.GetConsumers(), MeteringMode: s.GetMeteringMode(),
 	}
 	if result.PartitioningSettings == nil {
 		result.PartitioningSettings = &Ydb_Topic.PartitioningSettings{MinActivePartitions: t.Partitions}

@@ -166,7 +166,8 @@ func streamRead(c *call, request proto.Message) error {
 	case len(init.GetTopicsReadSettings()) == 0:
 		return fail(Ydb.StatusIds_BAD_REQUEST, "no topics are named")
 	case c.config.Node != 0 && init.GetConsumer() != "":
-		return fail(Ydb.StatusIds_UNSUPPORTED, "reading with a consumer is not supported where nodes are processes of their own: they would not share the partitions")
+		return fail(Ydb.StatusIds_UNSUPPORTED,
+			"reading with a consumer is not supported where nodes are processes of their own: they would not share the partitions")
 	}
 	s := &readStream{call: c, consumer: init.GetConsumer(), parts: map[int64]*part{}, wake: make(chan struct{}, 1)}
 	for _, settings := range init.GetTopicsReadSettings() {
@@ -271,11 +272,13 @@ func (s *readStream) rebalance(id string) error {
 				continue
 			}
 			p.stopping = true
-			err := s.answer(&Ydb_Topic.StreamReadMessage_FromServer{ServerMessage: &Ydb_Topic.StreamReadMessage_FromServer_StopPartitionSessionRequest{
-				StopPartitionSessionRequest: &Ydb_Topic.StreamReadMessage_StopPartitionSessionRequest{
-					PartitionSessionId: p.id, Graceful: true, CommittedOffset: p.committed,
-				},
-			}})
+			err := s.answer(
+				&Ydb_Topic.StreamReadMessage_FromServer{ServerMessage: &Ydb_Topic.StreamReadMessage_FromServer_StopPartitionSessionRequest{
+					StopPartitionSessionRequest: &Ydb_Topic.StreamReadMessage_StopPartitionSessionRequest{
+						PartitionSessionId: p.id, Graceful: true, CommittedOffset: p.committed,
+					},
+				}},
+			)
 			if err != nil {
 				return err
 			}
@@ -298,13 +301,16 @@ func (s *readStream) start(r *reader, partition int64) error {
 	s.last++
 	p := &part{id: s.last, reader: r, partition: partition, next: committed, committed: committed}
 	s.parts[p.id], r.parts[partition] = p, p
-	return s.answer(&Ydb_Topic.StreamReadMessage_FromServer{ServerMessage: &Ydb_Topic.StreamReadMessage_FromServer_StartPartitionSessionRequest{
-		StartPartitionSessionRequest: &Ydb_Topic.StreamReadMessage_StartPartitionSessionRequest{
-			PartitionSession: &Ydb_Topic.StreamReadMessage_PartitionSession{PartitionSessionId: p.id, Path: r.path, PartitionId: partition},
-			CommittedOffset:  committed, PartitionOffsets: &Ydb_Topic.OffsetsRange{End: end},
-			PartitionLocation: &Ydb_Topic.PartitionLocation{NodeId: s.home(partition), Generation: 1},
-		},
-	}})
+	return s.answer(
+		&Ydb_Topic.StreamReadMessage_FromServer{ServerMessage: &Ydb_Topic.StreamReadMessage_FromServer_StartPartitionSessionRequest{
+			StartPartitionSessionRequest: &Ydb_Topic.StreamReadMessage_StartPartitionSessionRequest{
+				PartitionSession: &Ydb_Topic.StreamReadMessage_PartitionSession{PartitionSessionId: p.id, Path: r.path,
+					PartitionId: partition},
+				CommittedOffset: committed, PartitionOffsets: &Ydb_Topic.OffsetsRange{End: end},
+				PartitionLocation: &Ydb_Topic.PartitionLocation{NodeId: s.home(partition), Generation: 1},
+			},
+		}},
+	)
 }
 
 // deliver sends messages as long as there are some and the client has room.
@@ -332,7 +338,11 @@ func (s *readStream) deliver() error {
 			}
 			response.BytesSize = int64(proto.Size(response))
 			s.credit -= response.BytesSize
-			err = s.answer(&Ydb_Topic.StreamReadMessage_FromServer{ServerMessage: &Ydb_Topic.StreamReadMessage_FromServer_ReadResponse{ReadResponse: response}})
+			err = s.answer(
+				&Ydb_Topic.StreamReadMessage_FromServer{
+					ServerMessage: &Ydb_Topic.StreamReadMessage_FromServer_ReadResponse{ReadResponse: response},
+				},
+			)
 			if err != nil {
 				return err
 			}
@@ -457,7 +467,11 @@ func (s *readStream) commitOffsets(r *Ydb_Topic.StreamReadMessage_CommitOffsetRe
 	if len(response.PartitionsCommittedOffsets) == 0 {
 		return nil
 	}
-	return s.answer(&Ydb_Topic.StreamReadMessage_FromServer{ServerMessage: &Ydb_Topic.StreamReadMessage_FromServer_CommitOffsetResponse{CommitOffsetResponse: response}})
+	return s.answer(
+		&Ydb_Topic.StreamReadMessage_FromServer{
+			ServerMessage: &Ydb_Topic.StreamReadMessage_FromServer_CommitOffsetResponse{CommitOffsetResponse: response},
+		},
+	)
 }
 
 func (s *readStream) status(id int64) error {
@@ -469,9 +483,12 @@ func (s *readStream) status(id int64) error {
 	if err != nil {
 		return err
 	}
-	return s.answer(&Ydb_Topic.StreamReadMessage_FromServer{ServerMessage: &Ydb_Topic.StreamReadMessage_FromServer_PartitionSessionStatusResponse{
-		PartitionSessionStatusResponse: &Ydb_Topic.StreamReadMessage_PartitionSessionStatusResponse{
-			PartitionSessionId: p.id, PartitionOffsets: &Ydb_Topic.OffsetsRange{End: end}, CommittedOffset: p.committed, ReadOffset: p.next,
-		},
-	}})
+	return s.answer(
+		&Ydb_Topic.StreamReadMessage_FromServer{ServerMessage: &Ydb_Topic.StreamReadMessage_FromServer_PartitionSessionStatusResponse{
+			PartitionSessionStatusResponse: &Ydb_Topic.StreamReadMessage_PartitionSessionStatusResponse{
+				PartitionSessionId: p.id, PartitionOffsets: &Ydb_Topic.OffsetsRange{End: end},
+				CommittedOffset: p.committed, ReadOffset: p.next,
+			},
+		}},
+	)
 }

@@ -102,7 +102,8 @@ func (w *writeStream) open() error {
 		w.partition = p.PartitionId
 	case *Ydb_Topic.StreamWriteMessage_InitRequest_PartitionWithGeneration:
 		w.partition = p.PartitionWithGeneration.GetPartitionId()
-		if w.topic.CheckPartition(w.partition) == nil && (w.home(w.partition) != int32(w.id) || p.PartitionWithGeneration.GetGeneration() != generation) {
+		if w.topic.CheckPartition(w.partition) == nil &&
+			(w.home(w.partition) != int32(w.id) || p.PartitionWithGeneration.GetGeneration() != generation) {
 			return fail(Ydb.StatusIds_UNAVAILABLE, "pipe to partition's %d tablet is dead", w.partition)
 		}
 	default:
@@ -146,9 +147,11 @@ func (w *writeStream) answer(m *Ydb_Topic.StreamWriteMessage_FromServer) error {
 func (w *writeStream) serve(m *Ydb_Topic.StreamWriteMessage_FromClient) error {
 	switch m := m.GetClientMessage().(type) {
 	case *Ydb_Topic.StreamWriteMessage_FromClient_UpdateTokenRequest:
-		return w.answer(&Ydb_Topic.StreamWriteMessage_FromServer{ServerMessage: &Ydb_Topic.StreamWriteMessage_FromServer_UpdateTokenResponse{
-			UpdateTokenResponse: &Ydb_Topic.UpdateTokenResponse{},
-		}})
+		return w.answer(
+			&Ydb_Topic.StreamWriteMessage_FromServer{ServerMessage: &Ydb_Topic.StreamWriteMessage_FromServer_UpdateTokenResponse{
+				UpdateTokenResponse: &Ydb_Topic.UpdateTokenResponse{},
+			}},
+		)
 	case *Ydb_Topic.StreamWriteMessage_FromClient_WriteRequest:
 		response, err := w.write(m.WriteRequest)
 		if err != nil {
@@ -181,8 +184,10 @@ func (w *writeStream) write(r *Ydb_Topic.StreamWriteMessage_WriteRequest) (*Ydb_
 	}
 	var batches []*engine.Batch
 	for _, m := range r.GetMessages() {
-		if p, ok := m.GetPartitioning().(*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData_PartitionId); ok && p.PartitionId != w.partition {
-			return nil, fail(Ydb.StatusIds_UNSUPPORTED, "a message for partition %d in a stream to partition %d is not supported", p.PartitionId, w.partition)
+		if p, ok := m.GetPartitioning().(*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData_PartitionId); ok &&
+			p.PartitionId != w.partition {
+			return nil, fail(Ydb.StatusIds_UNSUPPORTED,
+				"a message for partition %d in a stream to partition %d is not supported", p.PartitionId, w.partition)
 		}
 		batches = append(batches, &engine.Batch{
 			ProducerId: w.init.GetProducerId(), WriteSessionMeta: w.init.GetWriteSessionMeta(), Codec: r.GetCodec(),
@@ -231,7 +236,9 @@ func written(messages []*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData, 
 }
 
 // relay writes messages through the node of their transaction's session.
-func (w *writeStream) relay(owner uint32, r *Ydb_Topic.StreamWriteMessage_WriteRequest) (*Ydb_Topic.StreamWriteMessage_FromServer_WriteResponse, error) {
+func (w *writeStream) relay(owner uint32, r *Ydb_Topic.StreamWriteMessage_WriteRequest) (
+	*Ydb_Topic.StreamWriteMessage_FromServer_WriteResponse, error,
+) {
 	m, ok := w.topology.find(owner)
 	if !ok || !m.Alive {
 		return nil, errBadSession(r.GetTx().GetSession())

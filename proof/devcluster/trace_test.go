@@ -29,7 +29,9 @@ func TestSpans(t *testing.T) {
 	if _, err := other.table.KeepAlive(ctx, &Ydb_Table.KeepAliveRequest{SessionId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.query.RollbackTransaction(ctx, &Ydb_Query.RollbackTransactionRequest{SessionId: newSessionID(2), TxId: "x"}); err != nil {
+	if _, err := other.query.RollbackTransaction(
+		ctx, &Ydb_Query.RollbackTransactionRequest{SessionId: newSessionID(2), TxId: "x"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	await.True(t, "all spans end", func() bool { return len(spans.Ended()) == 4 })

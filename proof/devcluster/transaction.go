@@ -217,7 +217,9 @@ func (c *call) refused(s *session) error {
 // stays open after it ("" if none does). An error ends the transaction: nothing
 // of it is kept. Without one it is committed, if that was asked for, even if the
 // call was cancelled meanwhile.
-func (c *call) execute(s *session, control txControl, request engine.Request, meta func(id string), emit engine.Emit) (engine.Stats, error) {
+func (c *call) execute(
+	s *session, control txControl, request engine.Request, meta func(id string), emit engine.Emit,
+) (engine.Stats, error) {
 	c.counters.statements.Add(1)
 	if err := c.refused(s); err != nil {
 		c.abandon(s, control)

@@ -30,7 +30,8 @@ func TestUnitsOfTheTableService(t *testing.T) {
 					t.Errorf("reports %v: %s: %v, %q; want %q", on, what, err, got, units)
 				}
 			}
-			control := &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: serializableTable()}}
+			control := &Ydb_Table.TransactionControl{CommitTx: true,
+				TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: serializableTable()}}
 			run := func(sql string, report Ydb.FeatureFlag_Status) (*Ydb_Operations.Operation, error) {
 				r, err := c.table.ExecuteDataQuery(testContext(t), &Ydb_Table.ExecuteDataQueryRequest{
 					SessionId: id, TxControl: control, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: sql}},
@@ -38,7 +39,8 @@ func TestUnitsOfTheTableService(t *testing.T) {
 				}, grpc.Trailer(&trailer))
 				return r.GetOperation(), err
 			}
-			for flag, want := range map[Ydb.FeatureFlag_Status]bool{Ydb.FeatureFlag_STATUS_UNSPECIFIED: false, Ydb.FeatureFlag_DISABLED: false, Ydb.FeatureFlag_ENABLED: on} {
+			for flag, want := range map[Ydb.FeatureFlag_Status]bool{Ydb.FeatureFlag_STATUS_UNSPECIFIED: false,
+				Ydb.FeatureFlag_DISABLED: false, Ydb.FeatureFlag_ENABLED: on} {
 				o, err := run("SELECT 1", flag)
 				check("a statement", err, "1")
 				if has := o.GetCostInfo() != nil; has != want || has && o.GetCostInfo().GetConsumedUnits() != 1 {
@@ -50,14 +52,25 @@ func TestUnitsOfTheTableService(t *testing.T) {
 			if o.GetStatus() == Ydb.StatusIds_SUCCESS {
 				t.Error("a statement over no table succeeded")
 			}
-			_, err = c.table.PrepareDataQuery(testContext(t), &Ydb_Table.PrepareDataQueryRequest{SessionId: id, YqlText: "SELECT 1"}, grpc.Trailer(&trailer))
+			_, err = c.table.PrepareDataQuery(
+				testContext(t), &Ydb_Table.PrepareDataQueryRequest{SessionId: id, YqlText: "SELECT 1"},
+				grpc.Trailer(&trailer),
+			)
 			check("PrepareDataQuery", err, "0")
-			_, err = c.table.ExplainDataQuery(testContext(t), &Ydb_Table.ExplainDataQueryRequest{SessionId: id, YqlText: "SELECT 1"}, grpc.Trailer(&trailer))
+			_, err = c.table.ExplainDataQuery(
+				testContext(t), &Ydb_Table.ExplainDataQueryRequest{SessionId: id, YqlText: "SELECT 1"},
+				grpc.Trailer(&trailer),
+			)
 			check("ExplainDataQuery", err)
-			begun, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: id, TxSettings: serializableTable()}, grpc.Trailer(&trailer))
+			begun, err := c.table.BeginTransaction(
+				testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: id, TxSettings: serializableTable()},
+				grpc.Trailer(&trailer),
+			)
 			check("BeginTransaction", err, "0")
 			tx := unpack[*Ydb_Table.BeginTransactionResult](t, begun.GetOperation()).GetTxMeta().GetId()
-			_, err = c.table.RollbackTransaction(testContext(t), &Ydb_Table.RollbackTransactionRequest{SessionId: id, TxId: tx}, grpc.Trailer(&trailer))
+			_, err = c.table.RollbackTransaction(
+				testContext(t), &Ydb_Table.RollbackTransactionRequest{SessionId: id, TxId: tx}, grpc.Trailer(&trailer),
+			)
 			check("RollbackTransaction", err)
 		}
 	}

@@ -106,13 +106,15 @@ func FuzzCalls(f *testing.F) {
 		Parameters: map[string]*Ydb.TypedValue{"$a": list([]*Ydb.StructMember{{Name: "a", Type: typed(Ydb.Type_INT32)}}, &Ydb.Value{})},
 	})
 	seed("/Ydb.Table.V1.TableService/BulkUpsert", &Ydb_Table.BulkUpsertRequest{
-		Table: "/local/dir/t", Rows: list([]*Ydb.StructMember{{Name: "id", Type: typed(Ydb.Type_UINT64)}}, &Ydb.Value{Items: []*Ydb.Value{uint64Value(1)}}),
+		Table: "/local/dir/t",
+		Rows:  list([]*Ydb.StructMember{{Name: "id", Type: typed(Ydb.Type_UINT64)}}, &Ydb.Value{Items: []*Ydb.Value{uint64Value(1)}}),
 	})
 	seed("/Ydb.Table.V1.TableService/ReadRows", &Ydb_Table.ReadRowsRequest{
 		Path: "/local/dir/t", Keys: list([]*Ydb.StructMember{{Name: "id", Type: typed(Ydb.Type_UINT64)}}, &Ydb.Value{}),
 	})
 	seed("/Ydb.Table.V1.TableService/CreateTable", &Ydb_Table.CreateTableRequest{
-		Path: "/local/x", PrimaryKey: []string{"id"}, Columns: []*Ydb_Table.ColumnMeta{{Name: "id", Type: optional(typed(Ydb.Type_UINT64))}},
+		Path: "/local/x", PrimaryKey: []string{"id"},
+		Columns: []*Ydb_Table.ColumnMeta{{Name: "id", Type: optional(typed(Ydb.Type_UINT64))}},
 	})
 	seed("/Ydb.Query.V1.QueryService/AttachSession", &Ydb_Query.AttachSessionRequest{SessionId: newSessionID(1)})
 	cluster := startCluster(f, func(c *Config) { c.Nodes = 1 })
@@ -171,7 +173,8 @@ func TestDiscovery(t *testing.T) {
 		t.Fatalf("got %v", result)
 	}
 	for i, e := range result.GetEndpoints() {
-		if e.GetNodeId() != uint32(i+1) || e.GetSsl() || len(e.GetIpV4())+len(e.GetIpV6()) > 0 || e.GetLocation() != []string{"vla", "sas"}[i%2] {
+		if e.GetNodeId() != uint32(i+1) || e.GetSsl() || len(e.GetIpV4())+len(e.GetIpV6()) > 0 ||
+			e.GetLocation() != []string{"vla", "sas"}[i%2] {
 			t.Errorf("endpoint %v", e)
 		}
 	}
@@ -326,8 +329,10 @@ func withTicket(t *testing.T, ticket string) context.Context {
 // Without enforcement every call passes, and WhoAmI names the users of valid tickets only.
 func TestAuthOff(t *testing.T) {
 	c := dial(t, startCluster(t, func(c *Config) { c.Auth, c.Tokens = AuthOff, []string{"fixed"} }).Node(1).Address())
-	for ticket, want := range map[string]string{"none": "No token provided", "": "No token provided", "wrong": "Could not find correct token validator", "fixed": ""} {
-		if r, err := c.query.CreateSession(withTicket(t, ticket), &Ydb_Query.CreateSessionRequest{}); err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS {
+	for ticket, want := range map[string]string{"none": "No token provided", "": "No token provided",
+		"wrong": "Could not find correct token validator", "fixed": ""} {
+		if r, err := c.query.CreateSession(withTicket(t, ticket), &Ydb_Query.CreateSessionRequest{}); err != nil ||
+			r.GetStatus() != Ydb.StatusIds_SUCCESS {
 			t.Errorf("ticket %q: %v, %v", ticket, r, err)
 		}
 		r, err := c.discovery.WhoAmI(withTicket(t, ticket), &Ydb_Discovery.WhoAmIRequest{})
@@ -387,11 +392,14 @@ func TestDatabaseOfTheHeader(t *testing.T) {
 		if status.Code(err) != tc.want {
 			t.Errorf("%s: ListEndpoints: %v; want %v", name, err, tc.want)
 		}
-		stream, err := c.query.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{Query: text("SELECT 1"), ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE})
+		stream, err := c.query.ExecuteQuery(
+			ctx, &Ydb_Query.ExecuteQueryRequest{Query: text("SELECT 1"), ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stream.Recv(); status.Code(err) != tc.want || err != nil && status.Convert(err).Message() != "unauthenticated, unauthenticated, Unknown database" {
+		if _, err := stream.Recv(); status.Code(err) != tc.want ||
+			err != nil && status.Convert(err).Message() != "unauthenticated, unauthenticated, Unknown database" {
 			t.Errorf("%s: ExecuteQuery: %v; want %v", name, err, tc.want)
 		}
 	}
@@ -417,15 +425,21 @@ func (c *compressions) HandleRPC(_ context.Context, s stats.RPCStats) {
 	}
 }
 
-// Requests may be compressed; answers are not, as those of YDB are not unless it is configured so (ydb/library/grpc/server/grpc_server.h, DefaultCompressionLevel).
+// Requests may be compressed; answers are not, as those of YDB are not unless it is configured so
+// (ydb/library/grpc/server/grpc_server.h, DefaultCompressionLevel).
 func TestAnswersAreNotCompressed(t *testing.T) {
 	seen := new(compressions)
-	conn, err := grpc.NewClient(startCluster(t, nil).Node(1).Address(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStatsHandler(seen))
+	conn, err := grpc.NewClient(
+		startCluster(t, nil).Node(1).Address(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStatsHandler(seen),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	r, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(conn).ListEndpoints(testContext(t), &Ydb_Discovery.ListEndpointsRequest{Database: "/local"}, grpc.UseCompressor(gzip.Name))
+	r, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(conn).ListEndpoints(
+		testContext(t), &Ydb_Discovery.ListEndpointsRequest{Database: "/local"}, grpc.UseCompressor(gzip.Name),
+	)
 	if err != nil || statusIn(t, r.ProtoReflect()) != Ydb.StatusIds_SUCCESS {
 		t.Fatalf("%v, %v", r, err)
 	}

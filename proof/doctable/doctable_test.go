@@ -42,8 +42,9 @@ func TestDocuments(t *testing.T) {
 		file    string // then
 		wrong   string // part of what it complains of
 	}{
-		"as it is":          {func(t testing.TB, path string) { Part(t, true, path, "<\n", ">\n", "two\n") }, before, ""},
-		"differs":           {func(t testing.TB, path string) { Part(t, false, path, "<\n", ">\n", "2\n") }, before, "TestDocuments$' . -update"},
+		"as it is": {func(t testing.TB, path string) { Part(t, true, path, "<\n", ">\n", "two\n") }, before, ""},
+		"differs": {func(t testing.TB, path string) { Part(t, false, path, "<\n", ">\n", "2\n") }, before,
+			"TestDocuments$' . -update"},
 		"is written":        {func(t testing.TB, path string) { Part(t, true, path, "<\n", ">\n", "2\n") }, "one\n<\n2\n>\nthree\n", ""},
 		"to the end":        {func(t testing.TB, path string) { Part(t, true, path, ">\n", "", "3\n") }, "one\n<\ntwo\n>\n3\n", ""},
 		"no begin":          {func(t testing.TB, path string) { Part(t, true, path, "[\n", "", "3\n") }, before, "has no place"},

@@ -27,7 +27,9 @@ type part = Ydb_Query.ExecuteQueryResponsePart
 func text(session, sql string, tx *Ydb_Query.TransactionControl) *Ydb_Query.ExecuteQueryRequest {
 	return &Ydb_Query.ExecuteQueryRequest{
 		SessionId: session, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, TxControl: tx,
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql}},
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql},
+		},
 	}
 }
 
@@ -70,7 +72,9 @@ func inTx(id string, commit bool) *Ydb_Query.TransactionControl {
 }
 
 func serializable() *Ydb_Query.TransactionSettings {
-	return &Ydb_Query.TransactionSettings{TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}}
+	return &Ydb_Query.TransactionSettings{
+		TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
+	}
 }
 
 // create makes a query session and does not attach to it.
@@ -166,7 +170,9 @@ func inSession(ask func(ctx context.Context, c *Cluster, s *session) (Seen, erro
 }
 
 // inTransaction asks with an open transaction.
-func inTransaction(ask func(ctx context.Context, c *Cluster, s *session, tx string) (Seen, error)) func(context.Context, *Cluster) (Seen, error) {
+func inTransaction(
+	ask func(ctx context.Context, c *Cluster, s *session, tx string) (Seen, error),
+) func(context.Context, *Cluster) (Seen, error) {
 	return inSession(func(ctx context.Context, c *Cluster, s *session) (Seen, error) {
 		tx, got := s.begin(ctx, serializable())
 		if err := fine(got, nil); err != nil {
@@ -229,7 +235,9 @@ func (r *running) goesOn(bytes int) Seen {
 }
 
 // whileBusy asks while a statement runs in the session.
-func whileBusy(ask func(ctx context.Context, c *Cluster, s *session, r *running) (Seen, error)) func(context.Context, *Cluster) (Seen, error) {
+func whileBusy(
+	ask func(ctx context.Context, c *Cluster, s *session, r *running) (Seen, error),
+) func(context.Context, *Cluster) (Seen, error) {
 	return inSession(func(ctx context.Context, c *Cluster, s *session) (Seen, error) {
 		r, err := s.start(ctx, c.longStatement())
 		if err != nil {
@@ -244,8 +252,11 @@ func whileBusy(ask func(ctx context.Context, c *Cluster, s *session, r *running)
 func (n *node) data(ctx context.Context, session, sql string, timeout time.Duration) (*Ydb_Table.ExecuteQueryResult, Seen) {
 	r := &Ydb_Table.ExecuteDataQueryRequest{
 		SessionId: session, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: sql}},
-		TxControl: &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{
-			TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Table.SerializableModeSettings{}}}}},
+		TxControl: &Ydb_Table.TransactionControl{CommitTx: true,
+			TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{
+				TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{
+					SerializableReadWrite: &Ydb_Table.SerializableModeSettings{},
+				}}}},
 	}
 	if timeout > 0 {
 		r.OperationParams = &Ydb_Operations.OperationParams{OperationTimeout: durationpb.New(timeout)}

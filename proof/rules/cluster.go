@@ -123,16 +123,19 @@ func (c *Cluster) dial(address, serverName string) (*node, error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(secure),
 		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window*4),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
-		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			return invoke(c.headers(ctx), method, req, reply, cc, opts...)
 		}),
-		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			return open(c.headers(ctx), desc, cc, method, opts...)
 		}))
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", address, err)
 	}
-	return &node{address: address, conn: conn, query: Ydb_Query_V1.NewQueryServiceClient(conn), table: Ydb_Table_V1.NewTableServiceClient(conn),
+	return &node{address: address, conn: conn, query: Ydb_Query_V1.NewQueryServiceClient(conn),
+		table:  Ydb_Table_V1.NewTableServiceClient(conn),
 		scheme: Ydb_Scheme_V1.NewSchemeServiceClient(conn), discovery: Ydb_Discovery_V1.NewDiscoveryServiceClient(conn)}, nil
 }
 
@@ -253,7 +256,8 @@ func (c *Cluster) Prepare(ctx context.Context) error {
 	if err := fine(in(c.first.scheme.MakeDirectory(ctx, &Ydb_Scheme.MakeDirectoryRequest{Path: c.directory()}))); err != nil {
 		return fmt.Errorf("make directory %s: %w", c.directory(), err)
 	}
-	if err := fine(c.first.run(ctx, "CREATE TABLE `"+c.path()+"` (id Uint64 NOT NULL, n Int32, one Int32, pad Utf8, PRIMARY KEY (id))")); err != nil {
+	if err := fine(c.first.run(ctx, "CREATE TABLE `"+c.path()+"` (id Uint64 NOT NULL, n Int32, one Int32, pad Utf8, "+
+		"PRIMARY KEY (id))")); err != nil {
 		return fmt.Errorf("create table %s: %w", c.path(), err)
 	}
 	if err := fine(in(c.first.table.BulkUpsert(ctx, c.upsert(rows)))); err != nil {
@@ -269,13 +273,20 @@ func (c *Cluster) upsert(n int) *Ydb_Table.BulkUpsertRequest {
 	list := &Ydb.Value{}
 	for i := range n {
 		list.Items = append(list.Items, &Ydb.Value{Items: []*Ydb.Value{
-			{Value: &Ydb.Value_Uint64Value{Uint64Value: uint64(i + 1)}}, {Value: &Ydb.Value_Int32Value{Int32Value: int32(i)}}, {Value: &Ydb.Value_Int32Value{Int32Value: 1}}, {Value: &Ydb.Value_TextValue{TextValue: pad}},
+			{Value: &Ydb.Value_Uint64Value{Uint64Value: uint64(i + 1)}},
+			{Value: &Ydb.Value_Int32Value{Int32Value: int32(i)}}, {Value: &Ydb.Value_Int32Value{Int32Value: 1}},
+			{Value: &Ydb.Value_TextValue{TextValue: pad}},
 		}})
 	}
 	return &Ydb_Table.BulkUpsertRequest{Table: c.path(), Rows: &Ydb.TypedValue{
-		Type: &Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: &Ydb.Type{Type: &Ydb.Type_StructType{StructType: &Ydb.StructType{Members: []*Ydb.StructMember{
-			{Name: "id", Type: of(Ydb.Type_UINT64)}, {Name: "n", Type: of(Ydb.Type_INT32)}, {Name: "one", Type: of(Ydb.Type_INT32)}, {Name: "pad", Type: of(Ydb.Type_UTF8)},
-		}}}}}}},
+		Type: &Ydb.Type{
+			Type: &Ydb.Type_ListType{
+				ListType: &Ydb.ListType{Item: &Ydb.Type{Type: &Ydb.Type_StructType{StructType: &Ydb.StructType{Members: []*Ydb.StructMember{
+					{Name: "id", Type: of(Ydb.Type_UINT64)}, {Name: "n", Type: of(Ydb.Type_INT32)},
+					{Name: "one", Type: of(Ydb.Type_INT32)}, {Name: "pad", Type: of(Ydb.Type_UTF8)},
+				}}}}},
+			},
+		},
 		Value: list,
 	}}
 }

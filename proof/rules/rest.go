@@ -32,7 +32,8 @@ func statementRules() []Rule {
 				return got, nil
 			})},
 		{Name: "no mode of execution", Says: "A statement without exec_mode is BAD_REQUEST.",
-			Want: []string{badRequest}, Text: "Unexpected query mode", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+			Want: []string{badRequest}, Text: "Unexpected query mode",
+			ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
 				r := text(s.id, "SELECT 1", nil)
 				r.ExecMode = Ydb_Query.ExecMode_EXEC_MODE_UNSPECIFIED
 				_, got := s.execute(ctx, r)
@@ -46,7 +47,9 @@ func statementRules() []Rule {
 		{Name: "message size", Says: "A message of 64,000,001 bytes is gRPC's RESOURCE_EXHAUSTED.",
 			Want: []string{"gRPC ResourceExhausted"}, ask: func(ctx context.Context, c *Cluster) (Seen, error) {
 				const limit, head = 64_000_000, 5 // bytes; head: the field's number and its length
-				return in(c.first.discovery.ListEndpoints(ctx, &Ydb_Discovery.ListEndpointsRequest{Database: strings.Repeat("x", limit+1-head)}))
+				return in(
+					c.first.discovery.ListEndpoints(ctx, &Ydb_Discovery.ListEndpointsRequest{Database: strings.Repeat("x", limit+1-head)}),
+				)
 			}},
 		{Name: "compressed message", Says: "A message that is compressed with gzip is accepted.",
 			Want: []string{success}, ask: func(ctx context.Context, c *Cluster) (Seen, error) {
@@ -55,7 +58,8 @@ func statementRules() []Rule {
 			}},
 		{Name: "unknown method", Says: "A method that YDB does not have is gRPC's UNIMPLEMENTED.",
 			Want: []string{"gRPC Unimplemented"}, ask: func(ctx context.Context, c *Cluster) (Seen, error) {
-				err := c.first.conn.Invoke(ctx, "/Ydb.Query.V1.QueryService/NoSuchMethod", &Ydb_Query.CreateSessionRequest{}, &Ydb_Query.CreateSessionResponse{})
+				err := c.first.conn.Invoke(ctx, "/Ydb.Query.V1.QueryService/NoSuchMethod",
+					&Ydb_Query.CreateSessionRequest{}, &Ydb_Query.CreateSessionResponse{})
 				return seen(Ydb.StatusIds_SUCCESS, nil, err), nil
 			}},
 	}
@@ -84,12 +88,18 @@ func tableRules() []Rule {
 			})},
 		{Name: "empty transaction control", Says: "ExecuteDataQuery with an empty tx_control is BAD_REQUEST.",
 			Want: []string{badRequest}, Text: "empty", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-				return in(s.table.ExecuteDataQuery(ctx, &Ydb_Table.ExecuteDataQueryRequest{SessionId: s.id, TxControl: &Ydb_Table.TransactionControl{CommitTx: true},
-					Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "SELECT 1"}}}))
+				return in(
+					s.table.ExecuteDataQuery(ctx,
+						&Ydb_Table.ExecuteDataQueryRequest{SessionId: s.id, TxControl: &Ydb_Table.TransactionControl{CommitTx: true},
+							Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "SELECT 1"}}}),
+				)
 			})},
 		{Name: "scheme query without a session", Says: "ExecuteSchemeQuery without a session id is BAD_REQUEST.",
 			Want: []string{badRequest}, ask: func(ctx context.Context, c *Cluster) (Seen, error) {
-				return in(c.first.table.ExecuteSchemeQuery(ctx, &Ydb_Table.ExecuteSchemeQueryRequest{YqlText: "DROP TABLE `" + c.path() + "_nowhere`"}))
+				return in(
+					c.first.table.ExecuteSchemeQuery(ctx,
+						&Ydb_Table.ExecuteSchemeQueryRequest{YqlText: "DROP TABLE `" + c.path() + "_nowhere`"}),
+				)
 			}},
 		{Name: "bulk upsert without a session", Says: "BulkUpsert has no session; one into a table that does not exist is SCHEME_ERROR.",
 			Want: []string{"SCHEME_ERROR"}, ask: func(ctx context.Context, c *Cluster) (Seen, error) {
@@ -187,7 +197,8 @@ func discoveryRules() []Rule {
 					}
 					for _, e := range list.GetEndpoints() {
 						if before, ok := id[addressOf(e)]; ok && before != e.GetNodeId() {
-							return Seen{Answer: "no: one address has several ids", Text: fmt.Sprintf("nodes %d and %d", before, e.GetNodeId())}, nil
+							return Seen{Answer: "no: one address has several ids",
+								Text: fmt.Sprintf("nodes %d and %d", before, e.GetNodeId())}, nil
 						}
 						id[addressOf(e)] = e.GetNodeId()
 					}
@@ -196,12 +207,16 @@ func discoveryRules() []Rule {
 			}},
 		{Name: "unknown database", Says: "Discovery of a database that does not exist is NOT_FOUND.",
 			Want: []string{notFound}, ask: func(ctx context.Context, c *Cluster) (Seen, error) {
-				return in(c.first.discovery.ListEndpoints(ctx, &Ydb_Discovery.ListEndpointsRequest{Database: c.target.Database + "_nowhere"}))
+				return in(
+					c.first.discovery.ListEndpoints(ctx, &Ydb_Discovery.ListEndpointsRequest{Database: c.target.Database + "_nowhere"}),
+				)
 			}},
 		{Name: "database without a slash", Says: "The database may be named without its leading slash.",
 			Want: []string{success}, ask: func(ctx context.Context, c *Cluster) (Seen, error) {
 				name := strings.TrimPrefix(c.target.Database, "/")
-				return in(c.first.discovery.ListEndpoints(with(ctx, headerDatabase, name), &Ydb_Discovery.ListEndpointsRequest{Database: name}))
+				return in(
+					c.first.discovery.ListEndpoints(with(ctx, headerDatabase, name), &Ydb_Discovery.ListEndpointsRequest{Database: name}),
+				)
 			}},
 	}
 }
@@ -220,22 +235,27 @@ func accessRules() []Rule {
 		return plain(answer, err)
 	}
 	return []Rule{
-		{Name: "WhoAmI without a ticket", Says: "WhoAmI without a ticket is GENERIC_ERROR, or gRPC's UNAUTHENTICATED where tickets are enforced.",
+		{Name: "WhoAmI without a ticket",
+			Says: "WhoAmI without a ticket is GENERIC_ERROR, or gRPC's UNAUTHENTICATED where tickets are enforced.",
 			Want: []string{"GENERIC_ERROR", unauthenticated},
 			ask:  func(ctx context.Context, c *Cluster) (Seen, error) { return who(with(ctx, headerTicket, ""), c) }},
-		{Name: "WhoAmI with a bad ticket", Says: "WhoAmI with a ticket of no user is GENERIC_ERROR, or gRPC's UNAUTHENTICATED where tickets are enforced.",
+		{Name: "WhoAmI with a bad ticket",
+			Says: "WhoAmI with a ticket of no user is GENERIC_ERROR, or gRPC's UNAUTHENTICATED where tickets are enforced.",
 			Want: []string{"GENERIC_ERROR", unauthenticated},
 			ask: func(ctx context.Context, c *Cluster) (Seen, error) {
 				return who(with(ctx, headerTicket, "of-no-user"), c)
 			}},
-		{Name: "unknown database in the header", Says: "A call with a ticket, and with a database that does not exist in its header, is gRPC's UNAUTHENTICATED.",
+		{Name: "unknown database in the header",
+			Says: "A call with a ticket, and with a database that does not exist in its header, is gRPC's UNAUTHENTICATED.",
 			Want: []string{unauthenticated}, Text: "Unknown database", ask: func(ctx context.Context, c *Cluster) (Seen, error) {
 				if c.target.Ticket == "" { // the database is looked at before the ticket
 					ctx = with(ctx, headerTicket, "of-no-user")
 				}
 				return create(with(ctx, headerDatabase, c.target.Database+"_nowhere"), c)
 			}},
-		{Name: "no database in the header", Says: "A call without a database header is served, or gRPC's UNAUTHENTICATED where the server asks for one.",
-			Want: []string{success, unauthenticated}, ask: func(ctx context.Context, c *Cluster) (Seen, error) { return create(with(ctx, headerDatabase, ""), c) }},
+		{Name: "no database in the header",
+			Says: "A call without a database header is served, or gRPC's UNAUTHENTICATED where the server asks for one.",
+			Want: []string{success, unauthenticated},
+			ask:  func(ctx context.Context, c *Cluster) (Seen, error) { return create(with(ctx, headerDatabase, ""), c) }},
 	}
 }

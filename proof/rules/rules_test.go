@@ -149,7 +149,8 @@ func TestRulesCanFail(t *testing.T) {
 		{"rollback of no transaction", "SESSION_BUSY", "RollbackTransaction", []uint32{1}, Differs, "SESSION_BUSY"},
 		{"rollback of no transaction", "BAD_SESSION", "ExecuteQuery", []uint32{1}, Differs, "NOT_FOUND, then BAD_SESSION"},
 		{"rollback of no transaction over the table service", "SESSION_BUSY", "RollbackTransaction", []uint32{1}, Differs, "SESSION_BUSY"},
-		{"rollback of no transaction over the table service", "BAD_SESSION", "ExecuteDataQuery", []uint32{1}, Differs, "NOT_FOUND, then BAD_SESSION"},
+		{"rollback of no transaction over the table service", "BAD_SESSION", "ExecuteDataQuery", []uint32{1}, Differs,
+			"NOT_FOUND, then BAD_SESSION"},
 		{"rollback during a statement", "NOT_FOUND", "RollbackTransaction", []uint32{1}, Differs, "NOT_FOUND"},
 		{"rollback after a cancelled statement", "BAD_SESSION", "RollbackTransaction", []uint32{1}, Differs, "BAD_SESSION"},
 		{"eleventh transaction", "OVERLOADED", "BeginTransaction", []uint32{1}, Failed, ""},
@@ -165,7 +166,9 @@ func TestRulesCanFail(t *testing.T) {
 						t.Error(err)
 					}
 				}()
-				if err := cluster.Node(id).Errors(devcluster.Errors{Status: tc.status, Share: 1, Methods: []string{tc.method}}); err != nil {
+				if err := cluster.Node(id).Errors(
+					devcluster.Errors{Status: tc.status, Share: 1, Methods: []string{tc.method}},
+				); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -55,7 +55,8 @@ func sessionRules() []Rule {
 					}
 					_, _ = n.delete(ctx, id)
 					if nodeOf(id) != fmt.Sprint(n.id) {
-						return Seen{Answer: "another node", Text: fmt.Sprintf("node %s, created at the address of node %d", nodeOf(id), n.id)}, nil
+						return Seen{Answer: "another node",
+							Text: fmt.Sprintf("node %s, created at the address of node %d", nodeOf(id), n.id)}, nil
 					}
 				}
 				return Seen{Answer: "the node of its address"}, nil
@@ -66,7 +67,8 @@ func sessionRules() []Rule {
 				return got, nil
 			}},
 		{Name: "unknown session", Says: "A statement on a session that its node does not have is BAD_SESSION.",
-			Want: []string{badSession}, Text: "Session not found", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+			Want: []string{badSession}, Text: "Session not found",
+			ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
 				_, got := s.execute(ctx, text(unknown(s.id), "SELECT 1", nil))
 				return got, nil
 			})},
@@ -76,7 +78,8 @@ func sessionRules() []Rule {
 				return got, nil
 			}},
 		{Name: "KeepAlive of an unknown session", Says: "KeepAlive of a session that its node does not have is BAD_SESSION.",
-			Want: []string{badSession}, Text: "Session not found", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+			Want: []string{badSession}, Text: "Session not found",
+			ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
 				_, got := s.alive(ctx, unknown(s.id))
 				return got, nil
 			})},
@@ -152,12 +155,14 @@ func sessionRules() []Rule {
 				return got, nil
 			})},
 		{Name: "two statements at a time", Says: "A second statement at a time on a session is SESSION_BUSY.",
-			Want: []string{busy}, Text: "Pending previous query completion", ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, _ *running) (Seen, error) {
+			Want: []string{busy}, Text: "Pending previous query completion",
+			ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, _ *running) (Seen, error) {
 				_, got := s.do(ctx, "SELECT 1", nil)
 				return got, nil
 			})},
 		{Name: "KeepAlive of a busy session", Says: "KeepAlive of a session with a statement under way is SUCCESS and says BUSY.",
-			Want: []string{"SESSION_STATUS_BUSY"}, ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, _ *running) (Seen, error) {
+			Want: []string{"SESSION_STATUS_BUSY"},
+			ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, _ *running) (Seen, error) {
 				result, got := s.alive(ctx, s.id)
 				if got.Answer == success {
 					got.Answer = result.GetSessionStatus().String()
@@ -165,23 +170,30 @@ func sessionRules() []Rule {
 				return got, nil
 			})},
 		{Name: "DeleteSession during a statement", Says: "DeleteSession ends the statement that runs in the session with CANCELLED.",
-			Want: []string{Ydb.StatusIds_CANCELLED.String()}, ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, r *running) (Seen, error) {
+			Want: []string{Ydb.StatusIds_CANCELLED.String()},
+			ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, r *running) (Seen, error) {
 				if err := fine(s.delete(ctx, s.id)); err != nil {
 					return Seen{}, err
 				}
 				return r.end(), nil
 			})},
-		{Name: "session after a cancelled statement", Says: "A session whose statement the client cancelled is busy for a moment, and lives on.",
+		{Name: "session after a cancelled statement",
+			Says: "A session whose statement the client cancelled is busy for a moment, and lives on.",
 			Want: []string{success}, ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, r *running) (Seen, error) {
 				r.cancel()
 				return s.settled(ctx)
 			})},
-		{Name: "rollback of no transaction", Says: "RollbackTransaction of a transaction that does not exist is NOT_FOUND on a session at rest, and keeps the session.",
-			Want: []string{"NOT_FOUND, then SUCCESS"}, Text: "Transaction not found", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+		{Name: "rollback of no transaction",
+			Says: "RollbackTransaction of a transaction that does not exist is NOT_FOUND on a session at rest, and keeps the session.",
+			Want: []string{"NOT_FOUND, then SUCCESS"}, Text: "Transaction not found",
+			ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
 				return s.rollback(ctx, noTx).then(notFound, func() Seen { return s.next(ctx) }), nil
 			})},
-		{Name: "rollback of no transaction over the table service", Says: "The table service's RollbackTransaction of a transaction that does not exist is NOT_FOUND on a table session at rest, and keeps the session.",
-			Want: []string{"NOT_FOUND, then SUCCESS"}, Text: "Transaction not found", ask: func(ctx context.Context, c *Cluster) (Seen, error) {
+		{Name: "rollback of no transaction over the table service",
+			Says: "The table service's RollbackTransaction of a transaction that does not exist is NOT_FOUND on a " +
+				"table session at rest, and keeps the session.",
+			Want: []string{"NOT_FOUND, then SUCCESS"}, Text: "Transaction not found",
+			ask: func(ctx context.Context, c *Cluster) (Seen, error) {
 				id, err := c.first.createTable(ctx)
 				if err != nil {
 					return Seen{}, err
@@ -193,16 +205,22 @@ func sessionRules() []Rule {
 					return got
 				}), err
 			}},
-		{Name: "rollback during a statement", Says: "RollbackTransaction of a transaction that does not exist is SESSION_BUSY during a statement, and keeps the statement and the session.",
-			Want: []string{"SESSION_BUSY, then SUCCESS, then SUCCESS"}, Text: "Pending previous query completion", ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, r *running) (Seen, error) {
+		{Name: "rollback during a statement",
+			Says: "RollbackTransaction of a transaction that does not exist is SESSION_BUSY during a statement, and " +
+				"keeps the statement and the session.",
+			Want: []string{"SESSION_BUSY, then SUCCESS, then SUCCESS"}, Text: "Pending previous query completion",
+			ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, r *running) (Seen, error) {
 				return s.rollback(ctx, noTx).then(busy, func() Seen { return r.goesOn(beyond) }, func() Seen {
 					r.cancel()
 					got, _ := s.settled(ctx) // the error is that of asking, which has none
 					return got
 				}), nil
 			})},
-		{Name: "rollback after a cancelled statement", Says: "After a cancelled statement, RollbackTransaction of a transaction that does not exist is SESSION_BUSY until the session can take the next statement, and then NOT_FOUND.",
-			Want: []string{"NOT_FOUND, then SUCCESS"}, Text: "Transaction not found", ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, r *running) (Seen, error) {
+		{Name: "rollback after a cancelled statement",
+			Says: "After a cancelled statement, RollbackTransaction of a transaction that does not exist is " +
+				"SESSION_BUSY until the session can take the next statement, and then NOT_FOUND.",
+			Want: []string{"NOT_FOUND, then SUCCESS"}, Text: "Transaction not found",
+			ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, r *running) (Seen, error) {
 				r.cancel()
 				got, err := until(ctx, func() (Seen, error) { return s.rollback(ctx, noTx), nil }, busy)
 				return got.then(notFound, func() Seen { return s.next(ctx) }), err

@@ -16,19 +16,22 @@ func transactionRules() []Rule {
 	write := func(c *Cluster) string { return "UPSERT INTO `" + c.path() + "` (id, n) VALUES (1, 1)" }
 	return []Rule{
 		{Name: "unknown transaction", Says: "A statement in a transaction that is not open is NOT_FOUND.",
-			Want: []string{notFound}, Text: "Transaction not found", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+			Want: []string{notFound}, Text: "Transaction not found",
+			ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
 				_, got := s.do(ctx, "SELECT 1", inTx("01k00000000000000000000000", false))
 				return got, nil
 			})},
 		{Name: "transaction after an error", Says: "A statement that fails ends its transaction: the next one in it is NOT_FOUND.",
-			Want: []string{notFound}, Text: "Transaction not found", ask: inTransaction(func(ctx context.Context, c *Cluster, s *session, tx string) (Seen, error) {
+			Want: []string{notFound}, Text: "Transaction not found",
+			ask: inTransaction(func(ctx context.Context, c *Cluster, s *session, tx string) (Seen, error) {
 				if _, got := s.do(ctx, "SELECT * FROM `"+c.path()+"_nowhere`", inTx(tx, false)); got.Answer == success {
 					return Seen{}, cannotAsk("the statement did not fail")
 				}
 				_, got := s.do(ctx, "SELECT 1", inTx(tx, false))
 				return got, nil
 			})},
-		{Name: "transaction after a refused request", Says: "A request that is refused before it reaches the session (here: an empty text) leaves its transaction open.",
+		{Name: "transaction after a refused request",
+			Says: "A request that is refused before it reaches the session (here: an empty text) leaves its transaction open.",
 			Want: []string{success}, ask: inTransaction(func(ctx context.Context, _ *Cluster, s *session, tx string) (Seen, error) {
 				if _, got := s.do(ctx, "", inTx(tx, false)); got.Answer == success {
 					return Seen{}, cannotAsk("the request was not refused")
@@ -37,7 +40,8 @@ func transactionRules() []Rule {
 				return got, nil
 			})},
 		{Name: "conflict", Says: "A transaction whose reads were overwritten is ABORTED, with issue 2001.",
-			Want: []string{"ABORTED"}, Text: "(2001)", ask: inTransaction(func(ctx context.Context, c *Cluster, s *session, tx string) (Seen, error) {
+			Want: []string{"ABORTED"}, Text: "(2001)",
+			ask: inTransaction(func(ctx context.Context, c *Cluster, s *session, tx string) (Seen, error) {
 				if _, got := s.do(ctx, one(c), inTx(tx, false)); got.Answer != success {
 					return Seen{}, fmt.Errorf("read: %v", got)
 				}
@@ -73,7 +77,8 @@ func transactionRules() []Rule {
 				return got, nil
 			})},
 		{Name: "session after too many transactions", Says: "The session ends with its eleventh open transaction.",
-			Want: []string{badSession}, Text: "Session not found", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+			Want: []string{badSession}, Text: "Session not found",
+			ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
 				for range 11 {
 					if _, got := s.begin(ctx, serializable()); got.Answer == badSession {
 						_, got := s.alive(ctx, s.id)
@@ -88,13 +93,23 @@ func transactionRules() []Rule {
 				return got, nil
 			})},
 		{Name: "begin_tx without settings", Says: "A statement that begins a transaction without a mode is BAD_REQUEST.",
-			Want: []string{badRequest}, Text: "Invalid tx_settings", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-				_, got := s.do(ctx, "SELECT 1", &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{}}})
+			Want: []string{badRequest}, Text: "Invalid tx_settings",
+			ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+				_, got := s.do(
+					ctx, "SELECT 1",
+					&Ydb_Query.TransactionControl{CommitTx: true,
+						TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{}}},
+				)
 				return got, nil
 			})},
 		{Name: "BeginTransaction online", Says: "BeginTransaction in mode online_read_only is BAD_REQUEST.",
 			Want: []string{badRequest}, ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-				_, got := s.begin(ctx, &Ydb_Query.TransactionSettings{TxMode: &Ydb_Query.TransactionSettings_OnlineReadOnly{OnlineReadOnly: &Ydb_Query.OnlineModeSettings{}}})
+				_, got := s.begin(
+					ctx,
+					&Ydb_Query.TransactionSettings{
+						TxMode: &Ydb_Query.TransactionSettings_OnlineReadOnly{OnlineReadOnly: &Ydb_Query.OnlineModeSettings{}},
+					},
+				)
 				return got, nil
 			})},
 		{Name: "transaction control without a transaction", Says: "tx_control that names no transaction is BAD_REQUEST.",
@@ -137,8 +152,10 @@ func whichPart(parts []*part, got Seen) Seen {
 // key is a list of one key of the table.
 func key(id uint64) *Ydb.TypedValue {
 	return &Ydb.TypedValue{
-		Type: &Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: &Ydb.Type{Type: &Ydb.Type_StructType{StructType: &Ydb.StructType{
-			Members: []*Ydb.StructMember{{Name: "id", Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}}}}}}}}},
+		Type: &Ydb.Type{
+			Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: &Ydb.Type{Type: &Ydb.Type_StructType{StructType: &Ydb.StructType{
+				Members: []*Ydb.StructMember{{Name: "id", Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}}}}}}}},
+		},
 		Value: &Ydb.Value{Items: []*Ydb.Value{{Items: []*Ydb.Value{{Value: &Ydb.Value_Uint64Value{Uint64Value: id}}}}}},
 	}
 }

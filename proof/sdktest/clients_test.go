@@ -64,20 +64,27 @@ var (
 
 // cancelled: not always, but when a call finds the connection broken while another is under way there.
 var cancelled = map[place]string{
-	{"direct", true}: "the SDK closes a connection that broke, and calls that are under way there end by CancelledError, which its retries do not repeat",
+	{
+		"direct", true,
+	}: "the SDK closes a connection that broke, and calls that are under way there end by CancelledError, which its retries do not repeat",
 }
 
 var clients = []client{
 	{sdk: "ydb-go-sdk", name: "go query", version: goSDK, spec: golang("query")},
 	{sdk: "ydb-go-sdk", name: "go table", version: goSDK, spec: golang("table")},
 	{sdk: "ydb-go-sdk", name: "go database-sql over query", version: goSDK, spec: golang("sql-query"),
-		known: map[place]string{{"direct", true}: "its statements go to any node, which sends them on; one whose owner is killed then gets no answer until its deadline, in some runs"}},
+		known: map[place]string{{"direct", true}: "its statements go to any node, which sends them on; one whose " +
+			"owner is killed then gets no answer until its deadline, in some runs"}},
 	{sdk: "ydb-go-sdk", name: "go database-sql over table", version: goSDK, spec: golang("sql-table")},
 	{sdk: "ydb (PyPI)", name: "python query", version: ydbPython, spec: python("sync.Query"), needs: pythonHere,
-		known: map[place]string{{"transaction", true}: "if the killed node was in the middle of a message, the call ends by a transport error and the SDK closes its connection; other calls there end as Cancelled, which its retries do not repeat: in about one run of fifty"}},
+		known: map[place]string{{"transaction", true}: "if the killed node was in the middle of a message, the call " +
+			"ends by a transport error and the SDK closes its connection; other calls there end as Cancelled, which " +
+			"its retries do not repeat: in about one run of fifty"}},
 	{sdk: "ydb (PyPI)", name: "python table", version: ydbPython, spec: python("sync.Table"), needs: pythonHere},
-	{sdk: "ydb (PyPI)", name: "python aio query", version: ydbPython, spec: python("asynchronous.Query"), needs: pythonHere, known: cancelled},
-	{sdk: "ydb (PyPI)", name: "python aio table", version: ydbPython, spec: python("asynchronous.Table"), needs: pythonHere, known: cancelled},
+	{sdk: "ydb (PyPI)", name: "python aio query", version: ydbPython, spec: python("asynchronous.Query"),
+		needs: pythonHere, known: cancelled},
+	{sdk: "ydb (PyPI)", name: "python aio table", version: ydbPython, spec: python("asynchronous.Table"),
+		needs: pythonHere, known: cancelled},
 	{sdk: "ydb-dbapi", name: "python dbapi", version: dbapi, spec: python("pep249.DBAPI"), needs: pythonHere,
 		offers: "reads a result whole; a cancel is a deadline"},
 	{sdk: "ydb-sqlalchemy", name: "python sqlalchemy", version: sqlalchemy, spec: python("pep249.SQLAlchemy"), needs: pythonHere,
@@ -88,21 +95,27 @@ var clients = []client{
 			{"direct", true}:      "the process ends by a rejected RollbackTransaction or DeleteSession of the SDK that nobody handles",
 			{"passthrough", true}: "the SDK repeats a statement on the session that was lost, for ever",
 			{"session", true}:     "as in passthrough, if the killed node was running one of its statements: in about one run of ten",
-			{"transaction", true}: "as in passthrough, if one of its transactions was open on the killed node, in about one run of ten: it repeats the statement, thousands of times, although each answer is BAD_SESSION",
+			{
+				"transaction", true,
+			}: "as in passthrough, if one of its transactions was open on the killed node, in about one run of ten: " +
+				"it repeats the statement, thousands of times, although each answer is BAD_SESSION",
 		}},
 	{sdk: "ydb-sdk (npm)", name: "node ydb-sdk query", version: ydbSDK, spec: node("ydb-sdk.mjs", "query"), needs: nodeHere,
-		known: map[place]string{{"direct", true}: "a call that finds the node gone may end by TRANSPORT_UNAVAILABLE, which its retries do not repeat"}},
+		known: map[place]string{{"direct", true}: "a call that finds the node gone may end by " +
+			"TRANSPORT_UNAVAILABLE, which its retries do not repeat"}},
 	{sdk: "ydb-sdk (npm)", name: "node ydb-sdk table", version: ydbSDK, spec: node("ydb-sdk.mjs", "table"), needs: nodeHere,
 		offers: "a scan query cannot be cancelled: its consumer throws; no retry of a whole transaction: the script has it"},
 	{sdk: "tech.ydb (Maven)", name: "java query", version: javaSDK, spec: java("query"), needs: javaHere},
 	{sdk: "tech.ydb (Maven)", name: "java table", version: javaSDK, spec: java("table"), needs: javaHere},
 	{sdk: "tech.ydb (Maven)", name: "java table over query", version: javaSDK, spec: java("table-over-query"), needs: javaHere},
-	{sdk: "tech.ydb.jdbc (Maven)", name: "java jdbc", version: jdbc, spec: javaJDBC, needs: jdbcHere, offers: "no retries: the script has them",
+	{sdk: "tech.ydb.jdbc (Maven)", name: "java jdbc", version: jdbc, spec: javaJDBC, needs: jdbcHere,
+		offers: "no retries: the script has them",
 		known: map[place]string{
 			{"direct", true}:      "a table session or two that it does not delete stay until they expire, in some runs",
 			{"passthrough", true}: "as directly",
 		}},
-	{sdk: "ydb (crates.io)", name: "rust query", version: crate, spec: rust, needs: rustHere, offers: "reads a result set whole; does not repeat a transaction whose commit failed: the script has it"},
+	{sdk: "ydb (crates.io)", name: "rust query", version: crate, spec: rust, needs: rustHere,
+		offers: "reads a result set whole; does not repeat a transaction whose commit failed: the script has it"},
 }
 
 var buildGo, buildJava, buildJDBC sync.Once
@@ -118,8 +131,9 @@ func golang(name string) func(t *testing.T) stand.Spec {
 func python(name string) func(t *testing.T) stand.Spec {
 	return func(t *testing.T) stand.Spec {
 		return stand.Spec{
-			Path: filepath.Join(standtest.Root(t), ".cache", "sdktest", "bin", "python"), Args: []string{filepath.Join("testdata", "python", "main.py")},
-			Env: []string{"CLIENT=" + name, "PYTHONDONTWRITEBYTECODE=1"},
+			Path: filepath.Join(standtest.Root(t), ".cache", "sdktest", "bin", "python"),
+			Args: []string{filepath.Join("testdata", "python", "main.py")},
+			Env:  []string{"CLIENT=" + name, "PYTHONDONTWRITEBYTECODE=1"},
 		}
 	}
 }
@@ -149,7 +163,8 @@ func javaOf(t *testing.T, once *sync.Once, dir, name string, sources ...string) 
 		}
 		build(t, "javac", args...)
 	})
-	return stand.Spec{Path: "java", Args: []string{"-cp", jars + string(filepath.ListSeparator) + classes, "Steps"}, Env: []string{"CLIENT=" + name}}
+	return stand.Spec{Path: "java", Args: []string{"-cp", jars + string(filepath.ListSeparator) + classes, "Steps"},
+		Env: []string{"CLIENT=" + name}}
 }
 
 // rust is built where it is installed.
@@ -243,7 +258,8 @@ two of them in transactions, and a reader that streams the large table all the w
 load one node's process is killed (SIGKILL), the load must be complete nevertheless, and all steps are done again. "One address": all nodes
 stand behind one address, as with a load balancer (` + "`docs/routing.md`" + `), so calls may take a hop inside the cluster.
 
-Afterwards the cluster must be clean: no session and no transaction left (in modes ` + "`transaction` and `session`" + ` those of the pool may
+Afterwards the cluster must be clean: no session and no transaction left (in modes ` + "`transaction` and `session`" +
+	` those of the pool may
 rest until the sidecar stops), no call that did not go to the owner of its session (with a node killed: at most 10, of transactions that were open there), never more sessions than ` + "`pool.max`" + ` (8 in mode ` + "`transaction`" + `, 60
 in mode ` + "`session`" + `), and the sidecar stops with exit code 0.
 

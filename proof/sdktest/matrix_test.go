@@ -24,7 +24,9 @@ var (
 	large  = flag.Int("rows", 100_000, "rows of the large table, with -full")
 	engine = flag.String("client", "h2", "ydb.client of the sidecars")
 	report = flag.String("report", "", "the file that the table of results goes to")
-	given  = flag.String("ydb", "", "an endpoint from outside in place of development clusters: grpc[s]://host:port/database. Its ticket is in SIDECAR_TEST_TICKET, the sidecar's settings in SIDECAR_YDB_...")
+	given  = flag.String("ydb", "",
+		"an endpoint from outside in place of development clusters: grpc[s]://host:port/database. Its ticket is in "+
+			"SIDECAR_TEST_TICKET, the sidecar's settings in SIDECAR_YDB_...")
 	within = flag.String("directory", "", "the directory of that database for all tables, which must exist")
 )
 

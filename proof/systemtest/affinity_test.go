@@ -81,7 +81,8 @@ func TestCallsGoToTheNodeThatOwnsTheSession(t *testing.T) {
 	owned, forwarded := c.sum(t, "owned"), c.sum(t, "forwarded")
 	want := load(t, on, callers, rounds)
 	if owned, forwarded := c.sum(t, "owned")-owned, c.sum(t, "forwarded")-forwarded; forwarded != 0 || owned < callers*rounds*5 {
-		t.Errorf("affinity on: %d calls reached their owner and %d were forwarded; want at least %d and 0", owned, forwarded, callers*rounds*5)
+		t.Errorf("affinity on: %d calls reached their owner and %d were forwarded; want at least %d and 0", owned,
+			forwarded, callers*rounds*5)
 	}
 	if count := c.perNode(t); difference(count) > 1 {
 		t.Errorf("after the load the sessions are %v; want them to differ by at most 1", count)
@@ -94,7 +95,8 @@ func TestCallsGoToTheNodeThatOwnsTheSession(t *testing.T) {
 	owned, forwarded = c.sum(t, "owned")-owned, c.sum(t, "forwarded")-forwarded
 	n := float64(len(c.Nodes))
 	if share := float64(forwarded) / float64(owned+forwarded); math.Abs(share-(n-1)/n) > 0.05 {
-		t.Errorf("affinity off: %d of %d calls were forwarded, a share of %.3f; want %.3f ± 0.05", forwarded, owned+forwarded, share, (n-1)/n)
+		t.Errorf("affinity off: %d of %d calls were forwarded, a share of %.3f; want %.3f ± 0.05", forwarded,
+			owned+forwarded, share, (n-1)/n)
 	}
 	for i := range want {
 		if got[i] != want[i] {

@@ -320,7 +320,8 @@ func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
 			// and calls of YDB's own protocol end with YDB's statuses.
 			_, status := Ydb.StatusIds_StatusCode_value[w.value]
 			code := w.label == "error_type" && (status || strings.Contains(string(reference), "\n| `"+w.value+"` |"))
-			if !code && !slices.Contains(own, w.label) && !slices.ContainsFunc(there, func(s sample) bool { return s.name == w.metric && s.has(w.label, w.value) }) {
+			if !code && !slices.Contains(own, w.label) &&
+				!slices.ContainsFunc(there, func(s sample) bool { return s.name == w.metric && s.has(w.label, w.value) }) {
 				t.Errorf("%s never has %s=%q: %s", w.metric, w.label, w.value, expr)
 			}
 		}

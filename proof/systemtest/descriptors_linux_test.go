@@ -74,7 +74,8 @@ func (s *sidecar) files(t *testing.T) int {
 func TestFewDescriptors(t *testing.T) {
 	s := startWithFiles(t, 256)
 	eventually(t, patience, "it warns", func() string {
-		if log := s.Process.Log(); !strings.Contains(log, `"setting":"connections.each, all listeners together","configured":20000,"in_force":144,"open_files":256`) {
+		if log := s.Process.Log(); !strings.Contains(log,
+			`"setting":"connections.each, all listeners together","configured":20000,"in_force":144,"open_files":256`) {
 			return log
 		}
 		return ""

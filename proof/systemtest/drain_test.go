@@ -181,7 +181,8 @@ func fillBig(t *testing.T, s *sidecar) {
 	payload := &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: strings.Repeat("x", 100)}}
 	request := &sidecarv1.BulkUpsertRequest{Table: "big"}
 	for id := range uint64(bigRows) {
-		request.Rows = append(request.Rows, &sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": unsigned(id), "payload": payload}})
+		request.Rows = append(request.Rows,
+			&sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": unsigned(id), "payload": payload}})
 	}
 	if _, err := s.BulkUpsert(t.Context(), request); err != nil {
 		t.Fatal(err)
@@ -251,7 +252,8 @@ func post(ctx context.Context, s *sidecar, accept string, whole func(*http.Respo
 	response, err := http.DefaultClient.Do(request)
 	switch {
 	case err == nil:
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), strings.Contains(err.Error(), "server closed idle connection"):
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
+		strings.Contains(err.Error(), "server closed idle connection"):
 		return fmt.Errorf("%w: %w", errUnread, err)
 	default:
 		return err

@@ -39,8 +39,13 @@ func startEnvoy(t *testing.T, s *sidecar, edit ...string) *envoy {
 		t.Fatal(err)
 	}
 	_, xds, _ := strings.Cut(s.XDS, ":")
-	edit = append([]string{"port_value: 9901", "port_value: 0", "port_value: 2135", "port_value: 0", "port_value: 7403", "port_value: " + xds,
-		`domains: ["*"]`, "domains: [\"*\"]\n                      response_headers_to_add: [{header: {key: " + upstream + `, value: "%UPSTREAM_REMOTE_ADDRESS%"}}]`}, edit...)
+	edit = append(
+		[]string{"port_value: 9901", "port_value: 0", "port_value: 2135", "port_value: 0", "port_value: 7403", "port_value: " + xds,
+			`domains: ["*"]`,
+			"domains: [\"*\"]\n                      response_headers_to_add: [{header: {key: " + upstream +
+				`, value: "%UPSTREAM_REMOTE_ADDRESS%"}}]`},
+		edit...,
+	)
 	config := string(shipped)
 	for i := 0; i < len(edit); i += 2 {
 		if !strings.Contains(config, edit[i]) {

@@ -58,11 +58,15 @@ func TestAppsServe(t *testing.T) {
 				t.Fatalf("placing an order: %d, id %q", status, placed.ID)
 			}
 			var done struct{ Outcome string }
-			if status := callJSON(t, "POST", "http://"+address+"/orders/"+placed.ID+"/process", "", &done); status != 200 || done.Outcome != "processed" {
+			if status := callJSON(
+				t, "POST", "http://"+address+"/orders/"+placed.ID+"/process", "", &done,
+			); status != 200 || done.Outcome != "processed" {
 				t.Errorf("processing it: %d, %q; want 200, processed", status, done.Outcome)
 			}
 			var history struct{ Orders []map[string]any }
-			if status := callJSON(t, "GET", "http://"+address+"/customers/"+customer+"/orders", "", &history); status != 200 || len(history.Orders) != 1 {
+			if status := callJSON(
+				t, "GET", "http://"+address+"/customers/"+customer+"/orders", "", &history,
+			); status != 200 || len(history.Orders) != 1 {
 				t.Errorf("the history: %d, %v; want the order", status, history.Orders)
 			} else if o := history.Orders[0]; o["customer"] != a.name || o["processed"] == nil {
 				t.Errorf("the history says %v; want a processed order of %q", o, a.name)

@@ -39,7 +39,8 @@ func startFaultWorld(t *testing.T, settings ...string) *faultWorld {
 	w := &faultWorld{ydb: startCluster(t, nil, "-user", "root:1", "-token", "good"), token: filepath.Join(t.TempDir(), "token")}
 	w.write(t, "good")
 	w.slow(t, usual)
-	w.sidecar = startSidecar(t, w.ydb, nil, append(settings, fmt.Sprint("pool.max=", faultPool), "ydb.auth.kind=token_file", "ydb.auth.token_file="+w.token)...)
+	w.sidecar = startSidecar(t, w.ydb, nil,
+		append(settings, fmt.Sprint("pool.max=", faultPool), "ydb.auth.kind=token_file", "ydb.auth.token_file="+w.token)...)
 	w.load(t, "shop", faultPool/2)
 	eventually(t, time.Minute, "all nodes work, and nothing is wrong", func() string {
 		if n := w.sum(t, "statements"); n < 60 {
@@ -210,7 +211,8 @@ func TestSixFaultsAreToldApart(t *testing.T) {
 				t.Errorf("the summary is %q; want %q in it", last.Summary, name)
 			}
 			for range 4 {
-				if others := slices.DeleteFunc(last.codes(), func(code string) bool { return code == tc.want || !slices.Contains(signals, code) }); len(others) > 0 {
+				if others := slices.DeleteFunc(last.codes(),
+					func(code string) bool { return code == tc.want || !slices.Contains(signals, code) }); len(others) > 0 {
 					t.Errorf("%s is on, and %v is told as well:\n%s", tc.name, others, text(last))
 				}
 				last = w.next(t, last)

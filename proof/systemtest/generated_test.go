@@ -21,14 +21,17 @@ import (
 func TestGeneratedClients(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, "kv.tables=names=names key=id:Uint64 value=name:Utf8")
-	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE names (id Uint64, name Utf8, PRIMARY KEY (id))"}); err != nil {
+	if _, err := s.Execute(
+		t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE names (id Uint64, name Utf8, PRIMARY KEY (id))"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	url := "http://" + s.HTTP
 	t.Run("python", func(t *testing.T) {
 		dir := workshop(t, url, "python", "check.py")
 		programs := filepath.Join(standtest.Root(t), ".cache", "generated", "bin")
-		command(t, dir, filepath.Join(programs, "openapi-python-client"), "generate", "--path", "openapi.yaml", "--meta", "none", "--output-path", "sidecar_client")
+		command(t, dir, filepath.Join(programs, "openapi-python-client"), "generate", "--path", "openapi.yaml", "--meta",
+			"none", "--output-path", "sidecar_client")
 		command(t, dir, filepath.Join(programs, "mypy"), "--strict", "--no-warn-redundant-casts", "check.py")
 		command(t, dir, filepath.Join(programs, "python"), "check.py", url)
 	})

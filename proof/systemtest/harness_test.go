@@ -180,7 +180,8 @@ func python(t *testing.T, url string) app {
 	t.Helper()
 	dir := filepath.Join(standtest.Root(t), "examples", "python")
 	return app{name: "python over " + url[:4], url: url,
-		spec: stand.Spec{Path: filepath.Join(standtest.Root(t), ".venv", "bin", "python"), Args: []string{filepath.Join(dir, "app.py")}, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}}
+		spec: stand.Spec{Path: filepath.Join(standtest.Root(t), ".venv", "bin", "python"),
+			Args: []string{filepath.Join(dir, "app.py")}, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}}
 }
 
 func node(t *testing.T, url string) app {

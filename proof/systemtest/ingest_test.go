@@ -113,7 +113,9 @@ func (w *ingestWriter) check(t *testing.T, s *sidecar, acked uint64) {
 		column string
 	}
 	got := map[cell]string{}
-	answer, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT id, a, b FROM " + w.table, Idempotent: true, Timeout: "30s"})
+	answer, err := s.Execute(
+		t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT id, a, b FROM " + w.table, Idempotent: true, Timeout: "30s"},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +151,8 @@ func (w *ingestWriter) check(t *testing.T, s *sidecar, acked uint64) {
 	}
 	for at, v := range got {
 		if !good[at] {
-			t.Errorf("%s with %d rows acknowledged and %d sent: key %s, %s is %q, and should be %q or newer", w.table, acked, sent, at.key, at.column, v, want[at])
+			t.Errorf("%s with %d rows acknowledged and %d sent: key %s, %s is %q, and should be %q or newer", w.table,
+				acked, sent, at.key, at.column, v, want[at])
 		}
 	}
 	for at := range want {
@@ -188,7 +191,10 @@ func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
 	for n := range writers {
 		w := &ingestWriter{seed: seed + uint64(n), table: fmt.Sprint("ingested", n)}
 		writers[n], leave[n] = w, make(chan struct{}, 1)
-		if _, err := watcher.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + w.table + " (id Uint64 NOT NULL, a Uint64, b Utf8, PRIMARY KEY (id))"}); err != nil {
+		if _, err := watcher.Execute(
+			ctx,
+			&sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + w.table + " (id Uint64 NOT NULL, a Uint64, b Utf8, PRIMARY KEY (id))"},
+		); err != nil {
 			t.Fatal(err)
 		}
 		running.Go(func() {
@@ -294,7 +300,10 @@ func TestIngestKeepsOrderOfRowsThatComeLate(t *testing.T) {
 		t.Run(late.name, func(t *testing.T) {
 			s := startSidecar(t, c, nil, "ingest.attempt="+late.attempt, "ingest.settle=500ms")
 			table := fmt.Sprint("late", n)
-			if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + table + " (id Uint64 NOT NULL, a Uint64, PRIMARY KEY (id))"}); err != nil {
+			if _, err := s.Execute(
+				t.Context(),
+				&sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + table + " (id Uint64 NOT NULL, a Uint64, PRIMARY KEY (id))"},
+			); err != nil {
 				t.Fatal(err)
 			}
 			client := contract.OverHTTP("http://" + s.HTTP)
@@ -357,7 +366,9 @@ func TestIngestKeepsOrderOfRowsThatComeLate(t *testing.T) {
 func TestIngestStopsInOrder(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, "ingest.delay=1h")
-	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE stopped (id Uint64 NOT NULL, PRIMARY KEY (id))"}); err != nil {
+	if _, err := s.Execute(
+		t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE stopped (id Uint64 NOT NULL, PRIMARY KEY (id))"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := dialOnce(s.GRPC)
@@ -421,7 +432,9 @@ func TestAppsIngest(t *testing.T) {
 func TestIngestOverHTTP2(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil)
-	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE h2 (id Uint64 NOT NULL, PRIMARY KEY (id))"}); err != nil {
+	if _, err := s.Execute(
+		t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE h2 (id Uint64 NOT NULL, PRIMARY KEY (id))"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	var protocols http.Protocols

@@ -27,7 +27,8 @@ func TestBooksBalanceWhileAnyNodeIsKilled(t *testing.T) {
 	reads := readAlways(t, s)
 	for _, victim := range c.Nodes {
 		running.placeMore(t, 15)
-		c.everywhere(t, "delay", map[string]any{"delay": "200ms", "methods": []string{"ExecuteQuery"}}) // so that transactions are surely lost
+		// so that transactions are surely lost
+		c.everywhere(t, "delay", map[string]any{"delay": "200ms", "methods": []string{"ExecuteQuery"}})
 		openOn(t, c, victim.ID)
 		kill(t, c, victim.ID)
 		for _, node := range c.Nodes {

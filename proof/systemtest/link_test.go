@@ -120,7 +120,11 @@ func writeAlways(t *testing.T, s *sidecar, n int) *writers {
 		id := uint64(1000 + len(w.kept) + len(w.lost) + len(w.unknown) + len(w.odd) + 1_000_000*(caller+1))
 		w.mu.Unlock()
 		start := time.Now()
-		_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: insertLink, Params: map[string]*sidecarv1.Value{"id": unsigned(id)}, Timeout: linkTimeout.String()})
+		_, err := s.Execute(
+			ctx,
+			&sidecarv1.ExecuteRequest{Sql: insertLink, Params: map[string]*sidecarv1.Value{"id": unsigned(id)},
+				Timeout: linkTimeout.String()},
+		)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.late = max(w.late, time.Since(start)-linkTimeout)
@@ -197,8 +201,11 @@ func beginLink(t *testing.T, s *sidecar) *linkTx {
 
 func (x *linkTx) write(id uint64) (at uint32, err error) {
 	x.seq++
-	answer, err := x.s.Execute(x.t.Context(), &sidecarv1.ExecuteRequest{Sql: insertLink, Params: map[string]*sidecarv1.Value{"id": unsigned(id)},
-		Tx: &sidecarv1.TxSelector{Id: x.id, Seq: x.seq}, Timeout: linkTimeout.String()})
+	answer, err := x.s.Execute(
+		x.t.Context(),
+		&sidecarv1.ExecuteRequest{Sql: insertLink, Params: map[string]*sidecarv1.Value{"id": unsigned(id)},
+			Tx: &sidecarv1.TxSelector{Id: x.id, Seq: x.seq}, Timeout: linkTimeout.String()},
+	)
 	return answer.GetInfo().GetNodeId(), err
 }
 
@@ -236,11 +243,14 @@ func TestOnlyTheLinkToTheOwnerIsCut(t *testing.T) {
 				// Each of the two calls counts once, and once more when it reached no node and was sent again.
 				counted := metric(t, s, "ydb_sidecar_routing_forwarded_total")
 				if err != nil || !there[1] || !there[2] || forwarded < 2 || counted != fmt.Sprint(forwarded) {
-					t.Errorf("commit: %v; rows 1 and 2 there: %t, %t; %d calls counted as forwarded, %s in /metrics; want both, and at least 2",
-						err, there[1], there[2], forwarded, counted)
+					t.Errorf(
+						"commit: %v; rows 1 and 2 there: %t, %t; %d calls counted as forwarded, %s in /metrics; want both, and at least 2",
+						err, there[1], there[2], forwarded, counted,
+					)
 				}
 			} else if e := said(err); e.Code != "TX_LOST" || !e.SafeToRetry || e.OutcomeUnknown || there[1] || there[2] || forwarded != 0 {
-				t.Errorf("%v: %+v; rows there: %t, %t; %d forwarded; want the transaction lost, safe to repeat, nothing kept", err, e, there[1], there[2], forwarded)
+				t.Errorf("%v: %+v; rows there: %t, %t; %d forwarded; want the transaction lost, safe to repeat, nothing kept",
+					err, e, there[1], there[2], forwarded)
 			}
 			writes.check(t, there)
 
@@ -384,7 +394,8 @@ func metric(t *testing.T, s *sidecar, name string) string {
 		t.Fatal(errors.Join(err, answer.Body.Close()))
 	}
 	for line := range strings.Lines(string(text)) {
-		if labelled, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && (labelled == name || strings.HasPrefix(labelled, name+"{")) {
+		if labelled, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok &&
+			(labelled == name || strings.HasPrefix(labelled, name+"{")) {
 			return value
 		}
 	}

@@ -52,7 +52,10 @@ func startBigNode(t *testing.T) (address string) {
 	}
 	server := grpc.NewServer(grpc.WriteBufferSize(32 << 10))
 	row := &Ydb.Value{Items: []*Ydb.Value{{Value: &Ydb.Value_BytesValue{BytesValue: bytes.Repeat([]byte("x"), bigPart)}}}}
-	Ydb_Query_V1.RegisterQueryServiceServer(server, &bigNode{part: &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{row}}}})
+	Ydb_Query_V1.RegisterQueryServiceServer(server,
+		&bigNode{
+			part: &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{row}}},
+		})
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = server.Serve(l) })
 	t.Cleanup(func() {
@@ -88,7 +91,10 @@ func floodWith(t *testing.T, s *sidecar) (f flood) {
 	defer cancel()
 	var clients []Ydb_Query_V1.QueryServiceClient
 	for range conns {
-		conn, err := grpc.NewClient("passthrough:///"+s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
+		conn, err := grpc.NewClient(
+			"passthrough:///"+s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +138,8 @@ func floodWith(t *testing.T, s *sidecar) (f flood) {
 			}
 			if status = part.GetStatus(); status == Ydb.StatusIds_OVERLOADED {
 				f.refused++
-				if text := part.GetIssues()[0].GetMessage(); !strings.Contains(text, "memory.headroom") || !strings.Contains(text, "GOMEMLIMIT") {
+				if text := part.GetIssues()[0].GetMessage(); !strings.Contains(text, "memory.headroom") ||
+					!strings.Contains(text, "GOMEMLIMIT") {
 					t.Fatalf("refused with %q", text)
 				}
 				continue
@@ -174,7 +181,8 @@ func (s *sidecar) guardLooks(t *testing.T) {
 func TestMemoryGuard(t *testing.T) {
 	const limit = 34 << 20
 	run := func(settings ...string) (*sidecar, flood) {
-		settings = append(settings, "discovery.mode=static", "discovery.nodes=1="+startBigNode(t), "wire.implicit=upstream", "data_path.shards=2")
+		settings = append(settings, "discovery.mode=static", "discovery.nodes=1="+startBigNode(t),
+			"wire.implicit=upstream", "data_path.shards=2")
 		env := append(os.Environ(), "GOMEMLIMIT=34MiB", "GOGC=10") // the guard sees what collections leave: they must be frequent
 		s := startSidecarAt(t, "grpc://127.0.0.1:1/local", env, settings...)
 		eventually(t, patience, "a node to send to", func() string {

@@ -110,7 +110,8 @@ func (l *traffic) check(t *testing.T, when string, bad ...outcome) {
 		for _, o := range bad {
 			if n := tally.count[o].Load(); n > 0 {
 				err, _ := tally.first.Load("cut")
-				t.Errorf("%s: %s: %d calls were %s, the first cut one with %v", when, tally.kind, n, [...]string{"answered", "refused", "absent", "cut"}[o], err)
+				t.Errorf("%s: %s: %d calls were %s, the first cut one with %v", when, tally.kind, n,
+					[...]string{"answered", "refused", "absent", "cut"}[o], err)
 			}
 		}
 	}
@@ -188,7 +189,9 @@ func TestOperatorBansAndDrainsNodes(t *testing.T) {
 		BanUntil time.Time `json:"ban_until"`
 		Next     string    `json:"next"`
 	}
-	if _, text := s.get(t, "/nodes/2/why"); json.Unmarshal([]byte(text), &why) != nil || !why.Banned || time.Until(why.BanUntil) < 9*time.Minute || why.Next == "" {
+	if _, text := s.get(
+		t, "/nodes/2/why",
+	); json.Unmarshal([]byte(text), &why) != nil || !why.Banned || time.Until(why.BanUntil) < 9*time.Minute || why.Next == "" {
 		t.Errorf("/nodes/2/why: %s", text)
 	}
 	operate(t, socket, "unban", "2")

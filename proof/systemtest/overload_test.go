@@ -169,7 +169,8 @@ func TestOverloadWastesNothing(t *testing.T) {
 	})
 	busy.finish()
 	sent := c.sum(t, "calls") - before
-	t.Logf("%d calls reached the nodes, %d were answered in time; %d were shed, %d ran out of time", sent, good.Load(), shed.Load(), late.Load())
+	t.Logf("%d calls reached the nodes, %d were answered in time; %d were shed, %d ran out of time", sent, good.Load(),
+		shed.Load(), late.Load())
 	if e := first.Load(); e != nil {
 		t.Errorf("%d calls: %v", other.Load(), *e)
 	}
@@ -214,7 +215,9 @@ func TestAppsOverEveryFace(t *testing.T) {
 		}
 	}
 	var problem struct{ Code string }
-	if status := callJSON(t, http.MethodPost, "http://"+s.HTTP+"/v1/query", `{"sql":"SELECT 1"}`, &problem); status != http.StatusUnauthorized || problem.Code != "UNAUTHENTICATED" {
+	if status := callJSON(
+		t, http.MethodPost, "http://"+s.HTTP+"/v1/query", `{"sql":"SELECT 1"}`, &problem,
+	); status != http.StatusUnauthorized || problem.Code != "UNAUTHENTICATED" {
 		t.Errorf("HTTP without a token: %d %s", status, problem.Code)
 	}
 
@@ -246,7 +249,8 @@ func TestAppsOverEveryFace(t *testing.T) {
 	}
 	codes := map[Ydb.StatusIds_StatusCode]int{}
 	text := ""
-	for i := 0; i < 6 || codes[Ydb.StatusIds_OVERLOADED] == 0 && i < 600; i++ { // on a busy machine six may take so long that all are allowed
+	// on a busy machine six may take so long that all are allowed
+	for i := 0; i < 6 || codes[Ydb.StatusIds_OVERLOADED] == 0 && i < 600; i++ {
 		status, said := wired("sdk")
 		if codes[status]++; status == Ydb.StatusIds_OVERLOADED {
 			text = said
@@ -270,7 +274,8 @@ func TestAppsOverEveryFace(t *testing.T) {
 		}
 		return ""
 	})
-	if len(seen["shop"].Classes) == 0 || seen["shop"].Classes[0].Served == 0 || len(seen["sdk"].Classes) == 0 || seen["sdk"].Classes[0].Refused["calls_per_second"] != codes[Ydb.StatusIds_OVERLOADED] {
+	if len(seen["shop"].Classes) == 0 || seen["shop"].Classes[0].Served == 0 || len(seen["sdk"].Classes) == 0 ||
+		seen["sdk"].Classes[0].Refused["calls_per_second"] != codes[Ydb.StatusIds_OVERLOADED] {
 		t.Errorf("/state/apps: %+v", seen)
 	}
 }

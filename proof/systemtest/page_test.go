@@ -33,7 +33,8 @@ const pictureAfter = 150
 // killed and the sidecar to be started anew.
 func TestPage(t *testing.T) {
 	c := startCluster(t, nil, "-locations", "zone-a,zone-b,zone-c")
-	addresses := []string{"-grpc", standtest.FreeAddress(t), "-http", standtest.FreeAddress(t), "-admin", standtest.FreeAddress(t)} // another process comes there
+	// another process comes there
+	addresses := []string{"-grpc", standtest.FreeAddress(t), "-http", standtest.FreeAddress(t), "-admin", standtest.FreeAddress(t)}
 	const token = "a-token-of-the-test"
 	serve := func(settings ...string) (*stand.Process, map[string]string) {
 		args := append([]string{"serve", "-ydb", c.Endpoint()}, addresses...)

@@ -135,8 +135,10 @@ func TestTwoHundredCallersShareTwentySessions(t *testing.T) {
 		}
 		most = max(most, sum)
 		served := busy.each()
-		if least, greatest := slices.Min(served), slices.Max(served); busy.total() < 10*clients || most < pool || float64(least) < 0.7*float64(greatest) {
-			return fmt.Sprintf("%d calls on up to %d sessions; callers were served between %d and %d times", busy.total(), most, least, greatest)
+		if least, greatest := slices.Min(served), slices.Max(served); busy.total() < 10*clients || most < pool ||
+			float64(least) < 0.7*float64(greatest) {
+			return fmt.Sprintf("%d calls on up to %d sessions; callers were served between %d and %d times",
+				busy.total(), most, least, greatest)
 		}
 		return ""
 	})
@@ -219,7 +221,8 @@ func TestABlackholedNodeHoldsNobodyElseUp(t *testing.T) {
 		}
 		return ""
 	})
-	t.Logf("node %d, black-holed, held at most %d sessions; of %d callers %d were not served while %d calls were", victim, most, clients, held, served)
+	t.Logf("node %d, black-holed, held at most %d sessions; of %d callers %d were not served while %d calls were",
+		victim, most, clients, held, served)
 	// Its share is a third.
 	if most > clients/2 || held > clients/2 {
 		t.Errorf("the dead node held %d sessions and %d callers; want at most half of %d", most, held, clients)

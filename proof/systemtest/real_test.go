@@ -102,7 +102,8 @@ func TestRealApps(t *testing.T) {
 		if said := a.finish(t, processes[i]); said["placed"] == nil || said["gave up"] != nil {
 			t.Errorf("%s placed %v orders and gave up on %v; want some and none", a.name, said["placed"], said["gave up"])
 		} else if said["drafts"] == nil || said["drafts unread"] != nil || said["draft differs"] != nil {
-			t.Errorf("%s kept and read %v drafts, %v not, %v other ones; want some, and none", a.name, said["drafts"], said["drafts unread"], said["draft differs"])
+			t.Errorf("%s kept and read %v drafts, %v not, %v other ones; want some, and none", a.name, said["drafts"],
+				said["drafts unread"], said["draft differs"])
 		}
 	}
 	for _, a := range all {

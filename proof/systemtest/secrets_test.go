@@ -49,7 +49,8 @@ type plantedSidecar struct {
 }
 
 // plantedSettings take pool.max.
-const plantedSettings = "admin: {token: planted-admin-token, control: token, pprof: on}\nydb.auth: {kind: token, token: planted-upstream-token}\n" +
+const plantedSettings = "admin: {token: planted-admin-token, control: token, pprof: on}\nydb.auth: {kind: token, " +
+	"token: planted-upstream-token}\n" +
 	"log: {level: DEBUG, access: all}\npool: {min: 1, max: %d}\n"
 
 // The headers of callers that may call, and operate.
@@ -72,8 +73,9 @@ func TestSecretsStayInside(t *testing.T) {
 	c := startCluster(t, nil, "-token", "planted-upstream-token")
 	dir := t.TempDir()
 	tokens := filepath.Join(dir, "tokens")
-	p := &plantedSidecar{file: filepath.Join(dir, "sidecar.yaml"), env: append(to.overGRPC(), "SIDECAR_APPS_TOKEN=one=planted-app-token-0123456789",
-		"SIDECAR_APPS_TOKEN_FILE="+tokens, "OTEL_EXPORTER_OTLP_HEADERS=authorization=planted-trace-header")}
+	p := &plantedSidecar{file: filepath.Join(dir, "sidecar.yaml"),
+		env: append(to.overGRPC(), "SIDECAR_APPS_TOKEN=one=planted-app-token-0123456789",
+			"SIDECAR_APPS_TOKEN_FILE="+tokens, "OTEL_EXPORTER_OTLP_HEADERS=authorization=planted-trace-header")}
 	put(t, tokens, "files=planted-file-token-0123456789\n")
 	put(t, p.file, fmt.Sprintf(plantedSettings, 5))
 	p.sidecar = reach(t, standtest.Start(t, stand.Serve{Program: filepath.Join(bin, "sidecar"), URL: c.Endpoint(), Env: p.env,
@@ -147,7 +149,8 @@ func (p *plantedSidecar) calls(t *testing.T) {
 	}
 	// What fails inside the statement is told to its caller, and to nobody else.
 	for _, body := range []string{
-		`{"sql": "SELEC planted_statement"}`, `{"sql": "SELECT * FROM planted_statement"}`, `{"sql": "SELECT $p + 1", "params": {"p": "planted-parameter"}}`,
+		`{"sql": "SELEC planted_statement"}`, `{"sql": "SELECT * FROM planted_statement"}`,
+		`{"sql": "SELECT $p + 1", "params": {"p": "planted-parameter"}}`,
 	} {
 		if status, _ := p.request(t, "POST", query, body, plantedApp); status < 400 {
 			t.Errorf("%s: %d; want an error", body, status)
@@ -157,7 +160,10 @@ func (p *plantedSidecar) calls(t *testing.T) {
 	if _, err := p.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1 AS planted_statement"}); err != nil {
 		t.Errorf("by the token of the file: %v", err)
 	}
-	_, err := p.Execute(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer planted-wrong-token"), &sidecarv1.ExecuteRequest{Sql: "SELECT 1 AS planted_statement"})
+	_, err := p.Execute(
+		metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer planted-wrong-token"),
+		&sidecarv1.ExecuteRequest{Sql: "SELECT 1 AS planted_statement"},
+	)
 	if err == nil {
 		t.Error("a wrong token was served")
 	} else {
@@ -168,7 +174,8 @@ func (p *plantedSidecar) calls(t *testing.T) {
 // reloads are one that works, and ones that do not.
 func (p *plantedSidecar) reloads(t *testing.T) {
 	put(t, p.file, fmt.Sprintf(plantedSettings, 6)+"\napi.timeout: 7s\n")
-	for _, text := range []string{fmt.Sprintf(plantedSettings, 7), "admin: {token: [planted-admin-token", "ydb.auth.pasword: planted-upstream-token\n", "apps.token: planted-app-token\n"} {
+	for _, text := range []string{fmt.Sprintf(plantedSettings, 7), "admin: {token: [planted-admin-token",
+		"ydb.auth.pasword: planted-upstream-token\n", "apps.token: planted-app-token\n"} {
 		put(t, p.file, text)
 		_, said := p.request(t, "POST", "http://"+p.Admin+"/reload", "", plantedControl)
 		p.outputs.WriteString(said)
@@ -193,7 +200,8 @@ func (p *plantedSidecar) shows(t *testing.T) {
 			t.Errorf("GET %s shows %q", path, found)
 		}
 	}
-	for _, args := range [][]string{{"nodes"}, {"events"}, {"reload"}, {"drain", "-off"}, {"check-config", "-print"}, {"nodes", "-set", "admin.token=planted-admin-token"}} {
+	for _, args := range [][]string{{"nodes"}, {"events"}, {"reload"}, {"drain", "-off"}, {"check-config", "-print"},
+		{"nodes", "-set", "admin.token=planted-admin-token"}} {
 		command := exec.CommandContext(t.Context(), filepath.Join(bin, "sidecar"), append(args, "-config", p.file, "-admin", p.Admin)...)
 		command.Env = p.env
 		text, _ := command.CombinedOutput() // some are refused

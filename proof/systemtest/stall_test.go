@@ -37,7 +37,8 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 	filler := startSidecar(t, c, nil)
 	fillWide(t, filler)
 	filler.endsWell(t)
-	const request = "POST %s HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
+	const request = "POST %s HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\nContent-Type: " +
+		"%s\r\nContent-Length: %d\r\n\r\n%s"
 	const statement = `{"sql":"SELECT id, payload FROM wide","timeout":"5m"}`
 	for _, peer := range []struct {
 		name  string
@@ -49,7 +50,9 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := stream.Send(&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "wide"}}}); err != nil {
+			if err := stream.Send(
+				&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "wide"}}},
+			); err != nil {
 				t.Fatal(err)
 			}
 			bad := &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: "x"}}
@@ -111,7 +114,9 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 			}
 			stream, err := api.ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{
 				SessionId: session.SessionId, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT id, payload FROM wide"}},
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+					QueryContent: &Ydb_Query.QueryContent{Text: "SELECT id, payload FROM wide"},
+				},
 			})
 			if err == nil {
 				_, err = stream.Header() // the answer begins
@@ -123,7 +128,8 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 		{"client_stopped_in_a_call", 1, func(t *testing.T, s *sidecar) {
 			body := fmt.Sprintf(request, "/v1/query", "application/json", len(statement), statement)
 			host, port, _ := net.SplitHostPort(s.HTTP)
-			client := exec.Command("bash", "-c", `exec 3<>/dev/tcp/$0/$1; printf %s "$2" >&3; read -n 20 <&3; echo; exec sleep 1000`, host, port, body)
+			client := exec.Command("bash", "-c",
+				`exec 3<>/dev/tcp/$0/$1; printf %s "$2" >&3; read -n 20 <&3; echo; exec sleep 1000`, host, port, body)
 			said, err := client.StdoutPipe()
 			if err == nil {
 				err = client.Start()
@@ -158,7 +164,8 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 		}},
 	} {
 		t.Run(peer.name, func(t *testing.T) {
-			settings := []string{"drain.delay=" + stopDelay.String(), "drain.grace=" + stopGrace.String(), "admin.pprof=on", "pool.min=3", "log.level=DEBUG", "log.access=all"}
+			settings := []string{"drain.delay=" + stopDelay.String(), "drain.grace=" + stopGrace.String(),
+				"admin.pprof=on", "pool.min=3", "log.level=DEBUG", "log.access=all"}
 			var s *sidecar
 			if peer.begin == nil {
 				var stderr *os.File
@@ -227,14 +234,17 @@ func knock(t *testing.T, address, text string) net.Conn {
 // fillWide creates a table whose rows are more than all buffers on the way to a client.
 func fillWide(t *testing.T, s *sidecar) {
 	t.Helper()
-	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE wide (id Uint64, payload Utf8, PRIMARY KEY (id))"}); err != nil {
+	if _, err := s.Execute(
+		t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE wide (id Uint64, payload Utf8, PRIMARY KEY (id))"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	payload := &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: strings.Repeat("x", 100<<10)}}
 	for part := range uint64(8) {
 		request := &sidecarv1.BulkUpsertRequest{Table: "wide"}
 		for id := range uint64(30) {
-			request.Rows = append(request.Rows, &sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": unsigned(part*100 + id), "payload": payload}})
+			request.Rows = append(request.Rows,
+				&sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": unsigned(part*100 + id), "payload": payload}})
 		}
 		if _, err := s.BulkUpsert(t.Context(), request); err != nil {
 			t.Fatal(err)

@@ -27,7 +27,8 @@ import (
 // successor starts a sidecar that is to take the place of s.
 func successor(t *testing.T, c *ydb, settings ...string) *stand.Process {
 	t.Helper()
-	return standtest.Start(t, stand.Serve{Program: filepath.Join(bin, "sidecar"), URL: c.Endpoint(), Settings: settings, Flags: []string{"-takeover"}}.Spec())
+	return standtest.Start(t,
+		stand.Serve{Program: filepath.Join(bin, "sidecar"), URL: c.Endpoint(), Settings: settings, Flags: []string{"-takeover"}}.Spec())
 }
 
 // replace puts a new process in the place of s, which keeps its addresses, and
@@ -277,7 +278,8 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 
 // replaceAmidTransactions begins transactions over both APIs, replaces the process, and goes on with them. It returns how many
 // statements that made.
-func (s *sidecar) replaceAmidTransactions(ctx context.Context, t *testing.T, round int, busy func(), sentAway *atomic.Int64, replace func() *stand.Process) (statements int64) {
+func (s *sidecar) replaceAmidTransactions(ctx context.Context, t *testing.T, round int, busy func(),
+	sentAway *atomic.Int64, replace func() *stand.Process) (statements int64) {
 	t.Helper()
 	// Transactions that began before must be able to go on after.
 	begun, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO open (id) VALUES (1ul)",
@@ -312,7 +314,10 @@ func (s *sidecar) replaceAmidTransactions(ctx context.Context, t *testing.T, rou
 		if err != nil {
 			t.Errorf("round %d: a transaction of the replaced process over gRPC: %v", round, err)
 		}
-		r, err := say(ctx, over.http, "http://"+s.HTTP+"/v1/query", fmt.Sprintf(`{"sql":"SELECT id FROM open WHERE id = 2ul","tx":{"id":%q,"seq":%d,"commit":%v}}`, web.Tx.ID, seq, commit))
+		r, err := say(
+			ctx, over.http, "http://"+s.HTTP+"/v1/query",
+			fmt.Sprintf(`{"sql":"SELECT id FROM open WHERE id = 2ul","tx":{"id":%q,"seq":%d,"commit":%v}}`, web.Tx.ID, seq, commit),
+		)
 		if err == nil && len(r.Rows) != 1 {
 			err = fmt.Errorf("its own row is not there: %v", r)
 		}
@@ -417,7 +422,9 @@ func TestReplacedUnderAppsNothingIsLost(t *testing.T) {
 	work := &shop{apps: []app{python(t, "grpc://"+s.GRPC), python(t, "http://"+s.HTTP), node(t, "http://"+s.HTTP)}}
 	for i, a := range work.apps {
 		work.ledgers = append(work.ledgers, filepath.Join(t.TempDir(), fmt.Sprint("ledger", i)))
-		work.processes = append(work.processes, a.start(t, nil, "run", "--seconds", "300", "--workers", "3", "--pause", "0.02", "--products", "100", "--ledger", work.ledgers[i]))
+		work.processes = append(work.processes,
+			a.start(t, nil, "run", "--seconds", "300", "--workers", "3", "--pause", "0.02", "--products", "100",
+				"--ledger", work.ledgers[i]))
 	}
 	work.placeMore(t, 3)
 	for range rounds {

@@ -43,7 +43,9 @@ func startCollector(t *testing.T) *collector {
 		t.Fatalf("build the collector: %v\n%s", err, out)
 	}
 	c := &collector{grpc: standtest.FreeAddress(t), http: standtest.FreeAddress(t), file: filepath.Join(dir, "spans.json")}
-	standtest.Ready(t, standtest.Start(t, stand.Spec{Path: filepath.Join(dir, "otelcollector"), Args: []string{"-grpc", c.grpc, "-http", c.http, "-out", c.file}}))
+	standtest.Ready(t,
+		standtest.Start(t,
+			stand.Spec{Path: filepath.Join(dir, "otelcollector"), Args: []string{"-grpc", c.grpc, "-http", c.http, "-out", c.file}}))
 	return c
 }
 
@@ -109,7 +111,8 @@ func (c *collector) spans(t *testing.T) map[string]span {
 				for _, s := range scope.Spans {
 					begin, _ := strconv.ParseInt(s.StartTimeUnixNano, 10, 64)
 					end, _ := strconv.ParseInt(s.EndTimeUnixNano, 10, 64)
-					one := span{service: service, name: s.Name, id: s.SpanID, parent: s.ParentSpanID, trace: s.TraceID, failed: s.Status.Code == 2,
+					one := span{service: service, name: s.Name, id: s.SpanID, parent: s.ParentSpanID, trace: s.TraceID,
+						failed:     s.Status.Code == 2,
 						attributes: attributes(s.Attributes), start: time.Duration(begin), took: time.Duration(end - begin)}
 					for _, l := range s.Links {
 						one.links = append(one.links, l.SpanID)
@@ -224,7 +227,8 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 	shop := python(t, "grpc://"+s.GRPC)
 	shop.run(t, "init")
 	// Some statements are refused: what is safe to send again is sent again.
-	c.everywhere(t, "errors", map[string]any{"status": "UNAVAILABLE", "share": 0.2, "methods": []string{"ExecuteQuery", "BeginTransaction"}})
+	c.everywhere(t, "errors",
+		map[string]any{"status": "UNAVAILABLE", "share": 0.2, "methods": []string{"ExecuteQuery", "BeginTransaction"}})
 	web := python(t, "http://"+s.HTTP)
 
 	wanted := map[string]func(request) bool{
@@ -239,28 +243,36 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 		},
 		"a statement of a transaction": func(q request) bool {
 			one, ok := q.only()
-			return ok && q.app.name == "place order" && q.lease != nil && one.got == nil && q.lease.attributes["ydb.node.id"] == one.hops[0].attributes["ydb.node.id"] &&
+			return ok && q.app.name == "place order" && q.lease != nil && one.got == nil &&
+				q.lease.attributes["ydb.node.id"] == one.hops[0].attributes["ydb.node.id"] &&
 				!q.lease.failed && q.lease.start <= q.server.start && q.lease.start+q.lease.took >= one.start+one.took
 		},
 		"a commit": func(q request) bool {
 			one, ok := q.only()
-			return ok && q.lease != nil && one.hops[0].attributes["ydb.sidecar.commit"] == "true" && q.lease.attributes["ydb.sidecar.transaction.end"] == "finished"
+			return ok && q.lease != nil && one.hops[0].attributes["ydb.sidecar.commit"] == "true" &&
+				q.lease.attributes["ydb.sidecar.transaction.end"] == "finished"
 		},
 		"a wait in line": func(q request) bool {
 			one, ok := q.only()
-			return ok && one.queue != nil && one.got.attributes["ydb.sidecar.waited"] == "true" && one.queue.took > time.Millisecond && one.got.took >= one.queue.took
+			return ok && one.queue != nil && one.got.attributes["ydb.sidecar.waited"] == "true" &&
+				one.queue.took > time.Millisecond && one.got.took >= one.queue.took
 		},
 		"a call sent again": func(q request) bool {
 			if len(q.tries) < 2 || len(q.tries[0].hops) == 0 {
 				return false
 			}
 			first, last := q.tries[0], q.tries[len(q.tries)-1]
-			return first.failed && first.hops[0].attributes["db.response.status_code"] == "UNAVAILABLE" && first.hops[0].attributes["error.type"] == "ydb_error" &&
-				last.good(q.app.trace) && last.attributes["ydb.retry.backoff_ms"] != "" && last.attributes["ydb.sidecar.attempt"] == fmt.Sprint(len(q.tries)) && last.start >= first.start+first.took
+			return first.failed && first.hops[0].attributes["db.response.status_code"] == "UNAVAILABLE" &&
+				first.hops[0].attributes["error.type"] == "ydb_error" &&
+				last.good(q.app.trace) && last.attributes["ydb.retry.backoff_ms"] != "" &&
+				last.attributes["ydb.sidecar.attempt"] == fmt.Sprint(len(q.tries)) && last.start >= first.start+first.took
 		},
 	}
-	eventually(t, 2*patience, "the spans of every kind of request", func() (wrong string) { // what there was no time for may come in the next run
-		overGRPC, overHTTP := shop.start(t, to.overGRPC(), "run", "--seconds", "3", "--workers", "4"), web.start(t, to.overGRPC(), "run", "--seconds", "3", "--workers", "2")
+	// what there was no time for may come in the next run
+	eventually(t, 2*patience, "the spans of every kind of request", func() (wrong string) {
+		overGRPC, overHTTP := shop.start(
+			t, to.overGRPC(), "run", "--seconds", "3", "--workers", "4",
+		), web.start(t, to.overGRPC(), "run", "--seconds", "3", "--workers", "2")
 		shop.finish(t, overGRPC)
 		web.finish(t, overHTTP)
 		for exported := time.Now().Add(20 * time.Second); time.Now().Before(exported); { // programs export their spans after the fact
@@ -301,7 +313,8 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 		for _, q := range all {
 			for _, one := range q.tries {
 				for _, h := range one.hops {
-					if one.failed && h.failed && h.attributes["error.type"] == "transport_error" && h.attributes["ydb.node.id"] == fmt.Sprint(victim) {
+					if one.failed && h.failed && h.attributes["error.type"] == "transport_error" &&
+						h.attributes["ydb.node.id"] == fmt.Sprint(victim) {
 						return ""
 					}
 				}

@@ -101,7 +101,8 @@ func intValue(n int64) *sidecarv1.Value {
 
 func kvID(n int64) *sidecarv1.KvId { return &sidecarv1.KvId{Columns: []*sidecarv1.Value{intValue(n)}} }
 
-// A statement that is sent in the turn of a shard, and one that a goroutine waits for, are answered alike. ydb.client=grpc has only the latter.
+// A statement that is sent in the turn of a shard, and one that a goroutine waits for, are answered
+// alike. ydb.client=grpc has only the latter.
 func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 	c := startCluster(t, nil)
 	clients, conns := map[string]sidecarv1.SidecarClient{}, map[string]*grpc.ClientConn{}
@@ -111,7 +112,10 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if _, err := clients["grpc"].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE turns (id Int64, body Utf8, PRIMARY KEY (id))", Timeout: "20s"}); err != nil {
+	if _, err := clients["grpc"].Execute(
+		ctx,
+		&sidecarv1.ExecuteRequest{Sql: "CREATE TABLE turns (id Int64, body Utf8, PRIMARY KEY (id))", Timeout: "20s"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	for _, sql := range contract.TurnSQL {
@@ -123,7 +127,9 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 	for i := range 2000 {
 		fmt.Fprintf(&many, ",(%d,'a body of some length')", i)
 	}
-	if _, err := clients["grpc"].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES " + many.String()[1:], Timeout: "20s"}); err != nil {
+	if _, err := clients["grpc"].Execute(
+		ctx, &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES " + many.String()[1:], Timeout: "20s"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	for _, client := range clients { // the connections to nodes are there then, without which there are no turns
@@ -150,10 +156,13 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 		{name: "a_write", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (1, 'b')", Mode: "serializable_rw"}},
 		{name: "two_sets", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1 AS a; SELECT 2 AS b"}},
 		{name: "many_rows", req: &sidecarv1.ExecuteRequest{Sql: "SELECT id, body FROM turns ORDER BY id", Mode: "snapshot_ro"}},
-		{name: "limited", req: &sidecarv1.ExecuteRequest{Sql: "SELECT id, body FROM turns ORDER BY id", Limits: &sidecarv1.Limits{Rows: 10}}},
+		{name: "limited",
+			req: &sidecarv1.ExecuteRequest{Sql: "SELECT id, body FROM turns ORDER BY id", Limits: &sidecarv1.Limits{Rows: 10}}},
 		{name: "statistics", req: &sidecarv1.ExecuteRequest{Sql: point, Params: params, Stats: "basic"}},
 		{name: "wrong_type", req: &sidecarv1.ExecuteRequest{Sql: point, Params: map[string]*sidecarv1.Value{"id": textValue("x")}}},
-		{name: "named_type", req: &sidecarv1.ExecuteRequest{Sql: "SELECT $p AS p", Params: map[string]*sidecarv1.Value{"p": intValue(3)}, Types: map[string]string{"p": "Uint8"}}},
+		{name: "named_type",
+			req: &sidecarv1.ExecuteRequest{Sql: "SELECT $p AS p", Params: map[string]*sidecarv1.Value{"p": intValue(3)},
+				Types: map[string]string{"p": "Uint8"}}},
 		{name: "no_statement", req: &sidecarv1.ExecuteRequest{}},
 		{name: "not_sql", req: &sidecarv1.ExecuteRequest{Sql: "SELEC 1"}},
 		{name: "no_table", req: &sidecarv1.ExecuteRequest{Sql: "SELECT * FROM nothing"}},
@@ -161,28 +170,42 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 		{name: "no_duration", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "x"}},
 		{name: "no_class", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Priority: "x"}},
 		{name: "no_class_in_a_header", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, header: []string{"x-ydb-priority", "x"}},
-		{name: "batch", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, header: []string{"x-ydb-priority", "batch", "x-sidecar-app", "someone"}},
+		{name: "batch", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"},
+			header: []string{"x-ydb-priority", "batch", "x-sidecar-app", "someone"}},
 		{name: "not_an_app", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, header: []string{"x-sidecar-app", strings.Repeat("a", 1000)}},
-		{name: "traced", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, header: []string{"traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}},
+		{name: "traced", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"},
+			header: []string{"traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}},
 		{name: "newer", req: newer},
 		{name: "compressed", req: &sidecarv1.ExecuteRequest{Sql: point, Params: params}, packed: true},
 		{name: "large_headers", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, header: []string{"x-large", strings.Repeat("a", 40<<10)}},
-		{name: "a_large_request", req: &sidecarv1.ExecuteRequest{Sql: "SELECT $p AS p", Params: map[string]*sidecarv1.Value{"p": textValue(strings.Repeat("x", 100<<10))}}},
-		{name: "refused_until_the_time_is_up", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Idempotent: true, Timeout: "300ms"}, fault: map[string]any{"status": "UNAVAILABLE"}},
-		{name: "lost_in_doubt", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (2, 'b')"}, fault: map[string]any{"status": "UNDETERMINED", "after": true}},
-		{name: "refused", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (3, 'b')", Timeout: "300ms"}, fault: map[string]any{"status": "PRECONDITION_FAILED"}},
-		{name: "an_error_of_grpc", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (4, 'b')"}, fault: map[string]any{"status": "grpc:INTERNAL", "after": true}},
+		{name: "a_large_request",
+			req: &sidecarv1.ExecuteRequest{Sql: "SELECT $p AS p",
+				Params: map[string]*sidecarv1.Value{"p": textValue(strings.Repeat("x", 100<<10))}}},
+		{name: "refused_until_the_time_is_up",
+			req:   &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Idempotent: true, Timeout: "300ms"},
+			fault: map[string]any{"status": "UNAVAILABLE"}},
+		{name: "lost_in_doubt", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (2, 'b')"},
+			fault: map[string]any{"status": "UNDETERMINED", "after": true}},
+		{name: "refused",
+			req:   &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (3, 'b')", Timeout: "300ms"},
+			fault: map[string]any{"status": "PRECONDITION_FAILED"}},
+		{name: "an_error_of_grpc", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (4, 'b')"},
+			fault: map[string]any{"status": "grpc:INTERNAL", "after": true}},
 		{name: "get", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(1)}},
 		{name: "get_null", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(2)}},
 		{name: "get_none", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(3)}},
 		{name: "get_version", req: &sidecarv1.KvGetRequest{Table: "versions", Id: kvID(1)}},
-		{name: "get_known_version", req: &sidecarv1.KvGetRequest{Table: "versions", Id: kvID(1), Condition: &sidecarv1.KvCondition{NoneMatch: []string{"5"}}}},
-		{name: "get_other_version", req: &sidecarv1.KvGetRequest{Table: "versions", Id: kvID(1), Condition: &sidecarv1.KvCondition{Match: []string{"4"}}}},
+		{name: "get_known_version",
+			req: &sidecarv1.KvGetRequest{Table: "versions", Id: kvID(1), Condition: &sidecarv1.KvCondition{NoneMatch: []string{"5"}}}},
+		{name: "get_other_version",
+			req: &sidecarv1.KvGetRequest{Table: "versions", Id: kvID(1), Condition: &sidecarv1.KvCondition{Match: []string{"4"}}}},
 		{name: "get_of_a_missing_table", req: &sidecarv1.KvGetRequest{Table: "none", Id: kvID(1)}},
 		{name: "get_of_a_closed_table", req: &sidecarv1.KvGetRequest{Table: "turns", Id: kvID(1)}},
 		{name: "get_without_an_id", req: &sidecarv1.KvGetRequest{Table: "rows"}},
-		{name: "get_wrong_type", req: &sidecarv1.KvGetRequest{Table: "rows", Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{textValue("x")}}}},
-		{name: "get_refused", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(1), Timeout: "300ms"}, fault: map[string]any{"status": "PRECONDITION_FAILED"}},
+		{name: "get_wrong_type",
+			req: &sidecarv1.KvGetRequest{Table: "rows", Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{textValue("x")}}}},
+		{name: "get_refused", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(1), Timeout: "300ms"},
+			fault: map[string]any{"status": "PRECONDITION_FAILED"}},
 		{name: "get_no_duration", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(1), Timeout: "x"}},
 		{name: "get_compressed", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(1)}, packed: true},
 		{name: "get_many", req: &sidecarv1.KvBatchGetRequest{Table: "rows", Ids: []*sidecarv1.KvId{kvID(2), kvID(7), kvID(1), kvID(2)}}},
@@ -190,14 +213,23 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 		{name: "get_many_with_a_bad_one", req: &sidecarv1.KvBatchGetRequest{Table: "rows", Ids: []*sidecarv1.KvId{kvID(2), {}}}},
 		{name: "put", req: &sidecarv1.KvPutRequest{Table: "rows", Id: kvID(10), Value: []byte("ten")}},
 		{name: "put_not_utf8", req: &sidecarv1.KvPutRequest{Table: "rows", Id: kvID(10), Value: []byte("\xff")}},
-		{name: "put_if_absent_and_it_is_there", req: &sidecarv1.KvPutRequest{Table: "rows", Id: kvID(1), Value: []byte("x"), Condition: &sidecarv1.KvCondition{NoneMatch: []string{"*"}}}},
-		{name: "put_if_another_version", req: &sidecarv1.KvPutRequest{Table: "versions", Id: kvID(1), Value: []byte("x"), Condition: &sidecarv1.KvCondition{Match: []string{"4"}}}},
+		{name: "put_if_absent_and_it_is_there",
+			req: &sidecarv1.KvPutRequest{Table: "rows", Id: kvID(1), Value: []byte("x"),
+				Condition: &sidecarv1.KvCondition{NoneMatch: []string{"*"}}}},
+		{name: "put_if_another_version",
+			req: &sidecarv1.KvPutRequest{Table: "versions", Id: kvID(1), Value: []byte("x"),
+				Condition: &sidecarv1.KvCondition{Match: []string{"4"}}}},
 		{name: "put_into_a_table_to_read", req: &sidecarv1.KvPutRequest{Table: "seen", Id: kvID(1), Value: []byte("x")}},
-		{name: "put_in_doubt", req: &sidecarv1.KvPutRequest{Table: "rows", Id: kvID(11), Value: []byte("x"), Condition: &sidecarv1.KvCondition{NoneMatch: []string{"*"}}}, fault: map[string]any{"status": "UNDETERMINED"}},
+		{name: "put_in_doubt",
+			req: &sidecarv1.KvPutRequest{Table: "rows", Id: kvID(11), Value: []byte("x"),
+				Condition: &sidecarv1.KvCondition{NoneMatch: []string{"*"}}},
+			fault: map[string]any{"status": "UNDETERMINED"}},
 		{name: "delete", req: &sidecarv1.KvDeleteRequest{Table: "rows", Id: kvID(10)}},
 		{name: "delete_none", req: &sidecarv1.KvDeleteRequest{Table: "rows", Id: kvID(12)}},
-		{name: "delete_if_another_version", req: &sidecarv1.KvDeleteRequest{Table: "versions", Id: kvID(1), Condition: &sidecarv1.KvCondition{Match: []string{"4"}}}},
-		{name: "bad_session", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "300ms"}, fault: map[string]any{"status": "BAD_SESSION"}},
+		{name: "delete_if_another_version",
+			req: &sidecarv1.KvDeleteRequest{Table: "versions", Id: kvID(1), Condition: &sidecarv1.KvCondition{Match: []string{"4"}}}},
+		{name: "bad_session", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "300ms"},
+			fault: map[string]any{"status": "BAD_SESSION"}},
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			got := map[string]told{}
@@ -214,7 +246,8 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 					c.everywhere(t, "clear", nil)
 				}
 			}
-			if diff := cmp.Diff(got["grpc"], got["h2"], protocmp.Transform(), protocmp.IgnoreFields(&errdetails.RetryInfo{}, "retry_delay")); diff != "" {
+			if diff := cmp.Diff(got["grpc"], got["h2"], protocmp.Transform(),
+				protocmp.IgnoreFields(&errdetails.RetryInfo{}, "retry_delay")); diff != "" {
 				t.Errorf("a goroutine (-) and a turn (+): %s", diff)
 			}
 		})
@@ -232,7 +265,9 @@ func TestStepsInATurnAreAnsweredAlike(t *testing.T) {
 		conn, api := dial(t, s.GRPC)
 		conns[client] = conn
 		if client == "h2" {
-			if _, err := api.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE steps (id Int64, PRIMARY KEY (id))", Timeout: "20s"}); err != nil {
+			if _, err := api.Execute(
+				ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE steps (id Int64, PRIMARY KEY (id))", Timeout: "20s"},
+			); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -294,7 +329,8 @@ func TestStepsInATurnAreAnsweredAlike(t *testing.T) {
 					}
 					faulty := step == strings.ToUpper(step)
 					if faulty {
-						fault := map[string]any{"share": 1, "methods": []string{"BeginTransaction", "CommitTransaction", "RollbackTransaction"}}
+						fault := map[string]any{"share": 1,
+							"methods": []string{"BeginTransaction", "CommitTransaction", "RollbackTransaction"}}
 						for k, v := range one.fault {
 							fault[k] = v
 						}
@@ -311,7 +347,8 @@ func TestStepsInATurnAreAnsweredAlike(t *testing.T) {
 					got[name] = append(got[name], answer)
 				}
 			}
-			if diff := cmp.Diff(got["grpc"], got["h2"], protocmp.Transform(), protocmp.IgnoreFields(&errdetails.RetryInfo{}, "retry_delay")); diff != "" {
+			if diff := cmp.Diff(got["grpc"], got["h2"], protocmp.Transform(),
+				protocmp.IgnoreFields(&errdetails.RetryInfo{}, "retry_delay")); diff != "" {
 				t.Errorf("a goroutine (-) and a turn (+): %s", diff)
 			}
 		})

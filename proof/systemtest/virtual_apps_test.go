@@ -160,8 +160,11 @@ func TestPreparedQueriesGoAnywhere(t *testing.T) {
 		for round := range uint64(rounds) {
 			r, err := client.ExecuteDataQuery(ctx, &Ydb_Table.ExecuteDataQueryRequest{
 				SessionId: session.GetSessionId(), Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_Id{Id: query.GetQueryId()}},
-				TxControl: &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{
-					TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Table.SerializableModeSettings{}}}}},
+				TxControl: &Ydb_Table.TransactionControl{CommitTx: true,
+					TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{
+						TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{
+							SerializableReadWrite: &Ydb_Table.SerializableModeSettings{},
+						}}}},
 				Parameters: map[string]*Ydb.TypedValue{"$id": uint64Value(caller<<32 | round)},
 			})
 			if err := ofOperation(r.GetOperation(), err, nil); err != nil {

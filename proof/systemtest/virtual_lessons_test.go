@@ -14,10 +14,13 @@ import (
 )
 
 // implicit runs a statement without a session, as anybody can who has YDB's protos.
-func implicit(ctx context.Context, client Ydb_Query_V1.QueryServiceClient, sql string, control *Ydb_Query.TransactionControl) (st Ydb.StatusIds_StatusCode, tx string, err error) {
+func implicit(ctx context.Context, client Ydb_Query_V1.QueryServiceClient, sql string,
+	control *Ydb_Query.TransactionControl) (st Ydb.StatusIds_StatusCode, tx string, err error) {
 	stream, err := client.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
 		ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, TxControl: control,
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql}},
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql},
+		},
 	})
 	for err == nil {
 		var part *Ydb_Query.ExecuteQueryResponsePart
@@ -117,7 +120,8 @@ func TestSessionsAreMadeWithTheCapabilities(t *testing.T) {
 				if st, _, err := implicit(t.Context(), client, "SELECT 1", nil); st != Ydb.StatusIds_SUCCESS || err != nil {
 					t.Fatal(st, err)
 				}
-			} else if r, err := client.CreateSession(t.Context(), &Ydb_Query.CreateSessionRequest{}); err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS {
+			} else if r, err := client.CreateSession(t.Context(), &Ydb_Query.CreateSessionRequest{}); err != nil ||
+				r.GetStatus() != Ydb.StatusIds_SUCCESS {
 				t.Fatal(r, err)
 			}
 			var said struct {
@@ -169,7 +173,9 @@ func TestCancelledStreamsBlameNoNode(t *testing.T) {
 			for range rounds {
 				ctx, cancel := context.WithCancel(t.Context())
 				stream, err := client.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-					Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT id, text FROM large"}}})
+					Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+						QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT id, text FROM large"},
+					}})
 				if err == nil && caller%2 == 0 { // the others before the answer begins
 					_, err = stream.Recv()
 				}

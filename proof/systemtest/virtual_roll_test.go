@@ -86,7 +86,9 @@ func writeRows(t *testing.T, db *ydbsdk.Driver, n int) *bookWriters {
 
 func writeRow(ctx context.Context, tx query.TxActor, writer, id uint64) error {
 	parameters := func(n uint64) query.ExecuteOption {
-		return query.WithParameters(ydbsdk.ParamsBuilder().Param("$writer").Uint64(writer).Param("$id").Uint64(id).Param("$n").Uint64(n).Build())
+		return query.WithParameters(
+			ydbsdk.ParamsBuilder().Param("$writer").Uint64(writer).Param("$id").Uint64(id).Param("$n").Uint64(n).Build(),
+		)
 	}
 	const declare = "DECLARE $writer AS Uint64; DECLARE $id AS Uint64; DECLARE $n AS Uint64; "
 	one := func(sql string) (n uint64, err error) {
@@ -235,7 +237,10 @@ func TestRolledUnderVirtualSessions(t *testing.T) {
 				if way == "takeover" {
 					s = startSidecar(t, c, nil, settings...)
 				} else { // it comes back at its addresses
-					s = &sidecar{Sidecar: &stand.Sidecar{GRPC: standtest.FreeAddress(t), HTTP: standtest.FreeAddress(t), Admin: standtest.FreeAddress(t)}}
+					s = &sidecar{
+						Sidecar: &stand.Sidecar{GRPC: standtest.FreeAddress(t), HTTP: standtest.FreeAddress(t),
+							Admin: standtest.FreeAddress(t)},
+					}
 					s.again(t, c, settings...)
 				}
 				db := openSDK(t, s.sdk())

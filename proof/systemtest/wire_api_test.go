@@ -47,7 +47,8 @@ func healthAndReflection(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	health := healthv1.NewHealthClient(conn)
 	for _, service := range []string{"", sidecarv1.Sidecar_ServiceDesc.ServiceName} {
-		if r, err := health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service}); err != nil || r.Status != healthv1.HealthCheckResponse_SERVING {
+		if r, err := health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service}); err != nil ||
+			r.Status != healthv1.HealthCheckResponse_SERVING {
 			t.Errorf("health of %q: %v, %v", service, r, err)
 		}
 	}
@@ -67,7 +68,11 @@ func healthAndReflection(t *testing.T, conn *grpc.ClientConn) {
 	var services []string
 	for _, request := range []*reflectionv1.ServerReflectionRequest{
 		{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}},
-		{MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: sidecarv1.Sidecar_ServiceDesc.ServiceName}},
+		{
+			MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{
+				FileContainingSymbol: sidecarv1.Sidecar_ServiceDesc.ServiceName,
+			},
+		},
 	} {
 		if err := stream.Send(request); err != nil {
 			t.Fatal(err)
@@ -80,7 +85,8 @@ func healthAndReflection(t *testing.T, conn *grpc.ClientConn) {
 			services = append(services, service.Name)
 		}
 	}
-	if !slices.Contains(services, sidecarv1.Sidecar_ServiceDesc.ServiceName) || !slices.Contains(services, healthv1.Health_ServiceDesc.ServiceName) {
+	if !slices.Contains(services, sidecarv1.Sidecar_ServiceDesc.ServiceName) ||
+		!slices.Contains(services, healthv1.Health_ServiceDesc.ServiceName) {
 		t.Errorf("reflection lists %v", services)
 	}
 	if err := stream.CloseSend(); err != nil {

@@ -32,7 +32,8 @@ var officialClients = []officialClient{
 		}
 	}, `Ran 1\d tests`},
 	{"node", func(t *testing.T) stand.Spec {
-		return stand.Spec{Path: "node", Args: []string{"--test", "official.test.mjs"}, Dir: filepath.Join(standtest.Root(t), officialTests, "node")}
+		return stand.Spec{Path: "node", Args: []string{"--test", "official.test.mjs"},
+			Dir: filepath.Join(standtest.Root(t), officialTests, "node")}
 	}, `# pass 5`},
 }
 
@@ -78,8 +79,9 @@ func everyOfficialClient(t *testing.T, through []string) {
 func javaClient(t *testing.T, url string, env ...string) string {
 	t.Helper()
 	p := standtest.Start(t, stand.Spec{
-		Path: "java", Args: []string{"-cp", filepath.Join(standtest.Root(t), ".cache", "java", "*"), filepath.Join("testdata", "java", "Client.java")},
-		Env: append(env, "YDB_URL="+url),
+		Path: "java",
+		Args: []string{"-cp", filepath.Join(standtest.Root(t), ".cache", "java", "*"), filepath.Join("testdata", "java", "Client.java")},
+		Env:  append(env, "YDB_URL="+url),
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

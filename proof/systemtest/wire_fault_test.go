@@ -215,7 +215,9 @@ func TestSDKGoesOnWhileANodeRefuses(t *testing.T) {
 			defer closeSDK(t, db)
 			ctx, cancel := context.WithTimeout(t.Context(), sdkPatience)
 			defer cancel()
-			return db.Query().Do(ctx, func(ctx context.Context, s query.Session) error { return s.Exec(ctx, "SELECT 1") }, query.WithIdempotent())
+			return db.Query().Do(ctx,
+				func(ctx context.Context, s query.Session) error { return s.Exec(ctx, "SELECT 1") },
+				query.WithIdempotent())
 		}
 		c.do(t, 3, "errors", map[string]any{"status": "grpc:RESOURCE_EXHAUSTED", "methods": []string{"CreateSession", "ListDirectory"}})
 		s.awaitEjection(t, 3, "RESOURCE_EXHAUSTED")

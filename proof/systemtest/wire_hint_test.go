@@ -32,7 +32,10 @@ func TestNodeHintsOfTables(t *testing.T) {
 			must(t, db, "CREATE TABLE hinted (id Uint64, PRIMARY KEY (id))")
 			var node uint32
 			err := db.Table().Do(ctx, func(ctx context.Context, s table.Session) error {
-				d, err := s.DescribeTable(ctx, db.Name()+"/hinted", options.WithTableStats(), options.WithPartitionStats(), options.WithShardNodesInfo())
+				d, err := s.DescribeTable(
+					ctx, db.Name()+"/hinted", options.WithTableStats(), options.WithPartitionStats(),
+					options.WithShardNodesInfo(),
+				)
 				if err != nil {
 					return err
 				}

@@ -16,8 +16,10 @@ import (
 // Callers' credentials go to the cluster, and each identity has a pool of its own, which
 // a new ticket of the same user goes on with.
 func TestPoolsOfIdentities(t *testing.T) {
-	c := startCluster(t, nil, "-user", "alice:1", "-user", "bob:2", "-token", "of the sidecar", "-ticket-life", "8s") // more than calls wait on a busy machine
-	s := startSidecar(t, c, nil, "wire.mode=transaction", "pool.min=0", "pool.max=3", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")
+	// more than calls wait on a busy machine
+	c := startCluster(t, nil, "-user", "alice:1", "-user", "bob:2", "-token", "of the sidecar", "-ticket-life", "8s")
+	s := startSidecar(t, c, nil, "wire.mode=transaction", "pool.min=0", "pool.max=3", "ydb.auth.kind=token",
+		"ydb.auth.token=of the sidecar")
 	alice := openSDK(t, s.sdk(), ydbsdk.WithStaticCredentials("alice", "1"))
 	bob := openSDK(t, s.sdk(), ydbsdk.WithStaticCredentials("bob", "2"))
 	must(t, alice, "CREATE TABLE of (id Uint64, PRIMARY KEY (id))")
@@ -52,7 +54,8 @@ func TestPoolsOfIdentities(t *testing.T) {
 		t.Errorf("the pools: %s", got)
 	}
 	// Who has no ticket, or a wrong one, is told so, and nothing is opened for them.
-	for name, option := range map[string]ydbsdk.Option{"none": ydbsdk.WithAnonymousCredentials(), "wrong": ydbsdk.WithAccessTokenCredentials("wrong")} {
+	for name, option := range map[string]ydbsdk.Option{"none": ydbsdk.WithAnonymousCredentials(),
+		"wrong": ydbsdk.WithAccessTokenCredentials("wrong")} {
 		db, err := ydbsdk.Open(t.Context(), s.sdk(), option)
 		if err == nil {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -72,7 +75,8 @@ func TestPoolsOfIdentities(t *testing.T) {
 // The sidecar's own credentials are for everybody who reaches its port, if that is wanted.
 func TestEverybodyWorksWithTheSidecarsCredentials(t *testing.T) {
 	c := startCluster(t, nil, "-user", "alice:1", "-token", "of the sidecar")
-	s := startSidecar(t, c, nil, "wire.mode=transaction", "wire.auth=own", "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")
+	s := startSidecar(t, c, nil, "wire.mode=transaction", "wire.auth=own", "pool.min=0", "ydb.auth.kind=token",
+		"ydb.auth.token=of the sidecar")
 	for _, option := range []ydbsdk.Option{ydbsdk.WithAnonymousCredentials(), ydbsdk.WithAccessTokenCredentials("wrong")} {
 		db := openSDK(t, s.sdk(), option)
 		must(t, db, "SELECT 1")
@@ -85,7 +89,8 @@ func TestEverybodyWorksWithTheSidecarsCredentials(t *testing.T) {
 func TestIdentitiesShareTheServerSessions(t *testing.T) {
 	const most = 4
 	c := startCluster(t, nil, "-user", "u0:1", "-user", "u1:1", "-user", "u2:1", "-token", "of the sidecar")
-	s := startSidecar(t, c, nil, "wire.mode=transaction", "pool.min=0", "pool.max=10", fmt.Sprint("wire.max_server_sessions=", most), "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")
+	s := startSidecar(t, c, nil, "wire.mode=transaction", "pool.min=0", "pool.max=10",
+		fmt.Sprint("wire.max_server_sessions=", most), "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")
 	var clients []*ydbsdk.Driver
 	for i := range 3 {
 		clients = append(clients, openSDK(t, s.sdk(), ydbsdk.WithStaticCredentials(fmt.Sprint("u", i), "1")))
@@ -131,7 +136,8 @@ func TestIdentitiesShareTheServerSessions(t *testing.T) {
 // For servers that refuse calls of the table service on sessions of the query service.
 func TestTableSessionsOfTheirOwn(t *testing.T) {
 	c := startCluster(t, nil, "-user", "alice:1", "-token", "of the sidecar")
-	s := startSidecar(t, c, nil, "wire.mode=transaction", "wire.table_sessions=own", "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")
+	s := startSidecar(t, c, nil, "wire.mode=transaction", "wire.table_sessions=own", "pool.min=0", "ydb.auth.kind=token",
+		"ydb.auth.token=of the sidecar")
 	db := openSDK(t, s.sdk(), ydbsdk.WithStaticCredentials("alice", "1"))
 	must(t, db, "CREATE TABLE own (id Uint64, PRIMARY KEY (id))")
 	for range 10 {

@@ -42,14 +42,19 @@ func (o *owner) open(ctx context.Context) error {
 }
 
 func uint64Value(n uint64) *Ydb.TypedValue {
-	return &Ydb.TypedValue{Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}, Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: n}}}
+	return &Ydb.TypedValue{Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}},
+		Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: n}}}
 }
 
 // run executes a statement; rows are those of all parts, tx what is open after it.
-func (o *owner) run(ctx context.Context, sql string, control *Ydb_Query.TransactionControl, n uint64) (rows []*Ydb.Value, tx string, err error) {
+func (o *owner) run(
+	ctx context.Context, sql string, control *Ydb_Query.TransactionControl, n uint64,
+) (rows []*Ydb.Value, tx string, err error) {
 	stream, err := o.client.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
 		SessionId: o.session, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, TxControl: control,
-		Query:      &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql}},
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql},
+		},
 		Parameters: map[string]*Ydb.TypedValue{"$id": uint64Value(o.id), "$n": uint64Value(n)},
 	})
 	for err == nil {
@@ -101,7 +106,10 @@ func (o *owner) round(ctx context.Context, end int) error {
 		return fmt.Errorf("%w: client %d finds %v after %d writes", errBooks, o.id, rows[0], o.n)
 	}
 	commit := end == 0
-	_, _, err = o.run(ctx, writeOwn, &Ydb_Query.TransactionControl{CommitTx: commit, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: tx}}, o.n+1)
+	_, _, err = o.run(
+		ctx, writeOwn,
+		&Ydb_Query.TransactionControl{CommitTx: commit, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: tx}}, o.n+1,
+	)
 	switch {
 	case err != nil:
 		return err

@@ -145,7 +145,9 @@ func fillLarge(t *testing.T, db *ydbsdk.Driver, rows int) {
 	text := string(make([]byte, 1000))
 	var values []types.Value
 	for id := range rows {
-		values = append(values, types.StructValue(types.StructFieldValue("id", types.Uint64Value(uint64(id))), types.StructFieldValue("text", types.TextValue(text))))
+		values = append(values,
+			types.StructValue(types.StructFieldValue("id", types.Uint64Value(uint64(id))),
+				types.StructFieldValue("text", types.TextValue(text))))
 	}
 	if err := db.Table().BulkUpsert(t.Context(), "/local/large", table.BulkUpsertDataRows(types.ListValue(values...))); err != nil {
 		t.Fatal(err)
@@ -259,7 +261,9 @@ func tableClient(t *testing.T, _ *ydb, db *ydbsdk.Driver) {
 		if err != nil {
 			return err
 		}
-		_, r, err := statement.Execute(ctx, table.DefaultTxControl(), table.NewQueryParameters(table.ValueParam("$id", types.Uint64Value(7))))
+		_, r, err := statement.Execute(
+			ctx, table.DefaultTxControl(), table.NewQueryParameters(table.ValueParam("$id", types.Uint64Value(7))),
+		)
 		if err != nil {
 			return err
 		}
@@ -300,14 +304,18 @@ func tableClient(t *testing.T, _ *ydb, db *ydbsdk.Driver) {
 
 func databaseSQL(t *testing.T, _ *ydb, db *ydbsdk.Driver) {
 	ctx := t.Context()
-	for name, option := range map[string]ydbsdk.ConnectorOption{"query": ydbsdk.WithQueryService(true), "table": ydbsdk.WithQueryService(false)} {
+	for name, option := range map[string]ydbsdk.ConnectorOption{"query": ydbsdk.WithQueryService(true),
+		"table": ydbsdk.WithQueryService(false)} {
 		connector, err := ydbsdk.Connector(db, option, ydbsdk.WithAutoDeclare(), ydbsdk.WithNumericArgs())
 		if err != nil {
 			t.Fatal(err)
 		}
 		pool := sql.OpenDB(connector)
 		defer pool.Close()
-		if _, err := pool.ExecContext(ydbsdk.WithQueryMode(ctx, ydbsdk.SchemeQueryMode), "CREATE TABLE sql_"+name+" (id Uint64, v Utf8, PRIMARY KEY (id))"); err != nil {
+		if _, err := pool.ExecContext(
+			ydbsdk.WithQueryMode(ctx, ydbsdk.SchemeQueryMode),
+			"CREATE TABLE sql_"+name+" (id Uint64, v Utf8, PRIMARY KEY (id))",
+		); err != nil {
 			t.Fatal(name, err)
 		}
 		tx, err := pool.BeginTx(ctx, nil)
@@ -495,7 +503,9 @@ func statuses(t *testing.T, _ *ydb, db *ydbsdk.Driver) {
 			t.Errorf("%s: %v; want %v", sql, err, want)
 		}
 	}
-	if err := db.Ratelimiter().CreateResource(ctx, "node", ratelimiter.Resource{ResourcePath: "r"}); !ydbsdk.IsOperationError(err, Ydb.StatusIds_UNSUPPORTED) {
+	if err := db.Ratelimiter().CreateResource(
+		ctx, "node", ratelimiter.Resource{ResourcePath: "r"},
+	); !ydbsdk.IsOperationError(err, Ydb.StatusIds_UNSUPPORTED) {
 		t.Errorf("a rate limiter: %v", err)
 	}
 }
@@ -506,7 +516,10 @@ func largeMessages(t *testing.T, _ *ydb, db *ydbsdk.Driver) {
 	for i := range large {
 		large[i] = byte(i * 7 >> 3)
 	}
-	row, err := db.Query().QueryRow(t.Context(), "DECLARE $p AS String; SELECT $p", query.WithParameters(ydbsdk.ParamsBuilder().Param("$p").Bytes(large).Build()))
+	row, err := db.Query().QueryRow(
+		t.Context(), "DECLARE $p AS String; SELECT $p",
+		query.WithParameters(ydbsdk.ParamsBuilder().Param("$p").Bytes(large).Build()),
+	)
 	var got []byte
 	if err == nil {
 		err = row.Scan(&got)
@@ -570,7 +583,8 @@ func sdkRound(ctx context.Context, db *ydbsdk.Driver) error {
 	if err != nil {
 		return err
 	}
-	err = db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error { return tx.Exec(ctx, "SELECT 2") }, query.WithIdempotent())
+	err = db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error { return tx.Exec(ctx, "SELECT 2") },
+		query.WithIdempotent())
 	if err != nil {
 		return err
 	}

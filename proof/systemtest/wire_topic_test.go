@@ -167,7 +167,8 @@ func compressingClient(t *testing.T, through []string) {
 		var created *Ydb_Query.CreateSessionResponse
 		eventually(t, patience, "a session is created", func() string { // no node is known at first
 			var err error
-			if created, err = client.CreateSession(ctx, &Ydb_Query.CreateSessionRequest{}, packed); err != nil || created.GetStatus() != Ydb.StatusIds_SUCCESS {
+			if created, err = client.CreateSession(ctx, &Ydb_Query.CreateSessionRequest{}, packed); err != nil ||
+				created.GetStatus() != Ydb.StatusIds_SUCCESS {
 				return fmt.Sprint(created, err)
 			}
 			return ""
@@ -183,8 +184,15 @@ func compressingClient(t *testing.T, through []string) {
 		}
 		run := func(text string, control *Ydb_Query.TransactionControl) (tx string) {
 			t.Helper()
-			out, err := client.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{SessionId: created.GetSessionId(), ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, TxControl: control,
-				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: text}}}, packed)
+			out, err := client.ExecuteQuery(
+				ctx,
+				&Ydb_Query.ExecuteQueryRequest{SessionId: created.GetSessionId(),
+					ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, TxControl: control,
+					Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+						QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: text},
+					}},
+				packed,
+			)
 			for err == nil {
 				var part *Ydb_Query.ExecuteQueryResponsePart
 				if part, err = out.Recv(); err == nil && part.GetStatus() != Ydb.StatusIds_SUCCESS {
@@ -207,7 +215,9 @@ func compressingClient(t *testing.T, through []string) {
 			t.Fatal("no transaction was begun")
 		}
 		run("SELECT 2", &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: tx}, CommitTx: true})
-		if deleted, err := client.DeleteSession(ctx, &Ydb_Query.DeleteSessionRequest{SessionId: created.GetSessionId()}, packed); err != nil || deleted.GetStatus() != Ydb.StatusIds_SUCCESS {
+		if deleted, err := client.DeleteSession(
+			ctx, &Ydb_Query.DeleteSessionRequest{SessionId: created.GetSessionId()}, packed,
+		); err != nil || deleted.GetStatus() != Ydb.StatusIds_SUCCESS {
 			t.Fatal(deleted, err)
 		}
 	}

@@ -15,7 +15,8 @@ import (
 func TestXDSClientsOfAReplacedSidecar(t *testing.T) {
 	c := startCluster(t, nil)
 	socket := filepath.Join(t.TempDir(), "own", "admin")
-	settings := []string{"takeover.socket=" + filepath.Join(t.TempDir(), "takeover.sock"), "xds.enabled=true", "xds.address=127.0.0.1:0", "admin.socket=" + socket, "discovery.interval=500ms"}
+	settings := []string{"takeover.socket=" + filepath.Join(t.TempDir(), "takeover.sock"), "xds.enabled=true",
+		"xds.address=127.0.0.1:0", "admin.socket=" + socket, "discovery.interval=500ms"}
 	first := successor(t, c, settings...)
 	s := reach(t, first)
 	s.socket = socket

@@ -66,7 +66,8 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 	}
 
 	// timed does something to a node and measures when the clients go by it.
-	timed := func(what string, node stand.Node, do func(stand.Node), follows func(d *direct, t *testing.T, node string, at time.Time) time.Duration) (late bool) {
+	timed := func(what string, node stand.Node, do func(stand.Node),
+		follows func(d *direct, t *testing.T, node string, at time.Time) time.Duration) (late bool) {
 		t.Helper()
 		at := time.Now()
 		do(node)
@@ -111,10 +112,12 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 	})
 	unused = slices.DeleteFunc(unused, func(n stand.Node) bool { return n.ID == 0 })
 	each(func(n stand.Node) bool {
-		return timed("drained by an operator", n, order("drain"), (*direct).stops) || timed("no longer drained", n, order("undrain"), (*direct).starts)
+		return timed("drained by an operator", n, order("drain"), (*direct).stops) ||
+			timed("no longer drained", n, order("undrain"), (*direct).starts)
 	})
 	leaving := each(func(n stand.Node) bool {
-		return timed("drained by the cluster", n, do("drain", map[string]any{"mode": "hints", "notice": "1s", "soft": "10s", "hard": "10s"}), (*direct).stops)
+		return timed("drained by the cluster", n,
+			do("drain", map[string]any{"mode": "hints", "notice": "1s", "soft": "10s", "hard": "10s"}), (*direct).stops)
 	})
 	eventually(t, patience, "the drained node has stopped", func() string {
 		for _, n := range c.state(t) {
@@ -197,12 +200,15 @@ func TestEnvoyKeepsSessionsOnTheirNode(t *testing.T) {
 
 	session := func(e *envoy) (id string, node int64) {
 		t.Helper()
-		created, err := Ydb_Query_V1.NewQueryServiceClient(e.conn).CreateSession(t.Context(), &Ydb_Query.CreateSessionRequest{}, grpc.WaitForReady(true))
+		created, err := Ydb_Query_V1.NewQueryServiceClient(e.conn).CreateSession(
+			t.Context(), &Ydb_Query.CreateSessionRequest{}, grpc.WaitForReady(true),
+		)
 		if err != nil || created.Status != Ydb.StatusIds_SUCCESS {
 			t.Fatalf("create a session: %v, %v", created, err)
 		}
 		stream, err := Ydb_Query_V1.NewQueryServiceClient(e.conn).AttachSession(
-			metadata.AppendToOutgoingContext(t.Context(), ownerHeader, fmt.Sprint(created.NodeId)), &Ydb_Query.AttachSessionRequest{SessionId: created.SessionId})
+			metadata.AppendToOutgoingContext(t.Context(), ownerHeader, fmt.Sprint(created.NodeId)),
+			&Ydb_Query.AttachSessionRequest{SessionId: created.SessionId})
 		if err == nil {
 			_, err = stream.Recv()
 		}
@@ -262,7 +268,8 @@ func TestEnvoyKeepsSessionsOnTheirNode(t *testing.T) {
 		return ""
 	})
 	if owner, forwarded := through(e, all); forwarded != 0 || owner < sessions*calls {
-		t.Errorf("with the shipped configuration %d calls went to the owner and %d were forwarded; want at least %d and 0", owner, forwarded, sessions*calls)
+		t.Errorf("with the shipped configuration %d calls went to the owner and %d were forwarded; want at least %d and 0",
+			owner, forwarded, sessions*calls)
 	}
 	// New sessions go elsewhere.
 	if _, perNode := open(e); perNode[int64(drained.ID)] != 0 || perNode[int64(slow.ID)] != 0 {
@@ -275,7 +282,8 @@ func TestEnvoyKeepsSessionsOnTheirNode(t *testing.T) {
 	c.do(t, slow.ID, "clear", nil)
 	all, _ = open(off)
 	if owner, forwarded := through(off, all); forwarded < sessions*calls/4 {
-		t.Errorf("without affinity %d calls went to the owner and %d were forwarded; want half of %d forwarded, two nodes being left", owner, forwarded, sessions*calls)
+		t.Errorf("without affinity %d calls went to the owner and %d were forwarded; want half of %d forwarded, two nodes being left",
+			owner, forwarded, sessions*calls)
 	}
 }
 
@@ -289,10 +297,14 @@ func TestEnvoyWithTLS(t *testing.T) {
 	for _, n := range c.Nodes { // Envoy compares names, not addresses
 		c.do(t, n.ID, "advertise", map[string]string{"address": strings.Replace(n.Address, "127.0.0.1", "localhost", 1)})
 	}
-	s := startXDSAt(t, "grpcs://"+c.Nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert, "xds.key_file="+key, "xds.token="+token)
-	e := startEnvoy(t, s, "api_type: DELTA_GRPC", "api_type: GRPC", "the-token-of-the-sidecar", token, "# initial_metadata", "initial_metadata",
-		"  # secrets:", "  secrets:", "  #   - name: ydb", "    - name: ydb", "  #     validation_context", "      validation_context", "/etc/ssl/certs/ca-certificates.crt", nodeCert,
-		"# transport_socket", "transport_socket", "#   name: envoy.tr", "  name: envoy.tr", "#   typed_config", "  typed_config", "#     \"@type\"", "    \"@type\"", "#     common_tls", "    common_tls",
+	s := startXDSAt(t, "grpcs://"+c.Nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert,
+		"xds.key_file="+key, "xds.token="+token)
+	e := startEnvoy(t, s, "api_type: DELTA_GRPC", "api_type: GRPC", "the-token-of-the-sidecar", token,
+		"# initial_metadata", "initial_metadata",
+		"  # secrets:", "  secrets:", "  #   - name: ydb", "    - name: ydb", "  #     validation_context",
+		"      validation_context", "/etc/ssl/certs/ca-certificates.crt", nodeCert,
+		"# transport_socket", "transport_socket", "#   name: envoy.tr", "  name: envoy.tr", "#   typed_config",
+		"  typed_config", "#     \"@type\"", "    \"@type\"", "#     common_tls", "    common_tls",
 		"#       alpn", "      alpn", "#       validation_context", "      validation_context", "/etc/ydb-sidecar/xds-ca.pem", cert)
 	eventually(t, patience, "calls reach the nodes", func() string {
 		if _, err := selectOne(t.Context(), e.conn, "", 0); err != nil {
@@ -316,12 +328,15 @@ func TestGRPCWithTLS(t *testing.T) {
 	nodeCert, nodeKey, parsed := certify(t)
 	cert, key, _ := certify(t)
 	c := startCluster(t, nil, "-tls-cert", nodeCert, "-tls-key", nodeKey)
-	s := startXDSAt(t, "grpcs://"+c.Nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert, "xds.key_file="+key, "xds.client_ca_file="+cert)
+	s := startXDSAt(t, "grpcs://"+c.Nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert,
+		"xds.key_file="+key, "xds.client_ca_file="+cert)
 	roots := x509.NewCertPool()
 	roots.AddCert(parsed)
-	secure := fmt.Sprintf(`{"type": "tls", "config": {"ca_certificate_file": %q, "certificate_file": %q, "private_key_file": %q}}`, cert, cert, key)
+	secure := fmt.Sprintf(`{"type": "tls", "config": {"ca_certificate_file": %q, "certificate_file": %q, "private_key_file": %q}}`,
+		cert, cert, key)
 	config := bytes.ReplaceAll(bootstrap(t, s), []byte(`{"type": "insecure"}`), []byte(secure))
-	conn := dialBootstrap(t, config, xdsName, grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(roots, "")), grpc.WithAuthority("localhost"))
+	conn := dialBootstrap(t, config, xdsName, grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(roots, "")),
+		grpc.WithAuthority("localhost"))
 	eventually(t, patience, "calls reach the nodes", func() string {
 		if _, err := selectOne(t.Context(), conn, "", 0); err != nil {
 			return err.Error()

@@ -33,7 +33,11 @@ func startXDS(t *testing.T, c *ydb, settings ...string) *sidecar {
 func startXDSAt(t *testing.T, url string, settings ...string) *sidecar {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "own", "admin")
-	settings = append([]string{"xds.enabled=true", "xds.address=127.0.0.1:0", "admin.socket=" + socket, "discovery.interval=500ms", "pool.min=8", "pool.max=40"}, settings...)
+	settings = append(
+		[]string{"xds.enabled=true", "xds.address=127.0.0.1:0", "admin.socket=" + socket, "discovery.interval=500ms",
+			"pool.min=8", "pool.max=40"},
+		settings...,
+	)
 	s := startSidecarAt(t, url, nil, settings...)
 	s.socket = socket
 	if s.XDS == "" {
@@ -88,7 +92,9 @@ func selectOne(ctx context.Context, conn *grpc.ClientConn, session string, node 
 	var from peer.Peer
 	stream, err := Ydb_Query_V1.NewQueryServiceClient(conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
 		SessionId: session, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"}},
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"},
+		},
 	}, grpc.Peer(&from))
 	if err != nil {
 		return "", err

@@ -72,7 +72,10 @@ func binary(root string) ([]part, error) {
 	}
 	modules := map[string]*part{}
 	for _, architecture := range []string{"amd64", "arm64"} {
-		text, err := run(root, []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + architecture}, "list", "-deps", "-json=Dir,Module", "./cmd/sidecar")
+		text, err := run(
+			root, []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + architecture}, "list", "-deps", "-json=Dir,Module",
+			"./cmd/sidecar",
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -168,12 +171,15 @@ func check(parts []part) error {
 			}
 			cover := licensecheck.Scan([]byte(f.text))
 			if cover.Percent < 75 {
-				faults = append(faults, fmt.Errorf("%s: %s is %.0f %% a known licence; must be 75 %%: read it", p.name, f.name, cover.Percent))
+				faults = append(faults,
+					fmt.Errorf("%s: %s is %.0f %% a known licence; must be 75 %%: read it", p.name, f.name, cover.Percent))
 			}
 			for _, m := range cover.Match {
 				licensed = true
 				if !slices.Contains(allowed, m.ID) {
-					faults = append(faults, fmt.Errorf("%s: %s is %s; must be one of %s: use another module", p.name, f.name, m.ID, strings.Join(allowed, ", ")))
+					faults = append(faults,
+						fmt.Errorf("%s: %s is %s; must be one of %s: use another module", p.name, f.name, m.ID,
+							strings.Join(allowed, ", ")))
 				}
 			}
 		}

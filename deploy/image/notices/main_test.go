@@ -25,7 +25,8 @@ func TestNoticesAreThoseOfTheBinary(t *testing.T) {
 	if !bytes.Equal(got, render(parts)) {
 		t.Error("THIRD_PARTY_NOTICES is out of date; run make gen and commit it")
 	}
-	for _, want := range []string{"\nuPlot ", "\nGo runtime", "\ngithub.com/ydb-platform/ydb-go-genproto v", "Copyright 2019 YANDEX LLC", "Mozilla Public License"} {
+	for _, want := range []string{"\nuPlot ", "\nGo runtime", "\ngithub.com/ydb-platform/ydb-go-genproto v",
+		"Copyright 2019 YANDEX LLC", "Mozilla Public License"} {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("THIRD_PARTY_NOTICES lacks %q", want)
 		}
@@ -38,7 +39,8 @@ func TestLicence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := check([]part{{name: "ydb-sidecar", files: []file{{"LICENSE", string(text)}}}}); err != nil || !strings.Contains(string(text), "Apache License") {
+	if err := check([]part{{name: "ydb-sidecar", files: []file{{"LICENSE", string(text)}}}}); err != nil ||
+		!strings.Contains(string(text), "Apache License") {
 		t.Errorf("LICENSE: %v; want the Apache License, version 2.0", err)
 	}
 	inside, err := os.ReadFile("../../helm/ydb-sidecar/LICENSE")
@@ -52,7 +54,9 @@ func TestCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gpl := "This program is free software: you can redistribute it and/or modify it under the terms of the GNU General Public License as published by the Free Software Foundation, either version 3 of the License, or (at your option) any later version."
+	gpl := "This program is free software: you can redistribute it and/or modify it under the terms of the GNU " +
+		"General Public License as published by the Free Software Foundation, either version 3 of the License, or " +
+		"(at your option) any later version."
 	for _, tc := range []struct {
 		name  string
 		files []file

@@ -33,7 +33,9 @@ type Pool struct {
 
 	Served, TimedOut, Refused, Shed, Created, Failed uint64
 	OpenError                                        string // why the last session could not be opened; "": it could
-	Starved                                          uint64 // calls told that sessions of wire.mode=session keep all sessions of their pool, this one or a caller's
+	// calls told that sessions of wire.mode=session keep all sessions of their pool, this one or a
+	// caller's
+	Starved uint64
 }
 
 // lost is how many callers were sent away without a session.

@@ -202,7 +202,8 @@ func (v *view) findings() (all []Finding) {
 		add(Finding{Code: CredentialsBad}, "the cluster refuses the sidecar's credentials: %d calls in the last %d s", denied, v.seconds())
 	}
 	if v.Panics.Count > 0 && v.At.Sub(v.Panics.At) < panicShown {
-		add(Finding{Code: Panicked}, "%s so far, the last one in %s: the log has its stack", number(int(v.Panics.Count), "panic", "panics"), v.Panics.Where)
+		add(Finding{Code: Panicked}, "%s so far, the last one in %s: the log has its stack",
+			number(int(v.Panics.Count), "panic", "panics"), v.Panics.Where)
 	}
 	if v.MemoryTight {
 		add(Finding{Code: MemoryShort}, "memory is short: large work is refused")
@@ -213,7 +214,8 @@ func (v *view) findings() (all []Finding) {
 	v.sessionUses(add)
 	for _, a := range v.Apps {
 		if n := a.Limited - v.before(a.Name).Limited; n > 0 {
-			add(Finding{Code: QuotaReached, App: a.Name}, "app %s reached its limit (%s): %d calls refused in the last %d s", a.Name, a.Limit, n, v.seconds())
+			add(Finding{Code: QuotaReached, App: a.Name},
+				"app %s reached its limit (%s): %d calls refused in the last %d s", a.Name, a.Limit, n, v.seconds())
 		}
 	}
 	return all
@@ -258,10 +260,14 @@ func (v *view) nodes(add adder) {
 		add(Finding{Code: NodePanic}, "only %d of %d nodes are healthy", usable, len(v.Nodes))
 	}
 	if missing > 0 {
-		add(Finding{Code: NodesMissing}, "the newest answer of discovery lacks %d of %d nodes: they keep their sessions and transactions for %s, and get new work after the others", missing, len(v.Nodes), Span(v.Discovery.Grace))
+		add(Finding{Code: NodesMissing},
+			"the newest answer of discovery lacks %d of %d nodes: they keep their sessions and transactions for %s, "+
+				"and get new work after the others",
+			missing, len(v.Nodes), Span(v.Discovery.Grace))
 	}
 	if v.Discovery.Failures >= 2 && v.Credentials == "" {
-		add(Finding{Code: DiscoveryFails}, "the list of nodes could not be read %d times in a row: %s", v.Discovery.Failures, v.Discovery.Error)
+		add(Finding{Code: DiscoveryFails}, "the list of nodes could not be read %d times in a row: %s",
+			v.Discovery.Failures, v.Discovery.Error)
 	}
 }
 
@@ -280,7 +286,8 @@ func (v *view) node(n Node, add adder) {
 		add(Finding{Code: NodeDead, Node: n.ID}, "%s does not answer%s: %s", who, since, n.Reason)
 	case v.staysSlow(n.ID):
 		others := v.others(n.ID, Node.latency)
-		add(Finding{Code: NodeSlow, Node: n.ID}, "%s is %.0f times slower than the others (%s against %s)", who, float64(n.Latency)/float64(others), Span(n.Latency), Span(others))
+		add(Finding{Code: NodeSlow, Node: n.ID}, "%s is %.0f times slower than the others (%s against %s)", who,
+			float64(n.Latency)/float64(others), Span(n.Latency), Span(others))
 	}
 	if n.Banned {
 		add(Finding{Code: NodeBanned, Node: n.ID}, "%s is banned: %s", who, strings.TrimPrefix(n.Reason, "banned by an operator: "))
@@ -393,10 +400,15 @@ func (v *view) congestion(good uint64, add adder) {
 		text string
 		of   func(*Node) *Congested
 	}{
-		{DiskFull, "the database has no disk space left%s: %d of %d calls were rejected in the last %d s", func(n *Node) *Congested { return &n.Disk }},
-		{DatabaseQuota, "the database's quota of request units is used up%s: %d of %d calls were rejected in the last %d s", func(n *Node) *Congested { return &n.Quota }},
-		{ResourcePoolFull, "the queue of a resource pool is full%s: %d of %d calls were rejected in the last %d s", func(n *Node) *Congested { return &n.Pools }},
-		{TableOverloaded, "a table is overloaded%s: %d of %d calls were rejected in the last %d s", func(n *Node) *Congested { return &n.Tables }},
+		{DiskFull, "the database has no disk space left%s: %d of %d calls were rejected in the last %d s",
+			func(n *Node) *Congested { return &n.Disk }},
+		{DatabaseQuota,
+			"the database's quota of request units is used up%s: %d of %d calls were rejected in the last %d s",
+			func(n *Node) *Congested { return &n.Quota }},
+		{ResourcePoolFull, "the queue of a resource pool is full%s: %d of %d calls were rejected in the last %d s",
+			func(n *Node) *Congested { return &n.Pools }},
+		{TableOverloaded, "a table is overloaded%s: %d of %d calls were rejected in the last %d s",
+			func(n *Node) *Congested { return &n.Tables }},
 	} {
 		rejected, subject := uint64(0), ""
 		for _, n := range v.Nodes {
@@ -441,24 +453,35 @@ func (v *view) pool(good, refused uint64, add adder) {
 	holds := most.sessions > 0 && float64(most.sessions) >= heldPart*float64(max(1, min(p.Limit, p.Max)))
 	switch {
 	case refused >= lostLeast && float64(refused) >= refusedBy*float64(good+refused):
-		add(Finding{Code: ClusterOverloaded}, "the cluster refuses calls: %d of %d in the last %d s; %s", refused, good+refused, v.seconds(), crowd)
+		add(Finding{Code: ClusterOverloaded}, "the cluster refuses calls: %d of %d in the last %d s; %s", refused,
+			good+refused, v.seconds(), crowd)
 	case holds && (jammed || p.Busy >= min(p.Limit, p.Max) || v.HeldLong > 0 && most.longest.Held >= v.HeldLong):
 		add(Finding{Code: SessionsHeld, App: most.app, Node: most.longest.Node, Trace: most.longest.Trace, Session: ""},
-			"app %s holds %d of %d sessions in open transactions, the longest for %s; %s", most.app, most.sessions, p.Max, Span(most.longest.Held), crowd)
+			"app %s holds %d of %d sessions in open transactions, the longest for %s; %s", most.app, most.sessions,
+			p.Max, Span(most.longest.Held), crowd)
 	case starved > 0:
-		add(Finding{Code: PoolSmall}, "sessions of wire.mode=session keep all sessions that pool.max (%d) allows, also between their statements: %s told so in the last %d s; the pools of the SDKs are larger than pool.max", p.Max, number(int(starved), "call was", "calls were"), v.seconds())
+		add(Finding{Code: PoolSmall},
+			"sessions of wire.mode=session keep all sessions that pool.max (%d) allows, also between their "+
+				"statements: %s told so in the last %d s; the pools of the SDKs are larger than pool.max",
+			p.Max, number(int(starved), "call was", "calls were"), v.seconds())
 	case !jammed:
 		if worse {
 			add(Finding{Code: ClusterSlow}, "all nodes are slower than they were: %s against %s", Span(now), Span(v.base))
 		}
 	case p.Limit < p.Max:
-		add(Finding{Code: Overload}, "the cluster bears %d calls at a time (pool.adaptive; pool.max is %d), and more come: %s", p.Limit, p.Max, crowd)
+		add(Finding{Code: Overload},
+			"the cluster bears %d calls at a time (pool.adaptive; pool.max is %d), and more come: %s", p.Limit, p.Max,
+			crowd)
 	case worse:
-		add(Finding{Code: Overload}, "more work comes than the cluster does: calls take %s, %.0f times as long as before, all %d sessions are in use; %s", Span(now), float64(now)/float64(v.base), p.Max, crowd)
+		add(Finding{Code: Overload},
+			"more work comes than the cluster does: calls take %s, %.0f times as long as before, all %d sessions are in use; %s",
+			Span(now), float64(now)/float64(v.base), p.Max, crowd)
 	case now == 0: // whatever runs has run for longer than latencies are remembered
 		add(Finding{Code: Overload}, "all %d sessions are in use, and no statement has ended lately; %s", p.Max, crowd)
 	default:
-		add(Finding{Code: PoolSmall}, "all %d sessions are in use while the nodes are fast (%s a call): pool.max is too small for this load; %s", p.Max, Span(now), crowd)
+		add(Finding{Code: PoolSmall},
+			"all %d sessions are in use while the nodes are fast (%s a call): pool.max is too small for this load; %s",
+			p.Max, Span(now), crowd)
 	}
 }
 

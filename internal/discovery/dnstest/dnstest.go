@@ -184,7 +184,8 @@ func (s *Server) reply(message []byte, way int) []byte {
 	broken := s.broken[q.Name.String()]
 	s.mu.Unlock()
 	out := dnsmessage.Message{Questions: []dnsmessage.Question{q}}
-	out.Header = dnsmessage.Header{ID: header.ID, Response: true, Authoritative: true, RecursionDesired: header.RecursionDesired, RecursionAvailable: true}
+	out.Header = dnsmessage.Header{ID: header.ID, Response: true, Authoritative: true,
+		RecursionDesired: header.RecursionDesired, RecursionAvailable: true}
 	switch {
 	case broken:
 		out.RCode = dnsmessage.RCodeServerFailure
@@ -193,7 +194,8 @@ func (s *Server) reply(message []byte, way int) []byte {
 	}
 	for _, b := range bodies {
 		if !broken && typeOf(b) == q.Type {
-			out.Answers = append(out.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: b})
+			out.Answers = append(out.Answers,
+				dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: b})
 		}
 	}
 	packed, err := out.Pack()

@@ -65,14 +65,16 @@ func TestCachesAreBoundedByBytes(t *testing.T) {
 		"tables": {200, func(c *caches, i int) error {
 			d := &Ydb_Table.DescribeTableResult{}
 			for range 100 {
-				m := &Ydb_Table.ColumnMeta{Name: strings.Clone(column.Name), Type: &Ydb.Type{Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: column.Type}}}}
+				m := &Ydb_Table.ColumnMeta{Name: strings.Clone(column.Name),
+					Type: &Ydb.Type{Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: column.Type}}}}
 				d.Columns = append(d.Columns, m)
 			}
 			c.keepTable(fmt.Sprint("/local/", i), d)
 			return nil
 		}},
 		"plans": {100, func(c *caches, i int) error {
-			c.keepPlan(explainKey(fmt.Sprint("SELECT ", i), nil), explained{Plan: strings.Repeat("x", 60<<10), AST: strings.Repeat("y", 40<<10)})
+			c.keepPlan(explainKey(fmt.Sprint("SELECT ", i), nil),
+				explained{Plan: strings.Repeat("x", 60<<10), AST: strings.Repeat("y", 40<<10)})
 			return nil
 		}},
 	} {

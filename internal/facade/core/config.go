@@ -17,9 +17,11 @@ type Config struct {
 
 // API bounds calls. The errors of every limit name its setting.
 type API struct {
-	Timeout       time.Duration `yaml:"timeout"`        // deadline of a call that brings none
-	MaxTimeout    time.Duration `yaml:"max_timeout"`    // a later deadline is moved to this
-	MaxOpen       int           `yaml:"max_open"`       // calls open at once, both faces together; those whose body over HTTP is still to come count for memory.requests alone
+	Timeout    time.Duration `yaml:"timeout"`     // deadline of a call that brings none
+	MaxTimeout time.Duration `yaml:"max_timeout"` // a later deadline is moved to this
+	// calls open at once, both faces together; those whose body over HTTP is still to come count
+	// for memory.requests alone
+	MaxOpen       int           `yaml:"max_open"`
 	MaxBody       int           `yaml:"max_body"`       // bytes of a request
 	MaxHeaders    int           `yaml:"max_headers"`    // bytes of a request's headers or metadata
 	MaxDepth      int           `yaml:"max_depth"`      // nesting of a request's values

@@ -57,8 +57,9 @@ func ConnectionOf(ctx context.Context, get func(string) string) uint64 {
 }
 
 const (
-	// refusalRate is how many calls of one connection of HTTP/2 are refused a second for want of memory until it pauses. With 75 us of CPU for
-	// one (40 connections that open calls as fast as they may, 2 cores) those of 40 connections take 0.15 of a core.
+	// refusalRate is how many calls of one connection of HTTP/2 are refused a second for want of
+	// memory until it pauses. With 75 us of CPU for one (40 connections that open calls as fast as
+	// they may, 2 cores) those of 40 connections take 0.15 of a core.
 	refusalRate = 50
 	mostPause   = 2 * time.Second // at a time
 )

@@ -147,7 +147,8 @@ func (s *Service) Drain(ctx context.Context, cut func()) error {
 	}
 	// A process that stood still is late though nothing was cut off and nothing is left.
 	if state := s.State(); late != nil && calls+transactions+state.OpenCalls+state.Transactions > 0 {
-		return fmt.Errorf("facade: %d calls and %d transactions cut off; %d calls and %d transactions did not end within %v", calls, transactions, state.OpenCalls, state.Transactions, CutLimit)
+		return fmt.Errorf("facade: %d calls and %d transactions cut off; %d calls and %d transactions did not end within %v",
+			calls, transactions, state.OpenCalls, state.Transactions, CutLimit)
 	}
 	if err == nil || calls+transactions == 0 {
 		return nil
@@ -332,7 +333,8 @@ func (s *Service) end(ctx context.Context, c *Call, err error) *Fault {
 	s.logCall(c, out, took)
 	s.remember(c, out, took)
 	if out != nil && out.Code == CodeInternal {
-		s.Deps.Log.ErrorContext(ctx, "a call failed for a reason that callers are not told", "call", c.Name, "trace_id", c.TraceID, "err", cmp.Or(out.Cause, errUntold))
+		s.Deps.Log.ErrorContext(ctx, "a call failed for a reason that callers are not told", "call", c.Name, "trace_id",
+			c.TraceID, "err", cmp.Or(out.Cause, errUntold))
 	}
 	return out
 }

@@ -53,7 +53,8 @@ func within(table, database string) bool {
 func (s *Service) Describe(ctx context.Context, c *Call, call upstream.Call, table string) (*Ydb_Table.DescribeTableResult, error) {
 	call.Name, call.Method, call.Idempotent = "DescribeTable", methodDescribeTable, true
 	result := new(Ydb_Table.DescribeTableResult)
-	report, err := s.Deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error { // nodes need no session for it
+	// nodes need no session for it
+	report, err := s.Deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r, err := Ydb_Table_V1.NewTableServiceClient(conn).DescribeTable(ctx, &Ydb_Table.DescribeTableRequest{Path: table})
 		if err != nil {
 			return err

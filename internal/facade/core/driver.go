@@ -70,7 +70,9 @@ func (d driver) Do(ctx context.Context, call upstream.Call, f func(context.Conte
 	return d.client.Do(ctx, call, asUpstream(f))
 }
 
-func (d driver) BeginTx(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (TxSession, upstream.Report, error) {
+func (d driver) BeginTx(
+	ctx context.Context, call upstream.Call, f func(context.Context, Session) error,
+) (TxSession, upstream.Report, error) {
 	l, report, err := d.client.BeginTx(ctx, call, asUpstream(f))
 	if err != nil {
 		return nil, report, err
@@ -78,7 +80,9 @@ func (d driver) BeginTx(ctx context.Context, call upstream.Call, f func(context.
 	return txSession{l}, report, nil
 }
 
-func (d driver) Any(ctx context.Context, call upstream.Call, f func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error) {
+func (d driver) Any(
+	ctx context.Context, call upstream.Call, f func(context.Context, grpc.ClientConnInterface) error,
+) (upstream.Report, error) {
 	return d.client.Any(ctx, call, f)
 }
 

@@ -90,7 +90,8 @@ func (in ExecuteRequest) room(s *Service, c *Call) *Room {
 
 // executeAlone runs a statement as a transaction of its own, which the gate has let in.
 // It goes again with the types that a refusal teaches, each time with another one.
-func (s *Service) executeAlone(ctx context.Context, c *Call, call upstream.Call, in Spec, st *Statement, m *mode, own *Room, out Sink) (Outcome, error) {
+func (s *Service) executeAlone(ctx context.Context, c *Call, call upstream.Call, in Spec, st *Statement, m *mode,
+	own *Room, out Sink) (Outcome, error) {
 	if call.Ahead == nil { // else it was
 		s.classify(&call, st)
 	}

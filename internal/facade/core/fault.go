@@ -226,15 +226,27 @@ func faultOfShed(e *pool.ShedError) *Fault {
 	f := Faultf(CodeShedDelay, "it waited %v for a session, as long as pool.queue_age allows", round(e.Waited))
 	switch {
 	case e.Why == pool.ShedDelay && e.Ahead > 0:
-		f.Message = fmt.Sprintf("many calls of the app get no session in time, and it would have had to wait about %v for one, longer than such work takes (pool.max; priority batch may wait)", round(e.Ahead))
+		f.Message = fmt.Sprintf(
+			"many calls of the app get no session in time, and it would have had to wait about %v for one, longer "+
+				"than such work takes (pool.max; priority batch may wait)",
+			round(e.Ahead),
+		)
 	case e.Why == pool.ShedDelay:
 		f.Message = fmt.Sprintf("it waited %v for a session while too many calls of the app wait (pool.queue_target)", round(e.Waited))
 	case e.Why == pool.ShedDeadline && e.Waited > 0:
-		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf("%v of its time are left after %v in line for a session (pool.max), and such work takes about %v", round(e.Left), round(e.Waited), round(e.Needs))
+		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf(
+			"%v of its time are left after %v in line for a session (pool.max), and such work takes about %v",
+			round(e.Left), round(e.Waited), round(e.Needs),
+		)
 	case e.Why == pool.ShedDeadline && e.Ahead > 0:
-		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf("its deadline is in %v, the wait for a session would be about %v (pool.max), and such work takes about %v", round(e.Left), round(e.Ahead), round(e.Needs))
+		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf(
+			"its deadline is in %v, the wait for a session would be about %v (pool.max), and such work takes about %v",
+			round(e.Left), round(e.Ahead), round(e.Needs),
+		)
 	case e.Why == pool.ShedDeadline:
-		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf("its deadline is in %v, and such work takes about %v", round(e.Left), round(e.Needs))
+		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf(
+			"its deadline is in %v, and such work takes about %v", round(e.Left), round(e.Needs),
+		)
 	}
 	f.After, f.Cause = max(e.Retry, time.Millisecond), e
 	return f
@@ -264,7 +276,9 @@ func faultOfWait(e *pool.WaitError) *Fault {
 	case e.Nodes == 0:
 		f = Faultf(codeNoNode, "no node of the cluster could be used for %v", e.Waited.Round(time.Microsecond))
 	case e.Limit > 0 && e.Busy >= e.Limit:
-		f = Faultf(codePoolTimeout, "no session in %v: %d in use, as many as the cluster bears now (pool.adaptive; pool.adaptive_floor is the least, pool.max = %d the most)",
+		f = Faultf(codePoolTimeout,
+			"no session in %v: %d in use, as many as the cluster bears now (pool.adaptive; pool.adaptive_floor is "+
+				"the least, pool.max = %d the most)",
 			e.Waited.Round(time.Microsecond), e.Busy, e.Max)
 	case e.Open != nil && e.Busy < e.Max:
 		f = faultOfOpen(e)
@@ -284,7 +298,8 @@ func faultOfOpen(e *pool.WaitError) *Fault {
 	}
 	return &Fault{
 		Code: codeNoNode, YDB: ydbName(call), issues: call.Issues, Safe: true, After: pause(codeNoNode),
-		Message: fmt.Sprintf("no session could be opened in %v; the last try ended with %s", e.Waited.Round(time.Microsecond), call.StatusName()),
+		Message: fmt.Sprintf("no session could be opened in %v; the last try ended with %s",
+			e.Waited.Round(time.Microsecond), call.StatusName()),
 	}
 }
 
@@ -311,7 +326,8 @@ func faultOfCall(err error, e *upstream.Error, d Deed) *Fault {
 	case e.Code == codes.Unauthenticated || e.Code == codes.PermissionDenied:
 		f.Code = CodeYDB(Ydb.StatusIds_UNAUTHORIZED)
 	case e.TooLarge && !f.Unknown:
-		f.Code, f.Message = CodeLimit, "the statement with its parameters, or one part of its answer, exceeds 64,000,000 bytes, the most that one message to or from a node may have"
+		f.Code, f.Message = CodeLimit, "the statement with its parameters, or one part of its answer, exceeds "+
+			"64,000,000 bytes, the most that one message to or from a node may have"
 	case f.Unknown:
 		f.Code, f.Message = codeUnknown, fmt.Sprintf("the connection broke while the call ran (%s)", e.StatusName())
 	case e.Node == 0 || errors.Is(err, hop.ErrUnknownNode):

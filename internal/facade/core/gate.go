@@ -56,8 +56,9 @@ func (v *admittedCall) over() {
 	}
 }
 
-// enter lets a call in and returns its context. begun is the context of a call that began in a turn: then ctx itself is returned. nil: a new
-// context is made of ctx. leave must be called at its end, and of a call that is coming came when it is here.
+// enter lets a call in and returns its context. begun is the context of a call that began in a turn:
+// then ctx itself is returned. nil: a new context is made of ctx. leave must be called at its end, and
+// of a call that is coming came when it is here.
 func (g *gate) enter(ctx context.Context, begun *callctx.Context, coming bool) (context.Context, *admittedCall, error) {
 	v := &admittedCall{begun: begun, coming: coming}
 	if begun == nil {

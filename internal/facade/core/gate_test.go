@@ -77,10 +77,11 @@ func TestTheContextsOfATurn(t *testing.T) {
 			end         func(g *gate, v *admittedCall)
 			begun, work error // why they ended
 		}{
-			"cut off":           {func(g *gate, _ *admittedCall) { g.cutAll() }, ErrCut, ErrCut},
-			"over":              {(*gate).leave, nil, nil},
-			"late":              {func(*gate, *admittedCall) { time.Sleep(2 * time.Second) }, nil, context.DeadlineExceeded},
-			"late, and cut off": {func(g *gate, _ *admittedCall) { time.Sleep(2 * time.Second); g.cutAll() }, ErrCut, context.DeadlineExceeded},
+			"cut off": {func(g *gate, _ *admittedCall) { g.cutAll() }, ErrCut, ErrCut},
+			"over":    {(*gate).leave, nil, nil},
+			"late":    {func(*gate, *admittedCall) { time.Sleep(2 * time.Second) }, nil, context.DeadlineExceeded},
+			"late, and cut off": {func(g *gate, _ *admittedCall) { time.Sleep(2 * time.Second); g.cutAll() }, ErrCut,
+				context.DeadlineExceeded},
 		} {
 			g, begun, work := newGate(1), new(callctx.Context), new(callctx.Context)
 			ctx, v, err := g.enter(begun, begun, false)

@@ -29,7 +29,9 @@ func (s *Service) enterLane(ctx context.Context, large bool) (lane.Slot, error) 
 	defer cancel()
 	place, err := s.large.Enter(wait)
 	if errors.Is(err, errLane) {
-		return lane.Slot{}, Faultf(CodeBusy, "so many large requests are being decoded that this one did not begin within %v: try again, or send less at a time", s.Cfg.API.Timeout)
+		return lane.Slot{}, Faultf(CodeBusy,
+			"so many large requests are being decoded that this one did not begin within %v: try again, or send less at a time",
+			s.Cfg.API.Timeout)
 	}
 	return place, err
 }

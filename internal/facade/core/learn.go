@@ -146,7 +146,8 @@ func serves(u *yql.Use, t *Ydb.Type, m mismatch) bool {
 // servesAlone reports whether it also serves nothing else, so that another type
 // changes nothing else.
 func servesAlone(u *yql.Use, t *Ydb.Type, m mismatch) bool {
-	return serves(u, t, m) && !u.Elsewhere && u.Rows == (len(u.Columns) == 0) && !slices.ContainsFunc(u.Columns, func(c string) bool { return c != m.column })
+	return serves(u, t, m) && !u.Elsewhere && u.Rows == (len(u.Columns) == 0) &&
+		!slices.ContainsFunc(u.Columns, func(c string) bool { return c != m.column })
 }
 
 // mended is the type t of a parameter with the type that a mismatch asks for.

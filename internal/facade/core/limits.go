@@ -9,7 +9,9 @@ import (
 
 // What a request takes once it is decoded, in bytes, besides what came: TestRequestsTakeWhatIsCounted measures it.
 const (
-	DecodedTwice = 2   // copies: by a decoder, and as it goes on to a node; what large parameters take in between is counted once they are bound
+	// copies: by a decoder, and as it goes on to a node; what large parameters take in between is
+	// counted once they are bound
+	DecodedTwice = 2
 	ValueCost    = 300 // of each value: the message of either API and that of YDB
 )
 

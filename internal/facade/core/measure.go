@@ -34,7 +34,8 @@ type seriesKey struct {
 
 func newMeasures(histogram latency.Maker) measures {
 	series := func(name, text string) *latency.Series[seriesKey] {
-		return latency.NewSeries(histogram.Make(name, "s", text), maxSeries, seriesKey.attributes, func(seriesKey) seriesKey { return seriesKey{} })
+		return latency.NewSeries(histogram.Make(name, "s", text), maxSeries, seriesKey.attributes,
+			func(seriesKey) seriesKey { return seriesKey{} })
 	}
 	return measures{
 		series("rpc.server.call.duration", "Time of one call of the plain API over gRPC."),
@@ -67,7 +68,8 @@ func (m *measures) stray(r *http.Request, f *Fault, took time.Duration) {
 // methodName is a method as metrics may have it: one of a few.
 func methodName(m string) string {
 	switch m {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodPatch, http.MethodConnect, http.MethodTrace:
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions,
+		http.MethodPatch, http.MethodConnect, http.MethodTrace:
 		return m
 	}
 	return "_OTHER"
@@ -90,9 +92,11 @@ func (k seriesKey) attributes() []attribute.KeyValue {
 	}
 	attrs := make([]attribute.KeyValue, 0, 5)
 	if k.method == "" {
-		attrs = append(attrs, attribute.String("rpc.system.name", "grpc"), method(k.name), attribute.String("rpc.response.status_code", ydbstatus.CodeName(k.grpc)))
+		attrs = append(attrs, attribute.String("rpc.system.name", "grpc"), method(k.name),
+			attribute.String("rpc.response.status_code", ydbstatus.CodeName(k.grpc)))
 	} else {
-		attrs = append(attrs, attribute.String("http.request.method", k.method), attribute.Int("http.response.status_code", k.status), scheme(k.tls))
+		attrs = append(attrs, attribute.String("http.request.method", k.method),
+			attribute.Int("http.response.status_code", k.status), scheme(k.tls))
 		if k.route != nil {
 			attrs = append(attrs, attribute.String("http.route", k.route.Path))
 		}
@@ -122,7 +126,9 @@ func (s *Service) logCall(c *Call, f *Fault, took time.Duration) {
 		line.API, line.Route, line.Status = "http", c.Route.Method+" "+c.Route.Path, strconv.Itoa(c.httpStatus(f))
 	}
 	if c.Info.Attempts > 0 {
-		line.Phases = [4]accesslog.Phase{{Name: "queue_ms", MS: c.Info.QueueMs}, {Name: "acquire_ms", MS: c.Info.AcquireMs}, {Name: "hop_ms", MS: c.Info.HopMs}, {Name: "server_ms", MS: c.Info.ServerMs}}
+		line.Phases = [4]accesslog.Phase{{Name: "queue_ms", MS: c.Info.QueueMs},
+			{Name: "acquire_ms", MS: c.Info.AcquireMs}, {Name: "hop_ms", MS: c.Info.HopMs},
+			{Name: "server_ms", MS: c.Info.ServerMs}}
 	}
 	s.Deps.Access.Write(line)
 }
@@ -131,6 +137,8 @@ func (s *Service) logCall(c *Call, f *Fault, took time.Duration) {
 func (s *Service) Strayed(r *http.Request, f *Fault, took time.Duration) {
 	s.tel.measures.stray(r, f, took)
 	if s.Deps.Access.Wants(true, took) {
-		s.Deps.Access.Write(accesslog.Call{API: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.Code.HTTP), Reason: f.Code.Name, Took: took})
+		s.Deps.Access.Write(
+			accesslog.Call{API: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.Code.HTTP), Reason: f.Code.Name, Took: took},
+		)
 	}
 }

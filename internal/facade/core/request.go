@@ -58,8 +58,9 @@ func (s *Service) prepareWith(in Spec, learnt bool, now map[string]*Ydb.Type) (*
 	}, nil
 }
 
-// Bind types the parameters: by the request's types, else by the statement's own
-// declarations, else by the plain rule; of its integers, by what was learnt. typed is how many bytes the types take that no cache holds, and the parameters.
+// Bind types the parameters: by the request's types, else by the statement's own declarations, else by
+// the plain rule; of its integers, by what was learnt. typed is how many bytes the types take that no
+// cache holds, and the parameters.
 func (s *Service) Bind(in Spec, learnt bool, now map[string]*Ydb.Type) (params *upstream.Params, typed int, err error) {
 	names := in.Params.Names()
 	if len(names) > s.Cfg.API.MaxParams {
@@ -88,7 +89,10 @@ func (s *Service) Bind(in Spec, learnt bool, now map[string]*Ydb.Type) (params *
 	for _, name := range names {
 		bare := yql.ParamName(name)
 		if !isName(bare) {
-			return nil, 0, BadRequest("params: %.64q is not a parameter's name; write letters, digits and _, with or without one $ before them", name)
+			return nil, 0, BadRequest(
+				"params: %.64q is not a parameter's name; write letters, digits and _, with or without one $ before them",
+				name,
+			)
 		}
 		t := types[bare]
 		if t == nil {
@@ -109,7 +113,8 @@ func (s *Service) Bind(in Spec, learnt bool, now map[string]*Ydb.Type) (params *
 	return params, typed + params.Size(), nil
 }
 
-// bindOne adds a value to the parameters, by its type, or by the one that was learnt, if that only has other integers and the value fits it.
+// bindOne adds a value to the parameters, by its type, or by the one that was learnt, if that only has
+// other integers and the value fits it.
 func bindOne(params *upstream.Params, in Values, name string, t, learnt *Ydb.Type) error {
 	full, before := name, params.Len()
 	if !strings.HasPrefix(full, "$") {
@@ -168,7 +173,8 @@ func parseTypes(in map[string]string, limit int, setting string) (types map[stri
 	most := 0
 	for _, text := range in {
 		if most += yql.MostTypes(text); most > MostTypes {
-			return nil, 0, Faultf(CodeLimit, "types: those of one statement name more than %d types, those within others included", MostTypes)
+			return nil, 0, Faultf(CodeLimit,
+				"types: those of one statement name more than %d types, those within others included", MostTypes)
 		}
 	}
 	types = make(map[string]*Ydb.Type, len(in))
@@ -232,7 +238,9 @@ func ClassOf(c *Call, priority string) (pool.Class, error) {
 }
 
 // Begin gives a call its deadline and its place in the order of callers.
-func (s *Service) Begin(ctx context.Context, c *Call, timeout, priority string) (context.Context, context.CancelFunc, upstream.Call, error) {
+func (s *Service) Begin(ctx context.Context, c *Call, timeout, priority string) (
+	context.Context, context.CancelFunc, upstream.Call, error,
+) {
 	class, err := ClassOf(c, priority)
 	if err != nil {
 		return nil, nil, upstream.Call{}, err

@@ -85,7 +85,8 @@ func (m *Room) slow(ctx context.Context) {
 
 // Room is the room of a call whose reply is held.
 func (s *Service) Room(c *Call) *Room {
-	return &Room{reserved: &c.Reserved, rows: s.Cfg.API.MaxRows, bytes: s.Cfg.API.MaxBytes, memory: s.Deps.Memory, short: s.Deps.Memory.Tight()}
+	return &Room{reserved: &c.Reserved, rows: s.Cfg.API.MaxRows, bytes: s.Cfg.API.MaxBytes, memory: s.Deps.Memory,
+		short: s.Deps.Memory.Tight()}
 }
 
 // RoomFor refuses a new request of so many bytes while memory is short.
@@ -218,7 +219,8 @@ func sentAhead(s Session) (Stream, bool, error) {
 // Request is what a node is sent.
 func (st *Statement) Request(control control, own *Room) upstream.Statement {
 	return upstream.Statement{
-		Text: st.SQL, Params: st.Params, Begin: control.begin, Within: control.within, TxID: control.id, Commit: control.commit, Stats: st.stats, Part: own.part(),
+		Text: st.SQL, Params: st.Params, Begin: control.begin, Within: control.within, TxID: control.id,
+		Commit: control.commit, Stats: st.stats, Part: own.part(),
 	}
 }
 

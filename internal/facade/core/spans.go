@@ -83,7 +83,9 @@ func (t *telemetry) spans(c *Call, f *Fault, took time.Duration) {
 		attrs = append(attrs, attribute.Bool("ydb.sidecar.handed_over", true))
 	}
 	if c.Info.NodeId != 0 {
-		attrs = append(attrs, hop.NodeID(cluster.NodeID(c.Info.NodeId)), attribute.Int64("ydb.sidecar.attempts", int64(c.Info.Attempts)), attribute.Float64("ydb.sidecar.queue_ms", c.Info.QueueMs))
+		attrs = append(attrs, hop.NodeID(cluster.NodeID(c.Info.NodeId)),
+			attribute.Int64("ydb.sidecar.attempts", int64(c.Info.Attempts)),
+			attribute.Float64("ydb.sidecar.queue_ms", c.Info.QueueMs))
 	}
 	if f != nil {
 		if !f.Asked() {
@@ -155,7 +157,8 @@ func (t *telemetry) report(parent trace.SpanContext, r *upstream.Report) {
 		if round.Backoff > 0 {
 			attrs = append(attrs, attribute.Float64("ydb.retry.backoff_ms", tracing.Milliseconds(round.Backoff)))
 		}
-		one := t.tracer.Below(parent, tracing.Span{Name: tracing.Try, Start: start, Took: end.Sub(start), Attributes: attrs, Failed: status})
+		one := t.tracer.Below(parent,
+			tracing.Span{Name: tracing.Try, Start: start, Took: end.Sub(start), Attributes: attrs, Failed: status})
 		t.acquire(one, round)
 		for i := range r.Tries {
 			if r.Tries[i].Attempt == attempt {
@@ -181,12 +184,15 @@ func (t *telemetry) acquire(parent trace.SpanContext, r *upstream.Round) {
 	if r.Refused != "" {
 		attrs = append(attrs, attribute.String("ydb.sidecar.shed_reason", r.Refused))
 	}
-	get := t.tracer.Below(parent, tracing.Span{Name: tracing.GetSession, Start: r.Start, Took: r.Acquire, Attributes: attrs, Failed: r.Refused})
+	get := t.tracer.Below(parent,
+		tracing.Span{Name: tracing.GetSession, Start: r.Start, Took: r.Acquire, Attributes: attrs, Failed: r.Refused})
 	if r.Queue > 0 {
 		t.tracer.Below(get, tracing.Span{Name: tracing.Queue, Start: r.Start, Took: r.Queue, Attributes: []attribute.KeyValue{hop.System}})
 	}
 	if r.Created && r.Open > 0 {
-		t.tracer.Below(get, tracing.Span{Name: tracing.Create, Kind: trace.SpanKindClient, Start: r.Opening, Took: r.Open, Attributes: []attribute.KeyValue{hop.System, t.database, hop.NodeID(r.Node)}})
+		t.tracer.Below(get,
+			tracing.Span{Name: tracing.Create, Kind: trace.SpanKindClient, Start: r.Opening, Took: r.Open,
+				Attributes: []attribute.KeyValue{hop.System, t.database, hop.NodeID(r.Node)}})
 	}
 }
 
@@ -194,13 +200,15 @@ func (t *telemetry) acquire(parent trace.SpanContext, r *upstream.Round) {
 func (t *telemetry) hop(parent trace.SpanContext, r *upstream.Try) {
 	more := append(make([]attribute.KeyValue, 0, 7), t.database)
 	if r.Session != "" {
-		more = append(more, attribute.String("ydb.sidecar.session", upstream.HashOf(r.Session)), attribute.Bool("ydb.sidecar.owner", !r.Around))
+		more = append(more, attribute.String("ydb.sidecar.session", upstream.HashOf(r.Session)),
+			attribute.Bool("ydb.sidecar.owner", !r.Around))
 	}
 	if r.Commits {
 		more = append(more, attribute.Bool("ydb.sidecar.commit", true))
 	}
 	if r.Server > 0 {
-		more = append(more, attribute.Float64("ydb.sidecar.server_ms", tracing.Milliseconds(r.Server)), attribute.Float64("ydb.sidecar.network_ms", tracing.Milliseconds(max(0, r.Took-r.Server))))
+		more = append(more, attribute.Float64("ydb.sidecar.server_ms", tracing.Milliseconds(r.Server)),
+			attribute.Float64("ydb.sidecar.network_ms", tracing.Milliseconds(max(0, r.Took-r.Server))))
 	}
 	if r.Request > 0 {
 		more = append(more, attribute.Int("db.response.returned_rows", r.Rows))
@@ -245,7 +253,9 @@ func (t *telemetry) ended(x *transaction, why lease.Reason, r *upstream.Report) 
 	}
 	s := tracing.Span{
 		ID: l.span.SpanID(), Name: tracing.Transaction, Start: l.since, Took: time.Since(l.since),
-		Attributes: []attribute.KeyValue{hop.System, t.database, hop.NodeID(x.node), attribute.String("ydb.sidecar.transaction.mode", x.mode.name), attribute.String("ydb.sidecar.transaction.end", why.String())},
+		Attributes: []attribute.KeyValue{hop.System, t.database, hop.NodeID(x.node),
+			attribute.String("ydb.sidecar.transaction.mode", x.mode.name),
+			attribute.String("ydb.sidecar.transaction.end", why.String())},
 	}
 	if failed {
 		s.Failed = why.String()

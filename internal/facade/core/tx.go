@@ -144,7 +144,8 @@ func (x *transactions) letIn(c *Call) (*txStep, error) {
 }
 
 // beginOn takes a session for a transaction that f begins on it, and that turn holds from then on. With an error the turn has ended.
-func (x *transactions) beginOn(ctx context.Context, c *Call, call upstream.Call, turn *txStep, m *mode, f func(context.Context, Session) error) error {
+func (x *transactions) beginOn(ctx context.Context, c *Call, call upstream.Call, turn *txStep, m *mode,
+	f func(context.Context, Session) error) error {
 	var leased TxSession
 	var report upstream.Report
 	err := panics.Call("the beginning of a transaction", func() (err error) {
@@ -174,7 +175,8 @@ func (x *transactions) giveUp(turn *txStep) {
 }
 
 // execute runs a statement that begins, continues or commits an interactive transaction.
-func (x *transactions) execute(ctx context.Context, c *Call, call upstream.Call, in ExecuteRequest, st *Statement, m *mode, out Sink) (Outcome, error) {
+func (x *transactions) execute(ctx context.Context, c *Call, call upstream.Call, in ExecuteRequest, st *Statement,
+	m *mode, out Sink) (Outcome, error) {
 	m, err := txModeOf(in.Tx, m)
 	switch {
 	case err != nil:
@@ -218,7 +220,8 @@ func txModeOf(sel *TxSelector, m *mode) (*mode, error) {
 }
 
 // open begins a transaction with its first statement, in a turn of letIn.
-func (x *transactions) open(ctx context.Context, c *Call, call upstream.Call, turn *txStep, st *Statement, m *mode, own *Room, out Sink) (Outcome, error) {
+func (x *transactions) open(ctx context.Context, c *Call, call upstream.Call, turn *txStep, st *Statement, m *mode,
+	own *Room, out Sink) (Outcome, error) {
 	rec := &recorder{Sink: out, limit: x.core.Cfg.Tx.Replay}
 	var end ending
 	if err := x.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) (err error) {
@@ -250,7 +253,8 @@ func stepOf(sel *TxSelector, st *Statement) lease.Step {
 }
 
 // continueWaiting runs one more statement of an open transaction, as soon as it is its turn.
-func (x *transactions) continueWaiting(ctx context.Context, c *Call, call upstream.Call, sel *TxSelector, st *Statement, own *Room, out Sink) (Outcome, error) {
+func (x *transactions) continueWaiting(ctx context.Context, c *Call, call upstream.Call, sel *TxSelector, st *Statement,
+	own *Room, out Sink) (Outcome, error) {
 	turn, old, err := x.leases.Take(ctx, sel.ID, stepOf(sel, st))
 	if err != nil {
 		return Outcome{}, x.fault(sel.ID, err, sel.Commit)
@@ -264,7 +268,8 @@ func (x *transactions) continueWaiting(ctx context.Context, c *Call, call upstre
 }
 
 // goOn runs one more statement of an open transaction, in its turn.
-func (x *transactions) goOn(ctx context.Context, c *Call, call upstream.Call, turn *txStep, sel *TxSelector, st *Statement, own *Room, out Sink) (Outcome, error) {
+func (x *transactions) goOn(ctx context.Context, c *Call, call upstream.Call, turn *txStep, sel *TxSelector,
+	st *Statement, own *Room, out Sink) (Outcome, error) {
 	t := turn.Value()
 	if call.Ahead == nil { // else it has
 		x.joins(t, &call, st)
@@ -408,7 +413,8 @@ func (x *transactions) fault(id string, err error, mayBeOver bool) *Fault {
 	case lease.Idle:
 		f.Message += "nothing was sent for " + x.core.Cfg.Tx.Idle.String() + " (tx.idle), so it was rolled back"
 		if x.core.State().Draining {
-			f.Message = "the transaction is over: the sidecar stops, and nothing was sent for a while (drain.idle, tx.idle), so it was rolled back"
+			f.Message = "the transaction is over: the sidecar stops, and nothing was sent for a while (drain.idle, " +
+				"tx.idle), so it was rolled back"
 		}
 	case lease.Expired:
 		f.Message += "it was open for " + x.core.Cfg.Tx.Max.String() + " (tx.max), so it was rolled back"

@@ -17,7 +17,8 @@ import (
 func (s *Service) Upsert(ctx context.Context, call upstream.Call, request mem.Buffer) (upstream.Report, error) {
 	return s.Deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Table.BulkUpsertResponse)
-		if err := conn.Invoke(ctx, Ydb_Table_V1.TableService_BulkUpsert_FullMethodName, encoded{request}, r, grpc.ForceCodecV2(EncodedCodec{})); err != nil {
+		if err := conn.Invoke(ctx, Ydb_Table_V1.TableService_BulkUpsert_FullMethodName, encoded{request}, r,
+			grpc.ForceCodecV2(EncodedCodec{})); err != nil {
 			return err
 		}
 		return upstream.CheckOperation(r.GetOperation())

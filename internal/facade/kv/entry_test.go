@@ -39,7 +39,8 @@ func description(t testing.TB) *Ydb_Table.DescribeTableResult {
 
 func TestKVTableText(t *testing.T) {
 	for _, text := range []string{
-		onePlain, oneVersioned, "a.b-c_1=/local/x.y/z-1 key=a:Uuid key=b:Decimal(22,9) value=v:Json version=r:Int64 media=text/html max_value=65536 read_only",
+		onePlain, oneVersioned,
+		"a.b-c_1=/local/x.y/z-1 key=a:Uuid key=b:Decimal(22,9) value=v:Json version=r:Int64 media=text/html max_value=65536 read_only",
 	} {
 		back, err := entryOf(t, text).MarshalText()
 		if err != nil || string(back) != text {
@@ -48,18 +49,26 @@ func TestKVTableText(t *testing.T) {
 	}
 	for _, text := range []string{
 		"", " ", "t", "=t key=id:Uint64 value=v:String", "t= key=id:Uint64 value=v:String", "key=id:Uint64 value=v:String",
-		"t=t key=id:Uint64", "t=t value=v:String", "t=t key=id value=v:String", "t=t key=id: value=v:String", "t=t key=:Uint64 value=v:String",
+		"t=t key=id:Uint64", "t=t value=v:String", "t=t key=id value=v:String", "t=t key=id: value=v:String",
+		"t=t key=:Uint64 value=v:String",
 		"t=t key=id:Nothing value=v:String", "t=t key=id:Double value=v:String", "t=t key=id:Optional<Uint64> value=v:String",
 		"t=t key=id:Uint64 value=v:Int64", "t=t key=id:Uint64 value=v:Optional<String>", "t=t key=id:Uint64 value=v:String value=w:String",
-		"t=t key=id:Uint64 value=id:String", "t=t key=id:Uint64 key=id:Utf8 value=v:String", "t=t key=id:Uint64 value=v:String version=v:Uint64",
+		"t=t key=id:Uint64 value=id:String", "t=t key=id:Uint64 key=id:Utf8 value=v:String",
+		"t=t key=id:Uint64 value=v:String version=v:Uint64",
 		"t=t key=id:Uint64 value=v:String version=r:Int32", "t=t key=id:Uint64 value=v:String version=r:Uint64 version=s:Uint64",
-		"t=t key=id:Uint64 value=v:String media=", "t=t key=id:Uint64 value=v:String media=a/b media=a/b", "t=t key=id:Uint64 value=v:String media=;",
-		"t=t key=id:Uint64 value=v:String max_value=0", "t=t key=id:Uint64 value=v:String max_value=-1", "t=t key=id:Uint64 value=v:String max_value=2GiB",
-		"t=t key=id:Uint64 value=v:String read_only=no", "t=t key=id:Uint64 value=v:String colour=red", "t=t key=id:Uint64 value=v:String x",
+		"t=t key=id:Uint64 value=v:String media=", "t=t key=id:Uint64 value=v:String media=a/b media=a/b",
+		"t=t key=id:Uint64 value=v:String media=;",
+		"t=t key=id:Uint64 value=v:String max_value=0", "t=t key=id:Uint64 value=v:String max_value=-1",
+		"t=t key=id:Uint64 value=v:String max_value=2GiB",
+		"t=t key=id:Uint64 value=v:String read_only=no", "t=t key=id:Uint64 value=v:String colour=red",
+		"t=t key=id:Uint64 value=v:String x",
 		// What could end a name in the text of a statement.
-		"t=t` key=id:Uint64 value=v:String", "t=a`;DROP/**/TABLE/**/x;-- key=id:Uint64 value=v:String", "t=t\\ key=id:Uint64 value=v:String", "t=$t key=id:Uint64 value=v:String",
-		"t=t key=i`d:Uint64 value=v:String", "t=t key=id:Uint64 value=v`:String", "t=t key=id:Uint64 value=v:String version=r`:Uint64", "t=t key=a.b:Uint64 value=v:String",
-		"t=t key=id\u00fc:Uint64 value=v:String", "t=t\x00 key=id:Uint64 value=v:String", "t=\"t\" key=id:Uint64 value=v:String", "a:b=t key=id:Uint64 value=v:String",
+		"t=t` key=id:Uint64 value=v:String", "t=a`;DROP/**/TABLE/**/x;-- key=id:Uint64 value=v:String",
+		"t=t\\ key=id:Uint64 value=v:String", "t=$t key=id:Uint64 value=v:String",
+		"t=t key=i`d:Uint64 value=v:String", "t=t key=id:Uint64 value=v`:String",
+		"t=t key=id:Uint64 value=v:String version=r`:Uint64", "t=t key=a.b:Uint64 value=v:String",
+		"t=t key=id\u00fc:Uint64 value=v:String", "t=t\x00 key=id:Uint64 value=v:String",
+		"t=\"t\" key=id:Uint64 value=v:String", "a:b=t key=id:Uint64 value=v:String",
 	} {
 		table := Entry{Name: "before"}
 		if err := table.UnmarshalText([]byte(text)); err == nil || table.Name != "before" {
@@ -82,7 +91,9 @@ func TestKVStatements(t *testing.T) {
 		one.batchGet: "DECLARE $keys AS List<Uint64>; SELECT `id`, `v` FROM `/local/t` WHERE `id` IN $keys",
 		two.get:      k2 + "SELECT `v`, `r` FROM `/local/x` WHERE `a` = $k0 AND `b` = $k1",
 		two.look:     k2 + "SELECT `r` FROM `/local/x` WHERE `a` = $k0 AND `b` = $k1",
-		two.put:      k2 + "DECLARE $value AS Json; DECLARE $version AS Int64; UPSERT INTO `/local/x` (`a`, `b`, `v`, `r`) VALUES ($k0, $k1, $value, $version)",
+		two.put: k2 +
+			"DECLARE $value AS Json; DECLARE $version AS Int64; UPSERT INTO `/local/x` (`a`, `b`, `v`, `r`) VALUES " +
+			"($k0, $k1, $value, $version)",
 		two.remove:   k2 + "DELETE FROM `/local/x` ON SELECT $k0 AS `a`, $k1 AS `b`",
 		two.batchGet: "DECLARE $keys AS List<Tuple<Utf8,Timestamp>>; SELECT `a`, `b`, `v`, `r` FROM `/local/x` WHERE (`a`, `b`) IN $keys",
 	} {
@@ -115,7 +126,8 @@ func TestKVFits(t *testing.T) {
 }
 
 func FuzzKVTable(f *testing.F) {
-	for _, text := range []string{onePlain, oneVersioned, "a=b key=c:Decimal(22,9) value=d:Json media=a/b max_value=1KiB read_only", "a=b` key=", "=", "a=b key=c:List<"} {
+	for _, text := range []string{onePlain, oneVersioned,
+		"a=b key=c:Decimal(22,9) value=d:Json media=a/b max_value=1KiB read_only", "a=b` key=", "=", "a=b key=c:List<"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

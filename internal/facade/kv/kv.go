@@ -292,7 +292,8 @@ func (t *Table) version(c *cells, row cellsOfRow) (string, error) {
 }
 
 // read runs a statement that reads.
-func (k *Service) read(ctx context.Context, c *core.Call, call upstream.Call, t *Table, st *core.Statement, own *core.Room) (*cells, error) {
+func (k *Service) read(ctx context.Context, c *core.Call, call upstream.Call, t *Table, st *core.Statement,
+	own *core.Room) (*cells, error) {
 	var got cells
 	st.Reads(&call)
 	report, err := k.core.Deps.Driver.Do(ctx, call, func(ctx context.Context, session core.Session) error {
@@ -310,7 +311,9 @@ func (k *Service) read(ctx context.Context, c *core.Call, call upstream.Call, t 
 }
 
 // Get reads one row. Without an error and without a row, the caller has it already.
-func (k *Service) Get(ctx context.Context, c *core.Call, in Call, key *upstream.Params, cond Condition) (row Row, modified bool, err error) {
+func (k *Service) Get(
+	ctx context.Context, c *core.Call, in Call, key *upstream.Params, cond Condition,
+) (row Row, modified bool, err error) {
 	ctx, cancel, call, err := k.begin(ctx, c, in)
 	if err != nil {
 		return Row{}, false, err
@@ -320,7 +323,8 @@ func (k *Service) Get(ctx context.Context, c *core.Call, in Call, key *upstream.
 }
 
 // row runs the statement that reads one row.
-func (k *Service) row(ctx context.Context, c *core.Call, call upstream.Call, t *Table, st *core.Statement, own *core.Room, cond Condition) (row Row, modified bool, err error) {
+func (k *Service) row(ctx context.Context, c *core.Call, call upstream.Call, t *Table, st *core.Statement,
+	own *core.Room, cond Condition) (row Row, modified bool, err error) {
 	got, err := k.read(ctx, c, call, t, st, own)
 	if err != nil {
 		return Row{}, false, err
@@ -368,7 +372,8 @@ func (k *Service) BatchGet(ctx context.Context, c *core.Call, in Call, ids []ID)
 }
 
 // rows runs the statement that reads several rows.
-func (k *Service) rows(ctx context.Context, c *core.Call, call upstream.Call, t *Table, st *core.Statement, own *core.Room, ids []ID) ([]Found, error) {
+func (k *Service) rows(ctx context.Context, c *core.Call, call upstream.Call, t *Table, st *core.Statement,
+	own *core.Room, ids []ID) ([]Found, error) {
 	got, err := k.read(ctx, c, call, t, st, own)
 	if err != nil {
 		return nil, err
@@ -565,7 +570,10 @@ func (k *Service) writeLooking(ctx context.Context, c *core.Call, call upstream.
 		if sql == "" {
 			return session.Rollback(ctx)
 		}
-		_, err = core.Run(ctx, session, &core.Statement{SQL: sql, Params: w.params}, core.Inside(session.TxID(), true), false, nil, &cells{})
+		_, err = core.Run(
+			ctx, session, &core.Statement{SQL: sql, Params: w.params}, core.Inside(session.TxID(), true), false, nil,
+			&cells{},
+		)
 		return err
 	})
 	c.Note(report)
@@ -618,7 +626,8 @@ func conditionFailed(t *Table, there bool) *core.Fault {
 	case !there:
 		return core.Faultf(core.CodeCondition, "there is no row with this id")
 	case !t.versioned():
-		return core.Faultf(core.CodeCondition, "the row is there; %s has no version column (kv.tables), so that only * can be asked for", t.Name)
+		return core.Faultf(core.CodeCondition,
+			"the row is there; %s has no version column (kv.tables), so that only * can be asked for", t.Name)
 	}
 	return core.Faultf(core.CodeCondition, "the row is there in another version")
 }

@@ -71,7 +71,8 @@ func NewTable(entry Entry, path string) *Table {
 		in = "(" + strings.Join(keys, ", ") + ")"
 	}
 	t.keysType = &Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: one}}}
-	t.batchGet = "DECLARE $keys AS " + yql.FormatType(t.keysType) + "; SELECT " + strings.Join(append(keys, read...), ", ") + from + in + " IN $keys"
+	t.batchGet = "DECLARE $keys AS " + yql.FormatType(t.keysType) + "; SELECT " +
+		strings.Join(append(keys, read...), ", ") + from + in + " IN $keys"
 	return t
 }
 

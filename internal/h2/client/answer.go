@@ -98,7 +98,9 @@ func (k *call) Data(p []byte) (ahead bool) {
 	for len(k.in.b)-k.ripe >= prefix {
 		size := int(binary.BigEndian.Uint32(k.in.b[k.ripe+1:]))
 		if size > k.conn.target.Message {
-			k.err = &Error{Status: status.Newf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", size, k.conn.target.Message)}
+			k.err = &Error{
+				Status: status.Newf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", size, k.conn.target.Message),
+			}
 			break
 		}
 		if lacks := k.ripe + prefix + size - len(k.in.b); lacks > 0 {
@@ -155,13 +157,15 @@ func (k *call) ended(o *h2.Outcome, st *h2.Status) (err error, again bool) {
 	s := &k.statuses
 	switch {
 	case o.End == h2.Refused:
-		return &Error{Status: status.New(codes.Unavailable, "the node, or the connection to it, did not take the call"), NotSent: true, Lost: lost}, k.tries < maxTries || k.o.patient
+		return &Error{Status: status.New(codes.Unavailable, "the node, or the connection to it, did not take the call"),
+			NotSent: true, Lost: lost}, k.tries < maxTries || k.o.patient
 	case st != nil:
 		silent := o.End == h2.Lost && o.Node != nil && o.Node.Err() == h2.ErrSilent
 		if silent && k.conn.silent != nil {
 			k.conn.silent(o.Node)
 		}
-		return &Error{Status: status.New(codes.Code(st.Code), st.Message), NotSent: o.NotRun(), Here: here, Silent: silent, Lost: lost, Reset: o.End == h2.Broken}, false
+		return &Error{Status: status.New(codes.Code(st.Code), st.Message), NotSent: o.NotRun(), Here: here,
+			Silent: silent, Lost: lost, Reset: o.End == h2.Broken}, false
 	case o.End == h2.Cancelled:
 		return &Error{Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: o.NotRun(), Here: true}, false
 	case s.code >= 0 && s.isGRPC():
@@ -194,7 +198,9 @@ func (k *call) answered() (err error, again bool) {
 	}
 	if s.details != "" {
 		p := new(spb.Status)
-		if b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(s.details, "=")); err == nil && proto.Unmarshal(b, p) == nil && int(p.Code) == s.code {
+		if b, err := base64.RawStdEncoding.DecodeString(
+			strings.TrimRight(s.details, "="),
+		); err == nil && proto.Unmarshal(b, p) == nil && int(p.Code) == s.code {
 			return &Error{Status: status.FromProto(p)}, false
 		}
 	}

@@ -92,9 +92,13 @@ type statusOf struct {
 const (
 	prefix   = 5         // flag and length before a message
 	keptSize = 128 << 10 // of the largest buffer that is kept
-	grown    = 1 << 20   // bytes of a message that room is made for when its length is known: the largest part of an answer that is asked for
-	step     = 64 << 10  // bytes read before the shard hears of it
-	low      = 8 << 10   // bytes read before the shard hears of it if the goroutine waits, and bytes of a message of which the rest may have no room in the window: with
+	// bytes of a message that room is made for when its length is known: the largest part of an
+	// answer that is asked for
+	grown = 1 << 20
+	step  = 64 << 10 // bytes read before the shard hears of it
+	// bytes read before the shard hears of it if the goroutine waits, and bytes of a message of
+	// which the rest may have no room in the window: with
+	low = 8 << 10
 	//                     half a window of credit less than the window that a node has while memory is short, see h2.Forwarder.Tight
 	maxTries = 3 // of a call that surely no node has seen
 	pause    = 50 * time.Millisecond
@@ -200,7 +204,11 @@ func (k *call) send(m any) error {
 	}
 	size := len(b) - prefix
 	if size > k.conn.target.Message {
-		return &Error{Status: status.Newf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size, k.conn.target.Message), NotSent: true}
+		return &Error{
+			Status: status.Newf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size,
+				k.conn.target.Message),
+			NotSent: true,
+		}
 	}
 	binary.BigEndian.PutUint32(b[1:], uint32(size))
 	k.body.b, k.request.Body = b, b
@@ -301,7 +309,9 @@ func (k *call) abort() {
 	begun := k.begun // else the shard has nothing to end, and this may be its turn
 	if !left || k.again {
 		unsent := !k.sent || k.again
-		k.gone, k.again, k.err = true, false, &Error{Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: unsent, Here: true}
+		k.gone, k.again, k.err = true, false, &Error{
+			Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: unsent, Here: true,
+		}
 		k.endLocked()
 	}
 	k.mu.Unlock()
@@ -421,7 +431,8 @@ func (k *call) consumed(least int) {
 func (k *call) receive(m any) error {
 	p, err := k.next()
 	if err == io.EOF && k.whole {
-		return &Error{Status: status.New(codes.Internal, "cardinality violation: received no response message from non-server-streaming RPC")}
+		return &Error{Status: status.New(codes.Internal, "cardinality violation: received no response message from "+
+			"non-server-streaming RPC")}
 	}
 	if err != nil {
 		return err
@@ -455,7 +466,8 @@ func (k *call) end() error {
 		return nil
 	case err == nil:
 		k.leave()
-		return &Error{Status: status.New(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")}
+		return &Error{Status: status.New(codes.Internal, "cardinality violation: expected <EOF> for non "+
+			"server-streaming RPCs, but received another message")}
 	default:
 		return err
 	}

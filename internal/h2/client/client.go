@@ -1,12 +1,13 @@
 // Package client makes gRPC calls of this process to nodes, on package h2: unary ones, and those with one request
 // and a stream of answers. An InlineStream begins one of the latter without a goroutine that waits for it.
 //
-// It owns what is between a goroutine that calls and the shard that has the connections: the request in wire form,
-// the messages of the answer until they are read, and the wait. What always holds: a call costs its goroutine one
-// wake-up for what comes with one read; the caller's deadline is told to the node, and when its context ends while
-// the caller waits, or of a call that lasts, the node's stream is reset; what is not read holds back its own stream and no other, and counts against the shard's
-// memory; a call is sent again only if surely no node has seen it. Bytes of a message are good until the next
-// one is read.
+// It owns what is between a goroutine that calls and the shard that has the connections: the request
+// in wire form, the messages of the answer until they are read, and the wait. What always holds: a
+// call costs its goroutine one wake-up for what comes with one read; the caller's deadline is told to
+// the node, and when its context ends while the caller waits, or of a call that lasts, the node's
+// stream is reset; what is not read holds back its own stream and no other, and counts against the
+// shard's memory; a call is sent again only if surely no node has seen it. Bytes of a message are good
+// until the next one is read.
 package client
 
 import (
@@ -74,7 +75,9 @@ type Conn struct {
 	up     *driver.Upstream // in the shard's turn
 	ready  atomic.Bool      // a call has gone out, and no call was refused since
 
-	silent func(*h2.Conn)                        // hears of one that is silent, in the shard's turn, when a call ends for that; nil: its Upstream tells
+	// hears of one that is silent, in the shard's turn, when a call ends for that; nil: its
+	// Upstream tells
+	silent func(*h2.Conn)
 	mu     sync.Mutex                            // serialises writers of paths
 	paths  atomic.Pointer[map[string]*h2.Fields] // headers that all calls of a method have
 }
@@ -229,12 +232,14 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	return err
 }
 
-// NewStream implements grpc.ClientConnInterface, for streams with one request. Without ServerStreams the answer is one message, as that of Invoke.
+// NewStream implements grpc.ClientConnInterface, for streams with one request. Without ServerStreams
+// the answer is one message, as that of Invoke.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return c.newStream(ctx, desc, method, opts, nil)
 }
 
-func (c *Conn) newStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts []grpc.CallOption, turn *InlineStream) (grpc.ClientStream, error) {
+func (c *Conn) newStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts []grpc.CallOption,
+	turn *InlineStream) (grpc.ClientStream, error) {
 	if desc.ClientStreams {
 		return nil, &Error{Status: status.New(codes.Unimplemented, "h2/client: a stream of requests"), NotSent: true, Here: true}
 	}

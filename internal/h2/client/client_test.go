@@ -54,14 +54,17 @@ func (v *service) on(t testing.TB, lis net.Listener, options ...grpc.ServerOptio
 	s := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))...)
 	s.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "test.S", HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: "Unary", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			in := new(text)
-			if err := decode(in); err != nil {
-				return nil, err
-			}
-			out, err := v.unary(ctx, in.Value)
-			return say(out), err
-		}}},
+		Methods: []grpc.MethodDesc{
+			{MethodName: "Unary",
+				Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+					in := new(text)
+					if err := decode(in); err != nil {
+						return nil, err
+					}
+					out, err := v.unary(ctx, in.Value)
+					return say(out), err
+				}},
+		},
 		Streams: []grpc.StreamDesc{{StreamName: "Stream", ServerStreams: true, Handler: func(_ any, s grpc.ServerStream) error {
 			in := new(text)
 			if err := s.RecvMsg(in); err != nil {
@@ -107,7 +110,9 @@ const (
 )
 
 // read reads a stream to its end.
-func read(ctx context.Context, c grpc.ClientConnInterface, in string, opts ...grpc.CallOption) (all []string, s grpc.ClientStream, err error) {
+func read(
+	ctx context.Context, c grpc.ClientConnInterface, in string, opts ...grpc.CallOption,
+) (all []string, s grpc.ClientStream, err error) {
 	if s, err = c.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, streaming, opts...); err != nil {
 		return nil, nil, err
 	}
@@ -136,14 +141,19 @@ func TestUnary(t *testing.T) {
 			return "", st.Err()
 		}
 		_, limited := ctx.Deadline()
-		return strings.Join([]string{in, strings.Join(md["x-more"], ","), strings.Join(md["user-agent"], ","), map[bool]string{true: "limited"}[limited]}, "|"), nil
+		return strings.Join(
+			[]string{in, strings.Join(md["x-more"], ","), strings.Join(md["user-agent"], ","), map[bool]string{true: "limited"}[limited]},
+			"|",
+		), nil
 	}}
 	c := start(t, v)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-more", "a", "x-more", "b")
 	var header, trailer metadata.MD
 	var p peer.Peer
 	out := new(text)
-	if err := c.Invoke(ctx, unary, say("hello"), out, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&p)); err != nil || out.Value != "hello|a,b|test|" {
+	if err := c.Invoke(
+		ctx, unary, say("hello"), out, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&p),
+	); err != nil || out.Value != "hello|a,b|test|" {
 		t.Errorf("%q, %v", out.Value, err)
 	}
 	if header.Get("x-head")[0] != "1" || trailer.Get("x-units")[0] != "7" || trailer.Get("x-raw-bin")[0] != "\x00\xff" || p.Addr == nil {
@@ -157,7 +167,8 @@ func TestUnary(t *testing.T) {
 	}
 	err := c.Invoke(t.Context(), unary, say("fail"), out, grpc.Trailer(&trailer))
 	st := status.Convert(err)
-	if st.Code() != codes.FailedPrecondition || st.Message() != "no: 100% \n" || len(st.Details()) != 1 || trailer.Get("x-units")[0] != "7" {
+	if st.Code() != codes.FailedPrecondition || st.Message() != "no: 100% \n" || len(st.Details()) != 1 ||
+		trailer.Get("x-units")[0] != "7" {
 		t.Errorf("%v %q %v, trailer %v", st.Code(), st.Message(), st.Details(), trailer)
 	}
 	if err := c.Invoke(t.Context(), "/test.S/None", say(""), out); status.Code(err) != codes.Unimplemented {
@@ -189,7 +200,8 @@ func TestStream(t *testing.T) {
 				t.Fatalf("%s: message %d has %d bytes", in, i, len(m))
 			}
 		}
-		if want := map[string]codes.Code{"a": codes.OK, "f": codes.Aborted}[in]; want == codes.OK && err != io.EOF || want != codes.OK && status.Code(err) != want {
+		if want := map[string]codes.Code{"a": codes.OK, "f": codes.Aborted}[in]; want == codes.OK && err != io.EOF ||
+			want != codes.OK && status.Code(err) != want {
 			t.Errorf("%s: %v", in, err)
 		}
 	}
@@ -223,7 +235,8 @@ func TestAStreamOfOneMessage(t *testing.T) {
 		if status.Code(err) != want || want == codes.OK && (out.Value != in || s.Trailer().Get("x-units") == nil) {
 			t.Errorf("%q: %q, %v, trailer %v; want %s", in, out.Value, err, s.Trailer(), want)
 		}
-		if invoked := c.Invoke(t.Context(), streaming, say(in), out); status.Code(invoked) != want || want != codes.OK && invoked.Error() != err.Error() {
+		if invoked := c.Invoke(t.Context(), streaming, say(in), out); status.Code(invoked) != want ||
+			want != codes.OK && invoked.Error() != err.Error() {
 			t.Errorf("%q: %v; Invoke: %v", in, err, invoked)
 		}
 	}
@@ -362,7 +375,10 @@ func TestSizes(t *testing.T) {
 	c := connect(t, nil, Target{Dial: dialTCP(v.onTCP(t)), Message: 1000})
 	for name, in := range map[string]string{"request": strings.Repeat("x", 1001), "answer": "x"} {
 		err := c.Invoke(t.Context(), unary, say(in), new(text))
-		if e, ok := errors.AsType[*Error](err); !ok || e.Code() != codes.ResourceExhausted || !strings.Contains(e.Error(), "larger than max") || e.NotSent != (name == "request") {
+		if e, ok := errors.AsType[*Error](
+			err,
+		); !ok || e.Code() != codes.ResourceExhausted || !strings.Contains(e.Error(), "larger than max") ||
+			e.NotSent != (name == "request") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -384,7 +400,8 @@ func TestNoConnection(t *testing.T) {
 	}})
 	for range 3 {
 		err := c.Invoke(t.Context(), unary, say(""), new(text))
-		if e, ok := errors.AsType[*Error](err); !ok || e.Code() != codes.Unavailable || !e.NotSent || !strings.Contains(err.Error(), "no way") && !strings.Contains(err.Error(), "did not take") {
+		if e, ok := errors.AsType[*Error](err); !ok || e.Code() != codes.Unavailable || !e.NotSent ||
+			!strings.Contains(err.Error(), "no way") && !strings.Contains(err.Error(), "did not take") {
 			t.Errorf("%v", err)
 		}
 	}

@@ -122,7 +122,8 @@ func (s *scripted) play(fr *http2.Framer, id uint32) {
 		case 5:
 			err = headers(true, "grpc-status", "0")
 		case 6:
-			err = headers(true, ":status", "200", "content-type", "application/grpc", "grpc-status", strconv.Itoa(arg%18), "grpc-message", "alone")
+			err = headers(true, ":status", "200", "content-type", "application/grpc", "grpc-status",
+				strconv.Itoa(arg%18), "grpc-message", "alone")
 		case 7:
 			err = headers(arg%2 == 0, ":status", []string{"404", "503", "401", "500", "403", "429"}[arg%6], "content-type", "text/html")
 		case 8:
@@ -193,8 +194,10 @@ func ask(ctx context.Context, c grpc.ClientConnInterface, isUnary bool) (t told)
 // their callers are told.
 func FuzzAsGRPC(f *testing.F) {
 	for _, seed := range []string{
-		"\x00\x00\x02\x05\x05\x00", "\x00\x00\x02\x05\x02\x09\x04\x0b", "\x06\x05", "\x07\x01", "\x00\x00\x08\x64\x05\x00", "\x00\x00\x02\x01\x09\x02",
-		"\x0a\x00", "\x00\x00\x0c\x05", "\x0b\x00", "\x00\x00\x0d\x05\x05\x00", "\x09\x07", "\x09\x08", "\x04\x03", "\x02\x03", "\x00\x00\x05\x00", "\x00\x00\x00\x00\x05\x00",
+		"\x00\x00\x02\x05\x05\x00", "\x00\x00\x02\x05\x02\x09\x04\x0b", "\x06\x05", "\x07\x01",
+		"\x00\x00\x08\x64\x05\x00", "\x00\x00\x02\x01\x09\x02",
+		"\x0a\x00", "\x00\x00\x0c\x05", "\x0b\x00", "\x00\x00\x0d\x05\x05\x00", "\x09\x07", "\x09\x08", "\x04\x03",
+		"\x02\x03", "\x00\x00\x05\x00", "\x00\x00\x00\x00\x05\x00",
 	} {
 		f.Add([]byte(seed), true)
 		f.Add([]byte(seed), false)
@@ -222,8 +225,12 @@ func both(t *testing.T, script []byte, isUnary bool) (got, want told) {
 	own := New(h2.Default())
 	got = ask(t.Context(), own.Connect(Target{Dial: lis.DialContext, Authority: "node", UserAgent: "test", Message: 64_000_000}), isUnary)
 	own.Close()
-	oracle, err := grpc.NewClient("passthrough:///node", grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64_000_000)))
+	oracle, err := grpc.NewClient(
+		"passthrough:///node",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64_000_000)),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

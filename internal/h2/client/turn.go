@@ -20,9 +20,10 @@ func Join(shard *driver.Shard, up *driver.Upstream, t Target, silent func(*h2.Co
 	return c
 }
 
-// InlineStream is a grpc.ClientConnInterface for one stream, whose request goes out in the turn of Conn's shard in which SendMsg is called: that
-// does not wait. Nobody must receive before Ready is called, or Arm has said so. Then the stream is one like any other; in a turn of the shard it
-// may be read if it is over.
+// InlineStream is a grpc.ClientConnInterface for one stream, whose request goes out in the turn of
+// Conn's shard in which SendMsg is called: that does not wait. Nobody must receive before Ready is
+// called, or Arm has said so. Then the stream is one like any other; in a turn of the shard it may be
+// read if it is over.
 type InlineStream struct {
 	Conn   *Conn
 	Client *h2.Conn        // for whose call it is: see h2.Request; nil: nobody's
@@ -44,7 +45,9 @@ func (*InlineStream) Invoke(context.Context, string, any, any, ...grpc.CallOptio
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (t *InlineStream) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (t *InlineStream) NewStream(
+	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	s, err := t.Conn.newStream(ctx, desc, method, opts, t)
 	if err == nil {
 		t.call = (*call)(s.(*stream))
@@ -52,8 +55,8 @@ func (t *InlineStream) NewStream(ctx context.Context, desc *grpc.StreamDesc, met
 	return s, err
 }
 
-// Arm has Ready called when it is time. False: Ready is not called, because it is time already, nothing was sent, or Stop was called since Hold.
-// Call Arm in the turn in which the call is sent.
+// Arm has Ready called when it is time. False: Ready is not called, because it is time already,
+// nothing was sent, or Stop was called since Hold. Call Arm in the turn in which the call is sent.
 func (t *InlineStream) Arm() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

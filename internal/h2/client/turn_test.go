@@ -151,7 +151,9 @@ func TestTurn(t *testing.T) {
 		}
 	})
 	t.Run("stopped_while_it_is_sent", func(t *testing.T) {
-		x := &turned{turn: InlineStream{Conn: Join(conn.client.shard, conn.up, conn.target, nil), Ready: func(bool) { t.Error("Ready was called") }}}
+		x := &turned{
+			turn: InlineStream{Conn: Join(conn.client.shard, conn.up, conn.target, nil), Ready: func(bool) { t.Error("Ready was called") }},
+		}
 		conn.client.shard.Do(func(*h2.Forwarder) {
 			if !x.turn.Hold() {
 				t.Error("it cannot be held")

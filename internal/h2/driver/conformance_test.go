@@ -161,7 +161,10 @@ func TestCancellationReachesTheNode(t *testing.T) {
 	addr, _, _ := forward(t, nil, func(s *Shard) []*Upstream { return []*Upstream{s.Upstream(dialTCP(l.Addr().String()), nil)} })
 	c := connect(t, addr, insecure.NewCredentials())
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := c.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{ResponseParameters: []*testpb.ResponseParameters{{Size: 1}, {IntervalUs: -1}}})
+	s, err := c.StreamingOutputCall(
+		ctx,
+		&testpb.StreamingOutputCallRequest{ResponseParameters: []*testpb.ResponseParameters{{Size: 1}, {IntervalUs: -1}}},
+	)
 	if err == nil {
 		_, err = s.Recv()
 	}

@@ -400,7 +400,8 @@ func TestOneByteAtATime(t *testing.T) {
 	serve(t, l)
 	s, addr := front(t, patient(), trickle(t, l.Addr().String()))
 	direct, through := connect(t, l.Addr().String(), insecure.NewCredentials()), connect(t, trickle(t, addr), insecure.NewCredentials())
-	for _, name := range []string{"empty", "ping_pong", "empty_stream", "cancel_after_first_answer", "custom_metadata", "unimplemented", "special_status_message", "status_after_begin"} {
+	for _, name := range []string{"empty", "ping_pong", "empty_stream", "cancel_after_first_answer", "custom_metadata",
+		"unimplemented", "special_status_message", "status_after_begin"} {
 		var want, got conformance.Result
 		conformance.Cases[name](t.Context(), direct, &want)
 		conformance.Cases[name](t.Context(), through, &got)

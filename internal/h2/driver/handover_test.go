@@ -67,7 +67,8 @@ func keep(t *testing.T, s *Shard) {
 // on it, also in a drain, also where TLS was to begin.
 func TestUnheardConnectionIsHandedOver(t *testing.T) {
 	certificate, _ := selfSigned(t)
-	for name, secure := range map[string]*tls.Config{"plain": nil, "tls": {Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}} {
+	for name, secure := range map[string]*tls.Config{"plain": nil,
+		"tls": {Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}} {
 		t.Run(name, func(t *testing.T) {
 			s := runShard(t, nil)
 			client, server := socketPair(t)
@@ -182,7 +183,8 @@ func TestUpstreamIsClosedWhileItConnects(t *testing.T) {
 // A client has a bounded time to shake hands, with TLS or without.
 func TestSlowHandshakes(t *testing.T) {
 	certificate, _ := selfSigned(t)
-	for name, secure := range map[string]*tls.Config{"plain": nil, "tls": {Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}} {
+	for name, secure := range map[string]*tls.Config{"plain": nil,
+		"tls": {Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := runShard(t, nil)

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// readTogether calls meanwhile while the poller reads the next connection: what that writes to others is read in one turn. each is called after
-// each further read. The poller's goroutine calls both, until done returns.
+// readTogether calls meanwhile while the poller reads the next connection: what that writes to others
+// is read in one turn. each is called after each further read. The poller's goroutine calls both,
+// until done returns.
 func (s *Shard) readTogether(meanwhile, each func(*poller)) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -58,7 +58,8 @@ func TestMemoryOfIdleConnections(t *testing.T) {
 			}
 			switch fr := fr.(type) {
 			case *http2.HeadersFrame:
-				n.answer(fr.StreamID, false, ":status", "200", "content-type", "application/grpc", "x-ydb-session", fmt.Sprint("id-", fr.StreamID))
+				n.answer(fr.StreamID, false, ":status", "200", "content-type", "application/grpc", "x-ydb-session",
+					fmt.Sprint("id-", fr.StreamID))
 				n.WriteData(fr.StreamID, false, []byte("\x00\x00\x00\x00\x04\x08\x80\xb5\x18"))
 				attached.Add(1)
 			case *http2.PingFrame:
@@ -91,7 +92,8 @@ func TestMemoryOfIdleConnections(t *testing.T) {
 		defer attach(t, front, i).Close()
 	}
 	full := anonymous(child.Process.Pid)
-	t.Logf("%d connections: %d MiB of anonymous memory, %d without any; %.1f KiB each", connections, full>>20, empty>>20, float64(full-empty)/1024/float64(connections))
+	t.Logf("%d connections: %d MiB of anonymous memory, %d without any; %.1f KiB each", connections, full>>20, empty>>20,
+		float64(full-empty)/1024/float64(connections))
 	if full > idleMemory {
 		t.Errorf("%d connections take %d bytes of anonymous memory; want at most %d", connections, full, idleMemory)
 	}

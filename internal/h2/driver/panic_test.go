@@ -287,7 +287,8 @@ func TestADrainEndsWhenTheChoicePanics(t *testing.T) {
 
 // A handshake that panics ends its connection, and no other.
 func TestAPanicInAHandshakeEndsItsConnection(t *testing.T) {
-	broken := &tls.Config{NextProtos: []string{"h2"}, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { panic("broken") }}
+	broken := &tls.Config{NextProtos: []string{"h2"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { panic("broken") }}
 	synctest.Test(t, func(t *testing.T) {
 		s := runShard(t, nil)
 		peer, here := newPipe()
@@ -315,7 +316,11 @@ func TestAPanicInTLSEndsItsConnection(t *testing.T) {
 			serve(t, behind, grpc.Creds(credentials.NewServerTLSFromCert(&certificate)))
 			addr, s, _ := forward(t, nil, func(s *Shard) []*Upstream {
 				s.apart = apart
-				return []*Upstream{s.Upstream(dialTCP(behind.Addr().String()), &tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: []string{"h2"}, ClientSessionCache: brokenCache{}})}
+				return []*Upstream{
+					s.Upstream(dialTCP(behind.Addr().String()),
+						&tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: []string{"h2"},
+							ClientSessionCache: brokenCache{}}),
+				}
 			})
 			before := panics.Stats().Count
 			c := client(t, addr)

@@ -18,8 +18,8 @@ const (
 	Returns             // it is given back
 )
 
-// ParkedHandler handles what happens to a parked connection. All but Back are called in a turn of the shard: they must not block, nor call methods
-// of Shard that need one.
+// ParkedHandler handles what happens to a parked connection. All but Back are called in a turn of the
+// shard: they must not block, nor call methods of Shard that need one.
 type ParkedHandler interface {
 	// Came is given what has come; b is good until it returns.
 	Came(b []byte) Next
@@ -27,8 +27,9 @@ type ParkedHandler interface {
 	Left()
 	// Rests asks what becomes of a connection that is no longer busy.
 	Rests() Next
-	// Back gives the connection back, once. came: there is something to read, or Came, Rests or Stop has asked for it; else the peer has ended it, it is its
-	// time, it is broken, or the shard has ended. It must not block.
+	// Back gives the connection back, once. came: there is something to read, or Came, Rests or Stop
+	// has asked for it; else the peer has ended it, it is its time, it is broken, or the shard has
+	// ended. It must not block.
 	Back(came bool)
 }
 
@@ -67,8 +68,8 @@ func (s *Shard) Prepare(nc net.Conn, owner ParkedHandler) *Parked {
 	return l.parked
 }
 
-// Park parks it until then (zero: for ever). False: it cannot be parked, because it is no socket, the shard has ended, or the system has no poller, and no
-// method of its owner is called.
+// Park parks it until then (zero: for ever). False: it cannot be parked, because it is no socket, the
+// shard has ended, or the system has no poller, and no method of its owner is called.
 func (k *Parked) Park(until time.Time) bool {
 	l, s := k.link, k.link.shard
 	if !l.raw.isSocket() {
@@ -137,8 +138,8 @@ func (k *Parked) tell() {
 	}
 }
 
-// hear gives the owner what was read, and over says that the peer has ended the connection, or it is broken. True: the connection is to be given
-// back. mu is held.
+// hear gives the owner what was read, and over says that the peer has ended the connection, or it is
+// broken. True: the connection is to be given back. mu is held.
 func (k *Parked) hear(b []byte, over bool) bool {
 	k.read = false
 	if len(b) > 0 {
@@ -166,8 +167,9 @@ func (k *Parked) goesOn(next func() Next) (back bool) {
 	return k.gone
 }
 
-// AnswerNow has a short answer written when the turn ends. It is for methods of ParkedHandler and of h2.Listener. The pieces are to stay as they are. last: the
-// connection is to end after it, and Back is called.
+// AnswerNow has a short answer written when the turn ends. It is for methods of ParkedHandler and of
+// h2.Listener. The pieces are to stay as they are. last: the connection is to end after it, and Back
+// is called.
 func (k *Parked) AnswerNow(pieces [][]byte, last bool) {
 	s := k.link.shard
 	k.last = last
@@ -207,8 +209,9 @@ func (k *Parked) writeRest(rest net.Buffers, size int) {
 	k.Answered(err != nil)
 }
 
-// How much of such answers may wait for peers that do not read them, in bytes, on a shard: further ones end their connections. One with more than
-// largeUnsent left has only a quarter of that, so that a few do not take the room of all.
+// How much of such answers may wait for peers that do not read them, in bytes, on a shard: further
+// ones end their connections. One with more than largeUnsent left has only a quarter of that, so that
+// a few do not take the room of all.
 const (
 	mostUnsent  = 4 << 20
 	largeUnsent = 64 << 10

@@ -54,8 +54,8 @@ func parkOne(t *testing.T, s *Shard, until time.Time, o *lodger) (client net.Con
 	return near, far
 }
 
-// A parked connection is given back once: when its owner wants that of what comes, when its peer goes, when it is time, when the shard ends, or when it is
-// wanted.
+// A parked connection is given back once: when its owner wants that of what comes, when its peer goes,
+// when it is time, when the shard ends, or when it is wanted.
 func TestParked(t *testing.T) {
 	noLeaks(t)
 	s := New(h2.Default(), &parking{})
@@ -199,7 +199,8 @@ func TestParkedAnswers(t *testing.T) {
 	}
 }
 
-// A peer that leaves while its request is under way is noticed, and one that sends more is served by whoever gets the connection back, with nothing lost.
+// A peer that leaves while its request is under way is noticed, and one that sends more is served by
+// whoever gets the connection back, with nothing lost.
 func TestParkedIsBusy(t *testing.T) {
 	noLeaks(t)
 	s := runShard(t, &parking{})

@@ -90,7 +90,8 @@ func TestTLSIsReadByThePoller(t *testing.T) {
 						}
 					}
 				}
-				for s.polled() != clients || runtime.NumGoroutine() > before+clients/2 { // goroutines of the connections end when the poller has them
+				// goroutines of the connections end when the poller has them
+				for s.polled() != clients || runtime.NumGoroutine() > before+clients/2 {
 					runtime.Gosched()
 				}
 			})

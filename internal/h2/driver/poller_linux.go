@@ -50,11 +50,13 @@ const (
 	heavySize = 4 << 10              // bytes of one read from which on a client is heavy
 	lightTurn = 2 * time.Millisecond // of each turn for clients that are not heavy: those behind wait as heavy ones do
 	heavyTurn = time.Millisecond     // of each turn for heavy clients together; a call with a header of 15 KB takes 0.13 ms
-	turnsOnce = 8                    // turns before other goroutines of this processor have a chance; a turn with many connections, or with heavy ones, is several
-	manyOnce  = 64                   // connections, heavy ones aside, that are read before what came of them is written
-	lookEach  = 16                   // connections from one look at the time to the next
-	fairSize  = 16 << 10             // bytes read at once from a connection that had more, while others have something
-	leastSize = 1 << 10              // bytes read at once from a client however long they take
+	// turns before other goroutines of this processor have a chance; a turn with many connections,
+	// or with heavy ones, is several
+	turnsOnce = 8
+	manyOnce  = 64       // connections, heavy ones aside, that are read before what came of them is written
+	lookEach  = 16       // connections from one look at the time to the next
+	fairSize  = 16 << 10 // bytes read at once from a connection that had more, while others have something
+	leastSize = 1 << 10  // bytes read at once from a client however long they take
 )
 
 // newPoller returns nil if the system has no descriptor left for one. mu is held.
@@ -184,7 +186,9 @@ func (p *poller) run() {
 // poll deals with what has come; false: with all of it, and the goroutine may wait.
 func (p *poller) poll(epoll uintptr) bool {
 	for {
-		n, _, err := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&p.events)), uintptr(len(p.events)), 0, 0, 0)
+		n, _, err := syscall.RawSyscall6(
+			syscall.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&p.events)), uintptr(len(p.events)), 0, 0, 0,
+		)
 		if err != 0 {
 			n = 0
 		}
@@ -202,11 +206,13 @@ func (p *poller) poll(epoll uintptr) bool {
 	}
 }
 
-// serve is one turn. It reads at most readSize from each connection. While several have something, it reads at most heavySize from a client that is
-// not heavy, and at most fairSize from a connection that had more the last time. From a client whose bytes take long it reads as many as take heavyTurn.
+// serve is one turn. It reads at most readSize from each connection. While several have something, it
+// reads at most heavySize from a client that is not heavy, and at most fairSize from a connection that
+// had more the last time. From a client whose bytes take long it reads as many as take heavyTurn.
 //
-// Heavy clients have their turn after the others, for heavyTurn in all: thousands of them may have a long header each, and short requests and answers
-// of nodes wait for one such part for each 512 (the size of events) of them at most. The kernel reports again a connection that has more, after the
+// Heavy clients have their turn after the others, for heavyTurn in all: thousands of them may have a
+// long header each, and short requests and answers of nodes wait for one such part for each 512 (the
+// size of events) of them at most. The kernel reports again a connection that has more, after the
 // others. True: look has something for run to do.
 func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	s := p.shard
@@ -269,8 +275,8 @@ func (p *poller) takeHeavy() {
 	p.turns += turnsOnce / 2 // a millisecond of this is as long as many turns without
 }
 
-// take reads from a connection and gives the bytes to the forwarder. size counts the bytes read since the last flush; take returns the new count. mu is
-// held.
+// take reads from a connection and gives the bytes to the forwarder. size counts the bytes read since
+// the last flush; take returns the new count. mu is held.
 func (p *poller) take(l *link, size int) int {
 	s := p.shard
 	switch p.room = readSize; {
@@ -321,14 +327,15 @@ func (p *poller) take(l *link, size int) int {
 	return size
 }
 
-// inATurn is how many bytes take heavyTurn if n of them took that time. Bytes of messages are passed on at some hundred a microsecond, but a call can be 25
-// bytes and take 10 us, so that 64 KB of such calls held their shard for 20 ms.
+// inATurn is how many bytes take heavyTurn if n of them took that time. Bytes of messages are passed
+// on at some hundred a microsecond, but a call can be 25 bytes and take 10 us, so that 64 KB of such
+// calls held their shard for 20 ms.
 func inATurn(n int, took time.Duration) int {
 	return int(min(max(int64(n)*int64(heavyTurn)/max(int64(took), 1), leastSize), readSize))
 }
 
-// overhear deals with what has come over a parked connection that is busy. True: it rests now, and may be read. Else it is watched no longer: it would be
-// reported again and again. mu is held.
+// overhear deals with what has come over a parked connection that is busy. True: it rests now, and may
+// be read. Else it is watched no longer: it would be reported again and again. mu is held.
 func (p *poller) overhear(l *link) bool {
 	k := l.parked
 	switch k.sends.Load() {

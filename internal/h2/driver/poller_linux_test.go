@@ -72,7 +72,8 @@ func TestOneGoroutineReads(t *testing.T) {
 				if n := s.polled(); apart && n != 0 {
 					t.Errorf("%d are read by the poller", n)
 				}
-				for !apart && (s.polled() != clients+1 || runtime.NumGoroutine() > before+clients/2) { // goroutines of the shard end when it has begun
+				// goroutines of the shard end when it has begun
+				for !apart && (s.polled() != clients+1 || runtime.NumGoroutine() > before+clients/2) {
 					runtime.Gosched()
 				}
 				for _, c := range all {
@@ -155,7 +156,8 @@ func TestNewConnectionsComeOneByOne(t *testing.T) {
 	for waiting := 0; waiting < all; { // for the forwarder, or for their turn to do so
 		waiting, inLine = 0, 0
 		for _, g := range bytes.Split(stacks[:runtime.Stack(stacks, true)], []byte("\n\n")) {
-			if bytes.Contains(g, []byte("driver.(*raw).read.")) && (bytes.Contains(g, []byte("sync.(*Mutex).Lock")) || bytes.Contains(g, []byte("driver.entry.Lock"))) {
+			if bytes.Contains(g, []byte("driver.(*raw).read.")) &&
+				(bytes.Contains(g, []byte("sync.(*Mutex).Lock")) || bytes.Contains(g, []byte("driver.entry.Lock"))) {
 				waiting++
 				if bytes.Contains(g, []byte("driver.(*link).deliver")) {
 					inLine++

@@ -39,7 +39,9 @@ func TestTLSEndsWithItsAlert(t *testing.T) {
 	raw, server := socketPair(t)
 	s.Accept(server, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}})
 	tap := &tapped{Conn: raw}
-	client := tls.Client(tap, &tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: []string{"h2"}, MaxVersion: tls.VersionTLS12}) // its records say what they are
+	// its records say what they are
+	client := tls.Client(tap,
+		&tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: []string{"h2"}, MaxVersion: tls.VersionTLS12})
 	c := newCaller(client)
 	c.WritePing(false, [8]byte{})
 	for {

@@ -148,7 +148,8 @@ func TestADrainTellsClientsInParts(t *testing.T) {
 			synctest.Wait()
 			s.Do(func(*h2.Forwarder) {
 				if told.Load() != clients || most > toldOnce || most == 0 {
-					t.Errorf("%d of %d clients are told to go, %d at a time; want all, %d at a time at most", told.Load(), clients, most, toldOnce)
+					t.Errorf("%d of %d clients are told to go, %d at a time; want all, %d at a time at most",
+						told.Load(), clients, most, toldOnce)
 				}
 			})
 			if err := <-drained; err != nil {
@@ -178,7 +179,8 @@ func TestTheEndOfATurn(t *testing.T) {
 	r := new(ending)
 	s := New(h2.Default(), r) // without Run, which has turns of its own
 	for i, turn := range []func(*h2.Forwarder){
-		func(*h2.Forwarder) {}, func(*h2.Forwarder) { panic("in a turn") }, func(*h2.Forwarder) { r.panics = true }, func(*h2.Forwarder) { r.panics = false },
+		func(*h2.Forwarder) {}, func(*h2.Forwarder) { panic("in a turn") }, func(*h2.Forwarder) { r.panics = true },
+		func(*h2.Forwarder) { r.panics = false },
 	} {
 		before := s.Forwarder()
 		if s.Do(turn); r.ends != i+1 {

@@ -161,7 +161,8 @@ func TestConnectionsAreSeenAndBounded(t *testing.T) {
 			t.Errorf("%+v; %d of nodes", all, nodes)
 		}
 		st := s.Stats()
-		if st.Crowded != 1 || st.Accepted != 2 || st.Clients != 2 || st.Nodes != 1 || st.ClientIn == 0 || st.ClientOut == 0 || st.NodeIn == 0 || st.NodeOut == 0 {
+		if st.Crowded != 1 || st.Accepted != 2 || st.Clients != 2 || st.Nodes != 1 || st.ClientIn == 0 ||
+			st.ClientOut == 0 || st.NodeIn == 0 || st.NodeOut == 0 {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -338,7 +339,8 @@ func TestOldConnectionsEnd(t *testing.T) {
 					if told < age*9/10 || told > age+agesEach {
 						t.Errorf("connection %d: told after %v", busy, told)
 					}
-					if more := ended - told; busy == 0 && more > lingering || busy == 1 && (more < lastUse-agesEach || more > lastUse+2*agesEach) {
+					if more := ended - told; busy == 0 && more > lingering ||
+						busy == 1 && (more < lastUse-agesEach || more > lastUse+2*agesEach) {
 						t.Errorf("connection %d: ends after another %v", busy, more)
 					}
 					return

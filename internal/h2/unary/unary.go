@@ -33,8 +33,9 @@ import (
 // Handler of a grpc.MethodDesc does. Its context is that of a call of gRPC.
 type Method func(ctx context.Context, decode func(any) error) (answer any, err error)
 
-// MaxRequest bounds the requests that are copied, in bytes: of larger ones the method has what the shard gathered, which is not worth a copy under its
-// lock. They do not count there any more: the method is to count them, and be told from others by their length.
+// MaxRequest bounds the requests that are copied, in bytes: of larger ones the method has what the
+// shard gathered, which is not worth a copy under its lock. They do not count there any more: the
+// method is to count them, and be told from others by their length.
 const MaxRequest = 64 << 10
 
 const (
@@ -170,9 +171,9 @@ type InlineCall interface {
 	Resume(b []byte) (answer []byte, trailer []string, err error)
 }
 
-// Begin begins a call in the shard's turn. It calls begin with the call's context. If begin returns no InlineCall, the call is not taken and Begin
-// returns nil. Otherwise Route must return h2.ErrMine, and Go or Here must be called, once. When the InlineCall's context ends, Go is called if stop allows
-// it.
+// Begin begins a call in the shard's turn. It calls begin with the call's context. If begin returns no
+// InlineCall, the call is not taken and Begin returns nil. Otherwise Route must return h2.ErrMine, and
+// Go or Here must be called, once. When the InlineCall's context ends, Go is called if stop allows it.
 func (p *Port) Begin(c *h2.Call, begin func(ctx *callctx.Context) InlineCall, stop func() bool) *Call {
 	v := p.newCall(c)
 	if left, ok := c.Left(); ok {

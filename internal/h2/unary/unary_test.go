@@ -155,7 +155,9 @@ func TestWhatIsTaken(t *testing.T) {
 			if tc.header != "" {
 				ctx = metadata.AppendToOutgoingContext(ctx, tc.header, "x")
 			}
-			if _, err := s.client.Check(ctx, &healthv1.HealthCheckRequest{Service: tc.service}, tc.options...); status.Code(err) != tc.code {
+			if _, err := s.client.Check(
+				ctx, &healthv1.HealthCheckRequest{Service: tc.service}, tc.options...,
+			); status.Code(err) != tc.code {
 				t.Errorf("got %v; want %v", err, tc.code)
 			}
 		})
@@ -192,7 +194,8 @@ func TestACallServedHereHasWhatACallOfGRPCHas(t *testing.T) {
 				if left, ok := ctx.Deadline(); !ok || time.Until(left) > time.Hour || time.Until(left) < time.Minute {
 					t.Errorf("got the deadline %v", left)
 				}
-				if err := errors.Join(grpc.SetHeader(ctx, metadata.Pairs("x-head", "h", "x-head-bin", "\x00\xff")), grpc.SetTrailer(ctx, metadata.Pairs("x-tail", "t"))); err != nil {
+				if err := errors.Join(grpc.SetHeader(ctx, metadata.Pairs("x-head", "h", "x-head-bin", "\x00\xff")),
+					grpc.SetTrailer(ctx, metadata.Pairs("x-tail", "t"))); err != nil {
 					t.Error(err)
 				}
 				return tc.give, tc.err
@@ -205,7 +208,8 @@ func TestACallServedHereHasWhatACallOfGRPCHas(t *testing.T) {
 				if err != nil || got.GetStatus() != healthv1.HealthCheckResponse_SERVING || header.Get("x-head-bin")[0] != "\x00\xff" {
 					t.Errorf("got %v with %v, %v", got, header, err)
 				}
-			} else if st := status.Convert(err); st.Code() != tc.want.Code() || st.Message() != tc.want.Message() || len(st.Details()) != len(tc.want.Details()) {
+			} else if st := status.Convert(err); st.Code() != tc.want.Code() || st.Message() != tc.want.Message() ||
+				len(st.Details()) != len(tc.want.Details()) {
 				t.Errorf("got %v; want %v", st, tc.want)
 			}
 			if tail := trailer.Get("x-tail"); len(tail) != 1 || tail[0] != "t" {
@@ -276,7 +280,8 @@ func TestACallServedHereThatPanics(t *testing.T) {
 		s.on(func(context.Context, *healthv1.HealthCheckRequest) (any, error) {
 			return &healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_UNKNOWN}, nil
 		})
-		if r, err := s.client.Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil || r.Status != healthv1.HealthCheckResponse_UNKNOWN {
+		if r, err := s.client.Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil ||
+			r.Status != healthv1.HealthCheckResponse_UNKNOWN {
 			t.Errorf("the next call: %v, %v", r, err)
 		}
 	}
@@ -423,7 +428,8 @@ func FuzzRequest(f *testing.F) {
 		_ = fr.WriteSettings()
 		var block bytes.Buffer
 		e := hpack.NewEncoder(&block)
-		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", checkPath}, {":authority", "x"}, {"content-type", "application/grpc"}, {name, value}} {
+		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", checkPath},
+			{":authority", "x"}, {"content-type", "application/grpc"}, {name, value}} {
 			_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 		}
 		_ = fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})

@@ -352,7 +352,8 @@ func TestLineClock(t *testing.T) {
 		}
 		return all
 	}
-	clocks := []uint64{1, clockMax - 1, clockMax - 1<<40, clockMax, 1<<63 - 1, 1 << 63, math.MaxUint64 - 1<<40, math.MaxUint64 - 1e9, math.MaxUint64 - 1<<26, math.MaxUint64}
+	clocks := []uint64{1, clockMax - 1, clockMax - 1<<40, clockMax, 1<<63 - 1, 1 << 63, math.MaxUint64 - 1<<40,
+		math.MaxUint64 - 1e9, math.MaxUint64 - 1<<26, math.MaxUint64}
 	r := rand.New(rand.NewPCG(8, 0))
 	for range 20 {
 		clocks = append(clocks, r.Uint64(), clockMax-r.Uint64N(1<<42))

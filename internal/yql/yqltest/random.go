@@ -136,7 +136,8 @@ func members(r *rand.Rand, depth, least int) []*Ydb.StructMember {
 }
 
 func name(r *rand.Rand) string {
-	names := []string{"id", "name", "_x", "A1", "value", "type", "index", "Int32", "a b", "", "'", `\`, "`", "\"", "ключ", "a\nb", "@@", "--", "$p", "7"}
+	names := []string{"id", "name", "_x", "A1", "value", "type", "index", "Int32", "a b", "", "'", `\`, "`", "\"",
+		"ключ", "a\nb", "@@", "--", "$p", "7"}
 	return names[r.IntN(len(names))]
 }
 
@@ -255,14 +256,16 @@ func scalar(r *rand.Rand, id Ydb.Type_PrimitiveTypeId) *Ydb.Value {
 	case Ydb.Type_TIMESTAMP:
 		return u64(r, 49_673*day-1)
 	case Ydb.Type_FLOAT:
-		special := []float32{0, float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32, math.SmallestNonzeroFloat32, 0.1, 1e21, 1e-7}
+		special := []float32{0, float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32,
+			math.SmallestNonzeroFloat32, 0.1, 1e21, 1e-7}
 		f := special[r.IntN(len(special))]
 		if g := math.Float32frombits(r.Uint32()); r.IntN(2) == 0 && g == g {
 			f = g
 		}
 		return &Ydb.Value{Value: &Ydb.Value_FloatValue{FloatValue: f}}
 	case Ydb.Type_DOUBLE:
-		special := []float64{0, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, math.SmallestNonzeroFloat64, 0.1, 1e21, 1e-7, 1 << 53, 1<<60 + 1<<20}
+		special := []float64{0, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, math.SmallestNonzeroFloat64, 0.1,
+			1e21, 1e-7, 1 << 53, 1<<60 + 1<<20}
 		f := special[r.IntN(len(special))]
 		if g := math.Float64frombits(r.Uint64()); r.IntN(2) == 0 && g == g {
 			f = g

@@ -58,7 +58,9 @@ func (s benchSession) run(ctx context.Context, request *Ydb_Query.ExecuteQueryRe
 }
 
 func text(sql string) *Ydb_Query.ExecuteQueryRequest_QueryContent {
-	return &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql}}
+	return &Ydb_Query.ExecuteQueryRequest_QueryContent{
+		QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: sql},
+	}
 }
 
 // BenchmarkNode reports the CPU that the process of a node spends on one call,
@@ -75,7 +77,9 @@ func BenchmarkNode(b *testing.B) {
 		}
 	}
 	snapshot := &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_BeginTx{
-		BeginTx: &Ydb_Query.TransactionSettings{TxMode: &Ydb_Query.TransactionSettings_SnapshotReadOnly{SnapshotReadOnly: &Ydb_Query.SnapshotModeSettings{}}}}}
+		BeginTx: &Ydb_Query.TransactionSettings{
+			TxMode: &Ydb_Query.TransactionSettings_SnapshotReadOnly{SnapshotReadOnly: &Ydb_Query.SnapshotModeSettings{}},
+		}}}
 	for name, request := range map[string]func(uint64) *Ydb_Query.ExecuteQueryRequest{
 		"select_1": func(uint64) *Ydb_Query.ExecuteQueryRequest {
 			return &Ydb_Query.ExecuteQueryRequest{Query: text("SELECT 1")}

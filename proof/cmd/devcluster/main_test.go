@@ -537,7 +537,8 @@ func TestPortInUse(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"-h"}, strings.NewReader(""), &stdout, &stderr); code != 0 || !strings.Contains(stderr.String(), "-hop-delay") {
+	if code := run(t.Context(), []string{"-h"}, strings.NewReader(""), &stdout, &stderr); code != 0 ||
+		!strings.Contains(stderr.String(), "-hop-delay") {
 		t.Errorf("exit %d: %s", code, &stderr)
 	}
 }
@@ -547,7 +548,9 @@ func TestFaultsOfProcesses(t *testing.T) {
 	p := launch(t, "-control", "127.0.0.1:0", "-processes", "-nodes", "2")
 	read := func(node int) Ydb.StatusIds_StatusCode {
 		t.Helper()
-		r, err := Ydb_Table_V1.NewTableServiceClient(dial(t, p.ready.Nodes[node].Address)).ReadRows(testContext(t), &Ydb_Table.ReadRowsRequest{Path: "/local/t"})
+		r, err := Ydb_Table_V1.NewTableServiceClient(dial(t, p.ready.Nodes[node].Address)).ReadRows(
+			testContext(t), &Ydb_Table.ReadRowsRequest{Path: "/local/t"},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -566,7 +569,9 @@ func TestFaultsOfProcesses(t *testing.T) {
 	if len(answer.Faults) != 1 {
 		t.Fatalf("faults %+v", answer.Faults)
 	}
-	request, err := http.NewRequestWithContext(testContext(t), http.MethodDelete, "http://"+p.ready.Control+"/faults/"+answer.Faults[0].ID, nil)
+	request, err := http.NewRequestWithContext(
+		testContext(t), http.MethodDelete, "http://"+p.ready.Control+"/faults/"+answer.Faults[0].ID, nil,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,16 +51,21 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		c.Locations = strings.Split(v, ",")
 		return nil
 	})
-	f.Func("piles", "parts of a cluster in bridge mode, which the nodes belong to in turn: a=PRIMARY,b=SYNCHRONIZED", func(v string) (err error) {
-		c.Piles, err = devcluster.ParsePiles(v)
-		return err
-	})
-	f.StringVar((*string)(&c.Endpoints), "endpoints", string(devcluster.EndpointsEach), "each: discovery lists every node at its own address; merged: all nodes as one entry, at the address of a balancer in this process")
-	f.IntVar(&c.QueryLimit, "query-limit", c.QueryLimit, "bytes of a statement's text; longer ones are refused; 0: as many as a message has room for")
+	f.Func("piles", "parts of a cluster in bridge mode, which the nodes belong to in turn: a=PRIMARY,b=SYNCHRONIZED",
+		func(v string) (err error) {
+			c.Piles, err = devcluster.ParsePiles(v)
+			return err
+		})
+	f.StringVar((*string)(&c.Endpoints), "endpoints", string(devcluster.EndpointsEach),
+		"each: discovery lists every node at its own address; merged: all nodes as one entry, at the address of a balancer in this process")
+	f.IntVar(&c.QueryLimit, "query-limit", c.QueryLimit,
+		"bytes of a statement's text; longer ones are refused; 0: as many as a message has room for")
 	f.IntVar(&c.Sessions, "sessions", c.Sessions, "sessions that one node holds")
 	f.DurationVar(&c.SessionIdle, "session-idle", c.SessionIdle, "idle time after which a session without attach stream ends")
-	f.DurationVar(&c.Cleanup, "cleanup", c.Cleanup, "time for which a session rolls back after a call that ran out of time or was cancelled")
-	f.DurationVar(&c.HintGrace, "hint-grace", c.HintGrace, "soft limit of a session that is asked to close for its own sake; the hard one is twice as long")
+	f.DurationVar(&c.Cleanup, "cleanup", c.Cleanup,
+		"time for which a session rolls back after a call that ran out of time or was cancelled")
+	f.DurationVar(&c.HintGrace, "hint-grace", c.HintGrace,
+		"soft limit of a session that is asked to close for its own sake; the hard one is twice as long")
 	f.Func("shutdown", "soft and hard limit of the sessions of a node that drains (default 2s,10s)", func(v string) (err error) {
 		c.Shutdown, err = devcluster.ParseLimits(v)
 		return err
@@ -68,7 +73,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.BoolVar(&c.Evict, "evict", false, "at -sessions, ask the session to close that was idle for longest, if it was for -session-idle")
 	f.BoolVar(&c.Balance, "balance", c.Balance, "place sessions of clients with the session-balancer capability on all nodes in turn")
 	f.BoolVar(&c.ConsumedUnits, "consumed-units", false, "report the request units of calls in the trailer x-ydb-consumed-units")
-	f.StringVar((*string)(&c.Auth), "auth", "", "off: any ticket passes; enforced: every call needs a valid one (default enforced with -user or -token, else off)")
+	f.StringVar((*string)(&c.Auth), "auth", "",
+		"off: any ticket passes; enforced: every call needs a valid one (default enforced with -user or -token, else off)")
 	f.Func("user", "name:password of a user for Login (may repeat)", func(v string) error {
 		name, password, ok := strings.Cut(v, ":")
 		if !ok {
@@ -94,7 +100,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		c.Peers, err = parsePeers(v)
 		return err
 	})
-	f.StringVar(&c.Advertise, "advertise", c.Advertise, "with -node: host:port that discovery tells of the node in place of its own, that of a proxy")
+	f.StringVar(&c.Advertise, "advertise", c.Advertise,
+		"with -node: host:port that discovery tells of the node in place of its own, that of a proxy")
 	f.BoolVar(&c.Supervised, "supervised", false, "end when stdin ends (used by -processes)")
 	f.StringVar(&o.log, "log", o.log, "format of the logs: json or text")
 	if err := f.Parse(args); err != nil {

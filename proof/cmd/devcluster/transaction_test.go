@@ -80,9 +80,12 @@ func (s session) must(tx, sql string) int64 {
 
 func (s session) begin() string {
 	s.t.Helper()
-	r, err := s.client.BeginTransaction(testContext(s.t), &Ydb_Query.BeginTransactionRequest{SessionId: s.id, TxSettings: &Ydb_Query.TransactionSettings{
-		TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
-	}})
+	r, err := s.client.BeginTransaction(
+		testContext(s.t),
+		&Ydb_Query.BeginTransactionRequest{SessionId: s.id, TxSettings: &Ydb_Query.TransactionSettings{
+			TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
+		}},
+	)
 	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS {
 		s.t.Fatalf("begin: %v, %v", r, err)
 	}
@@ -145,7 +148,9 @@ func TestSIGKILLUnderLoad(t *testing.T) {
 		s := attach(t, p.ready.Nodes[0].Address)
 		all.Go(func() {
 			for i := 0; ; i += 2 { // two rows at a time
-				if _, err := s.run("", fmt.Sprintf("UPSERT INTO t (id) VALUES (%dul), (%dul)", w*1_000_000+i, w*1_000_000+i+1)); err != nil {
+				if _, err := s.run(
+					"", fmt.Sprintf("UPSERT INTO t (id) VALUES (%dul), (%dul)", w*1_000_000+i, w*1_000_000+i+1),
+				); err != nil {
 					return
 				}
 				acknowledged[w] += 2

@@ -37,7 +37,8 @@ func TestShowsATree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider := sdk.NewTracerProvider(sdk.WithSyncer(exporter), sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "shop"))))
+	provider := sdk.NewTracerProvider(sdk.WithSyncer(exporter),
+		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "shop"))))
 	tracer := provider.Tracer("test")
 	outer, parent := tracer.Start(ctx, "order")
 	_, child := tracer.Start(outer, "hop")

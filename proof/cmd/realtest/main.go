@@ -47,9 +47,11 @@ type options struct {
 func parse(args []string) (o options, err error) {
 	flags := flag.NewFlagSet("realtest", flag.ContinueOnError)
 	flags.StringVar(&o.ydb, "ydb", "", "the cluster: grpc[s]://host:port/database")
-	flags.StringVar(&o.directory, "directory", "sidecar_test_"+time.Now().UTC().Format("20060102_150405"), "name of the directory for all tables; it must not exist, and is removed at the end")
+	flags.StringVar(&o.directory, "directory", "sidecar_test_"+time.Now().UTC().Format("20060102_150405"),
+		"name of the directory for all tables; it must not exist, and is removed at the end")
 	flags.StringVar(&o.report, "report", "report/real-ydb.md", "the file that the report goes to")
-	flags.StringVar(&o.restart, "restart", "", "a shell command that restarts the cluster node by node and ends when that is done; without it nothing is restarted")
+	flags.StringVar(&o.restart, "restart", "",
+		"a shell command that restarts the cluster node by node and ends when that is done; without it nothing is restarted")
 	flags.StringVar(&o.sidecar, "sidecar", "bin/sidecar", "the program for the load during -restart")
 	flags.BoolVar(&o.hide, "hide-host", false, "replace the host and the database in the report")
 	flags.BoolVar(&o.tests, "tests", true, "run the TestReal tests too, which takes minutes")
@@ -75,7 +77,8 @@ type credentials struct {
 
 func read() (c credentials, err error) {
 	get := func(name string) string { return os.Getenv("SIDECAR_YDB_" + name) }
-	c = credentials{kind: get("AUTH_KIND"), token: get("AUTH_TOKEN"), user: get("AUTH_USER"), password: get("AUTH_PASSWORD"), caFile: get("CA_FILE"), serverName: get("SERVER_NAME")}
+	c = credentials{kind: get("AUTH_KIND"), token: get("AUTH_TOKEN"), user: get("AUTH_USER"),
+		password: get("AUTH_PASSWORD"), caFile: get("CA_FILE"), serverName: get("SERVER_NAME")}
 	file := func(name string, into *string) {
 		if path := get(name); path != "" && err == nil {
 			var text []byte

@@ -50,7 +50,9 @@ func TestRun(t *testing.T) {
 			t.Errorf("the report has %q", secret)
 		}
 	}
-	for _, want := range []string{"| rules that differ | 0 |", "| questions that failed | 0 |", "| left in the database | nothing |", "| tests | not run |", "| SDK matrix | not run |", "SUCCESS, a user", "node-2"} {
+	for _, want := range []string{"| rules that differ | 0 |", "| questions that failed | 0 |",
+		"| left in the database | nothing |", "| tests | not run |", "| SDK matrix | not run |", "SUCCESS, a user",
+		"node-2"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the report does not have %q", want)
 		}
@@ -66,7 +68,10 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := rules.Open(t.Context(), rules.Target{Address: cluster.Node(1).Address(), Database: "/local", Ticket: ticket, Directory: "mine"})
+	c, err := rules.Open(
+		t.Context(),
+		rules.Target{Address: cluster.Node(1).Address(), Database: "/local", Ticket: ticket, Directory: "mine"},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +123,10 @@ func TestOutcomes(t *testing.T) {
 {"Action":"fail","Test":"A","Elapsed":2}
 {"Action":"run","Test":"C"}
 `))
-	if len(list) != 3 || list[0].result != "fail" || !slices.Equal(list[0].output, []string{"    wrong here"}) || list[1].result != "pass" || list[1].took != 1.5 || len(list[1].output) > 0 || list[2].result != "did not end" {
+	if len(list) != 3 || list[0].result != "fail" || !slices.Equal(list[0].output, []string{"    wrong here"}) ||
+		list[1].result != "pass" || list[1].took != 1.5 || len(
+		list[1].output,
+	) > 0 || list[2].result != "did not end" {
 		t.Errorf("%+v", list)
 	}
 	if !slices.Equal(rest, []string{"not JSON", "does not compile"}) {
@@ -162,7 +170,9 @@ func (f *fake) Execute(_ context.Context, r *sidecarv1.ExecuteRequest, _ ...grpc
 			n++
 		}
 	}
-	return &sidecarv1.ExecuteResponse{Rows: []*sidecarv1.Row{{Values: []*sidecarv1.Value{{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: n}}}}}}, nil
+	return &sidecarv1.ExecuteResponse{
+		Rows: []*sidecarv1.Row{{Values: []*sidecarv1.Value{{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: n}}}}},
+	}, nil
 }
 
 func TestUnder(t *testing.T) {
@@ -170,7 +180,8 @@ func TestUnder(t *testing.T) {
 		name         string
 		forget, fail bool
 		lost, failed int
-	}{{"all is well", false, false, 0, 0}, {"a row is lost", true, false, 1, 0}, {"a write fails and is there", false, true, 0, 1}, {"both", true, true, 1, 1}} {
+	}{{"all is well", false, false, 0, 0}, {"a row is lost", true, false, 1, 0},
+		{"a write fails and is there", false, true, 0, 1}, {"both", true, true, 1, 1}} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := &fake{rows: map[string]bool{}, enough: make(chan struct{}), forget: tc.forget, fail: tc.fail}
 			r := under(t.Context(), f, "t", func() ([]byte, error) {

@@ -163,8 +163,11 @@ func (m matrix) text() string {
 // summary is one line.
 func (r *report) summary() string {
 	good, all := newMatrix(r.sdks).ran()
-	return fmt.Sprintf("%d rules as expected, %d differ, %d not asked, %d failed; %d of %d tests passed; %d of %d runs of SDKs passed; the report is %s",
-		r.count(rules.Same), r.count(rules.Differs), r.count(rules.NotAsked), r.count(rules.Failed), passed(r.tests), len(r.tests), good, all, r.options.report)
+	return fmt.Sprintf(
+		"%d rules as expected, %d differ, %d not asked, %d failed; %d of %d tests passed; %d of %d runs of SDKs passed; the report is %s",
+		r.count(rules.Same), r.count(rules.Differs), r.count(rules.NotAsked), r.count(rules.Failed), passed(r.tests),
+		len(r.tests), good, all, r.options.report,
+	)
 }
 
 var lineEnd = regexp.MustCompile(`\s*\n\s*`)
@@ -188,7 +191,8 @@ func (r *report) text() string {
 	r.answers(p)
 	r.runs(p, sdks)
 	p("\n## The database before and after\n")
-	p("%d entries before, %d after; the names of those that were there before are not listed. New: %s.", len(r.before), len(r.after), cmp.Or(strings.Join(r.left, ", "), "none"))
+	p("%d entries before, %d after; the names of those that were there before are not listed. New: %s.", len(r.before),
+		len(r.after), cmp.Or(strings.Join(r.left, ", "), "none"))
 	return r.hide(b.String())
 }
 
@@ -241,11 +245,13 @@ func (r *report) result(p printer, sdks matrix) {
 func (r *report) findings(p printer) {
 	if r.count(rules.Differs)+r.count(rules.Failed) > 0 {
 		p("\n## Findings\n")
-		p("A finding is a rule of the server's sources that this cluster does not follow, or that could not be asked for. The development cluster or the sidecar may be wrong there. Please send these in any case.\n")
+		p("A finding is a rule of the server's sources that this cluster does not follow, or that could not be " +
+			"asked for. The development cluster or the sidecar may be wrong there. Please send these in any case.\n")
 		p("| rule | wanted | saw | text |\n|---|---|---|---|")
 		for _, got := range r.rules {
 			if got.Verdict == rules.Differs || got.Verdict == rules.Failed {
-				p("| %s | %s | %s | %s |", cell(got.Rule.Says), cell(wanted(got.Rule)), cell(cmp.Or(got.Seen.Answer, string(got.Verdict))), cell(got.Seen.Text))
+				p("| %s | %s | %s | %s |", cell(got.Rule.Says), cell(wanted(got.Rule)),
+					cell(cmp.Or(got.Seen.Answer, string(got.Verdict))), cell(got.Seen.Text))
 			}
 		}
 	}
@@ -261,7 +267,8 @@ func (r *report) answers(p printer) {
 			if got.Verdict == rules.Differs && got.Seen.Answer == got.Rule.Here {
 				verdict += ", as the development cluster"
 			}
-			p("| %s | %s | %s | %s | %s | %.1f |", cell(got.Rule.Says), cell(wanted(got.Rule)), cell(got.Seen.Answer), cell(got.Seen.Text), verdict, got.Took.Seconds()*1000)
+			p("| %s | %s | %s | %s | %s | %.1f |", cell(got.Rule.Says), cell(wanted(got.Rule)), cell(got.Seen.Answer),
+				cell(got.Seen.Text), verdict, got.Took.Seconds()*1000)
 		}
 	}
 	p("\n## Facts\n")
@@ -292,7 +299,10 @@ func (r *report) runs(p printer, sdks matrix) {
 	}
 	if len(r.sdks) > 0 {
 		p("\n## SDK matrix\n")
-		p("The steps of docs/sdk-matrix.md with a table of 2,000 rows (20 MiB), directly and through a sidecar in each mode. Left out, since they need control of the cluster: the columns with a node killed and with one address for all nodes, the counts of sessions and of calls that took a hop, and the look for sessions and transactions that were left.\n")
+		p("The steps of docs/sdk-matrix.md with a table of 2,000 rows (20 MiB), directly and through a sidecar in " +
+			"each mode. Left out, since they need control of the cluster: the columns with a node killed and with " +
+			"one address for all nodes, the counts of sessions and of calls that took a hop, and the look for " +
+			"sessions and transactions that were left.\n")
 		p("%s", sdks.text())
 		outputs(r.sdks)
 	}
@@ -341,7 +351,8 @@ func versions() string {
 	if err != nil {
 		return err.Error()
 	}
-	cmd := exec.Command("go", "list", "-m", "-f", "{{.Path}} {{.Version}}", "github.com/ydb-platform/ydb-go-sdk/v3", "google.golang.org/grpc")
+	cmd := exec.Command("go", "list", "-m", "-f", "{{.Path}} {{.Version}}", "github.com/ydb-platform/ydb-go-sdk/v3",
+		"google.golang.org/grpc")
 	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {

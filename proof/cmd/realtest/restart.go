@@ -38,8 +38,11 @@ func (r *restarted) failed() (n int) {
 
 func (r *restarted) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Eight callers wrote and read through one sidecar, one call after the other, from 2 s before the restart until 5 s after it.\n\n| | |\n|---|---|\n")
-	fmt.Fprintf(&b, "| took | %v |\n| calls | %d |\n| worst call | %v |\n", r.took.Round(time.Second), r.calls, r.worst.Round(time.Millisecond))
+	fmt.Fprintf(&b,
+		"Eight callers wrote and read through one sidecar, one call after the other, from 2 s before the restart "+
+			"until 5 s after it.\n\n| | |\n|---|---|\n")
+	fmt.Fprintf(&b, "| took | %v |\n| calls | %d |\n| worst call | %v |\n", r.took.Round(time.Second), r.calls,
+		r.worst.Round(time.Millisecond))
 	for _, code := range slices.Sorted(maps.Keys(r.errors)) {
 		fmt.Fprintf(&b, "| failed: %s | %d |\n", cell(code), r.errors[code])
 	}
@@ -81,7 +84,10 @@ func (r *report) runRestart(ctx context.Context) {
 	starting, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	table := "`" + r.options.directory + "/restart`"
-	if _, err := side.Client.Execute(starting, statement("CREATE TABLE "+table+" (caller Uint64 NOT NULL, n Uint64 NOT NULL, PRIMARY KEY (caller, n))")); err != nil {
+	if _, err := side.Client.Execute(
+		starting,
+		statement("CREATE TABLE "+table+" (caller Uint64 NOT NULL, n Uint64 NOT NULL, PRIMARY KEY (caller, n))"),
+	); err != nil {
 		r.fail("restart: %v", err)
 		return
 	}
@@ -102,7 +108,8 @@ func statement(sql string) *sidecarv1.ExecuteRequest {
 }
 
 // under runs a command under load, which begins before and ends after it.
-func under(ctx context.Context, api sidecarv1.SidecarClient, table string, command func() ([]byte, error), before, after time.Duration) *restarted {
+func under(ctx context.Context, api sidecarv1.SidecarClient, table string, command func() ([]byte, error),
+	before, after time.Duration) *restarted {
 	r := &restarted{errors: map[string]int{}}
 	began := time.Now()
 	loading, stop := context.WithCancel(ctx)
@@ -119,7 +126,10 @@ func under(ctx context.Context, api sidecarv1.SidecarClient, table string, comma
 				one, cancel := context.WithTimeout(ctx, time.Minute)
 				_, err := api.Execute(one, statement(fmt.Sprintf("UPSERT INTO %s (caller, n) VALUES (%dul, %dul)", table, caller, n)))
 				if err == nil {
-					_, readErr := api.Execute(one, statement(fmt.Sprintf("SELECT n FROM %s WHERE caller = %dul AND n = %dul", table, caller, n)))
+					_, readErr := api.Execute(
+						one,
+						statement(fmt.Sprintf("SELECT n FROM %s WHERE caller = %dul AND n = %dul", table, caller, n)),
+					)
 					mu.Lock()
 					acknowledged++
 					r.note(readErr, time.Since(called))

@@ -101,9 +101,11 @@ func (r *report) goTest(ctx context.Context, timeout, pkg, pattern string, args 
 		return nil
 	}
 	var out, log bytes.Buffer
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json", "-count=1", "-timeout=" + timeout, "-run=" + pattern, pkg, "-args"}, args...)...)
+	cmd := exec.CommandContext(ctx, "go",
+		append([]string{"test", "-json", "-count=1", "-timeout=" + timeout, "-run=" + pattern, pkg, "-args"}, args...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, &out, &log
-	cmd.Env = append(os.Environ(), "SIDECAR_TEST_YDB="+r.options.ydb, "SIDECAR_TEST_DIRECTORY="+r.options.directory, "SIDECAR_TEST_TICKET="+r.target.Ticket)
+	cmd.Env = append(os.Environ(), "SIDECAR_TEST_YDB="+r.options.ydb, "SIDECAR_TEST_DIRECTORY="+r.options.directory,
+		"SIDECAR_TEST_TICKET="+r.target.Ticket)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
 	err = cmd.Run()

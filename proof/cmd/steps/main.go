@@ -48,7 +48,8 @@ func run(packages []string) error {
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		return err
 	}
-	return command("go", append([]string{"test", "-count=1", "-vet=off", "-tags=steps", "-overlay=" + file, "-run=^TestSteps", "-v"}, packages...)...)
+	return command("go",
+		append([]string{"test", "-count=1", "-vet=off", "-tags=steps", "-overlay=" + file, "-run=^TestSteps", "-v"}, packages...)...)
 }
 
 // instrument writes copies of a package's sources with counters, and a file that registers these.
@@ -72,9 +73,15 @@ func instrument(folder, to string, replace map[string]string) error {
 			return err
 		}
 		replace[from] = out
-		fmt.Fprintf(&sums, "\t\tfor i := range %s.Count {\n\t\t\tn += uint64(%[1]s.Count[i])\n\t\t\tif reset {\n\t\t\t\t%[1]s.Count[i] = 0\n\t\t\t}\n\t\t}\n", variable)
+		fmt.Fprintf(&sums,
+			"\t\tfor i := range %s.Count {\n\t\t\tn += uint64(%[1]s.Count[i])\n\t\t\tif reset "+
+				"{\n\t\t\t\t%[1]s.Count[i] = 0\n\t\t\t}\n\t\t}\n",
+			variable)
 	}
-	text := fmt.Sprintf("package %s\n\nimport %q\n\nfunc init() {\n\tstepcount.Register(func(reset bool) (n uint64) {\n%s\t\treturn n\n\t})\n}\n", p.Name, library, sums.String())
+	text := fmt.Sprintf(
+		"package %s\n\nimport %q\n\nfunc init() {\n\tstepcount.Register(func(reset bool) (n uint64) {\n%s\t\treturn n\n\t})\n}\n",
+		p.Name, library, sums.String(),
+	)
 	out := filepath.Join(to, "steps_register.go")
 	replace[filepath.Join(folder, "steps_register.go")] = out
 	return os.WriteFile(out, []byte(text), 0o600)

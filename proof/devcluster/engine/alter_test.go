@@ -41,16 +41,19 @@ func TestAddedIndexHasTheOldRows(t *testing.T) {
 
 func TestCopyTables(t *testing.T) {
 	db, ctx := sampleDB(t, ""), context.Background()
-	if err := db.CopyTables(ctx, []Move{{From: "/local/series", To: "/local/dir/a"}, {From: "/local/series", To: "/local/b", OmitIndexes: true}}); err != nil {
+	if err := db.CopyTables(ctx,
+		[]Move{{From: "/local/series", To: "/local/dir/a"}, {From: "/local/series", To: "/local/b", OmitIndexes: true}}); err != nil {
 		t.Fatal(err)
 	}
 	mustRun(t, db, "DELETE FROM series WHERE id = 1")
-	wantRun(t, db, "SELECT id FROM `dir/a` VIEW by_title WHERE title = 'IT Crowd'; SELECT COUNT(*) AS n FROM b", "id Uint64: (1) | n Uint64: (3)")
+	wantRun(t, db, "SELECT id FROM `dir/a` VIEW by_title WHERE title = 'IT Crowd'; SELECT COUNT(*) AS n FROM b",
+		"id Uint64: (1) | n Uint64: (3)")
 	_, err := run(db, Request{Text: "SELECT id FROM b VIEW by_title"})
 	wantStatus(t, err, Ydb.StatusIds_GENERIC_ERROR, "index")
 	mustRun(t, db, "DELETE FROM b")
 	wantRun(t, db, "SELECT COUNT(*) AS n FROM series", "n Uint64: (2)")
-	for _, m := range []Move{{From: "/local/nope", To: "/local/c"}, {From: "/local/series", To: "/local/b"}, {From: "/local/series", To: "/local/series"}, {From: "/local/series", To: "/c"}} {
+	for _, m := range []Move{{From: "/local/nope", To: "/local/c"}, {From: "/local/series", To: "/local/b"},
+		{From: "/local/series", To: "/local/series"}, {From: "/local/series", To: "/c"}} {
 		err := db.CopyTables(ctx, []Move{{From: "/local/series", To: "/local/first"}, m})
 		wantStatus(t, err, Ydb.StatusIds_SCHEME_ERROR, "")
 	}
@@ -64,7 +67,8 @@ func TestRenameTables(t *testing.T) {
 	db, ctx := sampleDB(t, ""), context.Background()
 	tx := begin(t, db, Serializable)
 	in(t, tx, "SELECT * FROM series; UPSERT INTO episodes (series, season, episode) VALUES (9ul, 9ul, 9ul)")
-	if err := db.RenameTables(ctx, []Move{{From: "/local/series", To: "/local/films"}, {From: "/local/episodes", To: "/local/films", Replace: true}}); err != nil {
+	if err := db.RenameTables(ctx,
+		[]Move{{From: "/local/series", To: "/local/films"}, {From: "/local/episodes", To: "/local/films", Replace: true}}); err != nil {
 		t.Fatal(err)
 	}
 	wantStatus(t, tx.Commit(ctx), Ydb.StatusIds_ABORTED, "")

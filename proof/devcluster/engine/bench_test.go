@@ -81,7 +81,9 @@ func BenchmarkUpsert(b *testing.B) {
 			reportCPU(b)
 			for i := uint64(0); b.Loop(); i++ {
 				p["$k"].Value = &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: i % 1000}}
-				oneShot(b, db, Request{Text: "DECLARE $k AS Uint64; DECLARE $v AS String; UPSERT INTO kv (k, v) VALUES ($k, $v)", Database: "/local", Params: p})
+				oneShot(b, db,
+					Request{Text: "DECLARE $k AS Uint64; DECLARE $v AS String; UPSERT INTO kv (k, v) VALUES ($k, $v)",
+						Database: "/local", Params: p})
 			}
 		})
 	}
@@ -101,6 +103,13 @@ func BenchmarkCompile(b *testing.B) {
 	b.ReportAllocs()
 	reportCPU(b)
 	for i := 0; b.Loop(); i++ {
-		oneShot(b, db, Request{Text: fmt.Sprintf("SELECT s.id, e.title AS n, %d FROM series AS s LEFT JOIN episodes AS e ON e.series = s.id WHERE s.id = 1", i), Database: "/local"})
+		oneShot(b, db,
+			Request{
+				Text: fmt.Sprintf(
+					"SELECT s.id, e.title AS n, %d FROM series AS s LEFT JOIN episodes AS e ON e.series = s.id WHERE s.id = 1",
+					i,
+				),
+				Database: "/local",
+			})
 	}
 }

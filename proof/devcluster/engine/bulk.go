@@ -300,7 +300,8 @@ func (t *table) rowsOfProto(tv *Ydb.TypedValue) (cols []int, rows [][]value.Valu
 		col := t.columns[i]
 		conv, ok := value.Convert(m.Type, value.OptionalOf(col.bare)) // NULL is looked for below
 		if !ok || !value.Lossless(value.Bare(m.Type), col.bare) && m.Type.Kind != value.Null {
-			return nil, nil, errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Type mismatch, got type %s for column %s, but expected %s", m.Type, m.Name, col.typ)
+			return nil, nil, errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme,
+				"Type mismatch, got type %s for column %s, but expected %s", m.Type, m.Name, col.typ)
 		}
 		cols, convs = append(cols, i), append(convs, conv)
 	}

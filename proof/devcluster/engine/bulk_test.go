@@ -15,7 +15,8 @@ import (
 func TestBulkUpsert(t *testing.T) {
 	db := sampleDB(t, "")
 	ctx := context.Background()
-	if err := db.BulkUpsert(ctx, "/local/series", typed(t, "[<|id: 1ul, rating: 1.5|>, <|id: 4ul, rating: Nothing(Double?)|>]"), nil); err != nil {
+	if err := db.BulkUpsert(ctx, "/local/series",
+		typed(t, "[<|id: 1ul, rating: 1.5|>, <|id: 4ul, rating: Nothing(Double?)|>]"), nil); err != nil {
 		t.Fatal(err)
 	}
 	want := `id Uint64, title Optional<Utf8>, rating Optional<Double>: (1, "IT Crowd", 1.5) (4, NULL, NULL)`
@@ -69,10 +70,16 @@ func TestReadTable(t *testing.T) {
 		want string
 	}{
 		{"all", TableRead{}, "(1, 1, 1) (1, 1, 2) (1, 2, 1) (2, 1, 1)"},
-		{"from and to", TableRead{Range: &Ydb_Table.KeyRange{FromBound: ge("(1ul, 1ul, 2ul)"), ToBound: lt("(2ul, 1ul, 1ul)")}}, "(1, 1, 2) (1, 2, 1)"},
-		{"after and up to", TableRead{Range: &Ydb_Table.KeyRange{FromBound: gt("(1ul, 1ul, 2ul)"), ToBound: le("(2ul, 1ul, 1ul)")}}, "(1, 2, 1) (2, 1, 1)"},
+		{"from and to",
+			TableRead{Range: &Ydb_Table.KeyRange{FromBound: ge("(1ul, 1ul, 2ul)"), ToBound: lt("(2ul, 1ul, 1ul)")}},
+			"(1, 1, 2) (1, 2, 1)"},
+		{"after and up to",
+			TableRead{Range: &Ydb_Table.KeyRange{FromBound: gt("(1ul, 1ul, 2ul)"), ToBound: le("(2ul, 1ul, 1ul)")}},
+			"(1, 2, 1) (2, 1, 1)"},
 		{"by a part of the key", TableRead{Range: &Ydb_Table.KeyRange{FromBound: gt("(1ul,)")}}, "(2, 1, 1)"},
-		{"up to a part of the key", TableRead{Range: &Ydb_Table.KeyRange{ToBound: le("(CAST('1' AS Uint64), CAST('1' AS Uint64))")}}, "(1, 1, 1) (1, 1, 2)"},
+		{"up to a part of the key",
+			TableRead{Range: &Ydb_Table.KeyRange{ToBound: le("(CAST('1' AS Uint64), CAST('1' AS Uint64))")}},
+			"(1, 1, 1) (1, 1, 2)"},
 		{"limit", TableRead{Limit: 2, PartRows: 1}, "(1, 1, 1) (1, 1, 2)"},
 	} {
 		c.r.Path, c.r.Columns = "/local/episodes", []string{"series", "season", "episode"}
@@ -86,7 +93,9 @@ func TestReadTable(t *testing.T) {
 		}
 	}
 	var out []string
-	if err := db.ReadTable(context.Background(), TableRead{Path: "/local/series", Columns: []string{"id"}, NotNullAsOptional: true}, gather(&out)); err != nil || !strings.HasPrefix(out[0], "id Optional<Uint64>:") {
+	if err := db.ReadTable(context.Background(),
+		TableRead{Path: "/local/series", Columns: []string{"id"}, NotNullAsOptional: true}, gather(&out)); err != nil ||
+		!strings.HasPrefix(out[0], "id Optional<Uint64>:") {
 		t.Error(out, err)
 	}
 	for path, r := range map[string]*Ydb_Table.KeyRange{
@@ -136,8 +145,10 @@ func TestSchemaEntries(t *testing.T) {
 	}
 	spec := &TableSpec{
 		Columns: []Column{
-			{"id", &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}, true}, {"title", &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UTF8}}, false},
-			{"released", &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_DATE}}, false}, {"rating", &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_DOUBLE}}, false},
+			{"id", &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}, true},
+			{"title", &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UTF8}}, false},
+			{"released", &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_DATE}}, false},
+			{"rating", &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_DOUBLE}}, false},
 		},
 		Key: []string{"id"}, Indexes: []Index{{Name: "by_title", Columns: []string{"title"}}},
 	}
@@ -157,15 +168,18 @@ func TestSchemaEntries(t *testing.T) {
 		"describe a missing path":  func() error { _, err := db.Describe(ctx, "/local/x/y"); return err }(),
 		"list a missing path":      func() error { _, _, err := db.List(ctx, "/local/x/y"); return err }(),
 		"a table without a key":    db.CreateTable(ctx, "/local/u", TableSpec{Columns: spec.Columns}),
-		"an alien column type":     db.CreateTable(ctx, "/local/u", TableSpec{Columns: []Column{{"a", &Ydb.Type{}, false}}, Key: []string{"a"}}),
-		"an index of no column":    db.CreateTable(ctx, "/local/u", TableSpec{Columns: spec.Columns, Key: spec.Key, Indexes: []Index{{Name: "i", Columns: []string{"x"}}}}),
-		"a table in the root":      db.CreateTable(ctx, "/u", *spec),
+		"an alien column type": db.CreateTable(ctx, "/local/u",
+			TableSpec{Columns: []Column{{"a", &Ydb.Type{}, false}}, Key: []string{"a"}}),
+		"an index of no column": db.CreateTable(ctx, "/local/u",
+			TableSpec{Columns: spec.Columns, Key: spec.Key, Indexes: []Index{{Name: "i", Columns: []string{"x"}}}}),
+		"a table in the root": db.CreateTable(ctx, "/u", *spec),
 	} {
 		if e, ok := err.(*Error); !ok || e.Status != Ydb.StatusIds_SCHEME_ERROR {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for _, err := range []error{db.DropTable(ctx, "/local/a/b/c/t"), other.RemoveDirectory(ctx, "/local/a/b/c"), db.RemoveDirectory(ctx, "/local/a/b")} {
+	for _, err := range []error{db.DropTable(ctx, "/local/a/b/c/t"), other.RemoveDirectory(ctx, "/local/a/b/c"),
+		db.RemoveDirectory(ctx, "/local/a/b")} {
 		if err != nil {
 			t.Error(err)
 		}

@@ -260,7 +260,9 @@ func (c *compiler) table(n syntax.Name) *table {
 	t := c.cat.table(p)
 	if t == nil {
 		panic(at(n.Pos, Ydb.StatusIds_SCHEME_ERROR, issueScheme,
-			"Cannot find table 'db.[%s]' because it does not exist or you do not have access permissions. Please check correctness of table path and user permissions.", p))
+			"Cannot find table 'db.[%s]' because it does not exist or you do not have access permissions. Please "+
+				"check correctness of table path and user permissions.",
+			p))
 	}
 	if !c.seen[t] {
 		c.seen[t] = true

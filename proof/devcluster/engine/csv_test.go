@@ -18,7 +18,8 @@ func TestBulkUpsertCSV(t *testing.T) {
 		settings   *settings
 		want       string // the rows from 10 on, or an error
 	}{
-		{"columns of the table", "10,a,2020-01-01,1.5\n11,\"b,\"\"c\",,NULL\n", nil, `(10, "a", 2020-01-01, 1.5) (11, "b,\"c", NULL, NULL)`},
+		{"columns of the table", "10,a,2020-01-01,1.5\n11,\"b,\"\"c\",,NULL\n", nil,
+			`(10, "a", 2020-01-01, 1.5) (11, "b,\"c", NULL, NULL)`},
 		{"header", "title,id\na,10\n", &settings{Header: true}, `(10, "a", NULL, NULL)`},
 		{"delimiter", "10;a;;\n", &settings{Delimiter: []byte(";")}, `(10, "a", NULL, NULL)`},
 		{"skipped rows", "x\ny,z\n" + header + "10,a,,\n", &settings{SkipRows: 2, Header: true}, `(10, "a", NULL, NULL)`},
@@ -32,12 +33,14 @@ func TestBulkUpsertCSV(t *testing.T) {
 		{"a wrong number", "x,a,,\n", nil, "BAD_REQUEST: CSV: line 1, column id"},
 		{"an open quote", "10,\"a,,\n", nil, "BAD_REQUEST: CSV: "},
 		{"long delimiter", "10", &settings{Delimiter: []byte(";;")}, "BAD_REQUEST: CSV: the delimiter"},
-		{"other quotes", "10", &settings{Quoting: &Ydb_Formats.CsvSettings_Quoting{QuoteChar: []byte("'")}}, "UNSUPPORTED: CSV with another quoting"},
+		{"other quotes", "10", &settings{Quoting: &Ydb_Formats.CsvSettings_Quoting{QuoteChar: []byte("'")}},
+			"UNSUPPORTED: CSV with another quoting"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db := sampleDB(t, "")
 			err := db.BulkUpsertCSV(context.Background(), "/local/series", c.settings, []byte(c.data), nil)
-			got := strings.TrimPrefix(mustRun(t, db, "SELECT id, title, released, rating FROM series WHERE id >= 10"), "id Uint64, title Optional<Utf8>, released Optional<Date>, rating Optional<Double>:")
+			got := strings.TrimPrefix(mustRun(t, db, "SELECT id, title, released, rating FROM series WHERE id >= 10"),
+				"id Uint64, title Optional<Utf8>, released Optional<Date>, rating Optional<Double>:")
 			if err != nil {
 				got = " " + err.Error()
 			}
@@ -48,10 +51,12 @@ func TestBulkUpsertCSV(t *testing.T) {
 	}
 	db := openDB(t, "")
 	mustRun(t, db, "CREATE TABLE times (id Timestamp, d Datetime, PRIMARY KEY (id))")
-	if err := db.BulkUpsertCSV(context.Background(), "/local/times", nil, []byte("2020-01-01 10:00:00.5,2020-01-01T10:00:00Z\n"), nil); err != nil {
+	if err := db.BulkUpsertCSV(context.Background(), "/local/times", nil,
+		[]byte("2020-01-01 10:00:00.5,2020-01-01T10:00:00Z\n"), nil); err != nil {
 		t.Error(err)
 	}
-	wantRun(t, db, "SELECT * FROM times", "d Optional<Datetime>, id Optional<Timestamp>: (2020-01-01T10:00:00Z, 2020-01-01T10:00:00.500000Z)")
+	wantRun(t, db, "SELECT * FROM times",
+		"d Optional<Datetime>, id Optional<Timestamp>: (2020-01-01T10:00:00Z, 2020-01-01T10:00:00.500000Z)")
 	wantStatus(t, db.BulkUpsertCSV(context.Background(), "/local/nope", nil, nil, nil), Ydb.StatusIds_SCHEME_ERROR, "")
 }
 
@@ -61,7 +66,8 @@ func TestUnusedParametersAreWarnedOf(t *testing.T) {
 	_, err := db.Execute(context.Background(), Request{
 		Text: "DECLARE $x AS Int32; SELECT 1", Database: "/local", Warn: func(w []*Ydb_Issue.IssueMessage) { warned = w },
 	}, func(int, *Ydb.ResultSet) error { return nil })
-	if err != nil || len(warned) != 1 || warned[0].GetMessage() != "Symbol $x is not used" || warned[0].GetSeverity() != 2 || warned[0].GetPosition().GetColumn() != 1 {
+	if err != nil || len(warned) != 1 || warned[0].GetMessage() != "Symbol $x is not used" ||
+		warned[0].GetSeverity() != 2 || warned[0].GetPosition().GetColumn() != 1 {
 		t.Errorf("%v, %v", warned, err)
 	}
 }

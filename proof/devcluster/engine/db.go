@@ -179,7 +179,8 @@ func (p *plan) bind(given map[string]*Ydb.TypedValue) ([]value.Value, error) {
 			if t, err := value.FromProto(tv.GetType()); err == nil {
 				actual = t.String()
 			}
-			return nil, errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, "Parameter %s type mismatch, expected: %s, actual: %s", par.name, par.typ, actual)
+			return nil, errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest,
+				"Parameter %s type mismatch, expected: %s, actual: %s", par.name, par.typ, actual)
 		}
 		v, err := value.Decode(par.typ, tv.GetType(), tv.GetValue())
 		if err != nil {

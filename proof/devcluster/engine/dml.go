@@ -38,13 +38,15 @@ func literalAs(from *value.Type, v value.Value, to *value.Type) (value.Value, bo
 	switch {
 	case value.IsInt(from.Kind) && value.IsInt(to.Kind):
 		return keyValue(v, from, to)
-	case value.IsInt(from.Kind) && (value.IsFloat(to.Kind) || to.Kind == value.Decimal), from.Kind == value.Double && to.Kind == value.Float:
+	case value.IsInt(from.Kind) && (value.IsFloat(to.Kind) || to.Kind == value.Decimal),
+		from.Kind == value.Double && to.Kind == value.Float:
 		_, f, err := value.Cast(from, to)
 		if err != nil {
 			return v, false
 		}
 		return f(v), true
-	case from.Kind == value.String && (to.Kind == value.Utf8 || to.Kind == value.Json || to.Kind == value.JsonDocument || to.Kind == value.Yson):
+	case from.Kind == value.String &&
+		(to.Kind == value.Utf8 || to.Kind == value.Json || to.Kind == value.JsonDocument || to.Kind == value.Yson):
 		r, err := value.Parse(to, v.S)
 		return r, err == nil
 	}

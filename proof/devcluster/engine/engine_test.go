@@ -130,19 +130,30 @@ func wireValues() []*Ydb.TypedValue {
 	of := func(t *Ydb.Type, v *Ydb.Value) *Ydb.TypedValue { return &Ydb.TypedValue{Type: t, Value: v} }
 	return []*Ydb.TypedValue{
 		of(prim(Ydb.Type_BOOL), &Ydb.Value{Value: &Ydb.Value_BoolValue{BoolValue: true}}),
-		of(prim(Ydb.Type_INT8), i32(-128)), of(prim(Ydb.Type_UINT8), u32(255)), of(prim(Ydb.Type_INT16), i32(-32768)), of(prim(Ydb.Type_UINT16), u32(65535)),
-		of(int32T, i32(math.MinInt32)), of(prim(Ydb.Type_UINT32), u32(math.MaxUint32)), of(prim(Ydb.Type_INT64), i64(math.MinInt64)), of(prim(Ydb.Type_UINT64), u64(math.MaxUint64)),
-		of(prim(Ydb.Type_FLOAT), &Ydb.Value{Value: &Ydb.Value_FloatValue{FloatValue: 1.1}}), of(prim(Ydb.Type_DOUBLE), &Ydb.Value{Value: &Ydb.Value_DoubleValue{DoubleValue: math.Inf(-1)}}),
-		of(prim(Ydb.Type_DATE), u32(49672)), of(prim(Ydb.Type_DATETIME), u32(4291747199)), of(prim(Ydb.Type_TIMESTAMP), u64(4291747199999999)), of(prim(Ydb.Type_INTERVAL), i64(-5)),
-		of(prim(Ydb.Type_DATE32), i32(-53375809)), of(prim(Ydb.Type_DATETIME64), i64(-1)), of(prim(Ydb.Type_TIMESTAMP64), i64(-1)), of(prim(Ydb.Type_INTERVAL64), i64(math.MaxInt64/2)),
-		of(prim(Ydb.Type_TZ_DATE), text("2020-01-01,Europe/Moscow")), of(prim(Ydb.Type_TZ_DATETIME), text("2020-01-01T00:00:00,GMT")), of(prim(Ydb.Type_TZ_TIMESTAMP), text("2020-01-01T00:00:00.5,GMT")),
-		of(prim(Ydb.Type_STRING), bytes("\xff\x00")), of(utf8T, text("ü\x00")), of(prim(Ydb.Type_YSON), bytes("<a=1>[]")), of(prim(Ydb.Type_JSON), text(` {"b" : 1, "a":2}`)),
-		of(prim(Ydb.Type_JSON_DOCUMENT), text("[1]")), of(prim(Ydb.Type_UUID), wide(1<<63, 42)), of(prim(Ydb.Type_DYNUMBER), text("-12.30e5")),
+		of(prim(Ydb.Type_INT8), i32(-128)), of(prim(Ydb.Type_UINT8), u32(255)), of(prim(Ydb.Type_INT16), i32(-32768)),
+		of(prim(Ydb.Type_UINT16), u32(65535)),
+		of(int32T, i32(math.MinInt32)), of(prim(Ydb.Type_UINT32), u32(math.MaxUint32)),
+		of(prim(Ydb.Type_INT64), i64(math.MinInt64)), of(prim(Ydb.Type_UINT64), u64(math.MaxUint64)),
+		of(prim(Ydb.Type_FLOAT), &Ydb.Value{Value: &Ydb.Value_FloatValue{FloatValue: 1.1}}),
+		of(prim(Ydb.Type_DOUBLE), &Ydb.Value{Value: &Ydb.Value_DoubleValue{DoubleValue: math.Inf(-1)}}),
+		of(prim(Ydb.Type_DATE), u32(49672)), of(prim(Ydb.Type_DATETIME), u32(4291747199)),
+		of(prim(Ydb.Type_TIMESTAMP), u64(4291747199999999)), of(prim(Ydb.Type_INTERVAL), i64(-5)),
+		of(prim(Ydb.Type_DATE32), i32(-53375809)), of(prim(Ydb.Type_DATETIME64), i64(-1)),
+		of(prim(Ydb.Type_TIMESTAMP64), i64(-1)), of(prim(Ydb.Type_INTERVAL64), i64(math.MaxInt64/2)),
+		of(prim(Ydb.Type_TZ_DATE), text("2020-01-01,Europe/Moscow")),
+		of(prim(Ydb.Type_TZ_DATETIME), text("2020-01-01T00:00:00,GMT")),
+		of(prim(Ydb.Type_TZ_TIMESTAMP), text("2020-01-01T00:00:00.5,GMT")),
+		of(prim(Ydb.Type_STRING), bytes("\xff\x00")), of(utf8T, text("ü\x00")),
+		of(prim(Ydb.Type_YSON), bytes("<a=1>[]")), of(prim(Ydb.Type_JSON), text(` {"b" : 1, "a":2}`)),
+		of(prim(Ydb.Type_JSON_DOCUMENT), text("[1]")), of(prim(Ydb.Type_UUID), wide(1<<63, 42)),
+		of(prim(Ydb.Type_DYNUMBER), text("-12.30e5")),
 		of(decimal, wide(math.MaxUint64, math.MaxUint64)), of(decimal, wide(0, 1_500_000_000)),
-		of(opt(int32T), i32(5)), of(opt(int32T), null), of(opt(opt(int32T)), null), of(opt(opt(int32T)), nested(null)), of(opt(opt(int32T)), i32(7)),
+		of(opt(int32T), i32(5)), of(opt(int32T), null), of(opt(opt(int32T)), null), of(opt(opt(int32T)), nested(null)),
+		of(opt(opt(int32T)), i32(7)),
 		of(opt(opt(opt(int32T))), nested(nested(null))), of(opt(list(opt(int32T))), items(null, i32(1))),
 		of(list(int32T), items()), of(list(int32T), items(i32(1), i32(2))),
-		of(&Ydb.Type{Type: &Ydb.Type_TupleType{TupleType: tuple}}, items(i32(1), text("x"))), of(&Ydb.Type{Type: &Ydb.Type_StructType{StructType: strct}}, items(i32(1), null)),
+		of(&Ydb.Type{Type: &Ydb.Type_TupleType{TupleType: tuple}}, items(i32(1), text("x"))),
+		of(&Ydb.Type{Type: &Ydb.Type_StructType{StructType: strct}}, items(i32(1), null)),
 		of(dict(utf8T, int32T), &Ydb.Value{Pairs: []*Ydb.ValuePair{{Key: text("a"), Payload: i32(1)}, {Key: text("b"), Payload: i32(2)}}}),
 		of(dict(int32T, void), &Ydb.Value{Pairs: []*Ydb.ValuePair{{Key: i32(1), Payload: null}}}),
 		of(variant, &Ydb.Value{Value: &Ydb.Value_NestedValue{NestedValue: text("v")}, VariantIndex: 1}), of(opt(variant), nested(i32(3))),
@@ -156,8 +167,11 @@ func TestValuesKeepTheirWireForm(t *testing.T) {
 	db := sampleDB(t, "")
 	for _, v := range wireValues() {
 		var got *Ydb.ResultSet
-		if _, err := db.Execute(context.Background(), Request{Text: "SELECT $v AS v", Inferred: true, Params: map[string]*Ydb.TypedValue{"$v": v}},
-			func(_ int, rs *Ydb.ResultSet) error { got = rs; return nil }); err != nil {
+		if _, err := db.Execute(
+			context.Background(),
+			Request{Text: "SELECT $v AS v", Inferred: true, Params: map[string]*Ydb.TypedValue{"$v": v}},
+			func(_ int, rs *Ydb.ResultSet) error { got = rs; return nil },
+		); err != nil {
 			t.Errorf("%v: %v", v, err)
 			continue
 		}
@@ -202,12 +216,16 @@ func TestStoredValuesKeepTheirForm(t *testing.T) {
 			where = " WHERE k = $v"
 		}
 		var got *Ydb.ResultSet
-		if _, err := db.Execute(ctx, Request{Text: fmt.Sprintf("SELECT k, v FROM t%d%s", n, where), Database: "/local", Inferred: true, Params: ps},
-			func(_ int, rs *Ydb.ResultSet) error { got = rs; return nil }); err != nil {
+		if _, err := db.Execute(
+			ctx,
+			Request{Text: fmt.Sprintf("SELECT k, v FROM t%d%s", n, where), Database: "/local", Inferred: true, Params: ps},
+			func(_ int, rs *Ydb.ResultSet) error { got = rs; return nil },
+		); err != nil {
 			t.Errorf("%v: %v", v.Type, err)
 			continue
 		}
-		if len(got.Rows) != 1 || !proto.Equal(got.Rows[0].Items[0], v.Value) || !proto.Equal(got.Rows[0].Items[1], v.Value) || !proto.Equal(got.Columns[0].Type, v.Type) {
+		if len(got.Rows) != 1 || !proto.Equal(got.Rows[0].Items[0], v.Value) ||
+			!proto.Equal(got.Rows[0].Items[1], v.Value) || !proto.Equal(got.Columns[0].Type, v.Type) {
 			t.Errorf("%v: %v", v, got)
 		}
 	}
@@ -221,17 +239,18 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		deep = &Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: deep}}}
 	}
 	for name, v := range map[string]*Ydb.TypedValue{
-		"nothing":        {},
-		"no type":        {Value: &Ydb.Value{}},
-		"no value":       {Type: prim(Ydb.Type_INT32)},
-		"other form":     {Type: prim(Ydb.Type_INT32), Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "1"}}},
-		"range":          {Type: prim(Ydb.Type_INT8), Value: &Ydb.Value{Value: &Ydb.Value_Int32Value{Int32Value: 200}}},
-		"date":           {Type: prim(Ydb.Type_DATE), Value: &Ydb.Value{Value: &Ydb.Value_Uint32Value{Uint32Value: 49673}}},
-		"utf8":           {Type: prim(Ydb.Type_UTF8), Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "\xff"}}},
-		"json":           {Type: prim(Ydb.Type_JSON), Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "{"}}},
-		"unknown type":   {Type: prim(9999), Value: &Ydb.Value{}},
-		"too deep":       {Type: deep, Value: &Ydb.Value{}},
-		"decimal digits": {Type: &Ydb.Type{Type: &Ydb.Type_DecimalType{DecimalType: &Ydb.DecimalType{Precision: 36, Scale: 1}}}, Value: &Ydb.Value{}},
+		"nothing":      {},
+		"no type":      {Value: &Ydb.Value{}},
+		"no value":     {Type: prim(Ydb.Type_INT32)},
+		"other form":   {Type: prim(Ydb.Type_INT32), Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "1"}}},
+		"range":        {Type: prim(Ydb.Type_INT8), Value: &Ydb.Value{Value: &Ydb.Value_Int32Value{Int32Value: 200}}},
+		"date":         {Type: prim(Ydb.Type_DATE), Value: &Ydb.Value{Value: &Ydb.Value_Uint32Value{Uint32Value: 49673}}},
+		"utf8":         {Type: prim(Ydb.Type_UTF8), Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "\xff"}}},
+		"json":         {Type: prim(Ydb.Type_JSON), Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "{"}}},
+		"unknown type": {Type: prim(9999), Value: &Ydb.Value{}},
+		"too deep":     {Type: deep, Value: &Ydb.Value{}},
+		"decimal digits": {Type: &Ydb.Type{Type: &Ydb.Type_DecimalType{DecimalType: &Ydb.DecimalType{Precision: 36, Scale: 1}}},
+			Value: &Ydb.Value{}},
 	} {
 		_, err := run(db, Request{Text: "SELECT $v", Inferred: true, Params: map[string]*Ydb.TypedValue{"$v": v}})
 		if e, ok := err.(*Error); !ok || e.Status != Ydb.StatusIds_BAD_REQUEST || !strings.Contains(e.Error(), "$v") {
@@ -280,7 +299,10 @@ func TestPartsAndTruncation(t *testing.T) {
 		}
 	}
 	boom := errors.New("the client is gone")
-	if _, err := db.Execute(context.Background(), Request{Text: "SELECT * FROM t", Database: "/local"}, func(int, *Ydb.ResultSet) error { return boom }); err != boom {
+	if _, err := db.Execute(
+		context.Background(), Request{Text: "SELECT * FROM t", Database: "/local"},
+		func(int, *Ydb.ResultSet) error { return boom },
+	); err != boom {
 		t.Errorf("error of emit: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -291,21 +313,31 @@ func TestPartsAndTruncation(t *testing.T) {
 
 func TestExplainAndStats(t *testing.T) {
 	db := sampleDB(t, "")
-	st, err := db.Execute(context.Background(), Request{Text: "UPSERT INTO series (id) VALUES (77); SELECT 1", Database: "/local", Explain: true}, func(int, *Ydb.ResultSet) error {
-		t.Error("EXPLAIN emitted a result")
-		return nil
-	})
+	st, err := db.Execute(
+		context.Background(),
+		Request{Text: "UPSERT INTO series (id) VALUES (77); SELECT 1", Database: "/local", Explain: true},
+		func(int, *Ydb.ResultSet) error {
+			t.Error("EXPLAIN emitted a result")
+			return nil
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var plan map[string]any
-	if err := json.Unmarshal([]byte(st.Plan), &plan); err != nil || plan["Plan"] == nil || plan["tables"] == nil || plan["meta"] == nil || !strings.Contains(st.AST, "return") {
+	if err := json.Unmarshal(
+		[]byte(st.Plan), &plan,
+	); err != nil || plan["Plan"] == nil || plan["tables"] == nil || plan["meta"] == nil || !strings.Contains(st.AST, "return") {
 		t.Errorf("plan %s, AST %s: %v", st.Plan, st.AST, err)
 	}
 	if got := mustRun(t, db, "SELECT COUNT(*) AS n FROM series"); got != "n Uint64: (3)" {
 		t.Errorf("EXPLAIN wrote: %s", got)
 	}
-	st, err = db.Execute(context.Background(), Request{Text: "UPDATE series SET rating = 1.0 WHERE id < 3; DELETE FROM series WHERE id = 3", Database: "/local"}, nothing)
+	st, err = db.Execute(
+		context.Background(),
+		Request{Text: "UPDATE series SET rating = 1.0 WHERE id < 3; DELETE FROM series WHERE id = 3", Database: "/local"},
+		nothing,
+	)
 	if err != nil || len(st.Tables) != 1 || st.Tables[0].Updates != 2 || st.Tables[0].Deletes != 1 || st.Tables[0].Reads != 3 {
 		t.Errorf("stats %+v, %v", st.Tables, err)
 	}
@@ -317,13 +349,17 @@ func TestExplainAndStats(t *testing.T) {
 
 func TestPrepareAndIsSchema(t *testing.T) {
 	db := sampleDB(t, "")
-	got, err := db.Prepare(context.Background(), Request{Text: "DECLARE $a AS Uint64; DECLARE $b AS List<Utf8>; SELECT title FROM series WHERE id = $a", Database: "/local"})
+	got, err := db.Prepare(
+		context.Background(),
+		Request{Text: "DECLARE $a AS Uint64; DECLARE $b AS List<Utf8>; SELECT title FROM series WHERE id = $a", Database: "/local"},
+	)
 	if err != nil || len(got) != 2 || got["$a"].GetTypeId() != Ydb.Type_UINT64 || got["$b"].GetListType() == nil {
 		t.Errorf("types %v, %v", got, err)
 	}
 	_, err = db.Prepare(context.Background(), Request{Text: "SELECT * FROM nope", Database: "/local"})
 	wantStatus(t, err, Ydb.StatusIds_SCHEME_ERROR, "nope")
-	for text, want := range map[string]bool{"SELECT 1": false, "PRAGMA TablePathPrefix('/x'); DROP TABLE t": true, "CREATE TABLE t (a Int32, PRIMARY KEY (a))": true, "ALTER TABLE t ADD COLUMN b Int32": true} {
+	for text, want := range map[string]bool{"SELECT 1": false, "PRAGMA TablePathPrefix('/x'); DROP TABLE t": true,
+		"CREATE TABLE t (a Int32, PRIMARY KEY (a))": true, "ALTER TABLE t ADD COLUMN b Int32": true} {
 		if is, err := db.IsSchema(Request{Text: text}); is != want || err != nil {
 			t.Errorf("%s: %v, %v", text, is, err)
 		}

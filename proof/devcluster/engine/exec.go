@@ -66,7 +66,8 @@ func (e *exec) stats(t *table) *TableStats {
 // run executes the steps in order.
 func (e *exec) run(p *plan) error {
 	if p.changes != "" && e.tx.mode.ReadOnly() {
-		return at(p.writes, Ydb.StatusIds_GENERIC_ERROR, issueReadOnly, "Operation '%s' can't be performed in read only transaction", p.changes)
+		return at(p.writes, Ydb.StatusIds_GENERIC_ERROR, issueReadOnly,
+			"Operation '%s' can't be performed in read only transaction", p.changes)
 	}
 	if p.cells > 0 {
 		e.cells = make([]any, p.cells)

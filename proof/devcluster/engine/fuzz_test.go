@@ -29,7 +29,8 @@ func FuzzExecute(f *testing.F) {
 		if schema, _ := shared.IsSchema(req); schema {
 			_, err = sampleDB(t, "").Execute(ctx, req, gather(&out))
 		}
-		if e, ok := err.(*Error); err != nil && (!ok || e.Status == Ydb.StatusIds_INTERNAL_ERROR || e.Status == Ydb.StatusIds_TIMEOUT || len(e.Issues) == 0) {
+		if e, ok := err.(*Error); err != nil &&
+			(!ok || e.Status == Ydb.StatusIds_INTERNAL_ERROR || e.Status == Ydb.StatusIds_TIMEOUT || len(e.Issues) == 0) {
 			t.Errorf("%q: %v", text, err)
 		}
 	})

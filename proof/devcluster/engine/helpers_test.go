@@ -197,7 +197,10 @@ func begin(t testing.TB, db *DB, m Mode) *Tx {
 func in(t testing.TB, tx *Tx, text string, p ...string) string {
 	t.Helper()
 	var out []string
-	if _, err := tx.Execute(context.Background(), Request{Text: text, Params: params(t, p...), Inferred: true, Database: "/local"}, gather(&out)); err != nil {
+	if _, err := tx.Execute(
+		context.Background(), Request{Text: text, Params: params(t, p...), Inferred: true, Database: "/local"},
+		gather(&out),
+	); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
 	return strings.Join(out, " | ")

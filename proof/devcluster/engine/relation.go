@@ -244,7 +244,8 @@ func (c *compiler) equalities(parts []syntax.Expr, left, right []column) []equal
 		}
 		for _, sides := range [][2]syntax.Expr{{b.L, b.R}, {b.R, b.L}} {
 			var l, r *expr
-			if !c.try(func() { l = c.expr(env{cols: left}, sides[0]) }) || !c.try(func() { r = c.expr(env{cols: right}, sides[1]) }) || r.free {
+			if !c.try(func() { l = c.expr(env{cols: left}, sides[0]) }) ||
+				!c.try(func() { r = c.expr(env{cols: right}, sides[1]) }) || r.free {
 				continue
 			}
 			lt, rt := value.Bare(l.typ), value.Bare(r.typ)

@@ -107,7 +107,10 @@ func (w *rangeScan) run() error {
 	for size, more := 64, true; more; size = min(size*4, 4096) {
 		var rows []store.Row
 		var err error
-		rows, more, err = w.tx.snapshot.Scan(w.ctx, store.Range{Table: w.id, From: w.left.from, To: w.left.to, Reverse: w.reverse, Rows: size, Bytes: 1 << 20})
+		rows, more, err = w.tx.snapshot.Scan(
+			w.ctx,
+			store.Range{Table: w.id, From: w.left.from, To: w.left.to, Reverse: w.reverse, Rows: size, Bytes: 1 << 20},
+		)
 		if err != nil {
 			return storeError(err)
 		}

@@ -44,8 +44,9 @@ func (s Stats) Proto() *Ydb_TableStats.QueryStats {
 		phase.AffectedShards++
 	}
 	return &Ydb_TableStats.QueryStats{
-		QueryPhases:      []*Ydb_TableStats.QueryPhaseStats{phase},
-		Compilation:      &Ydb_TableStats.CompilationStats{FromCache: !s.Compiled, DurationUs: uint64(s.CompileTime.Microseconds()), CpuTimeUs: uint64(s.CompileTime.Microseconds())},
+		QueryPhases: []*Ydb_TableStats.QueryPhaseStats{phase},
+		Compilation: &Ydb_TableStats.CompilationStats{FromCache: !s.Compiled,
+			DurationUs: uint64(s.CompileTime.Microseconds()), CpuTimeUs: uint64(s.CompileTime.Microseconds())},
 		ProcessCpuTimeUs: us(s.Duration),
 		QueryPlan:        s.Plan,
 		QueryAst:         s.AST,

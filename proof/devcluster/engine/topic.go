@@ -116,7 +116,8 @@ func (db *DB) AlterTopic(ctx context.Context, p string, f func(*Ydb_Topic.Create
 		if err != nil {
 			return err
 		}
-		return putEntry(w, p, storedEntry{Created: c.entries[p].created, Topic: &storedTopic{Messages: t.messages, Numbers: t.numbers, Spec: raw}})
+		return putEntry(w, p,
+			storedEntry{Created: c.entries[p].created, Topic: &storedTopic{Messages: t.messages, Numbers: t.numbers, Spec: raw}})
 	})
 }
 
@@ -240,7 +241,11 @@ func (t *Topic) Read(ctx context.Context, partition, offset int64, bytes int) ([
 		return nil, storeError(err)
 	}
 	defer sn.Release()
-	rows, _, err := sn.Scan(ctx, store.Range{Table: t.messages, From: messageKey(partition, offset), To: messageKey(partition+1, 0), Rows: 1000, Bytes: max(1, min(bytes, 1<<20))})
+	rows, _, err := sn.Scan(
+		ctx,
+		store.Range{Table: t.messages, From: messageKey(partition, offset), To: messageKey(partition+1, 0), Rows: 1000,
+			Bytes: max(1, min(bytes, 1<<20))},
+	)
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -393,7 +398,9 @@ func (t *Topic) CommitIn(tx *Tx, partition int64, consumer string, from, to int6
 			return err
 		}
 		if now := numberOf(raw); now != from {
-			return errorf(Ydb.StatusIds_ABORTED, issueLocksInvalidated, "topic %s, partition %d: consumer %s stands at offset %d and not at %d", t.Path, partition, consumer, now, from)
+			return errorf(Ydb.StatusIds_ABORTED, issueLocksInvalidated,
+				"topic %s, partition %d: consumer %s stands at offset %d and not at %d", t.Path, partition, consumer,
+				now, from)
 		}
 		return w.Put(t.numbers, key, binary.BigEndian.AppendUint64(nil, uint64(to)))
 	}, 0)

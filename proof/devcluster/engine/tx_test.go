@@ -37,29 +37,47 @@ func TestConflicts(t *testing.T) {
 		first, second string
 		aborted       bool
 	}{
-		{"different keys", Serializable, "UPDATE series SET rating = 1.0 WHERE id = 1", "UPDATE series SET rating = 2.0 WHERE id = 2", false},
+		{"different keys", Serializable, "UPDATE series SET rating = 1.0 WHERE id = 1",
+			"UPDATE series SET rating = 2.0 WHERE id = 2", false},
 		{"the same key", Serializable, "UPDATE series SET rating = 1.0 WHERE id = 1", "UPDATE series SET rating = 2.0 WHERE id = 1", true},
-		{"read and written", Serializable, "SELECT * FROM series WHERE id = 1; " + keep, "UPSERT INTO series (id, rating) VALUES (1, 2.0)", true},
-		{"read by IN and written", Serializable, "SELECT * FROM series WHERE id IN (1, 2); " + keep, "UPSERT INTO series (id, rating) VALUES (2, 2.0)", true},
-		{"read by IN, its neighbour written", Serializable, "SELECT * FROM series WHERE id IN (1, 3); " + keep, "UPSERT INTO series (id, rating) VALUES (2, 2.0)", false},
-		{"blind writes of one key", Serializable, "UPSERT INTO series (id, rating) VALUES (1, 1.0)", "UPSERT INTO series (id, rating) VALUES (1, 2.0)", false},
+		{"read and written", Serializable, "SELECT * FROM series WHERE id = 1; " + keep,
+			"UPSERT INTO series (id, rating) VALUES (1, 2.0)", true},
+		{"read by IN and written", Serializable, "SELECT * FROM series WHERE id IN (1, 2); " + keep,
+			"UPSERT INTO series (id, rating) VALUES (2, 2.0)", true},
+		{"read by IN, its neighbour written", Serializable, "SELECT * FROM series WHERE id IN (1, 3); " + keep,
+			"UPSERT INTO series (id, rating) VALUES (2, 2.0)", false},
+		{"blind writes of one key", Serializable, "UPSERT INTO series (id, rating) VALUES (1, 1.0)",
+			"UPSERT INTO series (id, rating) VALUES (1, 2.0)", false},
 		{"absent key appears", Serializable, "SELECT * FROM series WHERE id = 50; " + keep, "INSERT INTO series (id) VALUES (50)", true},
 		{"two inserts of one key", Serializable, "INSERT INTO series (id) VALUES (50)", "INSERT INTO series (id) VALUES (50)", true},
-		{"row appears in a range", Serializable, "SELECT COUNT(*) FROM episodes WHERE series = 1; " + keep, "INSERT INTO episodes (series, season, episode) VALUES (1, 9, 9)", true},
-		{"row appears beside a range", Serializable, "SELECT COUNT(*) FROM episodes WHERE series = 1; " + keep, "INSERT INTO episodes (series, season, episode) VALUES (2, 9, 9)", false},
-		{"row vanishes from a range", Serializable, "SELECT COUNT(*) FROM episodes WHERE series = 1; " + keep, "DELETE FROM episodes WHERE series = 1 AND season = 1", true},
-		{"row behind a LIMIT", Serializable, "SELECT * FROM series ORDER BY id LIMIT 1; " + keep, "UPSERT INTO series (id, rating) VALUES (3, 1.0)", false},
-		{"row before a LIMIT from behind", Serializable, "SELECT * FROM series ORDER BY id DESC LIMIT 1; " + keep, "UPSERT INTO series (id, rating) VALUES (1, 1.0)", false},
-		{"row inside a LIMIT from behind", Serializable, "SELECT * FROM series ORDER BY id DESC LIMIT 1; " + keep, "UPSERT INTO series (id, rating) VALUES (9, 1.0)", true},
+		{"row appears in a range", Serializable, "SELECT COUNT(*) FROM episodes WHERE series = 1; " + keep,
+			"INSERT INTO episodes (series, season, episode) VALUES (1, 9, 9)", true},
+		{"row appears beside a range", Serializable, "SELECT COUNT(*) FROM episodes WHERE series = 1; " + keep,
+			"INSERT INTO episodes (series, season, episode) VALUES (2, 9, 9)", false},
+		{"row vanishes from a range", Serializable, "SELECT COUNT(*) FROM episodes WHERE series = 1; " + keep,
+			"DELETE FROM episodes WHERE series = 1 AND season = 1", true},
+		{"row behind a LIMIT", Serializable, "SELECT * FROM series ORDER BY id LIMIT 1; " + keep,
+			"UPSERT INTO series (id, rating) VALUES (3, 1.0)", false},
+		{"row before a LIMIT from behind", Serializable, "SELECT * FROM series ORDER BY id DESC LIMIT 1; " + keep,
+			"UPSERT INTO series (id, rating) VALUES (1, 1.0)", false},
+		{"row inside a LIMIT from behind", Serializable, "SELECT * FROM series ORDER BY id DESC LIMIT 1; " + keep,
+			"UPSERT INTO series (id, rating) VALUES (9, 1.0)", true},
 		{"whole table", Serializable, "SELECT COUNT(*) FROM series; " + keep, "UPSERT INTO series (id) VALUES (9)", true},
 		{"other table", Serializable, "SELECT COUNT(*) FROM episodes; " + keep, "UPSERT INTO series (id) VALUES (9)", false},
-		{"index range", Serializable, "SELECT id FROM series VIEW by_title WHERE title = 'New'; " + keep, "UPSERT INTO series (id, title) VALUES (9, 'New')", true},
-		{"beside the index range", Serializable, "SELECT id FROM series VIEW by_title WHERE title = 'New'; " + keep, "UPSERT INTO series (id, title) VALUES (9, 'Newer')", false},
-		{"row found by index", Serializable, "SELECT rating FROM series VIEW by_title WHERE title = 'IT Crowd'; " + keep, "UPSERT INTO series (id, rating) VALUES (1, 1.0)", true},
-		{"joined by key", Serializable, "SELECT s.id FROM AS_TABLE([<|id: 1ul|>]) AS l LEFT JOIN series AS s ON s.id = l.id; " + keep, "UPSERT INTO series (id, rating) VALUES (2, 1.0)", false},
+		{"index range", Serializable, "SELECT id FROM series VIEW by_title WHERE title = 'New'; " + keep,
+			"UPSERT INTO series (id, title) VALUES (9, 'New')", true},
+		{"beside the index range", Serializable, "SELECT id FROM series VIEW by_title WHERE title = 'New'; " + keep,
+			"UPSERT INTO series (id, title) VALUES (9, 'Newer')", false},
+		{"row found by index", Serializable, "SELECT rating FROM series VIEW by_title WHERE title = 'IT Crowd'; " + keep,
+			"UPSERT INTO series (id, rating) VALUES (1, 1.0)", true},
+		{"joined by key", Serializable,
+			"SELECT s.id FROM AS_TABLE([<|id: 1ul|>]) AS l LEFT JOIN series AS s ON s.id = l.id; " + keep,
+			"UPSERT INTO series (id, rating) VALUES (2, 1.0)", false},
 		{"reads only", Serializable, "SELECT COUNT(*) FROM series", "UPSERT INTO series (id) VALUES (9)", false},
-		{"snapshot write: read and written", SnapshotRW, "SELECT * FROM series WHERE id = 1; " + keep, "UPSERT INTO series (id, rating) VALUES (1, 2.0)", false},
-		{"snapshot write: written twice", SnapshotRW, "UPSERT INTO series (id, rating) VALUES (1, 1.0)", "UPSERT INTO series (id, rating) VALUES (1, 2.0)", true},
+		{"snapshot write: read and written", SnapshotRW, "SELECT * FROM series WHERE id = 1; " + keep,
+			"UPSERT INTO series (id, rating) VALUES (1, 2.0)", false},
+		{"snapshot write: written twice", SnapshotRW, "UPSERT INTO series (id, rating) VALUES (1, 1.0)",
+			"UPSERT INTO series (id, rating) VALUES (1, 2.0)", true},
 		{"snapshot read", SnapshotRO, "SELECT COUNT(*) FROM series", "UPSERT INTO series (id) VALUES (9)", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -130,7 +148,9 @@ func TestOpenTransactionsHoldNoLock(t *testing.T) {
 			in(t, tx, fmt.Sprintf("SELECT COUNT(*) FROM series; UPSERT INTO series (id) VALUES (%d)", 1000+i))
 		}
 		mustRun(t, b, "UPDATE series SET rating = 9.9 WHERE id = 1; INSERT INTO series (id) VALUES (4)")
-		if got := mustRun(t, a, "SELECT id, rating FROM series WHERE id IN (1, 4, 1000)"); got != "id Uint64, rating Optional<Double>: (1, 9.9) (4, NULL)" {
+		if got := mustRun(
+			t, a, "SELECT id, rating FROM series WHERE id IN (1, 4, 1000)",
+		); got != "id Uint64, rating Optional<Double>: (1, 9.9) (4, NULL)" {
 			t.Error(got)
 		}
 	})
@@ -144,7 +164,9 @@ func TestBlindPatchesMerge(t *testing.T) {
 		in(t, y, "UPSERT INTO series (id, title) VALUES (1, 'T')")
 		commit(t, x)
 		commit(t, y)
-		if got := mustRun(t, a, "SELECT title, rating FROM series VIEW by_title WHERE title = 'T'"); got != `title Optional<Utf8>, rating Optional<Double>: ("T", 1)` {
+		if got := mustRun(
+			t, a, "SELECT title, rating FROM series VIEW by_title WHERE title = 'T'",
+		); got != `title Optional<Utf8>, rating Optional<Double>: ("T", 1)` {
 			t.Error(got)
 		}
 	})
@@ -155,7 +177,10 @@ func TestModes(t *testing.T) {
 	ctx := context.Background()
 	for _, m := range []Mode{SnapshotRO, StaleRO, OnlineRO} {
 		tx := begin(t, db, m)
-		_, err := tx.Execute(ctx, Request{Text: "SELECT 1; UPSERT INTO series (id) VALUES (1)", Database: "/local"}, func(int, *Ydb.ResultSet) error { return nil })
+		_, err := tx.Execute(
+			ctx, Request{Text: "SELECT 1; UPSERT INTO series (id) VALUES (1)", Database: "/local"},
+			func(int, *Ydb.ResultSet) error { return nil },
+		)
 		wantStatus(t, err, Ydb.StatusIds_GENERIC_ERROR, "1:11: Operation 'Upsert' can't be performed in read only transaction")
 	}
 	online, snapshot := begin(t, db, OnlineRO), begin(t, db, SnapshotRO)

@@ -57,7 +57,8 @@ func declared(t *testing.T, db *DB, text string, p ...string) string {
 func TestStockWorkload(t *testing.T) {
 	db := openDB(t, "")
 	mustRun(t, db, stockTables)
-	declared(t, db, stockFill, "$stocks = [<|product: 'p1'u, quantity: 10l|>, <|product: 'p2'u, quantity: 10l|>, <|product: 'p3'u, quantity: 10l|>]")
+	declared(t, db, stockFill,
+		"$stocks = [<|product: 'p1'u, quantity: 10l|>, <|product: 'p2'u, quantity: 10l|>, <|product: 'p3'u, quantity: 10l|>]")
 	add := func(id, cust, lines, at string) {
 		t.Helper()
 		declared(t, db, addOrder, "$ido = "+id, "$cust = '"+cust+"'u", "$lines = "+lines, "$time = Datetime('2026-01-01T00:00:"+at+"Z')")
@@ -65,7 +66,13 @@ func TestStockWorkload(t *testing.T) {
 	add("1ul", "Name1", "[<|product: 'p1'u, quantity: 4l|>, <|product: 'p2'u, quantity: 1l|>]", "01")
 	add("2ul", "Name1", "[<|product: 'p1'u, quantity: 7l|>, <|product: 'p3'u, quantity: 1l|>]", "02")
 	add("3ul", "Name2", "[<|product: 'p3'u, quantity: 2l|>]", "03")
-	_, err := run(db, Request{Text: addOrder, Params: params(t, "$ido = 1ul", "$cust = 'x'u", "$lines = CAST([] AS List<Struct<product:Utf8,quantity:Int64>>)", "$time = Datetime('2026-01-01T00:00:00Z')")})
+	_, err := run(
+		db,
+		Request{Text: addOrder,
+			Params: params(t, "$ido = 1ul", "$cust = 'x'u",
+				"$lines = CAST([] AS List<Struct<product:Utf8,quantity:Int64>>)",
+				"$time = Datetime('2026-01-01T00:00:00Z')")},
+	)
 	wantStatus(t, err, Ydb.StatusIds_PRECONDITION_FAILED, "Conflict with existing key.")
 
 	const none = "product Optional<Utf8>, quantity Optional<Int64>:"
@@ -86,7 +93,9 @@ func TestStockWorkload(t *testing.T) {
 	if got := declared(t, db, history, "$cust = 'Name1'u", "$limit = 10u"); got != want {
 		t.Errorf("history: %s", got)
 	}
-	if got := declared(t, db, history, "$cust = 'Name1'u", "$limit = 1u"); got != want[:len(want)-len(` (1, "Name1", 2026-01-01T00:00:01Z)`)] {
+	if got := declared(
+		t, db, history, "$cust = 'Name1'u", "$limit = 1u",
+	); got != want[:len(want)-len(` (1, "Name1", 2026-01-01T00:00:01Z)`)] {
 		t.Errorf("history of one: %s", got)
 	}
 }
@@ -97,7 +106,8 @@ func TestStockOrdersConflictByProduct(t *testing.T) {
 		mustRun(t, a, stockTables)
 		declared(t, a, stockFill, "$stocks = [<|product: 'p1'u, quantity: 10l|>, <|product: 'p2'u, quantity: 10l|>]")
 		for id, product := range map[string]string{"1ul": "p1", "2ul": "p2", "3ul": "p1"} {
-			declared(t, a, addOrder, "$ido = "+id, "$cust = 'n'u", "$lines = [<|product: '"+product+"'u, quantity: 1l|>]", "$time = Datetime('2026-01-01T00:00:00Z')")
+			declared(t, a, addOrder, "$ido = "+id, "$cust = 'n'u",
+				"$lines = [<|product: '"+product+"'u, quantity: 1l|>]", "$time = Datetime('2026-01-01T00:00:00Z')")
 		}
 		open := func(db *DB, id string) *Tx {
 			tx := begin(t, db, Serializable)
@@ -116,30 +126,42 @@ func TestStockOrdersConflictByProduct(t *testing.T) {
 
 func TestOtherWorkloads(t *testing.T) {
 	db := openDB(t, "")
-	mustRun(t, db, `CREATE TABLE kv_test (c0 Uint64, c1 String, PRIMARY KEY (c0)) WITH (AUTO_PARTITIONING_PARTITION_SIZE_MB = 2000, AUTO_PARTITIONING_MIN_PARTITIONS_COUNT = 40);
+	mustRun(t, db,
+		`CREATE TABLE kv_test (c0 Uint64, c1 String, PRIMARY KEY (c0)) WITH (AUTO_PARTITIONING_PARTITION_SIZE_MB = 2000, AUTO_PARTITIONING_MIN_PARTITIONS_COUNT = 40);
 CREATE TABLE app_record (uuid Utf8, payload String, PRIMARY KEY (uuid));
 CREATE TABLE slo (hash Uint64, id Uint64, payload_str Text, payload_double Double, payload_timestamp Timestamp, payload_hash Uint64, PRIMARY KEY (hash, id)) WITH (UNIFORM_PARTITIONS = 6)`)
 	for _, verb := range []string{"UPSERT", "INSERT"} {
-		declared(t, db, "DECLARE $c0_0 AS Uint64; DECLARE $c0_1 AS String; DECLARE $c1_0 AS Uint64; DECLARE $c1_1 AS String; "+verb+" INTO `kv_test` (c0, c1) VALUES ($c0_0, $c0_1), ($c1_0, $c1_1)",
-			"$c0_0 = "+map[string]string{"UPSERT": "1ul", "INSERT": "3ul"}[verb], "$c0_1 = 'a'", "$c1_0 = "+map[string]string{"UPSERT": "2ul", "INSERT": "4ul"}[verb], "$c1_1 = 'b'")
+		declared(t, db,
+			"DECLARE $c0_0 AS Uint64; DECLARE $c0_1 AS String; DECLARE $c1_0 AS Uint64; DECLARE $c1_1 AS String; "+verb+
+				" INTO `kv_test` (c0, c1) VALUES ($c0_0, $c0_1), ($c1_0, $c1_1)",
+			"$c0_0 = "+map[string]string{"UPSERT": "1ul", "INSERT": "3ul"}[verb], "$c0_1 = 'a'",
+			"$c1_0 = "+map[string]string{"UPSERT": "2ul", "INSERT": "4ul"}[verb], "$c1_1 = 'b'")
 	}
 	tx := begin(t, db, Serializable)
 	var out []string
 	st, err := tx.Execute(context.Background(), Request{Database: "/local", Params: params(t, "$r0_0 = 4ul", "$r1_0 = 1ul"),
-		Text: "DECLARE $r0_0 AS Uint64; DECLARE $r1_0 AS Uint64; SELECT c0, c1 FROM `kv_test` WHERE c0 = $r0_0 OR c0 = $r1_0"}, gather(&out))
+		Text: "DECLARE $r0_0 AS Uint64; DECLARE $r1_0 AS Uint64; SELECT c0, c1 FROM `kv_test` WHERE c0 = $r0_0 OR c0 = $r1_0"}, gather(
+		&out,
+	))
 	if err != nil || out[0] != `c0 Optional<Uint64>, c1 Optional<String>: (1, "a") (4, "b")` || st.Tables[0].Reads != 2 {
 		t.Errorf("kv select: %v, %+v, %v", out, st.Tables, err)
 	}
-	if err := db.BulkUpsert(context.Background(), "/local/app_record", typed(t, "[<|uuid: 'u1'u, payload: 'p1'|>, <|uuid: 'u2'u, payload: 'p2'|>]"), nil); err != nil {
+	if err := db.BulkUpsert(context.Background(), "/local/app_record",
+		typed(t, "[<|uuid: 'u1'u, payload: 'p1'|>, <|uuid: 'u2'u, payload: 'p2'|>]"), nil); err != nil {
 		t.Error(err)
 	}
-	if got := declared(t, db, "DECLARE $id AS Text; SELECT uuid, payload FROM app_record WHERE uuid = $id", "$id = 'u2'u"); got != `uuid Optional<Utf8>, payload Optional<String>: ("u2", "p2")` {
+	if got := declared(t, db, "DECLARE $id AS Text; SELECT uuid, payload FROM app_record WHERE uuid = $id",
+		"$id = 'u2'u"); got != `uuid Optional<Utf8>, payload Optional<String>: ("u2", "p2")` {
 		t.Errorf("app_record: %s", got)
 	}
-	declared(t, db, `DECLARE $id AS Uint64; DECLARE $payload_str AS Utf8; DECLARE $payload_double AS Double; DECLARE $payload_timestamp AS Timestamp;
-UPSERT INTO `+"`slo`"+` (id, hash, payload_str, payload_double, payload_timestamp) VALUES ($id, Digest::NumericHash($id), $payload_str, $payload_double, $payload_timestamp)`,
+	declared(t, db,
+		`DECLARE $id AS Uint64; DECLARE $payload_str AS Utf8; DECLARE $payload_double AS Double; DECLARE $payload_timestamp AS Timestamp;
+UPSERT INTO `+"`slo`"+
+			` (id, hash, payload_str, payload_double, payload_timestamp) VALUES ($id, Digest::NumericHash($id), $payload_str, $payload_double, $payload_timestamp)`,
 		"$id = 7ul", "$payload_str = 'x'u", "$payload_double = 0.5", "$payload_timestamp = Timestamp('2026-01-01T00:00:00Z')")
-	if got := declared(t, db, "DECLARE $id AS Uint64; SELECT id, payload_str, payload_double FROM slo WHERE id = $id AND hash = Digest::NumericHash($id)", "$id = 7ul"); got != `id Optional<Uint64>, payload_str Optional<Utf8>, payload_double Optional<Double>: (7, "x", 0.5)` {
+	if got := declared(t, db,
+		"DECLARE $id AS Uint64; SELECT id, payload_str, payload_double FROM slo WHERE id = $id AND hash = Digest::NumericHash($id)",
+		"$id = 7ul"); got != `id Optional<Uint64>, payload_str Optional<Utf8>, payload_double Optional<Double>: (7, "x", 0.5)` {
 		t.Errorf("slo: %s", got)
 	}
 }

@@ -54,7 +54,8 @@ func TestPythonClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runClient(t, devcluster.MaxNodes, "testdata/python", `Ran 1\d tests`, python, "-W", "error::ResourceWarning", "-m", "unittest", "-v", "test_official")
+	runClient(t, devcluster.MaxNodes, "testdata/python", `Ran 1\d tests`, python, "-W", "error::ResourceWarning", "-m",
+		"unittest", "-v", "test_official")
 }
 
 // The Node clients, new and old.

@@ -119,7 +119,8 @@ func (r *recorder) of(method string) []event {
 // option makes a driver record.
 func (r *recorder) option() ydb.Option {
 	return ydb.With(config.WithGrpcOptions(
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any,
+			cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 			r.add(event{method: method, message: request.(proto.Message), sent: true})
 			err := invoke(ctx, method, request, response, cc, options...)
 			if err == nil {
@@ -128,7 +129,8 @@ func (r *recorder) option() ydb.Option {
 			r.add(event{method: method, err: err})
 			return err
 		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			stream grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 			s, err := stream(ctx, d, cc, method, options...)
 			return &recordedStream{s, r, method}, err
 		}),

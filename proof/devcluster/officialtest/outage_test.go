@@ -38,12 +38,15 @@ func TestFaultsOfTheDatabase(t *testing.T) {
 		read   bool // reads are struck as well
 		bulk   Ydb.StatusIds_StatusCode
 	}{
-		{devcluster.Fault{Kind: devcluster.HotShard, Table: "t"}, overloaded, 2006, "Tablet 72075186224037888 is overloaded. Table `/local/t`.", true, 0},
+		{devcluster.Fault{Kind: devcluster.HotShard, Table: "t"}, overloaded, 2006,
+			"Tablet 72075186224037888 is overloaded. Table `/local/t`.", true, 0},
 		{devcluster.Fault{Kind: devcluster.DiskFull}, unavailable, 2033, "Disk space exhausted. Table `/local/t`.", false, unavailable},
 		{devcluster.Fault{Kind: devcluster.Quota}, overloaded, 200803, "Throughput limit exceeded", true, overloaded},
-		{devcluster.Fault{Kind: devcluster.PoolFull}, overloaded, 0, "Query failed during adding/waiting in workload pool default", true, Ydb.StatusIds_SUCCESS},
+		{devcluster.Fault{Kind: devcluster.PoolFull}, overloaded, 0,
+			"Query failed during adding/waiting in workload pool default", true, Ydb.StatusIds_SUCCESS},
 		{devcluster.Fault{Kind: devcluster.ShardBusy, Table: "t"}, unavailable, 2005, "Wrong shard state. Table `/local/t`.", true, 0},
-		{devcluster.Fault{Kind: devcluster.ComputeNode, Table: "t"}, unavailable, 2005, "Compute node is unavailable", true, Ydb.StatusIds_SUCCESS},
+		{devcluster.Fault{Kind: devcluster.ComputeNode, Table: "t"}, unavailable, 2005, "Compute node is unavailable",
+			true, Ydb.StatusIds_SUCCESS},
 	} {
 		t.Run(string(c.fault.Kind), func(t *testing.T) {
 			c.fault.Share = 1
@@ -80,7 +83,8 @@ func TestFaultsOfTheDatabase(t *testing.T) {
 			if c.bulk != 0 {
 				err := db.Table().Do(testContext(t), func(ctx context.Context, s table.Session) error {
 					//lint:ignore SA1019 one attempt is what is shown; the client's own repeats it
-					err := s.BulkUpsert(ctx, "/local/t", types.ListValue(types.StructValue(types.StructFieldValue("id", types.Uint64Value(7)))))
+					err := s.BulkUpsert(ctx, "/local/t",
+						types.ListValue(types.StructValue(types.StructFieldValue("id", types.Uint64Value(7)))))
 					return once{err}
 				})
 				if c.bulk == Ydb.StatusIds_SUCCESS {
@@ -166,7 +170,8 @@ func TestFaultsOfOneNode(t *testing.T) {
 		await.True(t, "a session is refused", func() bool {
 			return slices.ContainsFunc(r.of("CreateSession"), func(e event) bool {
 				a, ok := e.message.(*Ydb_Query.CreateSessionResponse)
-				return ok && a.GetStatus() == Ydb.StatusIds_UNAVAILABLE && a.GetIssues()[0].GetMessage() == "Node isn't ready to serve database requests."
+				return ok && a.GetStatus() == Ydb.StatusIds_UNAVAILABLE &&
+					a.GetIssues()[0].GetMessage() == "Node isn't ready to serve database requests."
 			})
 		})
 		cancel()

@@ -94,7 +94,9 @@ func TestRule09And10LifeOfTheAttachStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	deleted, err := Ydb_Query_V1.NewQueryServiceClient(conn).DeleteSession(testContext(t), &Ydb_Query.DeleteSessionRequest{SessionId: session.ID})
+	deleted, err := Ydb_Query_V1.NewQueryServiceClient(conn).DeleteSession(
+		testContext(t), &Ydb_Query.DeleteSessionRequest{SessionId: session.ID},
+	)
 	if err != nil || deleted.GetStatus() != Ydb.StatusIds_SUCCESS {
 		t.Fatalf("delete: %v, %v", deleted, err)
 	}
@@ -127,7 +129,9 @@ func TestFatalStatusesEndTheSession(t *testing.T) {
 	ctx := testContext(t)
 	for what, fail := range map[string]func(query.Session) error{
 		"INTERNAL_ERROR": func(s query.Session) error {
-			if err := cluster.Node(1).Errors(devcluster.Errors{Status: "INTERNAL_ERROR", Share: 1, Methods: []string{"ExecuteQuery"}}); err != nil {
+			if err := cluster.Node(1).Errors(
+				devcluster.Errors{Status: "INTERNAL_ERROR", Share: 1, Methods: []string{"ExecuteQuery"}},
+			); err != nil {
 				return err
 			}
 			return errors.Join(s.Exec(ctx, "SELECT 1"), cluster.Node(1).Clear())
@@ -175,13 +179,15 @@ func TestFatalStatusesEndTheSession(t *testing.T) {
 // withTrailers tells note the trailer of each call.
 func withTrailers(note func(method string, md metadata.MD)) ydb.Option {
 	return ydb.With(config.WithGrpcOptions(
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any,
+			cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 			var md metadata.MD
 			err := invoke(ctx, method, request, response, cc, append(options, grpc.Trailer(&md))...)
 			note(method, md)
 			return err
 		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			stream grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 			s, err := stream(ctx, d, cc, method, options...)
 			return &endedStream{s, func(md metadata.MD) { note(method, md) }}, err
 		}),
@@ -201,7 +207,8 @@ func TestTrailerOfClosingSessions(t *testing.T) {
 	}))
 	ctx := testContext(t)
 	kick := func(id string) {
-		if err := cluster.Node(1).Kick(id, devcluster.Drain{Mode: devcluster.DrainSilent, Limits: devcluster.Limits{Soft: time.Hour, Hard: time.Hour}}); err != nil {
+		if err := cluster.Node(1).Kick(id,
+			devcluster.Drain{Mode: devcluster.DrainSilent, Limits: devcluster.Limits{Soft: time.Hour, Hard: time.Hour}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -244,8 +251,10 @@ func TestTrailerOfClosingSessions(t *testing.T) {
 		}
 		mu.Lock()
 		for method, want := range map[string]bool{
-			"Query.V1.QueryService/BeginTransaction": true, "Query.V1.QueryService/CommitTransaction": true, "Query.V1.QueryService/RollbackTransaction": true,
-			"Query.V1.QueryService/ExecuteQuery": false, "Table.V1.TableService/KeepAlive": false, "Table.V1.TableService/ExecuteDataQuery": true,
+			"Query.V1.QueryService/BeginTransaction": true, "Query.V1.QueryService/CommitTransaction": true,
+			"Query.V1.QueryService/RollbackTransaction": true,
+			"Query.V1.QueryService/ExecuteQuery":        false, "Table.V1.TableService/KeepAlive": false,
+			"Table.V1.TableService/ExecuteDataQuery": true,
 		} {
 			if got, called := hints[method]; !called || got != (asked && want) {
 				t.Errorf("asked to close %v: %s: called %v, hint %v; want %v", asked, method, called, got, asked && want)
@@ -343,7 +352,8 @@ func createLarge(t *testing.T, db *ydb.Driver, rows int) {
 	execute(t, db, "CREATE TABLE large (id Uint64, v Bytes, PRIMARY KEY (id))")
 	large := make([]types.Value, rows)
 	for i := range large {
-		large[i] = types.StructValue(types.StructFieldValue("id", types.Uint64Value(uint64(i))), types.StructFieldValue("v", types.BytesValue(make([]byte, 256<<10))))
+		large[i] = types.StructValue(types.StructFieldValue("id", types.Uint64Value(uint64(i))),
+			types.StructFieldValue("v", types.BytesValue(make([]byte, 256<<10))))
 	}
 	if err := db.Table().BulkUpsert(testContext(t), "/local/large", table.BulkUpsertDataRows(types.ListValue(large...))); err != nil {
 		t.Fatal(err)
@@ -381,7 +391,9 @@ func TestCallsThatIgnoreTheSession(t *testing.T) {
 			return err
 		}
 		defer conn.Close()
-		if _, err := Ydb_Table_V1.NewTableServiceClient(conn).DeleteSession(ctx, &Ydb_Table.DeleteSessionRequest{SessionId: s.ID()}); err != nil {
+		if _, err := Ydb_Table_V1.NewTableServiceClient(conn).DeleteSession(
+			ctx, &Ydb_Table.DeleteSessionRequest{SessionId: s.ID()},
+		); err != nil {
 			return err
 		}
 		for next() {
@@ -406,7 +418,9 @@ func TestCallsThatIgnoreTheSession(t *testing.T) {
 			t.Errorf("DescribeTable on a session that has ended: %v", err)
 		}
 		//lint:ignore SA1019 the call on a session is what is shown
-		if _, err := s.ReadRows(ctx, "/local/large", types.ListValue(types.StructValue(types.StructFieldValue("id", types.Uint64Value(1))))); err != nil {
+		if _, err := s.ReadRows(
+			ctx, "/local/large", types.ListValue(types.StructValue(types.StructFieldValue("id", types.Uint64Value(1)))),
+		); err != nil {
 			t.Errorf("ReadRows on a session that has ended: %v", err)
 		}
 		needs = s.KeepAlive(ctx)

@@ -36,7 +36,8 @@ func TestRule02LargeMessages(t *testing.T) {
 	db := open(t, startCluster(t, nil).Endpoint())
 	const most = 64_000_000
 	one[int32](t, db, "SELECT 1", query.WithParameters(ydb.ParamsBuilder().Param("$p").Bytes(make([]byte, most-1000)).Build()))
-	err := db.Query().Exec(testContext(t), "DECLARE $p AS String; SELECT 1", query.WithParameters(ydb.ParamsBuilder().Param("$p").Bytes(make([]byte, most)).Build()))
+	err := db.Query().Exec(testContext(t), "DECLARE $p AS String; SELECT 1",
+		query.WithParameters(ydb.ParamsBuilder().Param("$p").Bytes(make([]byte, most)).Build()))
 	if !ydb.IsTransportError(err, codes.ResourceExhausted) {
 		t.Errorf("a larger message: %v; want RESOURCE_EXHAUSTED", err)
 	}
@@ -214,7 +215,8 @@ func TestConsumedUnits(t *testing.T) {
 			}, []uint64{rows}},
 			{"bulk upsert", func(ctx context.Context) error {
 				row := func(id uint64) types.Value {
-					return types.StructValue(types.StructFieldValue("id", types.Uint64Value(id)), types.StructFieldValue("v", types.OptionalValue(types.TextValue("x"))))
+					return types.StructValue(types.StructFieldValue("id", types.Uint64Value(id)),
+						types.StructFieldValue("v", types.OptionalValue(types.TextValue("x"))))
 				}
 				return db.Table().BulkUpsert(ctx, "/local/units", table.BulkUpsertDataRows(types.ListValue(row(1), row(2), row(3))))
 			}, []uint64{2}},
@@ -391,7 +393,8 @@ func TestRule19Login(t *testing.T) {
 
 // A cluster that enforces no tickets accepts any, and has no name for their users.
 func TestAnyTicketWithoutEnforcement(t *testing.T) {
-	db := open(t, startCluster(t, func(c *devcluster.Config) { c.Auth = devcluster.AuthOff }).Endpoint(), ydb.WithAccessTokenCredentials("any"))
+	db := open(t, startCluster(t, func(c *devcluster.Config) { c.Auth = devcluster.AuthOff }).Endpoint(),
+		ydb.WithAccessTokenCredentials("any"))
 	if got := one[int32](t, db, "SELECT 1"); got != 1 {
 		t.Errorf("got %d", got)
 	}

@@ -158,7 +158,9 @@ func TestExecuteScript(t *testing.T) {
 	}
 	rows, parts := 0, 0
 	for token := ""; parts == 0 || token != ""; parts++ {
-		r, err := db.Query().FetchScriptResults(ctx, op.ID, query.WithResultSetIndex(0), query.WithRowsLimit(1000), query.WithFetchToken(token))
+		r, err := db.Query().FetchScriptResults(
+			ctx, op.ID, query.WithResultSetIndex(0), query.WithRowsLimit(1000), query.WithFetchToken(token),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +196,8 @@ func TestExecuteScript(t *testing.T) {
 func TestBulkUpsertCSV(t *testing.T) {
 	db := open(t, startCluster(t, nil).Endpoint())
 	execute(t, db, "CREATE TABLE t (id Uint64, v Utf8, PRIMARY KEY (id))")
-	data := table.BulkUpsertDataCsv([]byte("skipped\nv;id\na;1\n-;2\n"), table.WithCsvSkipRows(1), table.WithCsvHeader(), table.WithCsvDelimiter([]byte(";")), table.WithCsvNullValue([]byte("-")))
+	data := table.BulkUpsertDataCsv([]byte("skipped\nv;id\na;1\n-;2\n"), table.WithCsvSkipRows(1), table.WithCsvHeader(),
+		table.WithCsvDelimiter([]byte(";")), table.WithCsvNullValue([]byte("-")))
 	if err := db.Table().BulkUpsert(testContext(t), "/local/t", data); err != nil {
 		t.Fatal(err)
 	}
@@ -208,11 +211,14 @@ func TestWarnings(t *testing.T) {
 	db := open(t, startCluster(t, nil).Endpoint())
 	ctx := testContext(t)
 	var got []string
-	r, err := db.Query().Query(ctx, "DECLARE $x AS String; SELECT 42; SELECT 43", query.WithIssuesHandler(func(issues []*Ydb_Issue.IssueMessage) {
-		for _, i := range issues {
-			got = append(got, i.GetMessage())
-		}
-	}))
+	r, err := db.Query().Query(
+		ctx, "DECLARE $x AS String; SELECT 42; SELECT 43",
+		query.WithIssuesHandler(func(issues []*Ydb_Issue.IssueMessage) {
+			for _, i := range issues {
+				got = append(got, i.GetMessage())
+			}
+		}),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
-// inBubble runs a cluster and the official client where time is not real. One thread at a time runs Go code: the race detector of Go 1.26 has one
-// context for the timers of a bubble, whichever thread runs them, and two threads that run timers of one instant make it crash.
+// inBubble runs a cluster and the official client where time is not real. One thread at a time runs Go
+// code: the race detector of Go 1.26 has one context for the timers of a bubble, whichever thread runs
+// them, and two threads that run timers of one instant make it crash.
 func inBubble(t *testing.T, change func(*devcluster.Config), f func(*testing.T, *devcluster.Cluster, *ydb.Driver), options ...ydb.Option) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	synctest.Test(t, func(t *testing.T) {

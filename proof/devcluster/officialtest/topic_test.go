@@ -59,7 +59,8 @@ func TestTopics(t *testing.T) {
 	cluster := startCluster(t, nil)
 	db := open(t, cluster.Endpoint())
 	ctx := testContext(t)
-	err := db.Topic().Create(ctx, "dir/topic", topicoptions.CreateWithMinActivePartitions(2), topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"}))
+	err := db.Topic().Create(ctx, "dir/topic", topicoptions.CreateWithMinActivePartitions(2),
+		topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,8 @@ func TestTopics(t *testing.T) {
 	if got = append(got, read(2)...); strings.Join(got, "") != "abcd" {
 		t.Errorf("read %v", got)
 	}
-	if err := db.Topic().Alter(ctx, "dir/topic", topicoptions.AlterWithMinActivePartitions(3), topicoptions.AlterWithDropConsumers("c")); err != nil {
+	if err := db.Topic().Alter(ctx, "dir/topic", topicoptions.AlterWithMinActivePartitions(3),
+		topicoptions.AlterWithDropConsumers("c")); err != nil {
 		t.Error(err)
 	}
 	if err := db.Topic().Drop(ctx, "dir/topic"); err != nil {
@@ -133,7 +135,8 @@ func TestReadersShareATopic(t *testing.T) {
 	cluster := startCluster(t, nil)
 	db := open(t, cluster.Endpoint())
 	ctx := testContext(t)
-	err := db.Topic().Create(ctx, "topic", topicoptions.CreateWithMinActivePartitions(partitions), topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"}))
+	err := db.Topic().Create(ctx, "topic", topicoptions.CreateWithMinActivePartitions(partitions),
+		topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,9 +207,10 @@ func TestRuleDirectWritersGoToThePartitionsNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := stream.Send(&Ydb_Topic.StreamWriteMessage_FromClient{ClientMessage: &Ydb_Topic.StreamWriteMessage_FromClient_InitRequest{
-			InitRequest: &Ydb_Topic.StreamWriteMessage_InitRequest{Path: "topic", Partitioning: &Ydb_Topic.StreamWriteMessage_InitRequest_PartitionWithGeneration{
-				PartitionWithGeneration: &Ydb_Topic.PartitionWithGeneration{PartitionId: 0, Generation: generation},
-			}},
+			InitRequest: &Ydb_Topic.StreamWriteMessage_InitRequest{Path: "topic",
+				Partitioning: &Ydb_Topic.StreamWriteMessage_InitRequest_PartitionWithGeneration{
+					PartitionWithGeneration: &Ydb_Topic.PartitionWithGeneration{PartitionId: 0, Generation: generation},
+				}},
 		}}); err != nil {
 			t.Fatal(err)
 		}

@@ -110,7 +110,8 @@ func (c queryClient) stream(ctx context.Context, sql string, begin func(), each 
 func (c queryClient) tx(ctx context.Context, body func(context.Context, transaction) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return c.db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error { return body(ctx, queryTx{tx}) }, query.WithIdempotent())
+	return c.db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error { return body(ctx, queryTx{tx}) },
+		query.WithIdempotent())
 }
 
 // prepared: this service has none; a statement with parameters is compiled once by the node.
@@ -201,9 +202,11 @@ func (c tableClient) bulk(ctx context.Context, from, to uint64, text string) err
 	defer cancel()
 	var rows []types.Value
 	for id := from; id < to; id++ {
-		rows = append(rows, types.StructValue(types.StructFieldValue("id", types.Uint64Value(id)), types.StructFieldValue("text", types.TextValue(text))))
+		rows = append(rows,
+			types.StructValue(types.StructFieldValue("id", types.Uint64Value(id)), types.StructFieldValue("text", types.TextValue(text))))
 	}
-	return c.db.Table().BulkUpsert(ctx, c.db.Name()+"/"+tables+"big", table.BulkUpsertDataRows(types.ListValue(rows...)), table.WithIdempotent())
+	return c.db.Table().BulkUpsert(ctx, c.db.Name()+"/"+tables+"big", table.BulkUpsertDataRows(types.ListValue(rows...)),
+		table.WithIdempotent())
 }
 
 // stream is a scan query.
@@ -234,7 +237,9 @@ func (c tableClient) stream(ctx context.Context, sql string, begin func(), each 
 func (c tableClient) tx(ctx context.Context, body func(context.Context, transaction) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return c.db.Table().DoTx(ctx, func(ctx context.Context, tx table.TransactionActor) error { return body(ctx, tableTx{tx}) }, table.WithIdempotent())
+	return c.db.Table().DoTx(ctx,
+		func(ctx context.Context, tx table.TransactionActor) error { return body(ctx, tableTx{tx}) },
+		table.WithIdempotent())
 }
 
 func (c tableClient) prepared(ctx context.Context, ids []uint64) (found []uint64, err error) {

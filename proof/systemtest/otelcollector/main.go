@@ -56,7 +56,8 @@ func run(ctx context.Context, overGRPC, overHTTP, to string) (err error) {
 		return err
 	}
 	r, err := factory.CreateTraces(ctx, receiver.Settings{
-		ID: component.NewID(factory.Type()), TelemetrySettings: componenttest.NewNopTelemetrySettings(), BuildInfo: component.NewDefaultBuildInfo(),
+		ID: component.NewID(factory.Type()), TelemetrySettings: componenttest.NewNopTelemetrySettings(),
+		BuildInfo: component.NewDefaultBuildInfo(),
 	}, config, traces)
 	if err != nil {
 		return err

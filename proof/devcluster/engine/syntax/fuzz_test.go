@@ -7,12 +7,16 @@ import (
 
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
-		"SELECT 1", "DECLARE $a AS List<Struct<a:Int32?,b:Decimal(22,9)>>; SELECT * FROM AS_TABLE($a) AS t WHERE t.a IN (1,2u,'x'u) ORDER BY b DESC LIMIT $o;",
-		"$x = (SELECT count(*) FROM `a/b` VIEW ix AS p LEFT JOIN c ON p.a = c.a WHERE c.b IS NOT NULL); UPSERT INTO t SELECT * FROM $x WHERE $x = $y",
+		"SELECT 1",
+		"DECLARE $a AS List<Struct<a:Int32?,b:Decimal(22,9)>>; SELECT * FROM AS_TABLE($a) AS t WHERE t.a IN " +
+			"(1,2u,'x'u) ORDER BY b DESC LIMIT $o;",
+		"$x = (SELECT count(*) FROM `a/b` VIEW ix AS p LEFT JOIN c ON p.a = c.a WHERE c.b IS NOT NULL); UPSERT INTO " +
+			"t SELECT * FROM $x WHERE $x = $y",
 		"CREATE TABLE IF NOT EXISTS t (a Uint64 NOT NULL, b Utf8, PRIMARY KEY (a), INDEX i GLOBAL SYNC ON (b) COVER (a)) WITH (X = 1)",
 		"UPDATE t SET a = COALESCE(b, NULL) WHERE c BETWEEN 1 AND 2 AND NOT d IN $x", "DELETE FROM t ON SELECT 1 AS id",
 		"SELECT <|a:1|>, [1,2], (1,2), @@x@@j, 0x1Ful, 1.5e3f, -1 % 2 -- c\n/* d */", "INSERT INTO t (a) VALUES ((1)),((SELECT 2))",
-		"PRAGMA TablePathPrefix('/local'); ALTER TABLE t ADD COLUMN c Int8, SET (X = 1); DROP TABLE IF EXISTS t", "((((((", "$", "'\\", "SELECT Nothing(Int32??), f(a AS b, *)",
+		"PRAGMA TablePathPrefix('/local'); ALTER TABLE t ADD COLUMN c Int8, SET (X = 1); DROP TABLE IF EXISTS t",
+		"((((((", "$", "'\\", "SELECT Nothing(Int32??), f(a AS b, *)",
 	} {
 		f.Add(s)
 	}

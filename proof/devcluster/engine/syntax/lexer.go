@@ -366,7 +366,8 @@ func isDigit(c byte, base int) bool {
 
 // floatEnd returns where a fraction and an exponent after the digits end (i if there is none).
 func floatEnd(s string, i int) int {
-	if i < len(s) && s[i] == '.' && i+1 < len(s) && s[i+1] >= '0' && s[i+1] <= '9' || i < len(s) && s[i] == '.' && i > 0 && (i+1 == len(s) || !isWordByte(s[i+1]) && s[i+1] != '.') {
+	if i < len(s) && s[i] == '.' && i+1 < len(s) && s[i+1] >= '0' && s[i+1] <= '9' ||
+		i < len(s) && s[i] == '.' && i > 0 && (i+1 == len(s) || !isWordByte(s[i+1]) && s[i+1] != '.') {
 		for i++; i < len(s) && s[i] >= '0' && s[i] <= '9'; i++ {
 		}
 	}

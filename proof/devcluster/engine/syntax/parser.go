@@ -46,8 +46,10 @@ func init() { // a constant set
 }
 
 // clause words end a SELECT item or a source, so they are no alias without AS.
-var clause = map[string]bool{"OFFSET": true, "WINDOW": true, "FLATTEN": true, "SAMPLE": true, "TABLESAMPLE": true, "WITHOUT": true, "RETURNING": true,
-	"ASSUME": true, "VIEW": true, "WITH": true, "SET": true, "REGEXP": true, "RLIKE": true, "MATCH": true, "ISNULL": true, "NOTNULL": true, "OVER": true,
+var clause = map[string]bool{"OFFSET": true, "WINDOW": true, "FLATTEN": true, "SAMPLE": true, "TABLESAMPLE": true,
+	"WITHOUT": true, "RETURNING": true,
+	"ASSUME": true, "VIEW": true, "WITH": true, "SET": true, "REGEXP": true, "RLIKE": true, "MATCH": true,
+	"ISNULL": true, "NOTNULL": true, "OVER": true,
 	"COLLATE": true, "SEMI": true, "ONLY": true, "ANY": true, "EXCLUSION": true, "COMPACT": true}
 
 // name takes an identifier, with or without backticks.

@@ -43,7 +43,8 @@ func intArith[T int64 | uint64](op byte, k Kind, a, b T) (Value, bool) {
 		return Value{}, false
 	case op == '/':
 		r = a / b
-		if IsSigned(k) && b+1 == 0 && (r == a && a != 0 || !InRange(k, int64(r))) { // the smallest number has no opposite: as in YQL, no result
+		// the smallest number has no opposite: as in YQL, no result
+		if IsSigned(k) && b+1 == 0 && (r == a && a != 0 || !InRange(k, int64(r))) {
 			return Value{}, false
 		}
 	default:

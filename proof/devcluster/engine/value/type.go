@@ -81,12 +81,17 @@ var primitives = [lastPrimitive]struct {
 }{
 	Bool: {"Bool", Ydb.Type_BOOL},
 	Int8: {"Int8", Ydb.Type_INT8}, Int16: {"Int16", Ydb.Type_INT16}, Int32: {"Int32", Ydb.Type_INT32}, Int64: {"Int64", Ydb.Type_INT64},
-	Uint8: {"Uint8", Ydb.Type_UINT8}, Uint16: {"Uint16", Ydb.Type_UINT16}, Uint32: {"Uint32", Ydb.Type_UINT32}, Uint64: {"Uint64", Ydb.Type_UINT64},
-	Float: {"Float", Ydb.Type_FLOAT}, Double: {"Double", Ydb.Type_DOUBLE},
-	Date: {"Date", Ydb.Type_DATE}, Datetime: {"Datetime", Ydb.Type_DATETIME}, Timestamp: {"Timestamp", Ydb.Type_TIMESTAMP}, Interval: {"Interval", Ydb.Type_INTERVAL},
-	Date32: {"Date32", Ydb.Type_DATE32}, Datetime64: {"Datetime64", Ydb.Type_DATETIME64}, Timestamp64: {"Timestamp64", Ydb.Type_TIMESTAMP64}, Interval64: {"Interval64", Ydb.Type_INTERVAL64},
-	TzDate: {"TzDate", Ydb.Type_TZ_DATE}, TzDatetime: {"TzDatetime", Ydb.Type_TZ_DATETIME}, TzTimestamp: {"TzTimestamp", Ydb.Type_TZ_TIMESTAMP},
-	String: {"String", Ydb.Type_STRING}, Utf8: {"Utf8", Ydb.Type_UTF8}, Yson: {"Yson", Ydb.Type_YSON}, Json: {"Json", Ydb.Type_JSON}, JsonDocument: {"JsonDocument", Ydb.Type_JSON_DOCUMENT},
+	Uint8: {"Uint8", Ydb.Type_UINT8}, Uint16: {"Uint16", Ydb.Type_UINT16}, Uint32: {"Uint32", Ydb.Type_UINT32},
+	Uint64: {"Uint64", Ydb.Type_UINT64},
+	Float:  {"Float", Ydb.Type_FLOAT}, Double: {"Double", Ydb.Type_DOUBLE},
+	Date: {"Date", Ydb.Type_DATE}, Datetime: {"Datetime", Ydb.Type_DATETIME},
+	Timestamp: {"Timestamp", Ydb.Type_TIMESTAMP}, Interval: {"Interval", Ydb.Type_INTERVAL},
+	Date32: {"Date32", Ydb.Type_DATE32}, Datetime64: {"Datetime64", Ydb.Type_DATETIME64},
+	Timestamp64: {"Timestamp64", Ydb.Type_TIMESTAMP64}, Interval64: {"Interval64", Ydb.Type_INTERVAL64},
+	TzDate: {"TzDate", Ydb.Type_TZ_DATE}, TzDatetime: {"TzDatetime", Ydb.Type_TZ_DATETIME},
+	TzTimestamp: {"TzTimestamp", Ydb.Type_TZ_TIMESTAMP},
+	String:      {"String", Ydb.Type_STRING}, Utf8: {"Utf8", Ydb.Type_UTF8}, Yson: {"Yson", Ydb.Type_YSON},
+	Json: {"Json", Ydb.Type_JSON}, JsonDocument: {"JsonDocument", Ydb.Type_JSON_DOCUMENT},
 	Uuid: {"Uuid", Ydb.Type_UUID}, DyNumber: {"DyNumber", Ydb.Type_DYNUMBER},
 }
 
@@ -352,8 +357,11 @@ func fromProto(p *Ydb.Type, depth int) (*Type, error) {
 		return TypeEmptyDict, nil
 	case *Ydb.Type_PgType:
 		g := w.PgType
-		return newType(Type{Kind: Pg, text: fmt.Sprintf("Pg(%q,%q,%d,%d,%d)", g.GetTypeName(), g.GetTypeModifier(), g.GetOid(), g.GetTyplen(), g.GetTypmod())},
-			&Ydb.Type{Type: &Ydb.Type_PgType{PgType: g}}), nil
+		return newType(
+			Type{Kind: Pg,
+				text: fmt.Sprintf("Pg(%q,%q,%d,%d,%d)", g.GetTypeName(), g.GetTypeModifier(), g.GetOid(), g.GetTyplen(), g.GetTypmod())},
+			&Ydb.Type{Type: &Ydb.Type_PgType{PgType: g}},
+		), nil
 	}
 	return nil, fmt.Errorf("a type without a kind")
 }

@@ -30,7 +30,8 @@ func sampleTypes(r *rand.Rand) map[*Type]func() Value {
 		case k == Uuid:
 			out[t] = func() Value { return Value{Lo: r.Uint64(), Hi: r.Uint64()} }
 		case k == DyNumber:
-			numbers := []string{"0", "-0.0", "1", "1.0", "10", "1e1", "-1", "-10", "0.1", "12e-5", "-12e-5", "9.99e99", "-9.99e99", "123456789012345678901234567890"}
+			numbers := []string{"0", "-0.0", "1", "1.0", "10", "1e1", "-1", "-10", "0.1", "12e-5", "-12e-5", "9.99e99",
+				"-9.99e99", "123456789012345678901234567890"}
 			out[t] = func() Value { return Text(numbers[r.IntN(len(numbers))]) }
 		case k == String || k == Utf8:
 			out[t] = func() Value {
@@ -84,7 +85,8 @@ func TestKeysOrderAsValues(t *testing.T) {
 }
 
 func TestKeyEnd(t *testing.T) {
-	for _, c := range []struct{ in, want []byte }{{[]byte{1, 2}, []byte{1, 3}}, {[]byte{1, 255}, []byte{2}}, {[]byte{255}, nil}, {nil, nil}} {
+	for _, c := range []struct{ in, want []byte }{{[]byte{1, 2}, []byte{1, 3}}, {[]byte{1, 255}, []byte{2}},
+		{[]byte{255}, nil}, {nil, nil}} {
 		if got := KeyEnd(c.in); !bytes.Equal(got, c.want) {
 			t.Errorf("KeyEnd(%v) = %v, want %v", c.in, got, c.want)
 		}
@@ -140,10 +142,14 @@ func TestParseRefuses(t *testing.T) {
 		t *Type
 		s string
 	}{
-		{TypeInt32, "2147483648"}, {TypeInt32, ""}, {TypeUint64, "-1"}, {TypeUint64, "18446744073709551616"}, {Primitive(Int8), "128"}, {TypeBool, "yes"},
-		{TypeDouble, "x"}, {dec, "1.2.3"}, {dec, "1e99999999"}, {dec, "x"}, {TypeDate, "2020-02-30"}, {TypeDate, "2106-02-07"}, {TypeDate, "1969-12-31"}, {TypeDatetime, "2020-01-01"},
-		{TypeDatetime, "2020-01-01T00:00:00.5Z"}, {TypeTimestamp, "now"}, {TypeInterval, "1D"}, {TypeInterval, "P"}, {TypeInterval, "PT"}, {TypeInterval, "P1X"}, {TypeInterval, "PT1.5H"},
-		{TypeInterval, "P99999999999999D"}, {TypeUuid, "6e73b41c4ede4d089cfbb7462d9e498b"}, {TypeUuid, "x"}, {TypeUtf8, "\xff"}, {TypeJson, "{"}, {Primitive(DyNumber), "1e500"}, {Primitive(DyNumber), "a"},
+		{TypeInt32, "2147483648"}, {TypeInt32, ""}, {TypeUint64, "-1"}, {TypeUint64, "18446744073709551616"},
+		{Primitive(Int8), "128"}, {TypeBool, "yes"},
+		{TypeDouble, "x"}, {dec, "1.2.3"}, {dec, "1e99999999"}, {dec, "x"}, {TypeDate, "2020-02-30"},
+		{TypeDate, "2106-02-07"}, {TypeDate, "1969-12-31"}, {TypeDatetime, "2020-01-01"},
+		{TypeDatetime, "2020-01-01T00:00:00.5Z"}, {TypeTimestamp, "now"}, {TypeInterval, "1D"}, {TypeInterval, "P"},
+		{TypeInterval, "PT"}, {TypeInterval, "P1X"}, {TypeInterval, "PT1.5H"},
+		{TypeInterval, "P99999999999999D"}, {TypeUuid, "6e73b41c4ede4d089cfbb7462d9e498b"}, {TypeUuid, "x"},
+		{TypeUtf8, "\xff"}, {TypeJson, "{"}, {Primitive(DyNumber), "1e500"}, {Primitive(DyNumber), "a"},
 		{Primitive(TzDate), "2020-01-01"}, {Primitive(TzDatetime), "x,GMT"},
 	} {
 		if v, err := Parse(c.t, c.s); err == nil {
@@ -162,7 +168,8 @@ func TestTypesKeepTheirText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, typ := range []*Type{st, variant, DictOf(TypeUtf8, TypeVoid), TaggedOf(ListOf(TypeDate), `x"y`), TypeEmptyList, OptionalOf(OptionalOf(TypeNull))} {
+	for _, typ := range []*Type{st, variant, DictOf(TypeUtf8, TypeVoid), TaggedOf(ListOf(TypeDate), `x"y`),
+		TypeEmptyList, OptionalOf(OptionalOf(TypeNull))} {
 		got, err := FromProto(typ.Proto())
 		if err != nil || !got.Equal(typ) || !typ.Matches(typ.Proto()) {
 			t.Errorf("%s comes back as %v, %v", typ, got, err)

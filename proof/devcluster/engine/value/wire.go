@@ -225,7 +225,8 @@ func decodeVariant(t *Type, p *Ydb.VariantType, v *Ydb.Value) (Value, error) {
 
 // bounds gives the legal values of the integer-like kinds.
 var bounds = [lastPrimitive]struct{ min, max int64 }{
-	Int8: {math.MinInt8, math.MaxInt8}, Int16: {math.MinInt16, math.MaxInt16}, Int32: {math.MinInt32, math.MaxInt32}, Int64: {math.MinInt64, math.MaxInt64},
+	Int8: {math.MinInt8, math.MaxInt8}, Int16: {math.MinInt16, math.MaxInt16}, Int32: {math.MinInt32, math.MaxInt32},
+	Int64: {math.MinInt64, math.MaxInt64},
 	Uint8: {0, math.MaxUint8}, Uint16: {0, math.MaxUint16}, Uint32: {0, math.MaxUint32},
 	Date: {0, maxDate - 1}, Datetime: {0, maxSeconds - 1}, Timestamp: {0, maxMicros - 1}, Interval: {-maxMicros + 1, maxMicros - 1},
 	Date32: {minWideDate, maxWideDate - 1}, Datetime64: {minWideSecs, maxWideSecs - 1}, Timestamp64: {minWideMicro, maxWideMicro - 1},
