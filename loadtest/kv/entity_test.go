@@ -32,7 +32,7 @@ func TestTheCommittedMixIsSixToThreeToOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Chdir(filepath.Dir(wd))
+	t.Chdir(filepath.Dir(filepath.Dir(wd)))
 	if targets, err := vegeta.ReadAllTargets(
 		vegeta.NewHTTPTargeter(strings.NewReader(string(entityTargets)), nil, nil),
 	); err != nil || len(targets) != 10 || len(targets[0].Body) != 2500 {
