@@ -25,8 +25,8 @@ func (p *Pool) Acquire(ctx context.Context, by Ask) (Grant, error) {
 }
 
 // Try checks out a session if one is free and no caller waits in the queue: none is passed
-// over. Nothing is opened, and work that is hopeless gets nothing: Wait
-// says why.
+// over. Nothing is opened. A caller whose deadline is already too close gets
+// nothing; Wait returns the reason.
 func (p *Pool) Try(by Ask) (*Session, bool) {
 	if p.gate.Load() != 0 || by.hopeless() {
 		return nil, false
@@ -77,19 +77,19 @@ func (p *Pool) Cancel(w *Waiter) bool {
 // take checks out an idle session without a lock. It may miss one that a sweep has
 // in hand.
 func (p *Pool) take(near Home) *Session {
-	home := p.slot()
+	slot := p.slot()
 	if n := near.node; n != nil && n.shelf == &p.shelf && n.eligible.Load() && n.meet() {
-		if s := p.again(n); s != nil {
-			s.checkOut(home)
+		if s := p.takeNear(n); s != nil {
+			s.checkOut(slot)
 			return s
 		}
 	}
-	h := &p.slots[home]
+	h := &p.slots[slot]
 	if h.Load() != 0 {
 		if i := h.Swap(0); i != 0 {
 			s, t := p.in(i), p.table.Load()
-			if (s.uses+1)&(t.turns-1) != 0 && fit(s) && s.node.out() <= int(s.node.most.Load()) {
-				s.checkOut(home)
+			if !t.choiceIsDue(s) && fit(s) && s.node.out() <= int(s.node.most.Load()) {
+				s.checkOut(slot)
 				return s
 			}
 			p.passOver(s, t)
@@ -101,17 +101,17 @@ func (p *Pool) take(near Home) *Session {
 			return nil
 		}
 		if fit(s) {
-			s.checkOut(home)
+			s.checkOut(slot)
 			return s
 		}
 		p.handOver(s)
 	}
 }
 
-// again takes an idle session of n, where the caller had its last one; nil: none that it may use. Calls that follow answers of
-// one batch then go out as one batch, too. Once in table.turns uses of a session it returns nil, so that the choice by load
-// gets its turn, as with slots.
-func (p *Pool) again(n *node) *Session {
+// takeNear takes an idle session of n, the caller's last node; nil: none that it may
+// use. Calls that follow answers of one batch then go out as one batch, too. When the
+// choice by load is due it returns nil, as with slots.
+func (p *Pool) takeNear(n *node) *Session {
 	s, ok := n.pop()
 	if !ok {
 		return nil
@@ -120,13 +120,17 @@ func (p *Pool) again(n *node) *Session {
 	switch {
 	case !s.Valid():
 		p.shelve(s) // which sees to it
-	case (s.uses+1)&(t.turns-1) == 0:
+	case t.choiceIsDue(s):
 		p.passOver(s, t)
 	default:
 		return s
 	}
 	return nil
 }
+
+// choiceIsDue reports whether the next use of s is chosen by load, as is one in
+// table.turns.
+func (t *table) choiceIsDue(s *Session) bool { return (s.uses+1)&(t.turns-1) == 0 }
 
 // fit reports whether a session may be checked out.
 func fit(s *Session) bool { return s.Valid() && s.node.eligible.Load() }
@@ -194,13 +198,13 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		p.mu.Unlock()
 		return nil, ErrClosed
 	}
-	// Callers that lay a session down from now on look into the queue afterwards. What
-	// was laid down before is found here. If others wait already, it is theirs.
 	if by.hopeless() && p.queue.RefusesLate() {
 		err := p.refuseLocked(w, by, ShedDeadline, 0)
 		p.mu.Unlock()
 		return nil, err
 	}
+	// Callers that lay a session down from now on look into the queue afterwards. What
+	// was laid down before is found here. If others wait already, it is theirs.
 	if p.queue.Len() == 0 && !p.paused {
 		p.setGateLocked(1)
 		s, err := p.pickLocked(), error(nil)
@@ -219,7 +223,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		p.mu.Unlock()
 		return nil, err
 	}
-	if why, ahead := p.queue.Arrive(w, p.aliveLocked(), by.Needs, by.Left); why != queue.None {
+	if why, ahead := p.queue.Arrive(w, p.servingLocked(), by.Needs, by.Left); why != queue.None {
 		err := p.refuseLocked(w, by, Shed(why-queue.Late), ahead)
 		p.mu.Unlock()
 		return nil, err
@@ -265,8 +269,8 @@ func (p *refusals) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration
 	return e
 }
 
-// aliveLocked is how many sessions serve the queue.
-func (p *state) aliveLocked() int { return min(p.usableLocked(), p.cap.most) }
+// servingLocked is how many sessions serve the queue.
+func (p *state) servingLocked() int { return min(p.usableLocked(), p.limit.most) }
 
 // dismiss tells the callers that the queue rejected.
 func (p *Pool) dismiss(gone *Waiter) {
@@ -294,7 +298,7 @@ func (p *Pool) tell(w *Waiter, s *Session) {
 	}
 }
 
-// grant begins the session of the session that was handed over to w.
+// grant checks out the session that was handed over to w.
 func grant(w *Waiter) Grant {
 	s := w.Handover.session
 	g := Grant{Session: s, Waited: w.Waited(), Created: s.uses == 0}
@@ -323,7 +327,7 @@ func (p *Pool) refusal(w *Waiter) error {
 	return &e
 }
 
-// await is kept flat: its frame is what a parked caller keeps in the cache.
+// await is kept flat: its frame is what a waiting caller keeps in the cache.
 func (p *Pool) await(ctx context.Context, by Ask) (Grant, error) {
 	if ctx.Err() != nil {
 		return Grant{}, p.tooLate(ctx, by)
@@ -392,8 +396,8 @@ func (p *state) waitErrorLocked(w *Waiter, cause error) error {
 	if p.member.Hungry() {
 		e.Shared, e.Grouped = p.member.Shared()
 	}
-	if p.cap.most < p.cfg.Max {
-		e.Limit = p.cap.most
+	if p.limit.most < p.cfg.Max {
+		e.Limit = p.limit.most
 	}
 	e.Live = p.size - len(p.openings) - p.closing
 	e.Busy = max(0, e.Live-p.idleLatelyLocked())

@@ -54,7 +54,7 @@ func (p *state) wantLocked() (waiting, ahead int) {
 func (p *state) growLocked() {
 	p.setGateLocked(0)
 	p.feelLocked()
-	if p.size >= p.cfg.Max && p.cap.parked.Load() == 0 { // the usual case, kept short
+	if p.size >= p.cfg.Max && p.limit.parked.Load() == 0 { // the usual case, kept short
 		return
 	}
 	waiting, ahead := p.wantLocked()

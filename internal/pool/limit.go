@@ -29,7 +29,7 @@ func (l *limit) held() int { return int(l.aside.Load() - l.parked.Load()) }
 // use are kept, until they expire.
 func (p *Pool) SetLimit(n int) {
 	p.mu.Lock()
-	p.cap.most = min(max(n, 1), p.cfg.Max)
+	p.limit.most = min(max(n, 1), p.cfg.Max)
 	p.trimLocked()
 	p.growLocked()
 	p.mu.Unlock()
@@ -49,8 +49,8 @@ func (p *Pool) Use() (peak int, limited bool) {
 		inUse += int(n.live.Load()) + len(n.aside)
 		peaks += int(n.peak.Swap(int32(n.out())))
 	}
-	limited = p.cap.felt || inUse >= p.cap.most
-	p.cap.felt = false
+	limited = p.limit.felt || inUse >= p.limit.most
+	p.limit.felt = false
 	return max(inUse, peaks), limited
 }
 
@@ -64,28 +64,28 @@ func (p *Pool) Busy() bool {
 // surplusLocked is how many sessions more than the limit are not aside; negative: so
 // many may come back.
 func (p *state) surplusLocked() int {
-	return p.usableLocked() - p.cap.held() - p.cap.most
+	return p.usableLocked() - p.limit.held() - p.limit.most
 }
 
 // allowedLocked is how many of the sessions that are wanted for the queue may be opened:
 // those aside come first, unless they are parked.
 func (p *state) allowedLocked(want int) int {
-	held := p.cap.held()
-	if p.cap.most == p.cfg.Max && held == 0 {
+	held := p.limit.held()
+	if p.limit.most == p.cfg.Max && held == 0 {
 		return want
 	}
-	return min(want-held, p.cap.most-(p.usableLocked()+len(p.openings)-p.stalled))
+	return min(want-held, p.limit.most-(p.usableLocked()+len(p.openings)-p.stalled))
 }
 
 // feelLocked takes note of whether the queue waits because of the limit, and has Run
 // bring back sessions if there is room for them.
 func (p *state) feelLocked() {
-	held := p.cap.held()
-	if p.cap.most == p.cfg.Max && held == 0 {
+	held := p.limit.held()
+	if p.limit.most == p.cfg.Max && held == 0 {
 		return
 	}
 	surplus := p.surplusLocked()
-	p.cap.felt = p.cap.felt || p.queue.Len() > 0 && surplus >= 0
+	p.limit.felt = p.limit.felt || p.queue.Len() > 0 && surplus >= 0
 	if surplus < 0 && held > 0 {
 		p.dueLocked(p.began)
 	}
@@ -112,9 +112,9 @@ func (p *state) asideLocked(s *Session) {
 	s.aside = true
 	s.node.live.Add(-1)
 	s.node.aside = append(s.node.aside, s.index)
-	p.cap.aside.Add(1)
+	p.limit.aside.Add(1)
 	if !s.node.eligible.Load() {
-		p.cap.parked.Add(1)
+		p.limit.parked.Add(1)
 		p.dueLocked(s.node.parkUntil)
 	}
 }
@@ -137,7 +137,7 @@ func (p *state) backLocked() *Session {
 	last := len(from.aside) - 1
 	s := p.cells.at(from.aside[last]).session
 	from.aside = from.aside[:last]
-	p.cap.aside.Add(-1)
+	p.limit.aside.Add(-1)
 	s.aside = false
 	from.live.Add(1)
 	from.peaks()
@@ -155,7 +155,7 @@ func (n *node) emptier(m *node) bool {
 
 // refill brings back what the limit allows.
 func (p *Pool) refill() {
-	for p.cap.aside.Load() > 0 {
+	for p.limit.aside.Load() > 0 {
 		p.mu.Lock()
 		s := p.backLocked()
 		if s == nil {

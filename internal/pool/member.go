@@ -59,14 +59,14 @@ type poolOf struct{ *Pool }
 func (p poolOf) Waits() bool { return p.gate.Load() == gateQueue }
 
 // Rests implements budget.Pool.
-func (p poolOf) Rests() (idle, parked int) { return p.resting(), int(p.cap.parked.Load()) }
+func (p poolOf) Rests() (idle, parked int) { return p.resting(), int(p.limit.parked.Load()) }
 
 // Yield implements budget.Pool.
 func (p poolOf) Yield(to *budget.Member, inUse bool) { p.yield(to, inUse) }
 
 // permitLocked takes a permit for a session that is wanted, by waiting callers or ahead of need.
 func (p *state) permitLocked(now time.Time, waiting int) bool {
-	return p.member.Take(now, p.mayUseLocked(waiting), p.closing > 0 || p.cap.parked.Load() > 0)
+	return p.member.Take(now, p.mayUseLocked(waiting), p.closing > 0 || p.limit.parked.Load() > 0)
 }
 
 // mayUseLocked is for how many of the callers the pool may have another session.
@@ -88,7 +88,7 @@ func (p *state) fedLocked() {
 
 // resting counts idle sessions without a lock: what changes hands may be missed.
 func (p *state) resting() (sum int) {
-	sum = int(p.cap.aside.Load())
+	sum = int(p.limit.aside.Load())
 	t := p.table.Load()
 	sum += t.index[0].idle(t.weighted) + t.index[1].idle(t.spare)
 	for i := range p.slots {

@@ -263,13 +263,13 @@ func (w *walk) checkQueue(busy bool) (waiting int) {
 func (w *walk) checkGate(at *found, waiting int) {
 	p := w.p
 	switch surplus := p.surplusLocked(); {
-	case int(p.cap.aside.Load()) != at.aside || int(p.cap.parked.Load()) != at.parked:
-		w.Errorf("%d sessions aside, %d parked; counted %d, %d", at.aside, at.parked, p.cap.aside.Load(), p.cap.parked.Load())
+	case int(p.limit.aside.Load()) != at.aside || int(p.limit.parked.Load()) != at.parked:
+		w.Errorf("%d sessions aside, %d parked; counted %d, %d", at.aside, at.parked, p.limit.aside.Load(), p.limit.parked.Load())
 	case surplus > 0 && (len(at.idle) > 0 || p.gate.Load() == gateOpen):
-		w.Errorf("%d sessions beyond the limit of %d, and on %d nodes some are idle; gate %d", surplus, p.cap.most,
+		w.Errorf("%d sessions beyond the limit of %d, and on %d nodes some are idle; gate %d", surplus, p.limit.most,
 			len(at.idle), p.gate.Load())
 	case surplus < 0 && at.aside > at.parked:
-		w.Errorf("%d sessions aside, though the limit of %d allows %d more", at.aside, p.cap.most, -surplus)
+		w.Errorf("%d sessions aside, though the limit of %d allows %d more", at.aside, p.limit.most, -surplus)
 	case surplus <= 0 && waiting == 0 && !w.paused && p.gate.Load() != gateOpen:
 		w.Errorf("gate %d for nothing", p.gate.Load())
 	}

@@ -50,7 +50,7 @@ func (p *state) unparkLocked(n int) {
 // parkedLocked closes the sessions that were parked for long enough, and says when others
 // will have been.
 func (p *state) parkedLocked(now time.Time, due func(time.Time)) {
-	if p.cap.parked.Load() == 0 {
+	if p.limit.parked.Load() == 0 {
 		return
 	}
 	for _, n := range p.order {

@@ -66,7 +66,7 @@ type state struct {
 	*shelf
 	cfg    Config
 	queue  queue.Queue[handover]
-	cap    limit
+	limit  limit
 	log    *slog.Logger
 	worker worker         // the pool
 	member *budget.Member // the pool in its budget; nil: it has every permit
@@ -175,7 +175,7 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 	}
 	p.slots = make([]slot, slots)
 	p.queue = queue.New[handover](cfg.queue())
-	p.cap.most = cfg.Max
+	p.limit.most = cfg.Max
 	p.nodes = make(map[cluster.NodeID]*node)
 	p.openings = make(map[*opening]struct{})
 	p.empty = make(chan struct{})
@@ -228,7 +228,7 @@ func (p *state) setGateLocked(joining int) {
 
 // usableLocked counts open sessions, in use or idle, without those that are parked.
 func (p *state) usableLocked() int {
-	return p.size - len(p.openings) - p.closing - int(p.cap.parked.Load())
+	return p.size - len(p.openings) - p.closing - int(p.limit.parked.Load())
 }
 
 // clock is the time since New. Readings are cheaper than time.Now.

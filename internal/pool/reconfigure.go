@@ -15,10 +15,10 @@ func (p *Pool) Config() Config {
 // Adaptive and AdaptiveFloor are not the pool's.
 func (p *Pool) Reconfigure(c Config) {
 	p.mu.Lock()
-	if p.cap.most == p.cfg.Max {
-		p.cap.most = c.Max
+	if p.limit.most == p.cfg.Max {
+		p.limit.most = c.Max
 	}
-	p.cap.most = min(p.cap.most, c.Max)
+	p.limit.most = min(p.limit.most, c.Max)
 	if c.Age != p.cfg.Age {
 		p.ageLocked(c, time.Now())
 	}
@@ -66,7 +66,7 @@ func (p *state) lowerLocked() {
 }
 
 // limitedLocked reports whether there may be sessions that must not be used.
-func (p *state) limitedLocked() bool { return p.cap.most < p.cfg.Max || p.overLocked() }
+func (p *state) limitedLocked() bool { return p.limit.most < p.cfg.Max || p.overLocked() }
 
 // overLocked reports whether there are more sessions than Config.Max, which was lowered.
 func (p *state) overLocked() bool { return p.size-p.closing > p.cfg.Max }

@@ -359,9 +359,9 @@ func (p *state) endLocked(s *Session) {
 	}
 	if s.aside {
 		s.aside = false
-		p.cap.aside.Add(-1)
+		p.limit.aside.Add(-1)
 		if !n.eligible.Load() {
-			p.cap.parked.Add(-1)
+			p.limit.parked.Add(-1)
 		}
 	} else {
 		n.live.Add(-1)

@@ -138,9 +138,9 @@ func (p *state) applyLocked(n *node, to nodeView, use cluster.Use) {
 	n.eligible.Store(is)
 	switch {
 	case is && !was:
-		p.cap.parked.Add(-int32(len(n.aside)))
+		p.limit.parked.Add(-int32(len(n.aside)))
 	case !is && was:
-		p.cap.parked.Add(int32(len(n.aside)))
+		p.limit.parked.Add(int32(len(n.aside)))
 	}
 	switch {
 	case is || !to.parks:
