@@ -1,8 +1,8 @@
 // Package app is the one place that builds, joins, runs and drains the parts
 // of the sidecar.
 //
-// It owns the nested configuration, the listeners and servers, and the order of
-// start and stop. What always holds: the configuration is checked before a port
+// It owns the nested configuration, the servers, and the order of start and
+// stop. What always holds: the configuration is checked before a port
 // is bound and all ports are bound before anything runs; a cluster that is away
 // stops neither the start nor the life of the process; after Run no goroutine
 // and no listener is left, and, unless the error says so, no session.
