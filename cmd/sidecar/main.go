@@ -146,8 +146,8 @@ func flags(e *environment, name string, o *options) *flag.FlagSet {
 	})
 	for _, short := range []struct{ flag, setting, usage string }{
 		{"ydb", "ydb.url", "the cluster, as `grpc://host:port/database`"},
-		{"grpc", "grpc.listen", "`host:port` of the gRPC face"},
-		{"http", "http.listen", "`host:port` of the HTTP face"},
+		{"grpc", "grpc.listen", "`host:port` of the gRPC API"},
+		{"http", "http.listen", "`host:port` of the HTTP API"},
 		{"admin", "admin.listen", "`host:port` of the admin API"},
 		{"socket", "admin.socket", "`path` of the admin API's Unix socket"},
 		{"log", "log.format", "`json` or text"},

@@ -126,7 +126,7 @@ var Endpoints = []Endpoint{
 	{Method: "POST", Path: "/pool/resize", Role: RoleControl, Text: "changes pool.max and pool.min until the process ends",
 		Parameters: []Parameter{{"max", "sessions"}, {"min", "sessions"}}},
 	{Method: "POST", Path: "/pool/pause", Role: RoleControl,
-		Text: "hands out no session: callers wait in line, those that have one finish"},
+		Text: "hands out no session: callers wait in the queue, those that have one finish"},
 	{Method: "POST", Path: "/pool/resume", Role: RoleControl, Text: "takes that back"},
 	{Method: "POST", Path: "/sessions/{id}/kill", Role: RoleControl,
 		Text: "deletes a session, by the short hash of /state/sessions; who holds it gets an error"},

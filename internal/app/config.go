@@ -64,8 +64,8 @@ type Config struct {
 
 // GRPC is what the gRPC listener needs beside the API's own settings.
 type GRPC struct {
-	Listen string `yaml:"listen"` // host:port of the gRPC face; port 0 takes a free one
-	// path of a Unix socket of the gRPC face beside that, as http.socket is of the HTTP face;
+	Listen string `yaml:"listen"` // host:port of the gRPC API; port 0 takes a free one
+	// path of a Unix socket of the gRPC API beside that, as http.socket is of the HTTP API;
 	// plaintext; "" is off
 	Socket string       `yaml:"socket"`
 	TLS    certs.Server `yaml:",inline"`
@@ -73,8 +73,8 @@ type GRPC struct {
 
 // HTTP is what the HTTP listener needs beside the API's own settings.
 type HTTP struct {
-	Listen string `yaml:"listen"` // host:port of the HTTP face; port 0 takes a free one
-	// path of a Unix socket of the HTTP face beside that, in a directory that exists and says who
+	Listen string `yaml:"listen"` // host:port of the HTTP API; port 0 takes a free one
+	// path of a Unix socket of the HTTP API beside that, in a directory that exists and says who
 	// may connect; apps.users knows callers by their user; "" is off
 	Socket        string        `yaml:"socket"`
 	HeaderTimeout time.Duration `yaml:"header_timeout"` // longest wait for the headers of a request

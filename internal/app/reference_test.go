@@ -97,8 +97,8 @@ var spans = map[string]string{
 	"ydb.sidecar.network_ms":       "of the hop, what is not the server's own",
 	"ydb.sidecar.owner":            "the node owns the session",
 	"ydb.sidecar.priority":         "the class of the line",
-	"ydb.sidecar.queue":            "span: waiting in line",
-	"ydb.sidecar.queue_ms":         "time in line",
+	"ydb.sidecar.queue":            "span: waiting in the queue",
+	"ydb.sidecar.queue_ms":         "time in the queue",
 	"ydb.sidecar.request_bytes":    "size of the request",
 	"ydb.sidecar.server_ms":        "the server's own time",
 	"ydb.sidecar.session":          "short hash of the session",
@@ -351,7 +351,7 @@ const accessText = "With `log.access` each call that is worth it gets a line wit
 	"| `status` | what the caller was told: HTTP's status, gRPC's code, or YDB's status |\n| `reason` | why it " +
 	"failed: an [error code](#error-codes), or of a forwarded call YDB's status, gRPC's code, or how it ended |\n" +
 	"| `app`, `class` | who called, and the class of the line |\n| `node`, `attempts` | the last node, and how often it was tried |\n" +
-	"| `total_ms` | all of it |\n| `queue_ms`, `acquire_ms`, `hop_ms`, `server_ms` | of the plain API: in line, to " +
+	"| `total_ms` | all of it |\n| `queue_ms`, `acquire_ms`, `hop_ms`, `server_ms` | of the plain API: in the queue, to " +
 	"get a session with that, at the node and on the way, of that the server's own (with `stats`) |\n" +
 	"| `wait_ms`, `first_part_ms` | of forwarded calls: here, before it went on; then to the first part of the answer |\n" +
 	"| `request_bytes`, `answer_bytes` | of forwarded calls |\n| `trace_id` | of the caller's trace |\n| `sql` | " +

@@ -54,7 +54,7 @@ func TestFaultsOfApps(t *testing.T) {
 			core.CodeShedDeadline, "the wait for a session would be about 2s (pool.max)", 2 * time.Second},
 		{"too late at the head",
 			&pool.ShedError{Why: pool.ShedDeadline, Waited: time.Second, Needs: time.Second, Left: time.Millisecond, Retry: time.Second},
-			core.CodeShedDeadline, "1ms of its time are left after 1s in line", time.Second},
+			core.CodeShedDeadline, "1ms of its time are left after 1s in the queue", time.Second},
 		{"too old", &pool.ShedError{Why: pool.ShedAge, Waited: time.Minute, Retry: time.Second}, core.CodeShedDelay,
 			"pool.queue_age", time.Second},
 		{"too many in the line",

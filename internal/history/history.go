@@ -46,7 +46,7 @@ type Call struct {
 	Node     uint32 // 0: none
 	Attempts int
 	Took     time.Duration
-	// Of that: in line for a session, all else to get one, calls to nodes, and of
+	// Of that: in the queue for a session, all else to get one, calls to nodes, and of
 	// those the part that the server says it worked.
 	Queue, Acquire, Hop, Server time.Duration
 	Trace                       [16]byte // zero: it has none

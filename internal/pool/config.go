@@ -27,7 +27,7 @@ type Config struct {
 	// usual call; 0: off
 	QueueTarget time.Duration `yaml:"queue_target"`
 	// refuse at once what cannot be done within its deadline, by the time that the same work took
-	// before and by the wait in line; and, once an eighth of the calls of an app that come to the
+	// before and by the wait in the queue; and, once an eighth of the calls of an app that come to the
 	// line get no session for 100ms or more, those that would have to wait for longer than the
 	// work takes, but for class batch
 	Shed bool          `yaml:"shed"`

@@ -78,7 +78,7 @@ var derivations = []derivation{
 		[]source{{name: createTime, keep: poolName}}, nil},
 	{
 		Instrument{Name: "ydb.query.session.timeouts", Kind: "counter", Unit: "{timeout}",
-			Description: "Callers whose time was up in the line."},
+			Description: "Callers whose time was up in the queue."},
 		[]source{{name: "db.client.connection.timeouts", keep: poolName}}, nil,
 	},
 	{Instrument{Name: "ydb.query.session.count", Kind: "gauge", Unit: "{session}", Description: "Sessions by state."},

@@ -433,7 +433,8 @@ func (v *view) congestion(good uint64, add adder) {
 func (v *view) pool(good, refused uint64, add adder) {
 	p, first := v.Pool, v.seen[0].Pool
 	if p.Paused {
-		add(Finding{Code: PoolPaused}, "the pool is paused by an operator; %s in line", number(p.Waiting, "caller waits", "callers wait"))
+		add(Finding{Code: PoolPaused}, "the pool is paused by an operator; %s in the queue",
+			number(p.Waiting, "caller waits", "callers wait"))
 	}
 	if p.OpenError != "" && p.Failed > first.Failed && p.Created == first.Created {
 		add(Finding{Code: SessionsFail}, "no session can be opened: %s", p.OpenError)

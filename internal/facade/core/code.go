@@ -52,9 +52,9 @@ var (
 		"The path does not take this method", "GET /openapi.yaml lists every path with its method."}
 
 	CodeTableNotOpen = &Code{"TABLE_NOT_OPEN", http.StatusForbidden, codes.PermissionDenied, false,
-		"The key-value face does not serve this table", "Use a name of kv.tables, or let the operator open the table there."}
+		"The key-value API does not serve this table", "Use a name of kv.tables, or let the operator open the table there."}
 	CodeReadOnly = &Code{"TABLE_READ_ONLY", http.StatusMethodNotAllowed, codes.PermissionDenied, false,
-		"The key-value face only reads this table",
+		"The key-value API only reads this table",
 		"Write it by a statement, or let the operator take read_only from its entry in kv.tables."}
 	CodeTableMismatch = &Code{"TABLE_MISMATCH", http.StatusInternalServerError, codes.FailedPrecondition, false,
 		"The table is not as its entry in kv.tables says", "Correct the entry in kv.tables, or the table; the message says what differs."}
@@ -68,7 +68,7 @@ var (
 	codePoolTimeout = &Code{"POOL_TIMEOUT", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"No session came free before the deadline", "Nothing was sent. Give more time, or raise pool.max."}
 	codeQueueFull = &Code{"QUEUE_FULL", http.StatusTooManyRequests, codes.ResourceExhausted, true,
-		"The line for a session is full", "Nothing was sent. Slow down, or raise pool.queue or pool.max."}
+		"The queue for a session is full", "Nothing was sent. Slow down, or raise pool.queue or pool.max."}
 	CodeShedDeadline = &Code{"SHED_DEADLINE", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"It could not be done before the deadline",
 		"Nothing was sent. Try again after retry_after_ms, give it more time, or raise pool.max."}

@@ -235,7 +235,7 @@ func faultOfShed(e *pool.ShedError) *Fault {
 		f.Message = fmt.Sprintf("it waited %v for a session while too many calls of the app wait (pool.queue_target)", round(e.Waited))
 	case e.Why == pool.ShedDeadline && e.Waited > 0:
 		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf(
-			"%v of its time are left after %v in line for a session (pool.max), and such work takes about %v",
+			"%v of its time are left after %v in the queue for a session (pool.max), and such work takes about %v",
 			round(e.Left), round(e.Waited), round(e.Needs),
 		)
 	case e.Why == pool.ShedDeadline && e.Ahead > 0:

@@ -12,7 +12,7 @@ var apiRows = []figure{
 		"Open interactive transactions.",
 		func(m *moment, tell ints) { tell(int64(m.API.Transactions)) }),
 	level("ydb.sidecar.api.connections", "{connection}",
-		"Connections of clients, by face.",
+		"Connections of clients, by API.",
 		func(m *moment, tell ints) {
 			for name, n := range m.Clients {
 				tell(int64(n), api(name))
@@ -22,7 +22,7 @@ var apiRows = []figure{
 		"Connections closed because as many were open as there may be (connections.each, and twice as many on all "+
 			"listeners together; those of which no request has come are closed first; of HTTP/2 on a listener of the "+
 			"HTTP API as many as half of the memory limit has room for. 64 on each listener of operators; idle ones "+
-			"are closed first), by face.",
+			"are closed first), by API.",
 		func(m *moment, tell ints) {
 			for name, n := range m.Doors.Refused {
 				tell(n, api(name))
@@ -30,7 +30,7 @@ var apiRows = []figure{
 		}),
 	counter("ydb.sidecar.connections.failed", "{failure}",
 		"Attempts to accept a connection that failed, such as for want of descriptors, and were tried again, by "+
-			"face.",
+			"API.",
 		func(m *moment, tell ints) {
 			for name, n := range m.Doors.Failed {
 				tell(n, api(name))

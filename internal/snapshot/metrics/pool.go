@@ -34,7 +34,7 @@ var poolRows = []figure{
 		"Sessions kept open.",
 		func(m *moment, tell ints) { tell(int64(m.Settings.PoolMin), m.pool) }),
 	level("db.client.connection.pending_requests", "{request}",
-		"Callers in line for a session, by class.",
+		"Callers in the queue for a session, by class.",
 		func(m *moment, tell ints) {
 			for class, n := range m.Pool.Waiting {
 				tell(int64(n), m.pool, priority(pool.Class(class).String()))
@@ -44,10 +44,10 @@ var poolRows = []figure{
 			}
 		}),
 	counter("db.client.connection.timeouts", "{timeout}",
-		"Callers whose time was up in the line.",
+		"Callers whose time was up in the queue.",
 		func(m *moment, tell ints) { tell(int64(m.Pool.TimedOut), m.pool) }),
 	counter("ydb.query.session.pending_requests", "{request}",
-		"Callers that came to the line for a session so far: of YDB's family, unlike "+
+		"Callers that came to the queue for a session so far: of YDB's family, unlike "+
 			"db.client.connection.pending_requests, which is how many are in it.",
 		func(m *moment, tell ints) {
 			tell(int64(m.Pool.Queued), label("ydb.query.session.pool.name", m.Database))
@@ -56,10 +56,10 @@ var poolRows = []figure{
 		"1 while sessions are being moved towards an even spread.",
 		func(m *moment, tell ints) { tell(one(m.Pool.Moving), m.pool) }),
 	counter("ydb.sidecar.pool.refused", "{request}",
-		"Callers turned away because the line was full.",
+		"Callers rejected because the queue was full.",
 		func(m *moment, tell ints) { tell(int64(m.Pool.Refused), m.pool) }),
 	counter("ydb.sidecar.pool.shed", "{request}",
-		"Callers turned away though the line had room, by reason.",
+		"Callers rejected though the queue had room, by reason.",
 		func(m *moment, tell ints) {
 			for why, n := range m.Pool.Shed {
 				tell(int64(n), m.pool, reason(pool.Shed(why).String()))
