@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -270,8 +271,16 @@ func (l *load) Exceeds(calls uint32) bool { return uint32(l.Calls()) >= calls }
 // MaxStreams is how many streams the node allows.
 func (l *load) MaxStreams() uint32 { return l.maxStreams }
 
-// Waiting is how many calls wait for room on the connection.
-func (l *load) Waiting() int { return len(l.waiting) }
+// Waiting is how many calls wait for room on the connection. It looks at each of them.
+func (l *load) Waiting() int {
+	l.forgetEnded()
+	return len(l.waiting)
+}
+
+// forgetEnded drops the calls that have ended while they waited.
+func (l *load) forgetEnded() {
+	l.waiting = slices.DeleteFunc(l.waiting, func(t Ticket) bool { return t.call.generation != t.generation })
+}
 
 // Finished reports that the connection is to be closed once Take returns nothing.
 func (s *standing) Finished() bool { return s.finished }

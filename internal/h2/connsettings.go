@@ -1,9 +1,6 @@
 package h2
 
-import (
-	"encoding/binary"
-	"slices"
-)
+import "encoding/binary"
 
 func (c *Conn) settings(fr frame) *ConnError {
 	if fr.stream != 0 {
@@ -103,7 +100,7 @@ func (c *Conn) resizeWindows(to int64) *ConnError {
 func (c *Conn) wait(call *Call) bool {
 	most := 2 * c.f.config.Held // more than unpark leaves
 	if len(c.waiting) == cap(c.waiting) || len(c.waiting) >= most {
-		c.waiting = slices.DeleteFunc(c.waiting, func(t Ticket) bool { return t.call.generation != t.generation })
+		c.forgetEnded()
 	}
 	if len(c.waiting) >= most {
 		return false

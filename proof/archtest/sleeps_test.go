@@ -46,6 +46,7 @@ var real = map[string]string{
 	"internal/h2/client.TestNoConnection":                            "the node comes back after a while",
 	"internal/h2/client.TestStreamsGoOnWhileMemoryIsShort":           "the reader is slow, which is the fault",
 	"internal/h2/client.TestTheCallersEndReachesTheNode":             "the caller leaves while its call is at the node",
+	"internal/h2/driver.newFew":                                      "it runs in bubbles only",
 	"internal/h2/unary.largeAnswers":                                 "no event says that calls wait for a lock",
 	"internal/listen.TestHeadersAreBounded":                          "the parts of headers come apart",
 	"internal/upstream.TestARequestParksAsDoWaits":                   "what it hands over runs in a bubble",

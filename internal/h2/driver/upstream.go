@@ -28,7 +28,7 @@ type Upstream struct {
 	fails   int           // attempts since one of its connections was of use
 	failure error
 	retryAt time.Duration
-	again   *time.Timer // looks for room because calls wait; nil: nothing does
+	again   *time.Timer // looks for room for calls that wait; nil: none does
 }
 
 // Upstream returns the connection to a node that dial reaches; config is nil for
@@ -57,13 +57,10 @@ func (u *Upstream) Conn() (*h2.Conn, error) {
 	if u.retryAt == never {
 		return nil, u.unable()
 	}
-	if u.conn != nil && !u.conn.Usable() && u.promote() {
+	if u.stands() {
 		return u.room(now), nil
 	}
 	if conn := u.conn; conn != nil {
-		if conn.Usable() {
-			return u.room(now), nil
-		}
 		// Whatever the node does, it is not dialed in a row without a pause.
 		u.conn = nil
 		err := conn.Err()
@@ -80,8 +77,11 @@ func (u *Upstream) Conn() (*h2.Conn, error) {
 		return nil, u.unable()
 	}
 	u.conn = u.connect(now)
-	return u.conn, nil
+	return u.room(now), nil
 }
+
+// stands reports whether there is a first connection of use. A further one takes its place if there is none.
+func (u *Upstream) stands() bool { return u.conn != nil && u.conn.Usable() || u.promote() }
 
 func (u *Upstream) connect(now time.Duration) *h2.Conn {
 	u.dialed = now
@@ -107,9 +107,18 @@ const (
 	keepMore = time.Minute // so long after the first was at its limit those without calls stay
 )
 
-// room is the connection for the next call: the first, or while that is at its limit one that is not. If all
-// are, and no more can be made, it is the first: the call waits there.
+// room is the connection for the next call. A call that has to wait there is looked after by roomLater.
 func (u *Upstream) room(now time.Duration) *h2.Conn {
+	c := u.choose(now)
+	if !c.Ready() || c.AtLimit() {
+		u.roomLater(now)
+	}
+	return c
+}
+
+// choose returns the first connection, or while that is at its limit one that is not. If all
+// are, and no more can be made, it is the first.
+func (u *Upstream) choose(now time.Duration) *h2.Conn {
 	if !u.conn.AtLimit() {
 		if len(u.more) > 0 && now-u.limited >= keepMore {
 			u.more = slices.DeleteFunc(u.more, func(c *h2.Conn) bool {
@@ -128,11 +137,7 @@ func (u *Upstream) room(now time.Duration) *h2.Conn {
 			return c
 		}
 	}
-	if len(u.more) == mostMore {
-		return u.conn
-	}
-	u.roomLater(now)
-	if now < u.retryAt {
+	if len(u.more) == mostMore || now < u.retryAt {
 		return u.conn
 	}
 	c := u.connect(now)
@@ -141,18 +146,22 @@ func (u *Upstream) room(now time.Duration) *h2.Conn {
 	return c
 }
 
-// roomLater has further connections made, as soon as they may be and one after the other, while calls wait for one.
+// roomLater has further connections made, as soon as they may be and one after the other, until no call waits for one. An attempt may
+// outlast the time until the next look, and then fail or bring less room than is needed: so each look is followed by another one.
 func (u *Upstream) roomLater(now time.Duration) {
-	if u.again != nil {
+	if u.again != nil || u.retryAt == never {
 		return
 	}
 	u.again = time.AfterFunc(max(u.retryAt-now, firstBackoff), func() {
 		u.shard.Do(func(f *h2.Forwarder) {
 			u.again = nil
-			waits := slices.ContainsFunc(u.all(), func(c *h2.Conn) bool { return c.Waiting() > 0 })
-			if waits && u.conn != nil && u.conn.Usable() {
+			if !slices.ContainsFunc(u.all(), func(c *h2.Conn) bool { return c.Waiting() > 0 }) {
+				return
+			}
+			if u.stands() {
 				u.room(f.Now())
 			}
+			u.roomLater(f.Now())
 		})
 	})
 }

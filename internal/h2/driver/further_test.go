@@ -1,0 +1,206 @@
+package driver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+)
+
+// perConn is how many streams the node of these tests allows on a connection.
+const perConn = 2
+
+// An attempt is one to connect to that node.
+type attempt struct {
+	slow    time.Duration
+	fails   bool
+	streams int // limit of the connection; 0: perConn
+}
+
+// few makes calls over a shard's connections to that node.
+type few struct {
+	shard   *Shard
+	up      *Upstream
+	reaches chan openCall
+	open    []openCall       // what has reached the node
+	tickets []h2.Ticket      // of all calls
+	lost    func(number int) // has the node end a connection
+}
+
+// newFew makes the attempts as they are listed, and any further one succeeds at once.
+func newFew(t *testing.T, attempts ...attempt) *few {
+	w := &few{reaches: make(chan openCall, 100)}
+	w.shard = runShard(t, nil)
+	var mu sync.Mutex
+	var nodes []net.Conn
+	w.lost = func(number int) {
+		mu.Lock()
+		defer mu.Unlock()
+		nodes[number].Close()
+	}
+	w.up = w.shard.Upstream(func(context.Context) (net.Conn, error) {
+		here, there := newPipe()
+		mu.Lock()
+		number := len(nodes)
+		nodes = append(nodes, there)
+		mu.Unlock()
+		var a attempt
+		if number < len(attempts) {
+			a = attempts[number]
+		}
+		if time.Sleep(a.slow); a.fails {
+			return nil, errors.New("not yet")
+		}
+		go serveFew(t, there, number, cmp.Or(a.streams, perConn), w.reaches)
+		return here, nil
+	}, nil)
+	return w
+}
+
+// begin begins so many calls, which wait or reach the node.
+func (w *few) begin(calls int) {
+	fields := h2.NewFields(":method", "POST", ":scheme", "http", ":path", "/service/method", ":authority", "node")
+	for range calls {
+		w.shard.Do(func(f *h2.Forwarder) {
+			if conn, err := w.up.Conn(); err == nil {
+				w.tickets = append(w.tickets, f.Start(conn, &h2.Request{Fields: fields, Listener: deaf{}}))
+			}
+		})
+		synctest.Wait()
+	}
+}
+
+// deaf is for calls whose answers nobody reads.
+type deaf struct{}
+
+func (deaf) Going() bool                 { return true }
+func (deaf) Header(h2.Headers, bool)     {}
+func (deaf) Data([]byte) bool            { return false }
+func (deaf) End(*h2.Outcome, *h2.Status) {}
+func (deaf) Flush()                      {}
+
+// reached checks that so many more calls have reached the node.
+func (w *few) reached(t *testing.T, want int) {
+	t.Helper()
+	synctest.Wait()
+	if got := len(w.reaches); got != want {
+		t.Errorf("%d calls reached the node; want %d", got, want)
+	}
+	for len(w.reaches) > 0 {
+		w.open = append(w.open, <-w.reaches)
+	}
+}
+
+// looks reports whether the upstream looks for room.
+func (w *few) looks() (yes bool) {
+	w.shard.Do(func(*h2.Forwarder) { yes = w.up.again != nil })
+	return yes
+}
+
+// No call waits on while a further connection could be made, although no other call comes.
+func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
+	const slow = 3 * firstBackoff
+	for name, tc := range map[string]struct {
+		attempts []attempt
+		run      func(t *testing.T, w *few)
+	}{
+		"an attempt fails after the next look": {
+			attempts: []attempt{{}, {fails: true}, {slow: slow, fails: true}},
+			run: func(t *testing.T, w *few) {
+				w.begin(perConn)
+				w.reached(t, perConn)
+				w.begin(1) // it ends with the attempt
+				w.begin(1)
+				w.reached(t, 0)
+				time.Sleep(time.Second)
+				w.reached(t, 1)
+			},
+		},
+		"an attempt that succeeds after the next look brings too little room": {
+			attempts: []attempt{{}, {fails: true}, {slow: slow}},
+			run: func(t *testing.T, w *few) {
+				w.begin(perConn)
+				w.reached(t, perConn)
+				w.begin(1) // it ends with the attempt
+				w.begin(2*perConn + 1)
+				w.reached(t, 0)
+				time.Sleep(time.Second)
+				w.reached(t, 2*perConn+1)
+			},
+		},
+		"more came before the first connection stood than it has room for": {
+			attempts: []attempt{{slow: slow}},
+			run: func(t *testing.T, w *few) {
+				w.begin(2*perConn + 1)
+				w.reached(t, 0)
+				time.Sleep(time.Second)
+				w.reached(t, 2*perConn+1)
+			},
+		},
+		"a connection is lost while there are as many as there may be": {
+			run: func(t *testing.T, w *few) {
+				w.begin((1 + mostMore) * perConn)
+				w.reached(t, (1+mostMore)*perConn)
+				time.Sleep(time.Second) // nothing looks for room any more
+				w.begin(1)
+				w.reached(t, 0)
+				w.lost(mostMore)
+				w.open = w.open[:mostMore*perConn]
+				time.Sleep(time.Second)
+				w.reached(t, 1)
+			},
+		},
+		"the first is lost while another is made, which has room for few": {
+			attempts: []attempt{{}, {slow: slow, streams: 1}},
+			run: func(t *testing.T, w *few) {
+				w.begin(perConn)
+				w.reached(t, perConn)
+				w.begin(2)
+				w.lost(0)
+				w.open = nil
+				w.reached(t, 0)
+				time.Sleep(time.Second)
+				w.reached(t, 2)
+			},
+		},
+		"a call that waits is given up": {
+			attempts: []attempt{{}, {fails: true}, {slow: time.Minute}},
+			run: func(t *testing.T, w *few) {
+				w.begin(perConn)
+				w.reached(t, perConn)
+				w.begin(1) // it ends with the attempt
+				w.begin(1)
+				time.Sleep(time.Second)
+				if !w.looks() {
+					t.Error("nothing looks for room for a call that waits")
+				}
+				w.shard.Do(func(f *h2.Forwarder) { f.Abandon(w.tickets[len(w.tickets)-1]) })
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newFew(t, tc.attempts...)
+				tc.run(t, w)
+				time.Sleep(2 * firstBackoff)
+				if w.looks() {
+					t.Error("room is looked for when no call waits")
+				}
+				for _, o := range w.open {
+					o.answer()
+				}
+				synctest.Wait()
+				if st := w.shard.Stats(); st.Held != 0 {
+					t.Errorf("%d calls are held", st.Held)
+				}
+				w.shard.Do(func(*h2.Forwarder) { w.up.Close() })
+			})
+		})
+	}
+}
