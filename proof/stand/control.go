@@ -35,19 +35,22 @@ type Control struct{ Address string }
 // Nodes returns all nodes in the order of the answer.
 func (c Control) Nodes(ctx context.Context) ([]Node, error) {
 	var answer struct{ Nodes []Node }
-	return answer.Nodes, c.call(ctx, http.MethodGet, "/nodes", nil, &answer)
+	err := c.call(ctx, http.MethodGet, "/nodes", nil, &answer)
+	return answer.Nodes, err
 }
 
 // Sessions returns every live session of the cluster.
 func (c Control) Sessions(ctx context.Context) ([]Session, error) {
 	var answer struct{ Sessions []Session }
-	return answer.Sessions, c.call(ctx, http.MethodGet, "/sessions", nil, &answer)
+	err := c.call(ctx, http.MethodGet, "/sessions", nil, &answer)
+	return answer.Sessions, err
 }
 
 // Add starts one more node, in the given location; "" leaves that to the cluster.
 func (c Control) Add(ctx context.Context, location string) (Node, error) {
 	var node Node
-	return node, c.call(ctx, http.MethodPost, "/nodes", map[string]string{"location": location}, &node)
+	err := c.call(ctx, http.MethodPost, "/nodes", map[string]string{"location": location}, &node)
+	return node, err
 }
 
 // Do posts to one node one of the actions of docs/devcluster.md. body may be nil.
