@@ -68,6 +68,11 @@ type Driver struct {
 	mu sync.Mutex // guards all of openConns
 	openConns
 
+	goroutines
+}
+
+// goroutines are those that the driver starts, and waits for when it closes.
+type goroutines struct {
 	watchers sync.WaitGroup // one for each attach stream; they end with their connection
 	loose    sync.WaitGroup // creations that nobody waits for and deletions; each bounded
 }

@@ -36,11 +36,9 @@ import (
 type Shard struct {
 	epoch  time.Time
 	config h2.Config
-	ender  Ender           // the router, if it is an Ender; nil
-	ctx    context.Context // of all connections
-	stop   context.CancelFunc
-	wg     sync.WaitGroup
-	jobs   jobs
+	ender  Ender // the router, if it is an Ender; nil
+	running
+	jobs jobs
 	pulse
 	clients atomic.Int64 // among links; written under mu
 
@@ -54,6 +52,13 @@ type Shard struct {
 	leaving
 	parkedAnswers
 	ages
+}
+
+// running is until when a shard runs, and what it waits for then.
+type running struct {
+	ctx  context.Context // of all connections
+	stop context.CancelFunc
+	wg   sync.WaitGroup
 }
 
 // pulse is what Stalled looks at.
