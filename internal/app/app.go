@@ -285,32 +285,16 @@ type probing struct{ driver *upstream.Driver }
 
 func (p *probing) Probe(ctx context.Context, id cluster.NodeID) error { return p.driver.Probe(ctx, id) }
 
-// deaf is a judge that does not hear that some nodes shut down: none, where health.shutdown is
-// off, and none behind an address that several share, because the others stay.
-type deaf struct {
-	*pessimize.Detector
-	to func(cluster.NodeID) bool
-}
-
-func (d deaf) Report(o cluster.Outcome) {
-	if o.Blame == cluster.BlameDraining && d.to(o.Node) {
-		if o.Blame = cluster.BlameRefusal; o.Kind == cluster.CallControl {
-			return // an announcement, and no refusal
-		}
-	}
-	d.Detector.Report(o)
-}
-
 // newCore builds the parts below the APIs and joins them as ARCHITECTURE.md
 // shows: who tells whom.
 func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logger) (k core, err error) {
 	prober := new(probing)
 	k.router = routing.New(c.Routing)
 	k.detector = pessimize.New(healthOf(&c), prober, log)
-	judge := deaf{k.detector, func(cluster.NodeID) bool { return true }}
+	judge := pessimize.Deaf{Detector: k.detector, To: func(cluster.NodeID) bool { return true }}
 	k.ways = hop.Ways{Router: k.router, ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity}
 	if c.Health.Shutdown {
-		judge.to = func(id cluster.NodeID) bool { n, ok := k.router.View().Find(id); return ok && n.Shared }
+		judge.To = func(id cluster.NodeID) bool { n, ok := k.router.View().Find(id); return ok && n.Shared }
 		k.ways.Refresh = func() { k.discovery.Refresh() } // nothing is called before the end of newCore
 	}
 	k.ways.Health = judge
