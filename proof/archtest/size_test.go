@@ -243,28 +243,29 @@ func literals(d *ast.FuncDecl, line func(token.Pos) int) (n int) {
 	return n
 }
 
-// longLines counts lines of too many columns, except in texts between backquotes.
+// longLines counts lines of too many columns. A text between backquotes has none: it is data, and breaking it would change it.
 func longLines(text []byte) (n int) {
-	raw := map[int]bool{} // lines in such texts, and those where one begins or ends
+	var code []byte // text without the contents of such texts
 	files := token.NewFileSet()
 	file := files.AddFile("", files.Base(), len(text))
 	var s scanner.Scanner
 	s.Init(file, text, nil, 0)
+	copied := 0
 	for {
 		pos, tok, lit := s.Scan()
 		if tok == token.EOF {
 			break
 		}
-		if tok == token.STRING && lit[0] == '`' && strings.Contains(lit, "\n") {
-			first := file.Line(pos)
-			for i := range strings.Count(lit, "\n") + 1 {
-				raw[first+i] = true
-			}
+		if tok == token.STRING && lit[0] == '`' {
+			first := file.Offset(pos)
+			code = append(code, text[copied:first]...)
+			code = append(code, strings.Repeat("\n", strings.Count(lit, "\n"))...)
+			copied = first + len(lit)
 		}
 	}
-	for i, l := range bytes.Split(text, []byte("\n")) {
-		columns := bytes.Count(l, []byte("\t"))*3 + len([]rune(string(l)))
-		if columns > maxColumns && !raw[i+1] {
+	code = append(code, text[copied:]...)
+	for l := range bytes.Lines(code) {
+		if bytes.Count(l, []byte("\t"))*3+len([]rune(strings.TrimSuffix(string(l), "\n"))) > maxColumns {
 			n++
 		}
 	}
@@ -280,7 +281,7 @@ func TestMeasure(t *testing.T) {
 		"type V struct{ a, b, c, d, e, f, g, h, i, j, k, l, m, n, _, _ int }\n\n" +
 		"func (t *T) Much() {\n" + body + "}\n\n// It does much.\n//\n// Long: it has a reason.\n" +
 		"func (t *T) MuchToo() {\n" + body + "}\n\n" +
-		"// " + long + "\nvar a = `\n" + long + long + "\n`\n\nfunc (g *G[A]) m() {}\n"
+		"// " + long + "\nvar a = `\n" + long + long + "\n`\nvar b = `" + long + long + "`\n\nfunc (g *G[A]) m() {}\n"
 	for path, lines := range map[string]int{"p.go": maxFunc + 2, "p_test.go": maxFunc + 2} {
 		m := measured{sizes: newSizes(), unit: "p", methods: map[string]int{}}
 		if err := m.file(path, []byte(text)); err != nil {
