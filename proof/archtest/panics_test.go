@@ -62,8 +62,8 @@ func TestGoroutinesCatchPanics(t *testing.T) {
 // bareGoroutines returns the functions of a package that start goroutines without a call of package panics, and where.
 func bareGoroutines(t *testing.T, p listed) map[string]string {
 	t.Helper()
+	bodies := bodiesByName{functions: map[string][]ast.Node{}, methods: map[string][]ast.Node{}}
 	files := token.NewFileSet()
-	functions, methods := map[string][]ast.Node{}, map[string][]ast.Node{} // by name; methods of all types
 	var all []*ast.FuncDecl
 	for _, name := range p.GoFiles {
 		file, err := parser.ParseFile(files, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
@@ -73,79 +73,94 @@ func bareGoroutines(t *testing.T, p listed) map[string]string {
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {
 				all = append(all, f)
-				if f.Recv != nil {
-					methods[f.Name.Name] = append(methods[f.Name.Name], f.Body)
-				} else {
-					functions[f.Name.Name] = append(functions[f.Name.Name], f.Body)
-				}
+				bodies.add(f)
 			}
 		}
-	}
-	// bodies are those that an expression may name.
-	bodies := func(f ast.Expr) []ast.Node {
-		switch f := f.(type) {
-		case *ast.FuncLit:
-			if len(f.Body.List) == 1 {
-				if one, ok := f.Body.List[0].(*ast.ExprStmt); ok {
-					if call, ok := one.X.(*ast.CallExpr); ok {
-						if s, ok := call.Fun.(*ast.SelectorExpr); ok && methods[s.Sel.Name] != nil {
-							return methods[s.Sel.Name]
-						}
-					}
-				}
-			}
-			return []ast.Node{f.Body}
-		case *ast.Ident:
-			return functions[f.Name]
-		case *ast.SelectorExpr:
-			return methods[f.Sel.Name]
-		}
-		return nil
-	}
-	var guarded func(all []ast.Node, deep bool) bool
-	guarded = func(all []ast.Node, deep bool) bool {
-		for _, body := range all {
-			found := false
-			ast.Inspect(body, func(n ast.Node) bool {
-				switch n := n.(type) {
-				case *ast.SelectorExpr:
-					x, named := n.X.(*ast.Ident)
-					found = found || named && x.Name == "panics"
-				case *ast.CallExpr:
-					found = found || deep && guarded(bodies(n.Fun), false)
-				}
-				return !found
-			})
-			if !found {
-				return false
-			}
-		}
-		return len(all) > 0
 	}
 	bare := map[string]string{}
 	for _, d := range all {
 		ast.Inspect(d.Body, func(n ast.Node) bool {
-			var started ast.Expr
-			switch n := n.(type) {
-			case *ast.GoStmt:
-				started = n.Call.Fun
-			case *ast.CallExpr:
-				// Go of a WaitGroup, or of an errgroup.
-				if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Go" && len(n.Args) == 1 {
-					if x, named := s.X.(*ast.Ident); !named || x.Name != "panics" {
-						started = n.Args[0]
-					}
-				}
-				// A timer's, or a context's.
-				if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "AfterFunc" && len(n.Args) == 2 && len(bodies(n.Args[1])) > 0 {
-					started = n.Args[1]
-				}
-			}
-			if started != nil && !guarded(bodies(started), true) {
+			if started := bodies.started(n); started != nil && !bodies.guarded(bodies.of(started), true) {
 				bare[strings.TrimPrefix(p.ImportPath, module)+"."+d.Name.Name] = fmt.Sprint(files.Position(n.Pos()))
 			}
 			return true
 		})
 	}
 	return bare
+}
+
+// bodiesByName are the bodies of the functions of a package. Methods of all types that have one name are together.
+type bodiesByName struct {
+	functions, methods map[string][]ast.Node
+}
+
+func (b *bodiesByName) add(f *ast.FuncDecl) {
+	to := b.functions
+	if f.Recv != nil {
+		to = b.methods
+	}
+	to[f.Name.Name] = append(to[f.Name.Name], f.Body)
+}
+
+// of returns the bodies that an expression may name.
+func (b *bodiesByName) of(f ast.Expr) []ast.Node {
+	switch f := f.(type) {
+	case *ast.FuncLit:
+		if len(f.Body.List) == 1 {
+			if one, ok := f.Body.List[0].(*ast.ExprStmt); ok {
+				if call, ok := one.X.(*ast.CallExpr); ok {
+					if s, ok := call.Fun.(*ast.SelectorExpr); ok && b.methods[s.Sel.Name] != nil {
+						return b.methods[s.Sel.Name]
+					}
+				}
+			}
+		}
+		return []ast.Node{f.Body}
+	case *ast.Ident:
+		return b.functions[f.Name]
+	case *ast.SelectorExpr:
+		return b.methods[f.Sel.Name]
+	}
+	return nil
+}
+
+// guarded reports whether all of these bodies call package panics; if deep, what they call may do so.
+func (b *bodiesByName) guarded(all []ast.Node, deep bool) bool {
+	for _, body := range all {
+		found := false
+		ast.Inspect(body, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				x, named := n.X.(*ast.Ident)
+				found = found || named && x.Name == "panics"
+			case *ast.CallExpr:
+				found = found || deep && b.guarded(b.of(n.Fun), false)
+			}
+			return !found
+		})
+		if !found {
+			return false
+		}
+	}
+	return len(all) > 0
+}
+
+// started returns what a node of the syntax starts as a goroutine; nil if nothing.
+func (b *bodiesByName) started(n ast.Node) (started ast.Expr) {
+	switch n := n.(type) {
+	case *ast.GoStmt:
+		started = n.Call.Fun
+	case *ast.CallExpr:
+		// Go of a WaitGroup, or of an errgroup.
+		if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Go" && len(n.Args) == 1 {
+			if x, named := s.X.(*ast.Ident); !named || x.Name != "panics" {
+				started = n.Args[0]
+			}
+		}
+		// A timer's, or a context's.
+		if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "AfterFunc" && len(n.Args) == 2 && len(b.of(n.Args[1])) > 0 {
+			started = n.Args[1]
+		}
+	}
+	return started
 }
