@@ -125,19 +125,7 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 		}
 	}
 	begin := &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}}
-	var txs []*sidecarv1.TxSelector
-	for range open {
-		res, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Tx: begin})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if res, err = s.client.Execute(
-			t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 2", Tx: &sidecarv1.TxSelector{Id: res.Tx.Id, Seq: 2}},
-		); err != nil {
-			t.Fatal(err)
-		}
-		txs = append(txs, &sidecarv1.TxSelector{Id: res.Tx.Id})
-	}
+	txs := s.openTransactions(t, open)
 	delayAll(t, cluster, devcluster.Delay{Delay: time.Hour, Share: 1, Methods: []string{"ExecuteQuery"}})
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
@@ -174,6 +162,26 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 			t.Errorf("a transaction whose caller left in a statement: %v", err)
 		}
 	}
+}
+
+// openTransactions begins transactions of two statements each, which stay open.
+func (s *sidecar) openTransactions(t *testing.T, many int) (txs []*sidecarv1.TxSelector) {
+	t.Helper()
+	for range many {
+		res, err := s.client.Execute(
+			t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}}},
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err = s.client.Execute(
+			t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 2", Tx: &sidecarv1.TxSelector{Id: res.Tx.Id, Seq: 2}},
+		); err != nil {
+			t.Fatal(err)
+		}
+		txs = append(txs, &sidecarv1.TxSelector{Id: res.Tx.Id})
+	}
+	return txs
 }
 
 // open waits until n calls are open, and at their nodes, to which so many had come before: a caller

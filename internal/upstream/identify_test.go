@@ -22,6 +22,7 @@ func creating(r *Ydb_Query.CreateSessionResponse, err error) func(context.Contex
 	return func(context.Context) (*Ydb_Query.CreateSessionResponse, error) { return r, err }
 }
 
+// A node that is not known tells its id by a session, which is deleted. Nothing is reported of it.
 func TestIdentify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 2, nil)
@@ -47,7 +48,14 @@ func TestIdentify(t *testing.T) {
 		if got := b.judge.take(); len(got) != 0 || len(reached) != 0 {
 			t.Errorf("reported %q, connections told %q; want nothing", got, reached)
 		}
+	})
+}
 
+// An identification that fails names the address and the reason in time, and leaves neither sessions nor connections.
+func TestIdentifyFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 2, nil)
+		b.driver.SetView(cluster.View{})
 		fails := func(name, want string) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -44,6 +44,18 @@ func (v *parkedTurn) Park(send func()) { v.send = send }
 
 func (v *parkedTurn) Wake() { close(v.woken) }
 
+// sendWhenWoken sends what is parked, if anything is, once it is woken.
+func (v *parkedTurn) sendWhenWoken(ctx context.Context) {
+	if v.send == nil {
+		return
+	}
+	select {
+	case <-v.woken:
+		v.send()
+	case <-ctx.Done():
+	}
+}
+
 func (s *stack) parkedTurn() *parkedTurn {
 	return &parkedTurn{driver: s.driver, woken: make(chan struct{})}
 }
@@ -116,13 +128,7 @@ func (c waitCase) outcome(t *testing.T, name string, parks bool) (all string) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if v.send != nil {
-				select {
-				case <-v.woken:
-					v.send()
-				case <-ctx.Done():
-				}
-			}
+			v.sendWhenWoken(ctx)
 			report, err = s.client.Do(ctx, call, readPlain)
 		}()
 		synctest.Wait()

@@ -336,23 +336,7 @@ func TestConsumedUnitsOfApps(t *testing.T) {
 			as := func(app string) context.Context {
 				return metadata.AppendToOutgoingContext(h.ctx, "x-ydb-application-name", app, "x-ydb-auth-ticket", "caller's")
 			}
-			sessions := map[string]string{}
-			for _, app := range []string{"web", "jobs"} {
-				if mode == ModePassthrough {
-					own, err := h.Open(h.ctx, 1, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer func() { _ = own.Close(h.ctx) }()
-					sessions[app] = own.(*server).id
-					continue
-				}
-				r, err := query.CreateSession(as(app), &Ydb_Query.CreateSessionRequest{})
-				if err != nil || r.GetStatus() != success {
-					t.Fatal(r, err)
-				}
-				sessions[app] = r.GetSessionId()
-			}
+			sessions := map[string]string{"web": h.sessionOf(as("web"), mode), "jobs": h.sessionOf(as("jobs"), mode)}
 			for _, step := range []struct {
 				app, text string
 				trailer   []string
@@ -393,6 +377,24 @@ func TestConsumedUnitsOfApps(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sessionOf returns the id of a session that the caller of ctx may use in this mode.
+func (h *house) sessionOf(ctx context.Context, mode string) string {
+	h.Helper()
+	if mode == ModePassthrough {
+		own, err := h.Open(h.ctx, 1, nil)
+		if err != nil {
+			h.Fatal(err)
+		}
+		h.Cleanup(func() { _ = own.Close(context.WithoutCancel(h.ctx)) })
+		return own.(*server).id
+	}
+	r, err := Ydb_Query_V1.NewQueryServiceClient(dial(h.T, h.addr)).CreateSession(ctx, &Ydb_Query.CreateSessionRequest{})
+	if err != nil || r.GetStatus() != success {
+		h.Fatal(r, err)
+	}
+	return r.GetSessionId()
 }
 
 // namedPools are the apps that have pools; "": the pool without a name.

@@ -330,17 +330,7 @@ func allSessionsAreKept(t *testing.T, mode func(*Config)) {
 		}
 		return ""
 	})
-	told := make(chan error, 1)
-	go func() {
-		st, _, err := late.run(h.ctx, late.id, "select", nil)
-		for err == nil && st == Ydb.StatusIds_OVERLOADED { // as an SDK does it
-			st, _, err = late.run(h.ctx, late.id, "select", nil)
-		}
-		if err == nil && st != success {
-			err = errors.New(st.String())
-		}
-		told <- err
-	}()
+	told := late.untilServed()
 	h.eventually("the call waits", func() string {
 		if h.inLine() == 0 {
 			return "it does not"
@@ -351,6 +341,22 @@ func allSessionsAreKept(t *testing.T, mode func(*Config)) {
 	if err := <-told; err != nil {
 		t.Errorf("after a client closed its session: %v", err)
 	}
+}
+
+// untilServed runs a statement again and again, as an SDK does, while the answer is OVERLOADED. The last error comes to the channel.
+func (s *session) untilServed() <-chan error {
+	told := make(chan error, 1)
+	go func() {
+		st, _, err := s.run(s.house.ctx, s.id, "select", nil)
+		for err == nil && st == Ydb.StatusIds_OVERLOADED {
+			st, _, err = s.run(s.house.ctx, s.id, "select", nil)
+		}
+		if err == nil && st != success {
+			err = errors.New(st.String())
+		}
+		told <- err
+	}()
+	return told
 }
 
 // While the pool may open more, or others have a session of it, a wait is not in vain.

@@ -65,31 +65,36 @@ func sessionsAreTakenByNoID(t *testing.T, mode string) {
 	); err != nil || r.GetStatus() != success || !h.mine([]byte(mine)) {
 		t.Errorf("a deletion: %v, %v", r, err) // SDKs take another status for a fault
 	}
-	// A node takes the last id, which may come when the call is on its way.
-	id := bytesOf(t, &Ydb_Table.ExecuteDataQueryRequest{SessionId: mine})
+	h.lastIDCounts(g, mine, theirs.id)
+}
+
+// lastIDCounts sends requests that name a session twice. A node takes the last id, which may come when the call is on its way.
+func (h *house) lastIDCounts(g *guest, mine, theirs string) {
+	h.Helper()
+	id := bytesOf(h.T, &Ydb_Table.ExecuteDataQueryRequest{SessionId: mine})
 	for name, front := range map[string]*Ydb_Table.ExecuteDataQueryRequest{
-		"behind another":      {SessionId: theirs.id, Query: &Ydb_Table.Query{}},
+		"behind another":      {SessionId: theirs, Query: &Ydb_Table.Query{}},
 		"behind an empty one": {Query: &Ydb_Table.Query{}},
 		"out of order":        {TxControl: &Ydb_Table.TransactionControl{}},
 	} {
-		first := bytesOf(t, front)
+		first := bytesOf(h.T, front)
 		if name == "behind an empty one" {
 			first = append([]byte{1<<3 | 2, 0}, first...)
 		}
 		all := framedMessage(append(first, id...))
 		cut := len(all) - len(id)
 		_, body := framesOf(
-			t, h.addr, protocol.TableService+"ExecuteDataQuery",
+			h.T, h.addr, protocol.TableService+"ExecuteDataQuery",
 			[]string{"x-ydb-database", g.database, "x-ydb-auth-ticket", g.ticket, "x-client", g.name},
 			nil, all[:cut], all[cut:],
 		)
 		answer := new(Ydb_Table.ExecuteDataQueryResponse)
 		if len(body) < protocol.PrefixSize || proto.Unmarshal(body[protocol.PrefixSize:], answer) != nil {
-			t.Fatalf("%s: %q", name, body)
+			h.Fatalf("%s: %q", name, body)
 		}
 		st := answer.GetOperation().GetStatus()
 		if st != Ydb.StatusIds_BAD_REQUEST && st != Ydb.StatusIds_BAD_SESSION { // BAD_SESSION if all of it was here in time
-			t.Errorf("%s: %v", name, answer)
+			h.Errorf("%s: %v", name, answer)
 		}
 	}
 }

@@ -33,6 +33,9 @@ func (g *guest) selects(id string, control *Ydb_Table.TransactionControl) (Ydb.S
 	return r.GetOperation().GetStatus(), result.GetTxMeta().GetId()
 }
 
+// A session of the table service begins, commits and ends, and its transaction ends with its connection.
+//
+// Long: it is one session from its begin to its end, and what is left after it.
 func TestTableSessions(t *testing.T) {
 	h := newHouse(t, nil)
 	g := h.guest("a")

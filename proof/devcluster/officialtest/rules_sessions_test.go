@@ -386,14 +386,7 @@ func TestCallsThatIgnoreTheSession(t *testing.T) {
 		if _, _, err := s.Execute(ctx, table.SerializableReadWriteTxControl(table.CommitTx()), "SELECT 1", nil); err != nil {
 			t.Errorf("a statement beside a table that is read: %v", err)
 		}
-		conn, err := grpc.NewClient(cluster.Node(s.NodeID()).Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		if _, err := Ydb_Table_V1.NewTableServiceClient(conn).DeleteSession(
-			ctx, &Ydb_Table.DeleteSessionRequest{SessionId: s.ID()},
-		); err != nil {
+		if err := deleteAtItsNode(ctx, cluster, s); err != nil {
 			return err
 		}
 		for next() {
@@ -430,4 +423,17 @@ func TestCallsThatIgnoreTheSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantStatus(t, "a call that needs the session", needs, Ydb.StatusIds_BAD_SESSION)
+}
+
+// deleteAtItsNode deletes a session beside the SDK, which goes on to use it.
+func deleteAtItsNode(ctx context.Context, cluster *devcluster.Cluster, s table.Session) error {
+	conn, err := grpc.NewClient(cluster.Node(s.NodeID()).Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = Ydb_Table_V1.NewTableServiceClient(conn).DeleteSession(
+		ctx, &Ydb_Table.DeleteSessionRequest{SessionId: s.ID()},
+	)
+	return err
 }
