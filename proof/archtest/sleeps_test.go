@@ -79,7 +79,7 @@ var real = map[string]string{
 	"proof/systemtest.floodWith":                                     "no event says that what comes ahead of the readers has come",
 	"proof/systemtest.ingestWriter.once":                             "the pace of a load",
 	"proof/systemtest.ingestWriter.write":                            "the pace of a load",
-	"proof/systemtest.replaceUnderLoad":                              "the pace of a load",
+	"proof/systemtest.takeoverLoad.start":                            "the pace of a load",
 	"proof/systemtest.sidecar.calls":                                 "the pace of a load",
 	"proof/systemtest.startDirect":                                   "the pace of a load",
 	"proof/systemtest.startPageLoad":                                 "the pace of a load",

@@ -17,6 +17,18 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "own", "admin")
 	s := startSidecar(t, c, nil, "pool.max=4", "admin.held_long=1s", "admin.socket="+socket)
 
+	doctorLeavesNothing(t, c, socket)
+	killLeak(t, c, s, socket)
+	pauseLosesNoCaller(t, s, socket)
+	findDeadNode(t, c, s, socket)
+	if said := operate(t, socket, "shutdown"); !strings.HasSuffix(said, "stopped\n") {
+		t.Errorf("shutdown says %q", said)
+	}
+}
+
+// doctorLeavesNothing has the doctor look at the cluster, and waits until the sessions that it opened are gone.
+func doctorLeavesNothing(t *testing.T, c *ydb, socket string) {
+	t.Helper()
 	said := operate(t, socket, "doctor", "-ydb", c.Endpoint())
 	for _, want := range []string{"discovery    3 nodes", "session      opened on node", "query        SELECT 1 in"} {
 		if !strings.Contains(said, want) {
@@ -29,14 +41,18 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 		}
 		return ""
 	})
+}
 
+// killLeak leaves a transaction open, finds its session as an operator does, and kills it.
+func killLeak(t *testing.T, c *ydb, s *sidecar, socket string) {
+	t.Helper()
 	begin := &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}}}
 	opened, err := s.Execute(t.Context(), begin)
 	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, patience, "top names the leak", func() string {
-		said = operate(t, socket, "top", "-n", "1")
+		said := operate(t, socket, "top", "-n", "1")
 		if !strings.Contains(said, "HELD_LONG") || !strings.Contains(said, "idle transaction") {
 			return said
 		}
@@ -76,8 +92,11 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 		}
 		return ""
 	})
+}
 
-	// A paused pool holds callers back, and loses none.
+// pauseLosesNoCaller pauses the pool: a caller waits, and is served after the pause.
+func pauseLosesNoCaller(t *testing.T, s *sidecar, socket string) {
+	t.Helper()
 	operate(t, socket, "pause")
 	answered := make(chan error, 1)
 	go func() {
@@ -85,7 +104,7 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 		answered <- err
 	}()
 	eventually(t, patience, "the caller waits", func() string {
-		said = operate(t, socket, "queue")
+		said := operate(t, socket, "queue")
 		if !strings.Contains(said, "default") {
 			return said
 		}
@@ -100,17 +119,18 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 	if err := <-answered; err != nil {
 		t.Errorf("after the pause: %v", err)
 	}
+}
 
+// findDeadNode kills a node and waits until the findings name it.
+func findDeadNode(t *testing.T, c *ydb, s *sidecar, socket string) {
+	t.Helper()
 	c.do(t, 2, "kill", nil)
 	eventually(t, patience, "findings name the dead node", func() string {
 		_, _ = s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Idempotent: true})
-		said = operate(t, socket, "findings")
+		said := operate(t, socket, "findings")
 		if !strings.Contains(said, "node 2") || !strings.Contains(said, "NODE_DEAD") {
 			return said
 		}
 		return ""
 	})
-	if said := operate(t, socket, "shutdown"); !strings.HasSuffix(said, "stopped\n") {
-		t.Errorf("shutdown says %q", said)
-	}
 }

@@ -183,24 +183,10 @@ func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
 	startVictim := func() { now.Store(startSidecar(t, c, nil, "ingest.batch_rows=50", "ingest.delay=5ms")) }
 	startVictim()
 
-	writers := make([]*ingestWriter, 4)
-	leave := make([]chan struct{}, len(writers))
 	ctx, finish := context.WithCancel(t.Context())
 	defer finish()
 	var running sync.WaitGroup
-	for n := range writers {
-		w := &ingestWriter{seed: seed + uint64(n), table: fmt.Sprint("ingested", n)}
-		writers[n], leave[n] = w, make(chan struct{}, 1)
-		if _, err := watcher.Execute(
-			ctx,
-			&sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + w.table + " (id Uint64 NOT NULL, a Uint64, b Utf8, PRIMARY KEY (id))"},
-		); err != nil {
-			t.Fatal(err)
-		}
-		running.Go(func() {
-			w.write(ctx, t, func() contract.Client { return now.Load().client(n%2 == 0) }, leave[n])
-		})
-	}
+	writers, leave := startWriters(ctx, t, seed, watcher, &running, func(n int) contract.Client { return now.Load().client(n%2 == 0) })
 	more := func(n uint64) {
 		t.Helper()
 		acknowledgedMore(t, writers, n)
@@ -242,6 +228,29 @@ func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
 	finish()
 	running.Wait()
 	allAcknowledged(t, writers, watcher)
+}
+
+// startWriters makes a table for each of four writers and starts them. A writer whose channel gets
+// something starts again with a new client.
+func startWriters(ctx context.Context, t *testing.T, seed uint64, watcher *sidecar, running *sync.WaitGroup,
+	client func(n int) contract.Client) (writers []*ingestWriter, leave []chan struct{}) {
+	t.Helper()
+	writers = make([]*ingestWriter, 4)
+	leave = make([]chan struct{}, len(writers))
+	for n := range writers {
+		w := &ingestWriter{seed: seed + uint64(n), table: fmt.Sprint("ingested", n)}
+		writers[n], leave[n] = w, make(chan struct{}, 1)
+		if _, err := watcher.Execute(
+			ctx,
+			&sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + w.table + " (id Uint64 NOT NULL, a Uint64, b Utf8, PRIMARY KEY (id))"},
+		); err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() {
+			w.write(ctx, t, func() contract.Client { return client(n) }, leave[n])
+		})
+	}
+	return writers, leave
 }
 
 // client makes a client of the plain API, with a connection of its own.
@@ -290,75 +299,84 @@ func allAcknowledged(t *testing.T, writers []*ingestWriter, watcher *sidecar) {
 // that failed is over, or the shard refuses what comes after that.
 func TestIngestKeepsOrderOfRowsThatComeLate(t *testing.T) {
 	c := startCluster(t, nil)
-	for n, late := range []struct {
-		name, status, attempt, delay string
-	}{
+	for n, late := range []lateRows{
 		{"in_time", "UNAVAILABLE", "3s", "2s"},
 		{"in_time_after_a_broken_connection", "grpc:UNAVAILABLE", "3s", "2s"},
 		{"after_its_time", "UNDETERMINED", "500ms", "2500ms"},
 	} {
 		t.Run(late.name, func(t *testing.T) {
-			s := startSidecar(t, c, nil, "ingest.attempt="+late.attempt, "ingest.settle=500ms")
 			table := fmt.Sprint("late", n)
+			s := startSidecar(t, c, nil, "ingest.attempt="+late.attempt, "ingest.settle=500ms")
 			if _, err := s.Execute(
 				t.Context(),
 				&sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + table + " (id Uint64 NOT NULL, a Uint64, PRIMARY KEY (id))"},
 			); err != nil {
 				t.Fatal(err)
 			}
-			client := contract.OverHTTP("http://" + s.HTTP)
-			defer client.Close()
-			stream, err := client.Ingest(t.Context(), contract.IngestOpen{Table: table})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer stream.Close()
-			write := func(a uint64) {
-				t.Helper()
-				if err := stream.Send([]string{"id", "a"}, []any{1, a}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			acked := func(next uint64) {
-				t.Helper()
-				if p, err := stream.Next(); err != nil || p.Next != next {
-					t.Fatalf("%+v, %v; want %d rows acknowledged", p, err, next)
-				}
-			}
-			id, err := c.AddFault(t.Context(), stand.Fault{Kind: "late", Table: table, Share: 1, Delay: late.delay, Status: late.status})
-			if err != nil {
-				t.Fatal(err)
-			}
-			write(1)
-			eventually(t, patience, "a request failed", func() string {
-				if c.sum(t, "late") == 0 {
-					return "none did"
-				}
-				return ""
-			})
-			if err := c.RemoveFault(t.Context(), id); err != nil {
-				t.Fatal(err)
-			}
-			acked(1)
-			if c.sum(t, "late") == 0 {
-				t.Error("nothing comes after the row was written: this proved nothing")
-			}
-			write(2)
-			acked(2)
-			eventually(t, patience, "nothing is late any more", func() string {
-				if n := c.sum(t, "late"); n > 0 {
-					return fmt.Sprint(n, " requests are")
-				}
-				return ""
-			})
-			answer, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT a FROM " + table})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := answer.Rows[0].Values[0].GetUint64Value(); got != 2 {
-				t.Errorf("the value is %d, which came late; want 2, the last one", got)
-			}
+			lateRowsComeInOrder(t, c, s, table, late)
 		})
+	}
+}
+
+// lateRows are rows whose request fails with a status, and which are written nevertheless after a delay.
+type lateRows struct {
+	name, status, attempt, delay string
+}
+
+// lateRowsComeInOrder writes a row whose first request comes late, then a newer one of the same key, which must stay.
+func lateRowsComeInOrder(t *testing.T, c *ydb, s *sidecar, table string, late lateRows) {
+	t.Helper()
+	client := contract.OverHTTP("http://" + s.HTTP)
+	defer client.Close()
+	stream, err := client.Ingest(t.Context(), contract.IngestOpen{Table: table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	write := func(a uint64) {
+		t.Helper()
+		if err := stream.Send([]string{"id", "a"}, []any{1, a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acked := func(next uint64) {
+		t.Helper()
+		if p, err := stream.Next(); err != nil || p.Next != next {
+			t.Fatalf("%+v, %v; want %d rows acknowledged", p, err, next)
+		}
+	}
+	id, err := c.AddFault(t.Context(), stand.Fault{Kind: "late", Table: table, Share: 1, Delay: late.delay, Status: late.status})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(1)
+	eventually(t, patience, "a request failed", func() string {
+		if c.sum(t, "late") == 0 {
+			return "none did"
+		}
+		return ""
+	})
+	if err := c.RemoveFault(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	acked(1)
+	if c.sum(t, "late") == 0 {
+		t.Error("nothing comes after the row was written: this proved nothing")
+	}
+	write(2)
+	acked(2)
+	eventually(t, patience, "nothing is late any more", func() string {
+		if n := c.sum(t, "late"); n > 0 {
+			return fmt.Sprint(n, " requests are")
+		}
+		return ""
+	})
+	answer, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT a FROM " + table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := answer.Rows[0].Values[0].GetUint64Value(); got != 2 {
+		t.Errorf("the value is %d, which came late; want 2, the last one", got)
 	}
 }
 

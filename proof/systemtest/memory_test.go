@@ -89,18 +89,7 @@ func floodWith(t *testing.T, s *sidecar) (f flood) {
 	const streams, conns = 200, 12
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	var clients []Ydb_Query_V1.QueryServiceClient
-	for range conns {
-		conn, err := grpc.NewClient(
-			"passthrough:///"+s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10),
-		)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		clients = append(clients, Ydb_Query_V1.NewQueryServiceClient(conn))
-	}
+	clients := narrowClients(t, s, conns)
 	look := func() {
 		u, err := stand.ReadUsage(s.Process.Pid())
 		if err != nil {
@@ -126,35 +115,58 @@ func floodWith(t *testing.T, s *sidecar) (f flood) {
 	time.Sleep(time.Second) // what comes ahead of the readers has come
 	look()
 	for _, out := range open {
-		got, status := 0, Ydb.StatusIds_STATUS_CODE_UNSPECIFIED
-		for {
-			part, err := out.Recv()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				f.cut++
-				break
-			}
-			if status = part.GetStatus(); status == Ydb.StatusIds_OVERLOADED {
-				f.refused++
-				if text := part.GetIssues()[0].GetMessage(); !strings.Contains(text, "memory.headroom") ||
-					!strings.Contains(text, "GOMEMLIMIT") {
-					t.Fatalf("refused with %q", text)
-				}
-				continue
-			}
-			got += len(part.GetResultSet().GetRows()[0].GetItems()[0].GetBytesValue())
-		}
-		if status == Ydb.StatusIds_OVERLOADED {
-			continue
-		}
-		if f.open++; got == bigStream {
-			f.whole++
-		}
+		f.readStream(t, out)
 	}
 	look()
 	return f
+}
+
+// narrowClients connect to a sidecar with windows of 64 KiB, so that little comes ahead of their readers.
+func narrowClients(t *testing.T, s *sidecar, conns int) (clients []Ydb_Query_V1.QueryServiceClient) {
+	t.Helper()
+	for range conns {
+		conn, err := grpc.NewClient(
+			"passthrough:///"+s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10),
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		clients = append(clients, Ydb_Query_V1.NewQueryServiceClient(conn))
+	}
+	return clients
+}
+
+// readStream reads a stream to its end and counts how it ended.
+func (f *flood) readStream(t *testing.T, out Ydb_Query_V1.QueryService_ExecuteQueryClient) {
+	t.Helper()
+	got, status := 0, Ydb.StatusIds_STATUS_CODE_UNSPECIFIED
+	for {
+		part, err := out.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			f.cut++
+			break
+		}
+		if status = part.GetStatus(); status == Ydb.StatusIds_OVERLOADED {
+			f.refused++
+			if text := part.GetIssues()[0].GetMessage(); !strings.Contains(text, "memory.headroom") ||
+				!strings.Contains(text, "GOMEMLIMIT") {
+				t.Fatalf("refused with %q", text)
+			}
+			continue
+		}
+		got += len(part.GetResultSet().GetRows()[0].GetItems()[0].GetBytesValue())
+	}
+	if status == Ydb.StatusIds_OVERLOADED {
+		return
+	}
+	if f.open++; got == bigStream {
+		f.whole++
+	}
 }
 
 // guardLooks gives a guard that is open time to look at the memory, which it does five times a second.
@@ -175,33 +187,49 @@ func (s *sidecar) guardLooks(t *testing.T) {
 	})
 }
 
+// floodWithLimit starts a sidecar with a memory limit of 34 MiB, in front of a node with large answers, and floods it.
+func floodWithLimit(t *testing.T, settings ...string) (*sidecar, flood) {
+	t.Helper()
+	settings = append(settings, "discovery.mode=static", "discovery.nodes=1="+startBigNode(t),
+		"wire.implicit=upstream", "data_path.shards=2")
+	env := append(os.Environ(), "GOMEMLIMIT=34MiB", "GOGC=10") // the guard sees what collections leave: they must be frequent
+	s := startSidecarAt(t, "grpc://127.0.0.1:1/local", env, settings...)
+	eventually(t, patience, "a node to send to", func() string {
+		var nodes struct{ Nodes []struct{ Use string } }
+		if s.read(t, "/state/nodes", &nodes); len(nodes.Nodes) == 0 || nodes.Nodes[0].Use != "new" {
+			return "no node"
+		}
+		return ""
+	})
+	return s, floodWith(t, s)
+}
+
+// largeStatement sends a statement of half a megabyte and reads the answer to its end.
+func largeStatement(ctx context.Context, s *sidecar) error {
+	out, err := Ydb_Query_V1.NewQueryServiceClient(s.Conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("much ", 100_000)}}})
+	for err == nil {
+		_, err = out.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
 // Many readers that do not read, with a memory limit of 34 MiB. The guard refuses some of them while there is room for
 // what the others wait for: those that it let in get all that is theirs. Without the guard all are let in, and the budget
 // of bytes that wait in calls cuts those that hold most. The process stays near its limit either way.
 func TestMemoryGuard(t *testing.T) {
 	const limit = 34 << 20
-	run := func(settings ...string) (*sidecar, flood) {
-		settings = append(settings, "discovery.mode=static", "discovery.nodes=1="+startBigNode(t),
-			"wire.implicit=upstream", "data_path.shards=2")
-		env := append(os.Environ(), "GOMEMLIMIT=34MiB", "GOGC=10") // the guard sees what collections leave: they must be frequent
-		s := startSidecarAt(t, "grpc://127.0.0.1:1/local", env, settings...)
-		eventually(t, patience, "a node to send to", func() string {
-			var nodes struct{ Nodes []struct{ Use string } }
-			if s.read(t, "/state/nodes", &nodes); len(nodes.Nodes) == 0 || nodes.Nodes[0].Use != "new" {
-				return "no node"
-			}
-			return ""
-		})
-		return s, floodWith(t, s)
-	}
 	// Some 10 MiB are in use at rest. The guard closes at 22 MiB, before the budget of bytes that wait in calls (8 MiB in each
 	// shard) is used up, and opens at 17 MiB.
-	guarded, with := run("memory.headroom=33")
-	_, without := run("memory.headroom=0")
+	guarded, with := floodWithLimit(t, "memory.headroom=33")
+	_, without := floodWithLimit(t, "memory.headroom=0")
 	const bound = limit * 5 / 3
 	for tries := 1; max(with.peak, without.peak) > bound && tries < 3; tries++ { // on a busy machine the collector is late
-		guarded, with = run("memory.headroom=33")
-		_, without = run("memory.headroom=0")
+		guarded, with = floodWithLimit(t, "memory.headroom=33")
+		_, without = floodWithLimit(t, "memory.headroom=0")
 	}
 	t.Logf("with the guard: peak %d MiB, %d streams let in, %d refused; without: peak %d MiB, %d let in, %d refused",
 		with.peak>>20, with.open, with.refused, without.peak>>20, without.open, without.refused)
@@ -235,12 +263,7 @@ func TestMemoryGuard(t *testing.T) {
 		}
 		return ""
 	})
-	out, err := Ydb_Query_V1.NewQueryServiceClient(guarded.Conn).ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("much ", 100_000)}}})
-	for err == nil {
-		_, err = out.Recv()
-	}
-	if !errors.Is(err, io.EOF) {
+	if err := largeStatement(t.Context(), guarded); err != nil {
 		t.Errorf("a large statement afterwards: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	ydbsdk "github.com/ydb-platform/ydb-go-sdk/v3"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 
 	"github.com/ydb-sidecar/sidecar/proof/stand"
@@ -110,33 +111,8 @@ func TestNoNodeIsBlamedForTheDatabase(t *testing.T) {
 		must(t, db, "CREATE TABLE "+table+" (id Uint64, PRIMARY KEY (id))")
 	}
 	var others, struck atomic.Int64
-	write := func(table string, count *atomic.Int64, strict bool) func(context.Context, int) error {
-		sql := "UPSERT INTO " + table + " (id) VALUES (1u)"
-		return func(ctx context.Context, i int) error {
-			var err error
-			if i%2 == 0 {
-				_, err = s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Timeout: "300ms"})
-			} else {
-				one, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-				defer cancel()
-				failed := error(nil)
-				err = db.Query().Do(one, func(ctx context.Context, s query.Session) error {
-					failed = s.Exec(ctx, sql)
-					return nil // it is not repeated
-				})
-				if err == nil {
-					err = failed
-				}
-			}
-			count.Add(1)
-			if strict {
-				return err
-			}
-			return nil
-		}
-	}
-	call(t, callers, write("hot", &struck, false))
-	call(t, 2, write("other", &others, false))
+	call(t, callers, writesTo(s, db, "hot", &struck))
+	call(t, 2, writesTo(s, db, "other", &others))
 	still := watchStalls(t, c, s)
 	for _, fault := range []struct {
 		stand.Fault
@@ -184,5 +160,24 @@ func TestNoNodeIsBlamedForTheDatabase(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// writesTo counts writes of one row, every other one by an SDK, that have 300 ms each. They may fail.
+func writesTo(s *sidecar, db *ydbsdk.Driver, table string, count *atomic.Int64) func(context.Context, int) error {
+	sql := "UPSERT INTO " + table + " (id) VALUES (1u)"
+	return func(ctx context.Context, i int) error {
+		if i%2 == 0 {
+			_, _ = s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Timeout: "300ms"})
+		} else {
+			one, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+			defer cancel()
+			_ = db.Query().Do(one, func(ctx context.Context, s query.Session) error {
+				_ = s.Exec(ctx, sql)
+				return nil // it is not repeated
+			})
+		}
+		count.Add(1)
+		return nil
 	}
 }

@@ -54,6 +54,38 @@ func appsOf(t *testing.T, s *sidecar) map[string]appState {
 	return by
 }
 
+// queueTimes are the milliseconds that calls which succeeded spent in the queue, by app.
+type queueTimes struct {
+	mu  sync.Mutex
+	all map[string][]float64
+}
+
+// caller makes the calls of one app.
+func (q *queueTimes) caller(s *sidecar, app string) func(context.Context, int) error {
+	return func(ctx context.Context, _ int) error {
+		r, err := s.Execute(named(ctx, app), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "30s"})
+		if err != nil {
+			return err
+		}
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.all == nil {
+			q.all = map[string][]float64{}
+		}
+		q.all[app] = append(q.all[app], r.Info.QueueMs)
+		return nil
+	}
+}
+
+// percentile sorts the times of an app and returns one of them.
+func (q *queueTimes) percentile(app string, percent int) float64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	times := q.all[app]
+	slices.Sort(times)
+	return times[len(times)*percent/100]
+}
+
 // One app with many callers does not starve another that wants less than its share,
 // over the plain API and over YDB's own protocol.
 func TestAFloodDoesNotStarveAnotherApp(t *testing.T) {
@@ -62,27 +94,15 @@ func TestAFloodDoesNotStarveAnotherApp(t *testing.T) {
 	s := startSidecar(t, c, nil, fmt.Sprint("pool.max=", sessions))
 	c.everywhere(t, "delay", map[string]any{"delay": "20ms", "methods": []string{"ExecuteQuery"}})
 
-	var mu sync.Mutex
-	waits := map[string][]float64{} // milliseconds
-	over := func(app string) func(context.Context, int) error {
-		return func(ctx context.Context, _ int) error {
-			r, err := s.Execute(named(ctx, app), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "30s"})
-			if err == nil {
-				mu.Lock()
-				waits[app] = append(waits[app], r.Info.QueueMs)
-				mu.Unlock()
-			}
-			return err
-		}
-	}
-	flood := call(t, loud, over("loud"))
+	var waits queueTimes
+	flood := call(t, loud, waits.caller(s, "loud"))
 	eventually(t, patience, "the flood is there", func() string {
 		if n := flood.total(); n < 3*loud {
 			return fmt.Sprint(n, " calls")
 		}
 		return ""
 	})
-	few := call(t, quiet, over("quiet"))
+	few := call(t, quiet, waits.caller(s, "quiet"))
 	eventually(t, patience, "the other app is served", func() string {
 		if n := few.total(); n < 200 {
 			return fmt.Sprint(n, " calls")
@@ -105,13 +125,8 @@ func TestAFloodDoesNotStarveAnotherApp(t *testing.T) {
 			t.Errorf("a patient caller got %v", err)
 		}
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	for _, w := range waits {
-		slices.Sort(w)
-	}
-	p50 := waits["loud"][len(waits["loud"])/2]
-	at := func(percent int) float64 { return waits["quiet"][len(waits["quiet"])*percent/100] }
+	p50 := waits.percentile("loud", 50)
+	at := func(percent int) float64 { return waits.percentile("quiet", percent) }
 	t.Logf("the wait of loud: p50 %.1f ms; of quiet: p50 %.1f, p90 %.1f, p99 %.1f ms", p50, at(50), at(90), at(99))
 	if at(90) > p50/2 { // the last hundredth is that of a machine with other work
 		t.Errorf("the p90 wait of the app that wants little is %.1f ms, the median of the other %.1f ms; want less than half", at(90), p50)
@@ -121,14 +136,10 @@ func TestAFloodDoesNotStarveAnotherApp(t *testing.T) {
 	}
 }
 
-// With far more calls than can be done in time, what sessions are used for is answered
-// in time: nothing is sent that must be late.
-func TestOverloadWastesNothing(t *testing.T) {
-	const sessions, callers = 4, 80
-	c := startCluster(t, nil)
-	s := startSidecar(t, c, nil, fmt.Sprint("pool.max=", sessions), fmt.Sprint("pool.min=", sessions))
-	c.everywhere(t, "delay", map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}})
-	warm := call(t, sessions, func(ctx context.Context, _ int) error {
+// learnWork makes calls in peace until the sidecar knows how long they take.
+func learnWork(t *testing.T, s *sidecar, callers int) {
+	t.Helper()
+	warm := call(t, callers, func(ctx context.Context, _ int) error {
 		_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "30s"})
 		return err
 	})
@@ -139,6 +150,16 @@ func TestOverloadWastesNothing(t *testing.T) {
 		return ""
 	})
 	warm.finish()
+}
+
+// With far more calls than can be done in time, what sessions are used for is answered
+// in time: nothing is sent that must be late.
+func TestOverloadWastesNothing(t *testing.T) {
+	const sessions, callers = 4, 80
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil, fmt.Sprint("pool.max=", sessions), fmt.Sprint("pool.min=", sessions))
+	c.everywhere(t, "delay", map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}})
+	learnWork(t, s, sessions)
 
 	// 80 callers for what four sessions do in 50 ms each, none of which waits for longer
 	// than 250 ms: about five times as much as can be done.
@@ -191,7 +212,46 @@ func TestAppsOverEveryFace(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, []string{"SIDECAR_APPS_TOKEN=shop=" + token}, "apps.limits=sdk calls_per_second=1 calls_burst=3")
 
-	// Plain API.
+	tokensOfThePlainAPI(t, s, token)
+	if status, text := sdkCall(t, s, "shop"); status != Ydb.StatusIds_UNAUTHORIZED {
+		t.Errorf("an SDK with the name of a token's owner: %v %s", status, text)
+	}
+	codes := map[Ydb.StatusIds_StatusCode]int{}
+	text := ""
+	// on a busy machine six may take so long that all are allowed
+	for i := 0; i < 6 || codes[Ydb.StatusIds_OVERLOADED] == 0 && i < 600; i++ {
+		status, said := sdkCall(t, s, "sdk")
+		if codes[status]++; status == Ydb.StatusIds_OVERLOADED {
+			text = said
+		}
+	}
+	if codes[Ydb.StatusIds_SUCCESS] < 3 || codes[Ydb.StatusIds_OVERLOADED] == 0 || len(codes) != 2 {
+		t.Errorf("calls with a burst of three: %v", codes)
+	}
+	if want := "calls_per_second= for it in apps.limits"; !strings.Contains(text, want) {
+		t.Errorf("the refusal says %q; want %q", text, want)
+	}
+	var seen map[string]appState
+	eventually(t, patience, "nothing is open when nobody calls", func() string { // of a stream the sidecar hears later that it is over
+		seen = appsOf(t, s)
+		for _, a := range seen {
+			for _, c := range a.Classes {
+				if a.Open != 0 || c.InUse != 0 || c.Waiting != 0 {
+					return fmt.Sprintf("%s: %d calls open, %d sessions in use, %d waiting", a.App, a.Open, c.InUse, c.Waiting)
+				}
+			}
+		}
+		return ""
+	})
+	if len(seen["shop"].Classes) == 0 || seen["shop"].Classes[0].Served == 0 || len(seen["sdk"].Classes) == 0 ||
+		seen["sdk"].Classes[0].Refused["calls_per_second"] != codes[Ydb.StatusIds_OVERLOADED] {
+		t.Errorf("/state/apps: %+v", seen)
+	}
+}
+
+// tokensOfThePlainAPI calls with and without the token of the app "shop", while no call without a token is allowed.
+func tokensOfThePlainAPI(t *testing.T, s *sidecar, token string) {
+	t.Helper()
 	bearer := func(token string) context.Context {
 		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
 	}
@@ -220,62 +280,28 @@ func TestAppsOverEveryFace(t *testing.T) {
 	); status != http.StatusUnauthorized || problem.Code != "UNAUTHENTICATED" {
 		t.Errorf("HTTP without a token: %d %s", status, problem.Code)
 	}
+}
 
-	// YDB's own protocol.
-	wired := func(app string) (Ydb.StatusIds_StatusCode, string) {
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-ydb-database", "/local", "x-ydb-application-name", app)
-		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-		defer cancel()
-		stream, err := Ydb_Query_V1.NewQueryServiceClient(s.Conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
-			ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
-				Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		part, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := ""
-		if len(part.Issues) > 0 {
-			text = part.Issues[0].Message
-		}
-		return part.Status, text
-	}
-	if status, text := wired("shop"); status != Ydb.StatusIds_UNAUTHORIZED {
-		t.Errorf("an SDK with the name of a token's owner: %v %s", status, text)
-	}
-	codes := map[Ydb.StatusIds_StatusCode]int{}
-	text := ""
-	// on a busy machine six may take so long that all are allowed
-	for i := 0; i < 6 || codes[Ydb.StatusIds_OVERLOADED] == 0 && i < 600; i++ {
-		status, said := wired("sdk")
-		if codes[status]++; status == Ydb.StatusIds_OVERLOADED {
-			text = said
-		}
-	}
-	if codes[Ydb.StatusIds_SUCCESS] < 3 || codes[Ydb.StatusIds_OVERLOADED] == 0 || len(codes) != 2 {
-		t.Errorf("calls with a burst of three: %v", codes)
-	}
-	if want := "calls_per_second= for it in apps.limits"; !strings.Contains(text, want) {
-		t.Errorf("the refusal says %q; want %q", text, want)
-	}
-	var seen map[string]appState
-	eventually(t, patience, "nothing is open when nobody calls", func() string { // of a stream the sidecar hears later that it is over
-		seen = appsOf(t, s)
-		for _, a := range seen {
-			for _, c := range a.Classes {
-				if a.Open != 0 || c.InUse != 0 || c.Waiting != 0 {
-					return fmt.Sprintf("%s: %d calls open, %d sessions in use, %d waiting", a.App, a.Open, c.InUse, c.Waiting)
-				}
-			}
-		}
-		return ""
+// sdkCall makes a statement of an app over YDB's own protocol, and returns the status and the text of the answer.
+func sdkCall(t *testing.T, s *sidecar, app string) (Ydb.StatusIds_StatusCode, string) {
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-ydb-database", "/local", "x-ydb-application-name", app)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	stream, err := Ydb_Query_V1.NewQueryServiceClient(s.Conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
+		ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
+			Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"}},
 	})
-	if len(seen["shop"].Classes) == 0 || seen["shop"].Classes[0].Served == 0 || len(seen["sdk"].Classes) == 0 ||
-		seen["sdk"].Classes[0].Refused["calls_per_second"] != codes[Ydb.StatusIds_OVERLOADED] {
-		t.Errorf("/state/apps: %+v", seen)
+	if err != nil {
+		t.Fatal(err)
 	}
+	part, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := ""
+	if len(part.Issues) > 0 {
+		text = part.Issues[0].Message
+	}
+	return part.Status, text
 }

@@ -70,31 +70,64 @@ func TestPage(t *testing.T) {
 	if err := check.Start(); err != nil {
 		t.Fatal(err)
 	}
-	said := ""
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		said = lines.Text()
-		t.Log(said)
-		switch said {
-		case "want kill":
-			c.do(t, c.Nodes[1].ID, "kill", nil)
-		case "want start":
-			c.do(t, c.Nodes[1].ID, "start", nil)
-		case "want stop":
+	said := serveWishes(t, out, in, map[string]func(){
+		"want kill":  func() { c.do(t, c.Nodes[1].ID, "kill", nil) },
+		"want start": func() { c.do(t, c.Nodes[1].ID, "start", nil) },
+		"want stop": func() {
 			if code, err := p.Stop(ctx); err != nil || code != 0 {
 				t.Errorf("the sidecar ended with %d, %v", code, err)
 			}
-		case "want serve":
-			serve("admin.control=token")
-		default:
+		},
+		"want serve": func() { serve("admin.control=token") },
+	})
+	if err := check.Wait(); err != nil || said != "ok" {
+		t.Errorf("check.mjs: %v\n%s", err, faults.String())
+	}
+}
+
+// serveWishes does what a program asks for, line by line, and tells it when that is done. It returns the last line.
+func serveWishes(t *testing.T, out io.Reader, in io.Writer, wishes map[string]func()) (said string) {
+	t.Helper()
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		said = lines.Text()
+		t.Log(said)
+		grant := wishes[said]
+		if grant == nil {
 			continue
 		}
+		grant()
 		if _, err := io.WriteString(in, "done\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := check.Wait(); err != nil || said != "ok" {
-		t.Errorf("check.mjs: %v\n%s", err, faults.String())
+	return said
+}
+
+// pageAnswer is what the load of the page needs of an answer.
+type pageAnswer struct{ Tx struct{ ID string } }
+
+// askForPage makes a call of an app that a trace records. The answer is empty if the call fails.
+func askForPage(ctx context.Context, t *testing.T, app, url string, body any) (answer pageAnswer) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		t.Error(err)
+		return answer
 	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(text))
+	if err != nil {
+		t.Error(err)
+		return answer
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("X-Sidecar-App", app)
+	request.Header.Set("Traceparent", fmt.Sprintf("00-%016x%016x-%016x-01", rand.Uint64(), rand.Uint64()|1, rand.Uint64()|1))
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return answer
+	}
+	defer response.Body.Close()
+	_ = json.NewDecoder(response.Body).Decode(&answer) // it may be cut off
+	return answer
 }
 
 // startPageLoad has something happen of each kind that the page shows, until stop.
@@ -102,27 +135,8 @@ func TestPage(t *testing.T) {
 func startPageLoad(t *testing.T, address string) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
-	call := func(app, path string, body any) (answer struct{ Tx struct{ ID string } }) {
-		text, err := json.Marshal(body)
-		if err != nil {
-			t.Error(err)
-			return answer
-		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+path, bytes.NewReader(text))
-		if err != nil {
-			t.Error(err)
-			return answer
-		}
-		request.Header.Set("Content-Type", "application/json")
-		request.Header.Set("X-Sidecar-App", app)
-		request.Header.Set("Traceparent", fmt.Sprintf("00-%016x%016x-%016x-01", rand.Uint64(), rand.Uint64()|1, rand.Uint64()|1))
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return answer
-		}
-		defer response.Body.Close()
-		_ = json.NewDecoder(response.Body).Decode(&answer) // it may be cut off
-		return answer
+	call := func(app, path string, body any) pageAnswer {
+		return askForPage(ctx, t, app, "http://"+address+path, body)
 	}
 	every := func(pause time.Duration, f func(i int)) {
 		work.Go(func() {

@@ -178,6 +178,8 @@ func TestTwoHundredCallersShareTwentySessions(t *testing.T) {
 
 // A node from which nothing comes back holds the callers that are on it and few more,
 // until it is found out: each call that waits there makes the node the worse choice.
+//
+// Long: it is one outage, from a warm pool to the node's return.
 func TestABlackholedNodeHoldsNobodyElseUp(t *testing.T) {
 	const clients = 24
 	slow := map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}}

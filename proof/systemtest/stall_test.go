@@ -182,20 +182,7 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 				peer.begin(t, s)
 			}
 			time.Sleep(time.Second) // what stalls fills every buffer on its way; there is no event that says so
-			began := time.Now()
-			// Process and group, as coreutils' timeout signals.
-			for range 2 {
-				if err := s.Process.Signal(syscall.SIGTERM); err != nil {
-					t.Fatal(err)
-				}
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-			defer cancel()
-			code, err := s.Process.Wait(ctx)
-			took := time.Since(began)
-			if err != nil {
-				t.Fatal(err)
-			}
+			code, took := stopByTwoSignals(t, s)
 			t.Logf("ended after %v with %d", took.Round(time.Millisecond), code)
 			if took > stopDelay+stopGrace+stopBeside+stopBusy {
 				t.Errorf("the stop took %v; want at most %v", took, stopDelay+stopGrace+stopBeside)
@@ -215,6 +202,26 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stopByTwoSignals ends a sidecar and returns its exit code and how long that took.
+func stopByTwoSignals(t *testing.T, s *sidecar) (code int, took time.Duration) {
+	t.Helper()
+	began := time.Now()
+	// Process and group, as coreutils' timeout signals.
+	for range 2 {
+		if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	code, err := s.Process.Wait(ctx)
+	took = time.Since(began)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return code, took
 }
 
 // knock connects and sends something. Nothing more is done with the connection.

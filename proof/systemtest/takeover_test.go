@@ -129,6 +129,68 @@ func once(address string, f func(sidecarv1.SidecarClient) error) error {
 	return errors.Join(f(sidecarv1.NewSidecarClient(conn)), conn.Close())
 }
 
+func selectOnce(ctx context.Context, client sidecarv1.SidecarClient) error {
+	_, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+	return err
+}
+
+// takeoverCalls are callers of one kind.
+type takeoverCalls struct {
+	name       string
+	callers    int
+	pause      time.Duration // between two calls
+	statements int64         // of one call
+	caller     func() func(context.Context) error
+}
+
+// takeoverLoad is what goes on while the process is replaced.
+type takeoverLoad struct {
+	kinds        []takeoverCalls
+	done, failed []atomic.Int64 // calls, by kind
+}
+
+// start has all callers call until ctx ends. The returned function waits for the last of them.
+func (l *takeoverLoad) start(ctx context.Context, t *testing.T) (wait func()) {
+	var work sync.WaitGroup
+	l.done, l.failed = make([]atomic.Int64, len(l.kinds)), make([]atomic.Int64, len(l.kinds))
+	for i, kind := range l.kinds {
+		for range kind.callers {
+			work.Go(func() {
+				one := kind.caller()
+				tick := time.NewTicker(max(kind.pause, time.Microsecond))
+				defer tick.Stop()
+				for ctx.Err() == nil {
+					// A call that is under way at the end is finished: the statements are counted.
+					if err := one(t.Context()); err == nil {
+						l.done[i].Add(1)
+					} else if l.failed[i].Add(1) == 1 {
+						t.Errorf("%s: %v", kind.name, err)
+					}
+					<-tick.C
+				}
+			})
+		}
+	}
+	return work.Wait
+}
+
+// busy waits until every kind of call has gone on.
+func (l *takeoverLoad) busy(t *testing.T) {
+	t.Helper()
+	from := make([]int64, len(l.kinds))
+	for i := range l.kinds {
+		from[i] = l.done[i].Load()
+	}
+	eventually(t, patience, "every kind of call goes on", func() string {
+		for i, kind := range l.kinds {
+			if n := l.done[i].Load() - from[i]; n < int64(kind.callers) {
+				return fmt.Sprintf("%s: %d more", kind.name, n)
+			}
+		}
+		return ""
+	})
+}
+
 func TestReplacedUnderLoadNoCallFails(t *testing.T) { replaceUnderLoad(t, 4) }
 
 func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
@@ -143,25 +205,15 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 	// Every statement is under way for a while, so that some are at any moment.
 	c.everywhere(t, "delay", map[string]any{"delay": "10ms", "methods": []string{"ExecuteQuery"}})
 
-	execute := func(ctx context.Context, client sidecarv1.SidecarClient) error {
-		_, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
-		return err
-	}
 	query := "http://" + s.HTTP + "/v1/query"
 	var sentAway atomic.Int64 // connections of HTTP clients that keep them
-	kinds := []struct {
-		name       string
-		callers    int
-		pause      time.Duration // between two calls
-		statements int64         // of one call
-		caller     func() func(context.Context) error
-	}{
+	load := takeoverLoad{kinds: []takeoverCalls{
 		{"gRPC", 6, 0, 1, func() func(context.Context) error {
-			return func(ctx context.Context) error { return execute(ctx, s) }
+			return func(ctx context.Context) error { return selectOnce(ctx, s) }
 		}},
 		{"gRPC, a connection each", 2, 0, 1, func() func(context.Context) error {
 			return func(ctx context.Context) error {
-				return once(s.GRPC, func(client sidecarv1.SidecarClient) error { return execute(ctx, client) })
+				return once(s.GRPC, func(client sidecarv1.SidecarClient) error { return selectOnce(ctx, client) })
 			}
 		}},
 		{"gRPC stream", 2, 0, 1, func() func(context.Context) error {
@@ -204,46 +256,13 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 				return err
 			}
 		}},
-	}
+	}}
 	before := c.sum(t, "statements")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	var work sync.WaitGroup
 	var others atomic.Int64 // statements of this test beside the load
-	done, failed := make([]atomic.Int64, len(kinds)), make([]atomic.Int64, len(kinds))
-	for i, kind := range kinds {
-		for range kind.callers {
-			work.Go(func() {
-				one := kind.caller()
-				tick := time.NewTicker(max(kind.pause, time.Microsecond))
-				defer tick.Stop()
-				for ctx.Err() == nil {
-					// A call that is under way at the end is finished: the books must be right.
-					if err := one(t.Context()); err == nil {
-						done[i].Add(1)
-					} else if failed[i].Add(1) == 1 {
-						t.Errorf("%s: %v", kind.name, err)
-					}
-					<-tick.C
-				}
-			})
-		}
-	}
-	busy := func() {
-		t.Helper()
-		from := make([]int64, len(kinds))
-		for i := range kinds {
-			from[i] = done[i].Load()
-		}
-		eventually(t, patience, "every kind of call goes on", func() string {
-			for i, kind := range kinds {
-				if n := done[i].Load() - from[i]; n < int64(kind.callers) {
-					return fmt.Sprintf("%s: %d more", kind.name, n)
-				}
-			}
-			return ""
-		})
-	}
+	wait := load.start(ctx, t)
+	busy := func() { t.Helper(); load.busy(t) }
 	busy()
 	for round := range rounds {
 		others.Add(s.replaceAmidTransactions(ctx, t, round, busy, &sentAway, func() *stand.Process { return s.replace(t, c, settings...) }))
@@ -253,15 +272,15 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 		others.Add(1)
 	}
 	stop()
-	work.Wait()
+	wait()
 	// Whoever keeps a connection never notices that the process is another one.
 	if n := sentAway.Load(); n != 0 {
 		t.Errorf("%d connections of HTTP clients that keep them were ended", n)
 	}
 	ran, told := c.sum(t, "statements")-before, others.Load()
-	for i, kind := range kinds {
-		told += done[i].Load() * kind.statements
-		t.Logf("%s: %d done, %d failed", kind.name, done[i].Load(), failed[i].Load())
+	for i, kind := range load.kinds {
+		told += load.done[i].Load() * kind.statements
+		t.Logf("%s: %d done, %d failed", kind.name, load.done[i].Load(), load.failed[i].Load())
 	}
 	if ran != told {
 		t.Errorf("the nodes ran %d statements and the callers had the answers to %d", ran, told)

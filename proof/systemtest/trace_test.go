@@ -284,7 +284,13 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 	})
 	c.everywhere(t, "clear", nil)
 
-	// A node is killed while it works: six workers keep both sessions busy.
+	killAtWork(t, c, to, shop)
+}
+
+// killAtWork kills nodes until a span shows a call that met one that was killed.
+func killAtWork(t *testing.T, c *ydb, to *collector, shop app) {
+	t.Helper()
+	// Six workers keep both sessions busy.
 	c.everywhere(t, "delay", map[string]any{"delay": "100ms", "methods": []string{"ExecuteQuery"}})
 	before := c.sum(t, "statements")
 	running := shop.start(t, to.overGRPC(), "run", "--seconds", "300", "--workers", "6")

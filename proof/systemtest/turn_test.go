@@ -101,6 +101,31 @@ func intValue(n int64) *sidecarv1.Value {
 
 func kvID(n int64) *sidecarv1.KvId { return &sidecarv1.KvId{Columns: []*sidecarv1.Value{intValue(n)}} }
 
+// fillTurns makes the tables of the calls that are compared, and a table with many rows.
+func fillTurns(ctx context.Context, t *testing.T, client sidecarv1.SidecarClient) {
+	t.Helper()
+	if _, err := client.Execute(
+		ctx,
+		&sidecarv1.ExecuteRequest{Sql: "CREATE TABLE turns (id Int64, body Utf8, PRIMARY KEY (id))", Timeout: "20s"},
+	); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range contract.TurnSQL {
+		if _, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Timeout: "20s"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var many strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&many, ",(%d,'a body of some length')", i)
+	}
+	if _, err := client.Execute(
+		ctx, &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES " + many.String()[1:], Timeout: "20s"},
+	); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A statement that is sent in the turn of a shard, and one that a goroutine waits for, are answered
 // alike. ydb.client=grpc has only the latter.
 func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
@@ -112,26 +137,7 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if _, err := clients["grpc"].Execute(
-		ctx,
-		&sidecarv1.ExecuteRequest{Sql: "CREATE TABLE turns (id Int64, body Utf8, PRIMARY KEY (id))", Timeout: "20s"},
-	); err != nil {
-		t.Fatal(err)
-	}
-	for _, sql := range contract.TurnSQL {
-		if _, err := clients["grpc"].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Timeout: "20s"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var many strings.Builder
-	for i := range 2000 {
-		fmt.Fprintf(&many, ",(%d,'a body of some length')", i)
-	}
-	if _, err := clients["grpc"].Execute(
-		ctx, &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES " + many.String()[1:], Timeout: "20s"},
-	); err != nil {
-		t.Fatal(err)
-	}
+	fillTurns(ctx, t, clients["grpc"])
 	for _, client := range clients { // the connections to nodes are there then, without which there are no turns
 		for range 30 {
 			if _, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err != nil {
@@ -277,7 +283,6 @@ func TestStepsInATurnAreAnsweredAlike(t *testing.T) {
 			}
 		}
 	}
-	const write = "UPSERT INTO steps (id) VALUES (1)"
 	for _, one := range []struct {
 		steps   string
 		mode    string
@@ -314,19 +319,6 @@ func TestStepsInATurnAreAnsweredAlike(t *testing.T) {
 			for name, conn := range conns {
 				id := "none"
 				for _, step := range strings.Fields(one.steps) {
-					var req proto.Message
-					switch tx := (&sidecarv1.TxSelector{Id: id}); strings.ToLower(step) {
-					case "begin":
-						req = &sidecarv1.BeginRequest{Mode: one.mode, Timeout: one.timeout}
-					case "commit":
-						req = &sidecarv1.CommitRequest{Id: id, Timeout: one.timeout}
-					case "rollback":
-						req = &sidecarv1.RollbackRequest{Id: id, Timeout: one.timeout}
-					case "read":
-						req = &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Tx: tx}
-					default:
-						req = &sidecarv1.ExecuteRequest{Sql: write, Tx: tx}
-					}
 					faulty := step == strings.ToUpper(step)
 					if faulty {
 						fault := map[string]any{"share": 1,
@@ -336,7 +328,7 @@ func TestStepsInATurnAreAnsweredAlike(t *testing.T) {
 						}
 						c.everywhere(t, "errors", fault)
 					}
-					answer := ask(ctx, conn, req, false)
+					answer := ask(ctx, conn, stepRequest(step, id, one.mode, one.timeout), false)
 					if faulty {
 						c.everywhere(t, "clear", nil)
 					}
@@ -352,5 +344,21 @@ func TestStepsInATurnAreAnsweredAlike(t *testing.T) {
 				t.Errorf("a goroutine (-) and a turn (+): %s", diff)
 			}
 		})
+	}
+}
+
+// stepRequest returns the request of one step of the transaction with this id. Steps in capitals meet a fault.
+func stepRequest(step, id, mode, timeout string) proto.Message {
+	switch tx := (&sidecarv1.TxSelector{Id: id}); strings.ToLower(step) {
+	case "begin":
+		return &sidecarv1.BeginRequest{Mode: mode, Timeout: timeout}
+	case "commit":
+		return &sidecarv1.CommitRequest{Id: id, Timeout: timeout}
+	case "rollback":
+		return &sidecarv1.RollbackRequest{Id: id, Timeout: timeout}
+	case "read":
+		return &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Tx: tx}
+	default:
+		return &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO steps (id) VALUES (1)", Tx: tx}
 	}
 }

@@ -184,28 +184,7 @@ func compressingClient(t *testing.T, through []string) {
 		}
 		run := func(text string, control *Ydb_Query.TransactionControl) (tx string) {
 			t.Helper()
-			out, err := client.ExecuteQuery(
-				ctx,
-				&Ydb_Query.ExecuteQueryRequest{SessionId: created.GetSessionId(),
-					ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, TxControl: control,
-					Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
-						QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: text},
-					}},
-				packed,
-			)
-			for err == nil {
-				var part *Ydb_Query.ExecuteQueryResponsePart
-				if part, err = out.Recv(); err == nil && part.GetStatus() != Ydb.StatusIds_SUCCESS {
-					t.Fatalf("%.40s: %v", text, part)
-				}
-				if part.GetTxMeta() != nil {
-					tx = part.GetTxMeta().GetId()
-				}
-			}
-			if !errors.Is(err, io.EOF) {
-				t.Fatalf("%.40s: %v", text, err)
-			}
-			return tx
+			return packedStatement(ctx, t, client, created.GetSessionId(), text, control)
 		}
 		begin := &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{
 			TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}}}}
@@ -225,6 +204,34 @@ func compressingClient(t *testing.T, through []string) {
 		t.Errorf("%d calls went to the owner of their session and %d did not", owned, forwarded)
 	}
 	c.clean(t, through)
+}
+
+// packedStatement runs a statement whose request is compressed. It returns the id of the transaction that is open afterwards, if one is.
+func packedStatement(ctx context.Context, t *testing.T, client Ydb_Query_V1.QueryServiceClient, session, text string,
+	control *Ydb_Query.TransactionControl) (tx string) {
+	t.Helper()
+	out, err := client.ExecuteQuery(
+		ctx,
+		&Ydb_Query.ExecuteQueryRequest{SessionId: session,
+			ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, TxControl: control,
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+				QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: text},
+			}},
+		grpc.UseCompressor("gzip"),
+	)
+	for err == nil {
+		var part *Ydb_Query.ExecuteQueryResponsePart
+		if part, err = out.Recv(); err == nil && part.GetStatus() != Ydb.StatusIds_SUCCESS {
+			t.Fatalf("%.40s: %v", text, part)
+		}
+		if part.GetTxMeta() != nil {
+			tx = part.GetTxMeta().GetId()
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Fatalf("%.40s: %v", text, err)
+	}
+	return tx
 }
 
 // Topic streams last as long as their clients: no stop waits for them, and their clients go on in the process that

@@ -50,6 +50,63 @@ func (s *sidecar) acknowledged(t *testing.T) {
 // soon is within what time whoever takes the sidecar's view goes by a change of the cluster.
 const soon = 2 * time.Second
 
+// followers are clients that follow the nodes, and the nodes to which nothing was done yet.
+type followers struct {
+	c       *ydb
+	s       *sidecar
+	clients []*direct
+	unused  []stand.Node
+}
+
+// timed does something to a node and measures when the clients go by it.
+func (f *followers) timed(t *testing.T, what string, node stand.Node, do func(stand.Node),
+	follows func(d *direct, t *testing.T, node string, at time.Time) time.Duration) (late bool) {
+	t.Helper()
+	at := time.Now()
+	do(node)
+	for _, d := range f.clients {
+		took := follows(d, t, node.Address, at)
+		t.Logf("node %d %s: %s after %v", node.ID, what, d.name, took.Round(time.Millisecond))
+		late = late || took > soon
+	}
+	return late
+}
+
+// each takes one node after the other until the clients are in time: a busy machine may stall now and then, a mechanism that
+// is slow always is.
+func (f *followers) each(t *testing.T, try func(node stand.Node) (late bool)) (node stand.Node) {
+	t.Helper()
+	for range 3 {
+		if len(f.unused) == 0 {
+			break
+		}
+		node, f.unused = f.unused[0], f.unused[1:]
+		if !try(node) {
+			return node
+		}
+	}
+	t.Fatalf("not within %v, three times", soon)
+	return node
+}
+
+// slow delays a node and measures from the moment at which the sidecar finds it slow: how soon that is depends on the
+// sidecar's calls (docs/health.md).
+func (f *followers) slow(t *testing.T, n stand.Node) (late bool) {
+	t.Helper()
+	slowed := time.Now()
+	f.c.do(t, n.ID, "delay", map[string]any{"delay": "200ms"})
+	defer f.c.do(t, n.ID, "clear", nil)
+	eventually(t, time.Minute, fmt.Sprintf("node %d is found slow", n.ID), func() string {
+		var why struct{ State, Summary string }
+		if f.s.read(t, fmt.Sprintf("/nodes/%d/why", n.ID), &why); why.State != "ejected" && why.State != "probing" {
+			return why.Summary
+		}
+		return ""
+	})
+	t.Logf("node %d is found slow after %v", n.ID, time.Since(slowed).Round(time.Millisecond))
+	return f.timed(t, "slow", n, func(stand.Node) {}, (*direct).stops)
+}
+
 // A real Envoy with the shipped configuration and gRPC's own xDS client call the nodes that the sidecar tells them of. A node
 // that is added, slow, drained or killed gets calls, or no more calls, within two seconds; none fails but on the killed node.
 func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
@@ -65,36 +122,7 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 		}
 	}
 
-	// timed does something to a node and measures when the clients go by it.
-	timed := func(what string, node stand.Node, do func(stand.Node),
-		follows func(d *direct, t *testing.T, node string, at time.Time) time.Duration) (late bool) {
-		t.Helper()
-		at := time.Now()
-		do(node)
-		for _, d := range clients {
-			took := follows(d, t, node.Address, at)
-			t.Logf("node %d %s: %s after %v", node.ID, what, d.name, took.Round(time.Millisecond))
-			late = late || took > soon
-		}
-		return late
-	}
-	// each takes one node after the other until the clients are in time: a busy machine may stall now and then, a mechanism that
-	// is slow always is.
-	unused := slices.Clone(c.Nodes[1:])
-	each := func(try func(node stand.Node) (late bool)) (node stand.Node) {
-		t.Helper()
-		for range 3 {
-			if len(unused) == 0 {
-				break
-			}
-			node, unused = unused[0], unused[1:]
-			if !try(node) {
-				return node
-			}
-		}
-		t.Fatalf("not within %v, three times", soon)
-		return node
-	}
+	follow := followers{c, s, clients, slices.Clone(c.Nodes[1:])}
 	do := func(what string, body any) func(stand.Node) {
 		return func(n stand.Node) { c.do(t, n.ID, what, body) }
 	}
@@ -102,21 +130,21 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 		return func(n stand.Node) { s.order(t, n.ID, what) }
 	}
 
-	unused = slices.Insert(unused, 0, stand.Node{}, stand.Node{}) // to be added
-	each(func(stand.Node) bool {
+	follow.unused = slices.Insert(follow.unused, 0, stand.Node{}, stand.Node{}) // to be added
+	follow.each(t, func(stand.Node) bool {
 		n, err := c.Add(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return timed("added", n, func(stand.Node) {}, (*direct).starts)
+		return follow.timed(t, "added", n, func(stand.Node) {}, (*direct).starts)
 	})
-	unused = slices.DeleteFunc(unused, func(n stand.Node) bool { return n.ID == 0 })
-	each(func(n stand.Node) bool {
-		return timed("drained by an operator", n, order("drain"), (*direct).stops) ||
-			timed("no longer drained", n, order("undrain"), (*direct).starts)
+	follow.unused = slices.DeleteFunc(follow.unused, func(n stand.Node) bool { return n.ID == 0 })
+	follow.each(t, func(n stand.Node) bool {
+		return follow.timed(t, "drained by an operator", n, order("drain"), (*direct).stops) ||
+			follow.timed(t, "no longer drained", n, order("undrain"), (*direct).starts)
 	})
-	leaving := each(func(n stand.Node) bool {
-		return timed("drained by the cluster", n,
+	leaving := follow.each(t, func(n stand.Node) bool {
+		return follow.timed(t, "drained by the cluster", n,
 			do("drain", map[string]any{"mode": "hints", "notice": "1s", "soft": "10s", "hard": "10s"}), (*direct).stops)
 	})
 	eventually(t, patience, "the drained node has stopped", func() string {
@@ -127,27 +155,13 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 		}
 		return "it is unknown"
 	})
-	each(func(n stand.Node) bool {
-		// How soon the sidecar finds a node slow depends on its calls (docs/health.md): what counts here is what comes after that.
-		slowed := time.Now()
-		c.do(t, n.ID, "delay", map[string]any{"delay": "200ms"})
-		defer c.do(t, n.ID, "clear", nil)
-		eventually(t, time.Minute, fmt.Sprintf("node %d is found slow", n.ID), func() string {
-			var why struct{ State, Summary string }
-			if s.read(t, fmt.Sprintf("/nodes/%d/why", n.ID), &why); why.State != "ejected" && why.State != "probing" {
-				return why.Summary
-			}
-			return ""
-		})
-		t.Logf("node %d is found slow after %v", n.ID, time.Since(slowed).Round(time.Millisecond))
-		return timed("slow", n, func(stand.Node) {}, (*direct).stops)
-	})
+	follow.each(t, func(n stand.Node) bool { return follow.slow(t, n) })
 	for _, d := range clients {
 		if err := d.failed(begun); err != nil {
 			t.Errorf("%s: a call failed while nodes were added, slow and drained: %v", d.name, err)
 		}
 	}
-	each(func(n stand.Node) bool { return timed("killed", n, do("kill", nil), (*direct).stops) })
+	follow.each(t, func(n stand.Node) bool { return follow.timed(t, "killed", n, do("kill", nil), (*direct).stops) })
 
 	for _, d := range clients {
 		d.stop()
@@ -198,63 +212,13 @@ func TestEnvoyKeepsSessionsOnTheirNode(t *testing.T) {
 	e := startEnvoy(t, s)
 	const sessions, calls = 30, 10
 
-	session := func(e *envoy) (id string, node int64) {
-		t.Helper()
-		created, err := Ydb_Query_V1.NewQueryServiceClient(e.conn).CreateSession(
-			t.Context(), &Ydb_Query.CreateSessionRequest{}, grpc.WaitForReady(true),
-		)
-		if err != nil || created.Status != Ydb.StatusIds_SUCCESS {
-			t.Fatalf("create a session: %v, %v", created, err)
-		}
-		stream, err := Ydb_Query_V1.NewQueryServiceClient(e.conn).AttachSession(
-			metadata.AppendToOutgoingContext(t.Context(), ownerHeader, fmt.Sprint(created.NodeId)),
-			&Ydb_Query.AttachSessionRequest{SessionId: created.SessionId})
-		if err == nil {
-			_, err = stream.Recv()
-		}
-		if err != nil {
-			t.Fatalf("attach the session: %v", err)
-		}
-		return created.SessionId, created.NodeId
-	}
-	type owned struct {
-		id   string
-		node int64
-	}
-	through := func(e *envoy, all []owned) (owner, forwarded int64) {
-		t.Helper()
-		owner, forwarded = c.sum(t, "owned"), c.sum(t, "forwarded")
-		var work sync.WaitGroup
-		for _, one := range all {
-			work.Go(func() {
-				for range calls {
-					if _, err := selectOne(t.Context(), e.conn, one.id, one.node); err != nil {
-						t.Errorf("a call of a session on node %d: %v", one.node, err)
-						return
-					}
-				}
-			})
-		}
-		work.Wait()
-		return c.sum(t, "owned") - owner, c.sum(t, "forwarded") - forwarded
-	}
-	open := func(e *envoy) (all []owned, perNode map[int64]int) {
-		t.Helper()
-		perNode = map[int64]int{}
-		for range sessions {
-			id, node := session(e)
-			all, perNode[node] = append(all, owned{id, node}), perNode[node]+1
-		}
-		return all, perNode
-	}
-
 	eventually(t, patience, "Envoy knows the nodes", func() string {
 		if health := e.health(t); len(health) != len(c.Nodes) {
 			return fmt.Sprint(health)
 		}
 		return ""
 	})
-	all, perNode := open(e)
+	all, perNode := e.openSessions(t, sessions)
 	if len(perNode) != len(c.Nodes) {
 		t.Errorf("sessions are %v; want some on each of %d nodes", perNode, len(c.Nodes))
 	}
@@ -267,12 +231,12 @@ func TestEnvoyKeepsSessionsOnTheirNode(t *testing.T) {
 		}
 		return ""
 	})
-	if owner, forwarded := through(e, all); forwarded != 0 || owner < sessions*calls {
+	if owner, forwarded := e.callAll(t, c, all, calls); forwarded != 0 || owner < sessions*calls {
 		t.Errorf("with the shipped configuration %d calls went to the owner and %d were forwarded; want at least %d and 0",
 			owner, forwarded, sessions*calls)
 	}
 	// New sessions go elsewhere.
-	if _, perNode := open(e); perNode[int64(drained.ID)] != 0 || perNode[int64(slow.ID)] != 0 {
+	if _, perNode := e.openSessions(t, sessions); perNode[int64(drained.ID)] != 0 || perNode[int64(slow.ID)] != 0 {
 		t.Errorf("new sessions are %v; want none on the drained node %d and the slow node %d", perNode, drained.ID, slow.ID)
 	}
 	s.acknowledged(t)
@@ -280,11 +244,67 @@ func TestEnvoyKeepsSessionsOnTheirNode(t *testing.T) {
 	// The same without affinity: Envoy takes no notice of the header.
 	off := startEnvoy(t, s, "header: "+ownerHeader, "header: x-unused")
 	c.do(t, slow.ID, "clear", nil)
-	all, _ = open(off)
-	if owner, forwarded := through(off, all); forwarded < sessions*calls/4 {
+	all, _ = off.openSessions(t, sessions)
+	if owner, forwarded := off.callAll(t, c, all, calls); forwarded < sessions*calls/4 {
 		t.Errorf("without affinity %d calls went to the owner and %d were forwarded; want half of %d forwarded, two nodes being left",
 			owner, forwarded, sessions*calls)
 	}
+}
+
+// ownedSession is a session and its home node.
+type ownedSession struct {
+	id   string
+	node int64
+}
+
+// openSessions opens sessions through Envoy, and counts them by node.
+func (e *envoy) openSessions(t *testing.T, sessions int) (all []ownedSession, perNode map[int64]int) {
+	t.Helper()
+	perNode = map[int64]int{}
+	for range sessions {
+		one := e.openSession(t)
+		all, perNode[one.node] = append(all, one), perNode[one.node]+1
+	}
+	return all, perNode
+}
+
+func (e *envoy) openSession(t *testing.T) ownedSession {
+	t.Helper()
+	created, err := Ydb_Query_V1.NewQueryServiceClient(e.conn).CreateSession(
+		t.Context(), &Ydb_Query.CreateSessionRequest{}, grpc.WaitForReady(true),
+	)
+	if err != nil || created.Status != Ydb.StatusIds_SUCCESS {
+		t.Fatalf("create a session: %v, %v", created, err)
+	}
+	stream, err := Ydb_Query_V1.NewQueryServiceClient(e.conn).AttachSession(
+		metadata.AppendToOutgoingContext(t.Context(), ownerHeader, fmt.Sprint(created.NodeId)),
+		&Ydb_Query.AttachSessionRequest{SessionId: created.SessionId})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Fatalf("attach the session: %v", err)
+	}
+	return ownedSession{created.SessionId, created.NodeId}
+}
+
+// callAll makes calls with each of these sessions, and returns how many reached their owner and how many were forwarded.
+func (e *envoy) callAll(t *testing.T, c *ydb, all []ownedSession, calls int) (owner, forwarded int64) {
+	t.Helper()
+	owner, forwarded = c.sum(t, "owned"), c.sum(t, "forwarded")
+	var work sync.WaitGroup
+	for _, one := range all {
+		work.Go(func() {
+			for range calls {
+				if _, err := selectOne(t.Context(), e.conn, one.id, one.node); err != nil {
+					t.Errorf("a call of a session on node %d: %v", one.node, err)
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	return c.sum(t, "owned") - owner, c.sum(t, "forwarded") - forwarded
 }
 
 // All of it with TLS and a token, and with the state of the world in place of changes: the parts of the shipped configuration that
