@@ -258,3 +258,15 @@ func callJSON(t *testing.T, method, url, body string, answer any) int {
 	}
 	return response.StatusCode
 }
+
+// knowsANode waits until the sidecar has a node for new calls.
+func (s *sidecar) knowsANode(t *testing.T) {
+	t.Helper()
+	eventually(t, patience, "a node to send to", func() string {
+		var nodes struct{ Nodes []struct{ Use string } }
+		if s.read(t, "/state/nodes", &nodes); len(nodes.Nodes) == 0 || nodes.Nodes[0].Use != "new" {
+			return "no node"
+		}
+		return ""
+	})
+}

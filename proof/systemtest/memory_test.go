@@ -194,13 +194,7 @@ func floodWithLimit(t *testing.T, settings ...string) (*sidecar, flood) {
 		"wire.implicit=upstream", "data_path.shards=2")
 	env := append(os.Environ(), "GOMEMLIMIT=34MiB", "GOGC=10") // the guard sees what collections leave: they must be frequent
 	s := startSidecarAt(t, "grpc://127.0.0.1:1/local", env, settings...)
-	eventually(t, patience, "a node to send to", func() string {
-		var nodes struct{ Nodes []struct{ Use string } }
-		if s.read(t, "/state/nodes", &nodes); len(nodes.Nodes) == 0 || nodes.Nodes[0].Use != "new" {
-			return "no node"
-		}
-		return ""
-	})
+	s.knowsANode(t)
 	return s, floodWith(t, s)
 }
 
