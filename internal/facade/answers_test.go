@@ -16,6 +16,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -152,9 +153,11 @@ func checkAnswer(t *testing.T, failure failure, stake string, err error, d core.
 // TestWhatIsRefusedForGood: callers that repeat while safe_to_retry says so come to an end.
 func TestWhatIsRefusedForGood(t *testing.T) {
 	var now failure
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return nil, now.err(false, false, false)
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return nil, now.err(false, false, false)
+		},
+	}
 	b := start(t, small(), f)
 	for _, c := range []struct {
 		signs   ydbstatus.Signs

@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
@@ -22,10 +23,12 @@ import (
 // BenchmarkExecute is what this package itself costs for a point read of one row
 // of 100 bytes: decoding, typing, encoding, without transport and driver.
 func BenchmarkExecute(b *testing.B) {
-	answer := rowsOf(b, 1)
-	db := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return answer, nil
-	}}
+	answer := facadetest.RowsOf(b, 1)
+	db := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return answer, nil
+		},
+	}
 	s, err := New(Default(), core.Deps{Driver: db, Database: "/local"})
 	if err != nil {
 		b.Fatal(err)
@@ -41,8 +44,8 @@ func BenchmarkExecute(b *testing.B) {
 			if handler.ServeHTTP(w, r); w.Code != 200 {
 				b.Fatal(w.Body)
 			}
-			db.taken()
-			db.calls = nil
+			db.Taken()
+			db.Calls = nil
 		}
 	})
 	b.Run("grpc", func(b *testing.B) {
@@ -53,8 +56,8 @@ func BenchmarkExecute(b *testing.B) {
 			if _, err := s.grpc.Execute(b.Context(), req); err != nil {
 				b.Fatal(err)
 			}
-			db.taken()
-			db.calls = nil
+			db.Taken()
+			db.Calls = nil
 		}
 	})
 }
@@ -62,10 +65,12 @@ func BenchmarkExecute(b *testing.B) {
 // BenchmarkTracing is what tracing adds to a plain call that made one attempt, in turns:
 // all that the sidecar itself does between decoding and encoding, and the spans.
 func BenchmarkTracing(b *testing.B) {
-	answer := rowsOf(b, 1)
-	db := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return answer, nil
-	}}
+	answer := facadetest.RowsOf(b, 1)
+	db := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return answer, nil
+		},
+	}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()))
 	with := func(share float64) *tracing.Tracer {
 		return tracing.New(provider, func() bool { return true }, tracing.Default(), tracing.Ratio(share))
@@ -90,8 +95,8 @@ func BenchmarkTracing(b *testing.B) {
 				if _, err := s.grpc.Execute(b.Context(), req); err != nil {
 					b.Fatal(err)
 				}
-				db.taken()
-				db.calls = nil
+				db.Taken()
+				db.Calls = nil
 			}
 			times[i] = append(times[i], float64(time.Since(start))/turn)
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
@@ -83,7 +84,7 @@ func (c counted) Read(p []byte) (int, error) {
 // What is read of bodies whose calls have ended is bounded for all of them together, and one alone comes whole.
 func TestDiscardsHaveAPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Default(), core.Deps{Driver: &fake{}, Database: "/local"})
+		s, err := New(Default(), core.Deps{Driver: &facadetest.Driver{}, Database: "/local"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +175,7 @@ func TestDiscardsCountWhatCame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, err := New(Default(), core.Deps{Driver: &fake{}, Database: "/local"})
+				s, err := New(Default(), core.Deps{Driver: &facadetest.Driver{}, Database: "/local"})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -34,9 +35,11 @@ import (
 func TestBodiesThatNeverEnd(t *testing.T) {
 	short.Skip(t, "its peers take seconds each")
 	budget := memguard.OfBytes(2 << 20)
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return nil, nil
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return nil, nil
+		},
+	}
 	b := start(t, small(), f, func(d *core.Deps) { d.Requests = budget })
 	var slow []net.Conn
 	for range 40 { // of 60 KB each: more than the half that one app has
@@ -126,8 +129,10 @@ func TestRequestsTakeWhatIsCounted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			budget := memguard.OfBytes(1 << 30)
 			var during, held int64
-			f := &fake{
-				answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			f := &facadetest.Driver{
+				Answer: func(
+					context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest,
+				) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 					during, held = inUse(), budget.State().Held
 					return nil, nil
 				},
@@ -171,7 +176,7 @@ func narrow(t *testing.T, rows int) []*Ydb_Query.ExecuteQueryResponsePart {
 	for i := range all {
 		all[i] = []string{"true"}
 	}
-	one := part(t, 0, []string{strings.Repeat("n", 60) + " Bool"}, all...)
+	one := facadetest.Part(t, 0, []string{strings.Repeat("n", 60) + " Bool"}, all...)
 	return slices.Repeat([]*Ydb_Query.ExecuteQueryResponsePart{one}, 10)
 }
 
@@ -190,8 +195,10 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 			budget := memguard.OfBytes(1 << 30)
 			var during, held int64
 			measure := func() { during, held = inUse(), budget.State().Held }
-			f := &fake{
-				answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			f := &facadetest.Driver{
+				Answer: func(
+					context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest,
+				) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 					return answer, nil
 				},
 			}
@@ -200,7 +207,7 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 				before := inUse()
 				if call.path == "" {
 					asked := 0
-					f.onNext = func() {
+					f.OnNext = func() {
 						if asked++; asked == len(answer)+1 {
 							measure()
 						}
@@ -229,12 +236,14 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 func TestAnswersHaveBounds(t *testing.T) {
 	budget := memguard.OfBytes(4 << 20) // one app has half of it
 	answer := narrow(t, 100_000)
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return answer, nil
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return answer, nil
+		},
+	}
 	b := start(t, Default(), f, func(d *core.Deps) { d.Requests = budget })
 	asked := 0
-	f.onNext = func() { asked++ }
+	f.OnNext = func() { asked++ }
 	_, err := b.http.Execute(t.Context(), contract.Statement{SQL: "SELECT 1", Mode: "snapshot_ro"})
 	refused(t, err, "MEMORY_SHORT", true, false)
 	if asked > len(answer)/2 {
@@ -251,7 +260,7 @@ func TestAnswersHaveBounds(t *testing.T) {
 
 // What has more entries than a request may have is refused before they are decoded: there is no memory for that here.
 func TestLongListsAreNotDecoded(t *testing.T) {
-	f := &fake{}
+	f := &facadetest.Driver{}
 	b := start(t, small(), f, func(d *core.Deps) { d.Requests = memguard.OfBytes(64<<10 + 2*(openCall+2<<10)) })
 	params := map[string]any{}
 	for i := range 500 {
@@ -278,7 +287,7 @@ func TestLongListsAreNotDecoded(t *testing.T) {
 func TestTheRestOfAWrongBodyIsNotWaitedFor(t *testing.T) {
 	cfg := small()
 	cfg.API.MaxBody = 4 * pieceSize
-	b := start(t, cfg, &fake{})
+	b := start(t, cfg, &facadetest.Driver{})
 	for _, tc := range []struct{ path, begins, repeats, want string }{
 		{"/v1/batch", `{"statements":[`, `{"sql":"S"},`, "api.max_statements"},
 		{"/v1/query", "", "[", "api.max_depth"},
@@ -336,8 +345,8 @@ func posted(b *bench, path string, body []byte) error {
 func TestBulkHasBounds(t *testing.T) {
 	budget := memguard.OfBytes(32 << 20)
 	config := Default()
-	f := &fake{table: func(string) (*Ydb_Table.DescribeTableResult, error) { return items(t), nil }}
-	f.bulk = func(*Ydb_Table.BulkUpsertRequest) error {
+	f := &facadetest.Driver{Table: func(string) (*Ydb_Table.DescribeTableResult, error) { return facadetest.Items(t), nil }}
+	f.Bulk = func(*Ydb_Table.BulkUpsertRequest) error {
 		t.Error("something was written")
 		return nil
 	}
@@ -368,7 +377,7 @@ func TestBulkHasBounds(t *testing.T) {
 // A bulk for which memory ends while its rows are encoded is refused for that, and no row of it is named.
 func TestAWantOfMemoryNamesNoRow(t *testing.T) {
 	config := Default()
-	f := &fake{table: func(string) (*Ydb_Table.DescribeTableResult, error) { return items(t), nil }}
+	f := &facadetest.Driver{Table: func(string) (*Ydb_Table.DescribeTableResult, error) { return facadetest.Items(t), nil }}
 	b := start(t, config, f, func(d *core.Deps) { d.Requests = memguard.OfBytes(8 << 20) })
 	rows := strings.TrimSuffix(strings.Repeat(`{"id":1},`, 200_000), ",")
 	text := fmt.Sprint(posted(b, "/v1/bulk", []byte(`{"table":"t","rows":[`+rows+`]}`)))
@@ -379,9 +388,11 @@ func TestAWantOfMemoryNamesNoRow(t *testing.T) {
 
 // Large requests wait for their lane; small ones do not.
 func TestLargeRequestsHaveALane(t *testing.T) {
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return nil, nil
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return nil, nil
+		},
+	}
 	config := Default()
 	config.API.Timeout = 200 * time.Millisecond
 	b := start(t, config, f)
@@ -411,7 +422,7 @@ func TestRequestsThatWaitForTheLaneCount(t *testing.T) {
 	budget := memguard.OfBytes(5 * size) // one app has half of it
 	config := Default()
 	config.API.Timeout = time.Minute
-	b := start(t, config, &fake{answer: echo}, func(d *core.Deps) { d.Requests = budget })
+	b := start(t, config, &facadetest.Driver{Answer: facadetest.Echo}, func(d *core.Deps) { d.Requests = budget })
 	place, err := b.s.core.Deps.Lane.NewDoor().Enter(t.Context())
 	if err != nil {
 		t.Fatal(err)

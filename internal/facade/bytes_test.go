@@ -14,6 +14,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -76,7 +77,7 @@ func TestRefusedCallsCostNoBytes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s, err := New(small(), core.Deps{Driver: &fake{answer: echo}, Database: "/local", Apps: all})
+				s, err := New(small(), core.Deps{Driver: &facadetest.Driver{Answer: facadetest.Echo}, Database: "/local", Apps: all})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -23,7 +24,7 @@ import (
 )
 
 func TestParametersGetTheirTypes(t *testing.T) {
-	b := start(t, small(), &fake{answer: echo})
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo})
 	const declared = "DECLARE $id AS Uint64; DECLARE $d AS Decimal(22,9); SELECT $id"
 	cases := []struct {
 		name   string
@@ -53,7 +54,7 @@ func TestParametersGetTheirTypes(t *testing.T) {
 			})
 		})
 	}
-	for _, req := range b.taken() {
+	for _, req := range b.Taken() {
 		if text := req.GetQueryContent().GetText(); text != declared && text != "S" {
 			t.Errorf("the text that was sent is not the caller's: %q", text)
 		}
@@ -61,7 +62,7 @@ func TestParametersGetTheirTypes(t *testing.T) {
 }
 
 func TestBadRequests(t *testing.T) {
-	b := start(t, small(), &fake{answer: echo})
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo})
 	many := map[string]any{}
 	for _, n := range strings.Split("abcdefghi", "") {
 		many[n] = 1
@@ -110,13 +111,13 @@ func TestBadRequests(t *testing.T) {
 			})
 		})
 	}
-	if n := len(b.taken()); n > 0 {
+	if n := len(b.Taken()); n > 0 {
 		t.Errorf("%d bad requests were sent", n)
 	}
 }
 
 func TestModes(t *testing.T) {
-	b := start(t, small(), &fake{answer: echo})
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo})
 	control := func(c *Ydb_Query.TransactionControl) string {
 		if c == nil {
 			return "none"
@@ -135,32 +136,17 @@ func TestModes(t *testing.T) {
 			if _, err := face.Execute(t.Context(), contract.Statement{SQL: "S", Mode: mode}); err != nil {
 				t.Fatal(err)
 			}
-			if got := control(b.taken()[0].GetTxControl()); got != want {
+			if got := control(b.Taken()[0].GetTxControl()); got != want {
 				t.Errorf("mode %q sent %s; want %s", mode, got, want)
 			}
 		})
 	}
 }
 
-// rowsOf answers with n rows of a number and a text of 100 bytes, in parts of ten.
-func rowsOf(t testing.TB, n int) []*Ydb_Query.ExecuteQueryResponsePart {
-	var parts []*Ydb_Query.ExecuteQueryResponsePart
-	long := `"` + strings.Repeat("x", 100) + `"`
-	columns := []string{"id Uint64", "v Utf8"}
-	for at := 0; at < n; at += 10 {
-		var rows [][]string
-		for i := at; i < min(n, at+10); i++ {
-			rows = append(rows, []string{itoa(i), long})
-		}
-		parts = append(parts, part(t, 0, columns, rows...))
-	}
-	return parts
-}
-
 func TestLimitsOfResults(t *testing.T) {
-	f := &fake{}
-	f.answer = func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return append(rowsOf(t, 100), part(t, 1, []string{"n Int32"}, []string{"1"})), nil
+	f := &facadetest.Driver{}
+	f.Answer = func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return append(facadetest.RowsOf(t, 100), facadetest.Part(t, 1, []string{"n Int32"}, []string{"1"})), nil
 	}
 	cfg := small()
 	cfg.API.MaxRows = 50
@@ -198,18 +184,18 @@ func TestLimitsOfResults(t *testing.T) {
 			})
 		})
 	}
-	if n := b.count(&b.cut); n != 4 {
+	if n := b.Count(&b.Cut); n != 4 {
 		t.Errorf("%d calls were cut in mid answer; want only the read-only ones: 4", n)
 	}
 }
 
 func TestSetsAndStreams(t *testing.T) {
-	f := &fake{}
-	f.answer = func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f := &facadetest.Driver{}
+	f.Answer = func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		return []*Ydb_Query.ExecuteQueryResponsePart{
-			part(t, 0, []string{"a Int32", "a Utf8?"}, []string{"1", `"x"`}),
-			part(t, 0, []string{"a Int32", "a Utf8?"}, []string{"2", "null"}),
-			part(t, 1, []string{"b Uint64"}),
+			facadetest.Part(t, 0, []string{"a Int32", "a Utf8?"}, []string{"1", `"x"`}),
+			facadetest.Part(t, 0, []string{"a Int32", "a Utf8?"}, []string{"2", "null"}),
+			facadetest.Part(t, 1, []string{"b Uint64"}),
 		}, nil
 	}
 	b := start(t, small(), f)
@@ -247,9 +233,11 @@ func TestSetsAndStreams(t *testing.T) {
 }
 
 func TestStatementWithoutRows(t *testing.T) {
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return []*Ydb_Query.ExecuteQueryResponsePart{{Status: Ydb.StatusIds_SUCCESS}}, nil
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return []*Ydb_Query.ExecuteQueryResponsePart{{Status: Ydb.StatusIds_SUCCESS}}, nil
+		},
+	}
 	b := start(t, small(), f)
 	b.each(t, func(t *testing.T, face contract.Client) {
 		r, err := face.Execute(t.Context(), contract.Statement{SQL: "CREATE"})
@@ -265,14 +253,16 @@ func TestStatementWithoutRows(t *testing.T) {
 // TestFaults is the map from what the driver says to what callers are told.
 func TestFaults(t *testing.T) {
 	var fail error
-	f := &fake{
-		answer: func(_ context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f := &facadetest.Driver{
+		Answer: func(
+			_ context.Context, _ *facadetest.Session, _ *Ydb_Query.ExecuteQueryRequest,
+		) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 			return nil, fail
 		},
 	}
 	b := start(t, small(), f)
 	wait := &pool.WaitError{Waited: time.Second, Busy: 50, Max: 50, Nodes: 3, Cause: context.DeadlineExceeded}
-	status := func(s Ydb.StatusIds_StatusCode) error { return failed(cluster.CallExecute, s) }
+	status := func(s Ydb.StatusIds_StatusCode) error { return facadetest.Failed(cluster.CallExecute, s) }
 	for _, c := range []struct {
 		name          string
 		fail          error
@@ -292,9 +282,10 @@ func TestFaults(t *testing.T) {
 		{"undetermined", status(Ydb.StatusIds_UNDETERMINED), false, "OUTCOME_UNKNOWN", 500, "Unknown", false, true},
 		{"undetermined_idempotent", status(Ydb.StatusIds_UNDETERMINED), true, "OUTCOME_UNKNOWN", 500, "Unknown", true, true},
 		{"unsupported", status(Ydb.StatusIds_UNSUPPORTED), false, "YDB_UNSUPPORTED", 501, "Unimplemented", false, false},
-		{"broken_connection", broke(cluster.CallExecute, false), false, "OUTCOME_UNKNOWN", 500, "Unknown", false, true},
-		{"broken_connection_idempotent", broke(cluster.CallExecute, false), true, "OUTCOME_UNKNOWN", 500, "Unknown", true, true},
-		{"broken_connection_harmless", broke(cluster.CallExecute, true), false, "UPSTREAM_LOST", 503, "Unavailable", true, false},
+		{"broken_connection", facadetest.Broke(cluster.CallExecute, false), false, "OUTCOME_UNKNOWN", 500, "Unknown", false, true},
+		{"broken_connection_idempotent", facadetest.Broke(cluster.CallExecute, false), true, "OUTCOME_UNKNOWN", 500, "Unknown", true, true},
+		{"broken_connection_harmless", facadetest.Broke(cluster.CallExecute, true), false, "UPSTREAM_LOST", 503,
+			"Unavailable", true, false},
 		{"no_session_in_time", wait, false, "POOL_TIMEOUT", 503, "Unavailable", true, false},
 		{"line_full", pool.ErrQueueFull, false, "QUEUE_FULL", 429, "ResourceExhausted", true, false},
 		{"no_node", pool.ErrNoNode, false, "NO_HEALTHY_NODE", 503, "Unavailable", true, false},
@@ -326,12 +317,14 @@ func TestFaults(t *testing.T) {
 // TestEarlierAttemptMayHaveRun: the last error says nothing of the attempt before it.
 func TestEarlierAttemptMayHaveRun(t *testing.T) {
 	tries := 0
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		if tries++; tries%2 == 1 {
-			return nil, broke(cluster.CallExecute, false)
-		}
-		return nil, failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			if tries++; tries%2 == 1 {
+				return nil, facadetest.Broke(cluster.CallExecute, false)
+			}
+			return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
+		},
+	}
 	b := start(t, small(), f)
 	b.each(t, func(t *testing.T, face contract.Client) {
 		_, err := face.Execute(t.Context(), contract.Statement{SQL: "S", Idempotent: true})
@@ -340,9 +333,11 @@ func TestEarlierAttemptMayHaveRun(t *testing.T) {
 }
 
 func TestDeadlineAndCancelReachTheNode(t *testing.T) {
-	f := &fake{}
+	f := &facadetest.Driver{}
 	begun, ended := make(chan struct{}, 1), make(chan struct{}, 1)
-	f.answer = func(ctx context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f.Answer = func(
+		ctx context.Context, _ *facadetest.Session, _ *Ydb_Query.ExecuteQueryRequest,
+	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		begun <- struct{}{}
 		<-ctx.Done()
 		ended <- struct{}{}
@@ -391,7 +386,7 @@ func TestConsumedUnitsAreInInfo(t *testing.T) {
 	}{
 		{0, false, "none"}, {0, true, "0"}, {7, true, "7"},
 	} {
-		b := start(t, small(), &fake{answer: echo, units: c.units, priced: c.priced})
+		b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo, Units: c.units, Priced: c.priced})
 		shown := func(i contract.Info) string {
 			if i.Units == nil {
 				return "none"
@@ -417,7 +412,7 @@ func TestConsumedUnitsAreInInfo(t *testing.T) {
 				t.Errorf("Batch: %v, %+v; want %s units each", err, list, c.want)
 			}
 		})
-		_, _, body := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, nil)
+		_, _, body := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, nil)
 		if has := strings.Contains(body, `"consumed_units":`+c.want); has != c.priced ||
 			strings.Contains(body, "consumed_units") != c.priced {
 			t.Errorf("%d units, reported %v: %s", c.units, c.priced, body)

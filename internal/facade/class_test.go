@@ -10,6 +10,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -21,12 +22,12 @@ func TestSystemIsGranted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fake{answer: echo}
+	f := &facadetest.Driver{Answer: facadetest.Echo}
 	b := start(t, small(), f, func(d *core.Deps) { d.Apps = all })
 	last := func() pool.Class {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return b.calls[len(b.calls)-1].Class
+		b.Mu.Lock()
+		defer b.Mu.Unlock()
+		return b.Calls[len(b.Calls)-1].Class
 	}
 	for _, c := range []struct {
 		app, asks string
@@ -38,11 +39,11 @@ func TestSystemIsGranted(t *testing.T) {
 	} {
 		for _, body := range []string{`{"sql":"S"}`, `{"sql":"S","priority":"` + c.asks + `"}`} {
 			h := header("X-Sidecar-App", c.app, "X-Ydb-Priority", c.asks)
-			if status, _, got := send(t, "POST", b.base+"/v1/query", body, h); status != 200 || last() != c.want {
+			if status, _, got := facadetest.Send(t, "POST", b.base+"/v1/query", body, h); status != 200 || last() != c.want {
 				t.Errorf("http: %s asks for %q: %d %s, class %v; want %v", c.app, c.asks, status, got, last(), c.want)
 			}
 		}
-		if _, _, got := send(
+		if _, _, got := facadetest.Send(
 			t, "POST", b.base+"/v1/batch", `{"statements":[{"sql":"S"}],"priority":"`+c.asks+`"}`,
 			header("X-Sidecar-App", c.app),
 		); last() != c.want {
@@ -69,10 +70,10 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fake{answer: echo}
-	f.table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
+	f := &facadetest.Driver{Answer: facadetest.Echo}
+	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
 	b := start(t, withKV(t, plainEntry), f, func(d *core.Deps) { d.Apps = all })
-	send(t, "POST", b.base+"/v1/query", `{"sql":"`+strings.Repeat("S", 1000)+`"}`, header("X-Sidecar-App", "greedy"))
+	facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"`+strings.Repeat("S", 1000)+`"}`, header("X-Sidecar-App", "greedy"))
 	calls := []struct{ method, path, body string }{
 		{"POST", "/v1/tx/begin", `{}`}, {"POST", "/v1/bulk", `{"table":"t","rows":[{"id":1}]}`}, {"POST", "/v1/explain", `{"sql":"S"}`},
 		{"PUT", "/v1/kv/plain?id=1", `x`}, {"POST", "/v1/kv/plain:batchGet", `{"ids":["1"]}`},
@@ -83,11 +84,11 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 			media = core.MediaOctets
 		}
 		h := header("Content-Type", media, "X-Sidecar-App", "greedy", "X-Ydb-Priority", "batch")
-		if status, _, got := send(t, c.method, b.base+c.path, c.body, h); status != 429 {
+		if status, _, got := facadetest.Send(t, c.method, b.base+c.path, c.body, h); status != 429 {
 			t.Errorf("%s: %d %s; want 429", c.path, status, got)
 		}
 	}
-	send(t, "POST", b.base+"/v1/explain", `{"sql":"S"}`, header("X-Sidecar-App", "web", "X-Ydb-Priority", "system"))
+	facadetest.Send(t, "POST", b.base+"/v1/explain", `{"sql":"S"}`, header("X-Sidecar-App", "web", "X-Ydb-Priority", "system"))
 	var names [apps.Classes]string
 	for i := range names {
 		names[i] = pool.Class(i).String()
@@ -108,25 +109,25 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 // TestIngestRunsAsItsApp: what a stream of rows asks the cluster for, it does as its app, in its class.
 func TestIngestRunsAsItsApp(t *testing.T) {
 	w := newWriter(t)
-	b := start(t, small(), w.fake)
-	status, _, got := send(
+	b := start(t, small(), w.Driver)
+	status, _, got := facadetest.Send(
 		t, "POST", b.base+"/v1/ingest/dir/items", `{"id":1,"name":"a"}`+"\n",
 		header("Content-Type", mediaNDJSON, "X-Sidecar-App", "web", "X-Ydb-Priority", "batch"),
 	)
 	if status != 200 || w.get(1) != "a" {
 		t.Fatalf("%d %s", status, got)
 	}
-	b.mu.Lock()
-	for _, c := range b.calls {
+	b.Mu.Lock()
+	for _, c := range b.Calls {
 		if c.Class != pool.Batch || c.App == nil || c.App.Name() != "web" {
 			t.Errorf("%+v; want class batch, app web", c)
 		}
 	}
-	if len(b.calls) != 2 {
-		t.Errorf("%d calls; want a description and a write", len(b.calls))
+	if len(b.Calls) != 2 {
+		t.Errorf("%d calls; want a description and a write", len(b.Calls))
 	}
-	b.mu.Unlock()
-	if status, _, got := send(
+	b.Mu.Unlock()
+	if status, _, got := facadetest.Send(
 		t, "POST", b.base+"/v1/ingest/dir/items", "{}", header("Content-Type", mediaNDJSON, "X-Ydb-Priority", "urgent"),
 	); status != 400 {
 		t.Errorf("class urgent: %d %s; want 400", status, got)
@@ -136,16 +137,16 @@ func TestIngestRunsAsItsApp(t *testing.T) {
 // TestTheClassArrives: the class that a header names is what the pool is asked for, in every
 // call of both APIs, and for the statements of a list.
 func TestTheClassArrives(t *testing.T) {
-	f := &fake{answer: echo}
-	f.table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
-	f.bulk = func(*Ydb_Table.BulkUpsertRequest) error { return nil }
+	f := &facadetest.Driver{Answer: facadetest.Echo}
+	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
+	f.Bulk = func(*Ydb_Table.BulkUpsertRequest) error { return nil }
 	b := start(t, withKV(t, plainEntry), f)
 	check := func(t *testing.T, want int) {
 		t.Helper()
-		b.mu.Lock()
-		defer b.mu.Unlock()
+		b.Mu.Lock()
+		defer b.Mu.Unlock()
 		calls := 0
-		for _, c := range b.calls {
+		for _, c := range b.Calls {
 			if c.Name == "Rollback" {
 				continue // on a session that is there
 			}
@@ -154,7 +155,7 @@ func TestTheClassArrives(t *testing.T) {
 				t.Errorf("%+v; want class batch, app web", c)
 			}
 		}
-		if b.calls = nil; calls < want {
+		if b.Calls = nil; calls < want {
 			t.Errorf("%d calls; want at least %d", calls, want)
 		}
 	}
@@ -175,7 +176,7 @@ func TestTheClassArrives(t *testing.T) {
 		{"kv_batch", "POST", "/v1/kv/plain:batchGet", `{"ids":["1"]}`, 1},
 	} {
 		t.Run("http/"+c.name, func(t *testing.T) {
-			send(t, c.method, b.base+c.path, c.body, header("X-Ydb-Priority", "batch", "X-Sidecar-App", "web"))
+			facadetest.Send(t, c.method, b.base+c.path, c.body, header("X-Ydb-Priority", "batch", "X-Sidecar-App", "web"))
 			check(t, c.calls)
 		})
 	}

@@ -14,13 +14,16 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 )
 
 // FuzzBodies sends any body to any path: the answer is JSON that says what came of it.
 func FuzzBodies(f *testing.F) {
-	db := &fake{answer: echo}
-	db.table = func(string) (*Ydb_Table.DescribeTableResult, error) { return items(f), nil }
-	db.bulk = func(*Ydb_Table.BulkUpsertRequest) error { return failed(cluster.CallExecute, Ydb.StatusIds_ABORTED) }
+	db := &facadetest.Driver{Answer: facadetest.Echo}
+	db.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return facadetest.Items(f), nil }
+	db.Bulk = func(*Ydb_Table.BulkUpsertRequest) error {
+		return facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_ABORTED)
+	}
 	s, err := New(small(), core.Deps{Driver: db, Database: "/local"})
 	if err != nil {
 		f.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 
@@ -40,11 +41,11 @@ func header(pairs ...string) func(*http.Request) {
 	}
 }
 
-func twoOfOneName(t *testing.T) *fake {
-	return &fake{
-		answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+func twoOfOneName(t *testing.T) *facadetest.Driver {
+	return &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 			return []*Ydb_Query.ExecuteQueryResponsePart{
-				part(t, 0, []string{"a Int64", "a Utf8?", "b Decimal(22,9)"}, []string{"9007199254740993", `"x\n"`, `"1.5"`}),
+				facadetest.Part(t, 0, []string{"a Int64", "a Utf8?", "b Decimal(22,9)"}, []string{"9007199254740993", `"x\n"`, `"1.5"`}),
 			}, nil
 		},
 	}
@@ -69,7 +70,7 @@ func TestHTTPForms(t *testing.T) {
 		{"body_wins", `{"sql":"S","rows":"objects"}`, []string{"X-Ydb-Rows", "arrays"}, object},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			status, h, got := send(t, "POST", b.base+"/v1/query", c.body, header(c.headers...))
+			status, h, got := facadetest.Send(t, "POST", b.base+"/v1/query", c.body, header(c.headers...))
 			if status != 200 || !strings.HasPrefix(got, "{"+columns+`,"rows":[`+c.want+`],"truncated":false,"info":{`) {
 				t.Errorf("%d %s\nwant rows %s", status, got, c.want)
 			}
@@ -81,7 +82,7 @@ func TestHTTPForms(t *testing.T) {
 		})
 	}
 	t.Run("ndjson", func(t *testing.T) {
-		_, h, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("Accept", "application/x-ndjson"))
+		_, h, got := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("Accept", "application/x-ndjson"))
 		lines := strings.Split(got, "\n")
 		if lines[0] != "{"+columns+"}" || lines[1] != `{"row":`+array+`}` ||
 			!strings.HasPrefix(lines[2], `{"end":{"rows":1,"truncated":false,"info":{`) || lines[3] != "" {
@@ -90,7 +91,7 @@ func TestHTTPForms(t *testing.T) {
 		if h.Get("Content-Type") != "application/x-ndjson" || !strings.HasPrefix(h.Get("Server-Timing"), "queue;dur=") {
 			t.Errorf("type %q, trailer %q", h.Get("Content-Type"), h.Get("Server-Timing"))
 		}
-		_, _, got = send(t, "POST", b.base+"/v1/query", `{"sql":"S","rows":"objects"}`, header("Accept", "application/x-ndjson"))
+		_, _, got = facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S","rows":"objects"}`, header("Accept", "application/x-ndjson"))
 		if lines = strings.Split(got, "\n"); lines[1] != `{"row":`+object+`}` {
 			t.Errorf("as object: %s", lines[1])
 		}
@@ -98,7 +99,7 @@ func TestHTTPForms(t *testing.T) {
 }
 
 func TestHTTPRefusals(t *testing.T) {
-	b := start(t, small(), &fake{answer: echo})
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo})
 	port := b.base[strings.LastIndex(b.base, ":"):]
 	for _, c := range []struct {
 		name, method, path, body string
@@ -148,7 +149,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{"null_row", "POST", "/v1/bulk?table=t", "null", []string{"Content-Type", "application/x-ndjson"}, 400, "BAD_REQUEST"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			status, h, got := send(t, c.method, b.base+c.path, c.body, header(c.headers...))
+			status, h, got := facadetest.Send(t, c.method, b.base+c.path, c.body, header(c.headers...))
 			if status != c.status {
 				t.Fatalf("%d %s; want %d", status, got, c.status)
 			}
@@ -167,7 +168,7 @@ func TestHTTPRefusals(t *testing.T) {
 }
 
 func TestPriorityHeaders(t *testing.T) {
-	b := start(t, small(), &fake{answer: echo})
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo})
 	for _, c := range []struct {
 		headers []string
 		status  int
@@ -179,37 +180,37 @@ func TestPriorityHeaders(t *testing.T) {
 		{[]string{"Priority", "u=1, i"}, 200, pool.Normal},
 		{[]string{"Priority", "urgent"}, 400, 0},
 	} {
-		status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header(c.headers...))
+		status, _, got := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header(c.headers...))
 		if status != c.status {
 			t.Fatalf("%v: %d %s; want %d", c.headers, status, got, c.status)
 		}
-		b.mu.Lock()
-		if last := b.calls[len(b.calls)-1]; status == 200 && last.Class != c.class {
+		b.Mu.Lock()
+		if last := b.Calls[len(b.Calls)-1]; status == 200 && last.Class != c.class {
 			t.Errorf("%v made it %v; want %v", c.headers, last.Class, c.class)
 		}
-		b.mu.Unlock()
+		b.Mu.Unlock()
 	}
 }
 
 func TestHostsOfTheSetting(t *testing.T) {
 	cfg := small()
 	cfg.HTTP.Hosts = []string{"sidecar.local"}
-	b := start(t, cfg, &fake{answer: echo})
-	if status, _, got := get(t, b.base+"/v1/status", header("Host", "sidecar.local:80")); status != 200 {
+	b := start(t, cfg, &facadetest.Driver{Answer: facadetest.Echo})
+	if status, _, got := facadetest.Get(t, b.base+"/v1/status", header("Host", "sidecar.local:80")); status != 200 {
 		t.Errorf("a host of http.hosts: %d %s", status, got)
 	}
 }
 
 func TestBulkOverNDJSON(t *testing.T) {
-	f := &fake{}
-	f.table = func(string) (*Ydb_Table.DescribeTableResult, error) { return items(t), nil }
+	f := &facadetest.Driver{}
+	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return facadetest.Items(t), nil }
 	rows := 0
-	f.bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
+	f.Bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
 		rows += len(req.Rows.Value.Items)
 		return nil
 	}
 	b := start(t, small(), f)
-	status, _, got := send(
+	status, _, got := facadetest.Send(
 		t, "POST", b.base+"/v1/bulk?table=items", "{\"id\":1,\"name\":\"a\"}\n\n{\"id\":2,\"name\":null}\r\n",
 		header("Content-Type", "application/x-ndjson"),
 	)
@@ -221,9 +222,9 @@ func TestBulkOverNDJSON(t *testing.T) {
 // TestStreamSaysHowItEnded: what was sent is not taken back, so the error is the
 // last line, or comes with the trailers.
 func TestStreamSaysHowItEnded(t *testing.T) {
-	f := &fake{}
-	f.answer = func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return rowsOf(t, 10), failed(0, Ydb.StatusIds_ABORTED)
+	f := &facadetest.Driver{}
+	f.Answer = func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return facadetest.RowsOf(t, 10), facadetest.Failed(0, Ydb.StatusIds_ABORTED)
 	}
 	b := start(t, small(), f)
 	b.each(t, func(t *testing.T, face contract.Client) {
@@ -232,7 +233,7 @@ func TestStreamSaysHowItEnded(t *testing.T) {
 		if len(r.Rows) != 10 {
 			t.Errorf("%d rows came before the error; want 10", len(r.Rows))
 		}
-		if n := len(b.taken()); n != 1 {
+		if n := len(b.Taken()); n != 1 {
 			t.Errorf("it was tried %d times; once rows were sent, it must not be again", n)
 		}
 	})
@@ -244,9 +245,11 @@ func TestSlowReaderSlowsTheDatabase(t *testing.T) {
 	const parts, partBytes = 400, 200 << 10 // 80 MB: far more than all buffers on the way
 	var asked, peak int
 	gone := make(chan struct{})
-	f := &fake{}
-	row := part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", partBytes) + `"`})
-	f.answer = func(ctx context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f := &facadetest.Driver{}
+	row := facadetest.Part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", partBytes) + `"`})
+	f.Answer = func(
+		ctx context.Context, _ *facadetest.Session, _ *Ydb_Query.ExecuteQueryRequest,
+	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		asked = 0
 		context.AfterFunc(ctx, func() { close(gone) })
 		all := make([]*Ydb_Query.ExecuteQueryResponsePart, parts)
@@ -255,7 +258,7 @@ func TestSlowReaderSlowsTheDatabase(t *testing.T) {
 		}
 		return all, nil
 	}
-	f.onNext = func() { f.mu.Lock(); asked++; peak = max(peak, asked); f.mu.Unlock() }
+	f.OnNext = func() { f.Mu.Lock(); asked++; peak = max(peak, asked); f.Mu.Unlock() }
 	b := start(t, small(), f)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -279,8 +282,8 @@ func TestSlowReaderSlowsTheDatabase(t *testing.T) {
 	}
 	cancel() // leaves with most of it unread
 	<-gone
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
 	if peak > parts/2 {
 		t.Errorf("%d of %d parts were read for a caller that took five", peak, parts)
 	}
@@ -289,11 +292,13 @@ func TestSlowReaderSlowsTheDatabase(t *testing.T) {
 // TestReaderThatHangs: a caller that neither reads nor leaves holds nothing
 // beyond its deadline.
 func TestReaderThatHangs(t *testing.T) {
-	row := part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", 500<<10) + `"`})
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return slices.Repeat([]*Ydb_Query.ExecuteQueryResponsePart{row}, 200), nil
-	}}
-	f.takenBack = make(chan struct{}, 1)
+	row := facadetest.Part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", 500<<10) + `"`})
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return slices.Repeat([]*Ydb_Query.ExecuteQueryResponsePart{row}, 200), nil
+		},
+	}
+	f.TakenBack = make(chan struct{}, 1)
 	b := start(t, small(), f)
 	const sql, timeout = "S", "100ms"
 
@@ -313,14 +318,14 @@ func TestReaderThatHangs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-f.takenBack // the session is free, although nothing was read
+		<-f.TakenBack // the session is free, although nothing was read
 	})
 	t.Run("grpc", func(t *testing.T) {
 		stream, err := b.api.ExecuteStream(t.Context(), &sidecarv1.ExecuteRequest{Sql: sql, Timeout: timeout})
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-f.takenBack
+		<-f.TakenBack
 		for err == nil {
 			_, err = stream.Recv()
 		}

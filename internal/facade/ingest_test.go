@@ -23,6 +23,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
@@ -43,30 +44,30 @@ func typeOf(t *testing.T, name string) *Ydb.Type {
 	return typ
 }
 
-// writer is a fake whose tables are all (id Uint64 NOT NULL, name Utf8), and which
+// writer is a driver whose tables are all (id Uint64 NOT NULL, name Utf8), and which
 // keeps what is written.
 type writer struct {
-	*fake
+	*facadetest.Driver
 	mu   sync.Mutex // guards rows
 	rows map[uint64]string
 }
 
 func newWriter(t *testing.T) *writer {
-	w := &writer{fake: &fake{}, rows: map[uint64]string{}}
-	w.table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
+	w := &writer{Driver: &facadetest.Driver{}, rows: map[uint64]string{}}
+	w.Table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
 		if path != "/local/dir/items" {
-			return nil, failed(cluster.CallControl, Ydb.StatusIds_SCHEME_ERROR)
+			return nil, facadetest.Failed(cluster.CallControl, Ydb.StatusIds_SCHEME_ERROR)
 		}
 		return &Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, Columns: []*Ydb_Table.ColumnMeta{
 			{Name: "id", Type: typeOf(t, "Uint64")}, {Name: "name", Type: typeOf(t, "Optional<Utf8>")},
 		}}, nil
 	}
-	w.bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
+	w.Bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, row := range req.GetRows().GetValue().GetItems() {
 			if name := row.GetItems()[1].GetTextValue(); name == "poison" {
-				return failed(cluster.CallExecute, Ydb.StatusIds_BAD_REQUEST)
+				return facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_BAD_REQUEST)
 			}
 		}
 		for _, row := range req.GetRows().GetValue().GetItems() {
@@ -85,7 +86,7 @@ func (w *writer) get(id uint64) string {
 
 func TestIngest(t *testing.T) {
 	w := newWriter(t)
-	b := start(t, small(), w.fake)
+	b := start(t, small(), w.Driver)
 	for _, face := range []contract.Client{b.grpc, b.http} {
 		t.Run(face.Name(), func(t *testing.T) {
 			s, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items", Offset: 7})
@@ -162,7 +163,7 @@ func TestIngestDrains(t *testing.T) {
 		w := newWriter(t)
 		config := small()
 		config.Ingest.Delay = time.Hour
-		b := start(t, config, w.fake)
+		b := start(t, config, w.Driver)
 		face := []contract.Client{b.grpc, b.http}[which]
 		t.Run(face.Name(), func(t *testing.T) {
 			s, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items"})
@@ -200,10 +201,10 @@ func TestIngestHTTP(t *testing.T) {
 	w := newWriter(t)
 	config := small()
 	config.Ingest.MaxRow = 200
-	b := start(t, config, w.fake)
+	b := start(t, config, w.Driver)
 	post := func(path, body string) (int, []map[string]json.RawMessage) {
 		t.Helper()
-		status, _, got := send(t, "POST", b.base+path, body, header("Content-Type", mediaNDJSON))
+		status, _, got := facadetest.Send(t, "POST", b.base+path, body, header("Content-Type", mediaNDJSON))
 		var lines []map[string]json.RawMessage
 		for line := range strings.Lines(got) {
 			var m map[string]json.RawMessage
@@ -239,7 +240,9 @@ func TestIngestHTTP(t *testing.T) {
 			t.Errorf("%s: %d %v; want %d", path, status, lines, want)
 		}
 	}
-	if status, _, _ := send(t, "POST", b.base+"/v1/ingest/dir/items", "{}", header("Content-Type", "application/json")); status != 415 {
+	if status, _, _ := facadetest.Send(
+		t, "POST", b.base+"/v1/ingest/dir/items", "{}", header("Content-Type", "application/json"),
+	); status != 415 {
 		t.Errorf("a body of JSON: %d", status)
 	}
 }
@@ -249,7 +252,7 @@ func TestIngestDeadline(t *testing.T) {
 	w := newWriter(t)
 	config := small()
 	config.Ingest.Delay = time.Hour
-	b := start(t, config, w.fake)
+	b := start(t, config, w.Driver)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	body, more := io.Pipe()
@@ -276,7 +279,7 @@ func TestIngestDeadline(t *testing.T) {
 // TestIngestBodyBreaksOff: what came whole is written, half a line is not.
 func TestIngestBodyBreaksOff(t *testing.T) {
 	w := newWriter(t)
-	b := start(t, small(), w.fake)
+	b := start(t, small(), w.Driver)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +302,7 @@ func TestIngestBodyBreaksOff(t *testing.T) {
 
 // TestOffsetsAreBounded: an offset near the end of its type would begin anew.
 func TestOffsetsAreBounded(t *testing.T) {
-	b := start(t, small(), newWriter(t).fake)
+	b := start(t, small(), newWriter(t).Driver)
 	stream, err := b.ingest.Ingest(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -346,9 +349,9 @@ func TestWhichWritesMayStillCome(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWriter(t)
 			if c.status != Ydb.StatusIds_SUCCESS {
-				w.bulk = func(*Ydb_Table.BulkUpsertRequest) error { return failed(cluster.CallExecute, c.status) }
+				w.Bulk = func(*Ydb_Table.BulkUpsertRequest) error { return facadetest.Failed(cluster.CallExecute, c.status) }
 			}
-			b := start(t, small(), w.fake, func(d *core.Deps) { d.Driver = retried{d.Driver, c.attempts} })
+			b := start(t, small(), w.Driver, func(d *core.Deps) { d.Driver = retried{d.Driver, c.attempts} })
 			request := mem.SliceBuffer(nil)
 			sent, err := rows.Sink{Core: b.s.core}.Upsert(t.Context(), request)
 			if sent.Unsure != c.unsure || (err == nil) != (c.status == Ydb.StatusIds_SUCCESS) {
@@ -368,8 +371,8 @@ func TestIngestCounts(t *testing.T) {
 	for _, name := range []string{"grpc", "http"} {
 		t.Run(name, func(t *testing.T) {
 			w := newWriter(t)
-			write, blocked := w.bulk, make(chan struct{})
-			w.bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
+			write, blocked := w.Bulk, make(chan struct{})
+			w.Bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
 				<-blocked
 				return write(req)
 			}
@@ -379,7 +382,7 @@ func TestIngestCounts(t *testing.T) {
 			config.API.MaxBody = 1 << 20
 			config.Ingest.BatchBytes, config.Ingest.Delay = 64<<10, 0
 			budget := memguard.OfBytes(most)
-			b := start(t, config, w.fake, func(d *core.Deps) { d.Requests = budget })
+			b := start(t, config, w.Driver, func(d *core.Deps) { d.Requests = budget })
 			face := b.grpc
 			if name == "http" {
 				face = b.http
@@ -457,7 +460,7 @@ func TestIngestAtRestHoldsNothing(t *testing.T) {
 			config := small()
 			config.API.MaxBody = 1 << 20
 			budget := memguard.OfBytes(1 << 20)
-			b := start(t, config, newWriter(t).fake, func(d *core.Deps) { d.Requests = budget })
+			b := start(t, config, newWriter(t).Driver, func(d *core.Deps) { d.Requests = budget })
 			face := b.grpc
 			if name == "http" {
 				face = b.http

@@ -22,6 +22,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -38,20 +39,22 @@ func openTable(t testing.TB, text string) kv.Entry {
 	return table
 }
 
-// shelf is a fake whose tables have the columns id, v and rev, and hold one row
+// shelf is a driver whose tables have the columns id, v and rev, and hold one row
 // by its id, which every statement of ours understands.
-func shelf(t testing.TB) *fake {
+func shelf(t testing.TB) *facadetest.Driver {
 	rows := map[uint64][2]string{} // JSON of v and rev
-	f := &fake{}
-	f.table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
-	f.answer = func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
+	f := &facadetest.Driver{}
+	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
+	f.Answer = func(
+		_ context.Context, _ *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
+	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
 		id := req.GetParameters()["$k0"].GetValue().GetUint64Value()
 		row, there := rows[id]
 		switch text := req.GetQueryContent().GetText(); {
 		case strings.Contains(text, " INSERT ") && there:
-			return nil, failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
+			return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
 		case strings.Contains(text, " INTO "):
 			row = [2]string{`"` + string(req.GetParameters()["$value"].GetValue().GetBytesValue()) + `"`, "null"}
 			if v := req.GetParameters()["$version"]; v != nil {
@@ -61,16 +64,18 @@ func shelf(t testing.TB) *fake {
 		case strings.Contains(text, " DELETE "):
 			delete(rows, id)
 		case strings.Contains(text, " SELECT `rev` "):
-			return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"rev Optional<Uint64>"}, cells1(there, row[1])...)}, nil
+			return []*Ydb_Query.ExecuteQueryResponsePart{
+				facadetest.Part(t, 0, []string{"rev Optional<Uint64>"}, cells1(there, row[1])...),
+			}, nil
 		case strings.Contains(text, " SELECT `id` "):
-			return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"id Uint64"}, cells1(there, itoa(int(id)))...)}, nil
+			return []*Ydb_Query.ExecuteQueryResponsePart{facadetest.Part(t, 0, []string{"id Uint64"}, cells1(there, itoa(int(id)))...)}, nil
 		default: // in another order than it was asked for
 			var cells [][]string
 			if there {
 				cells = append(cells, []string{row[1], "null", `"aGk="`})
 			}
 			return []*Ydb_Query.ExecuteQueryResponsePart{
-				part(t, 0, []string{"rev Optional<Uint64>", "x Optional<Int32>", "v Optional<String>"}, cells...),
+				facadetest.Part(t, 0, []string{"rev Optional<Uint64>", "x Optional<Int32>", "v Optional<String>"}, cells...),
 			}, nil
 		}
 		return nil, nil
@@ -122,7 +127,7 @@ func TestKVOverHTTP(t *testing.T) {
 	}
 	do := func(method, path, body string, header ...string) reply {
 		t.Helper()
-		status, h, got := send(t, method, at+path, body, func(r *http.Request) {
+		status, h, got := facadetest.Send(t, method, at+path, body, func(r *http.Request) {
 			r.Header.Del("Content-Type")
 			for i := 0; i < len(header); i += 2 {
 				r.Header.Set(header[i], header[i+1])
@@ -240,7 +245,7 @@ func TestKVRepeats(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := shelf(t)
 			b := start(t, withKV(t, c.entry), f)
-			answer := f.answer
+			answer := f.Answer
 			b.each(t, func(t *testing.T, face contract.Client) {
 				c.call.Table, _, _ = strings.Cut(c.entry, "=")
 				c.call.ID = []any{map[string]string{"grpc": "1", "http": "2"}[face.Name()]}
@@ -249,18 +254,18 @@ func TestKVRepeats(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				f.taken()
+				f.Taken()
 				var broken atomic.Bool
-				f.mu.Lock()
-				f.answer = func(
-					ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+				f.Mu.Lock()
+				f.Answer = func(
+					ctx context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
 				) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 					if strings.Contains(req.GetQueryContent().GetText(), c.breaks) && !broken.Swap(true) {
-						return nil, broke(cluster.CallExecute, false)
+						return nil, facadetest.Broke(cluster.CallExecute, false)
 					}
 					return answer(ctx, s, req)
 				}
-				f.mu.Unlock()
+				f.Mu.Unlock()
 				var r *contract.KVReply
 				var err error
 				if c.remove {
@@ -273,7 +278,7 @@ func TestKVRepeats(t *testing.T) {
 				} else if err != nil || r != nil && r.Created != c.created {
 					t.Errorf("%+v, %v; want created %v", r, err, c.created)
 				}
-				if n := len(f.taken()); n != c.sent {
+				if n := len(f.Taken()); n != c.sent {
 					t.Errorf("%d statements were sent; want %d", n, c.sent)
 				}
 			})
@@ -290,46 +295,46 @@ func TestKVCheckIsMadeOnce(t *testing.T) {
 		_, err := b.grpc.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
 		return err
 	}
-	describe := f.table
-	f.mu.Lock()
-	f.table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
+	describe := f.Table
+	f.Mu.Lock()
+	f.Table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
 		for b.s.State().OpenCalls < 50 { // so that all of them find the table unknown
 			runtime.Gosched()
 		}
 		return describe(path)
 	}
-	f.mu.Unlock()
+	f.Mu.Unlock()
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() { refused(t, get(), "KEY_NOT_FOUND", false, false) })
 	}
 	all.Wait()
-	if n := f.count(&f.described); n != 1 {
+	if n := f.Count(&f.Described); n != 1 {
 		t.Errorf("the table was described %d times; want 1", n)
 	}
-	f.mu.Lock()
-	answer := f.answer
-	f.answer = func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return nil, failed(cluster.CallExecute, Ydb.StatusIds_SCHEME_ERROR)
+	f.Mu.Lock()
+	answer := f.Answer
+	f.Answer = func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_SCHEME_ERROR)
 	}
-	f.mu.Unlock()
+	f.Mu.Unlock()
 	refused(t, get(), "TABLE_MISMATCH", false, false)
-	f.mu.Lock()
-	f.answer = answer
-	f.table = func(string) (*Ydb_Table.DescribeTableResult, error) {
+	f.Mu.Lock()
+	f.Answer = answer
+	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) {
 		d := described(t)
 		d.PrimaryKey = []string{"id", "v"}
 		return d, nil
 	}
-	f.mu.Unlock()
-	f.taken()
+	f.Mu.Unlock()
+	f.Taken()
 	refused(t, get(), "TABLE_MISMATCH", false, false)
-	if n := len(f.taken()); n != 0 {
+	if n := len(f.Taken()); n != 0 {
 		t.Errorf("%d statements went to a table that does not fit", n)
 	}
-	f.mu.Lock()
-	f.table = describe
-	f.mu.Unlock()
+	f.Mu.Lock()
+	f.Table = describe
+	f.Mu.Unlock()
 	refused(t, get(), "KEY_NOT_FOUND", false, false)
 }
 
@@ -345,14 +350,14 @@ func TestKVLooksAgain(t *testing.T) {
 	later := func() { b.s.kv.Tables["plain"].Checked.Store(time.Now().Add(-b.s.core.Cfg.API.CacheTTL).UnixNano()) }
 	looks := func(want int) {
 		t.Helper()
-		if n := f.count(&f.described); n != want {
+		if n := f.Count(&f.Described); n != want {
 			t.Errorf("the table was described %d times; want %d", n, want)
 		}
 	}
 	change := func(table func(string) (*Ydb_Table.DescribeTableResult, error)) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.table = table
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
+		f.Table = table
 	}
 	refused(t, get(), "KEY_NOT_FOUND", false, false)
 	refused(t, get(), "KEY_NOT_FOUND", false, false)
@@ -361,7 +366,7 @@ func TestKVLooksAgain(t *testing.T) {
 	refused(t, get(), "KEY_NOT_FOUND", false, false)
 	looks(2)
 	change(func(string) (*Ydb_Table.DescribeTableResult, error) {
-		return nil, failed(cluster.CallControl, Ydb.StatusIds_UNAVAILABLE)
+		return nil, facadetest.Failed(cluster.CallControl, Ydb.StatusIds_UNAVAILABLE)
 	})
 	later()
 	refused(t, get(), "KEY_NOT_FOUND", false, false)
@@ -378,11 +383,11 @@ func TestKVLooksAgain(t *testing.T) {
 	refused(t, get(), "KEY_NOT_FOUND", false, false)
 	<-b.s.kv.Tables["plain"].Checking
 	looks(3)
-	f.taken()
+	f.Taken()
 	refused(t, get(), "TABLE_MISMATCH", false, false)
 	refused(t, get(), "TABLE_MISMATCH", false, false)
 	looks(5)
-	if n := len(f.taken()); n != 0 {
+	if n := len(f.Taken()); n != 0 {
 		t.Errorf("%d statements went to a table that does not fit", n)
 	}
 }
@@ -393,7 +398,7 @@ func TestKVIsOffWithoutTables(t *testing.T) {
 		_, err := face.Get(t.Context(), contract.KV{Table: "t", ID: []any{"1"}})
 		refused(t, err, "TABLE_NOT_OPEN", false, false)
 	})
-	if calls := b.fake.count(&b.fake.described); calls != 0 {
+	if calls := b.Driver.Count(&b.Driver.Described); calls != 0 {
 		t.Errorf("the database was asked %d times", calls)
 	}
 }
@@ -415,8 +420,10 @@ func TestKVRefusesWhatDoesNotFit(t *testing.T) {
 	cfg.API.MaxBytes = 1 << 10
 	b := start(t, cfg, f)
 	big := `"` + strings.Repeat("AAAA", 500) + `"`
-	f.answer = func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"id Uint64", "v Optional<String>"}, []string{"1", big})}, nil
+	f.Answer = func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return []*Ydb_Query.ExecuteQueryResponsePart{
+			facadetest.Part(t, 0, []string{"id Uint64", "v Optional<String>"}, []string{"1", big}),
+		}, nil
 	}
 	b.each(t, func(t *testing.T, face contract.Client) {
 		_, err := face.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
@@ -463,7 +470,7 @@ func TestKVSpansTellTheTableAndNoMore(t *testing.T) {
 // FuzzKV sends any address, headers and body: the answer is no fault of ours,
 // and the database sees no text but ours.
 func FuzzKV(f *testing.F) {
-	db := &fake{}
+	db := &facadetest.Driver{}
 	s, err := New(withKV(f, plainEntry, versionEntry, "b=t key=id:String value=v:String"), core.Deps{Driver: db, Database: "/local"})
 	if err != nil {
 		f.Fatal(err)
@@ -482,7 +489,7 @@ func FuzzKV(f *testing.F) {
 	f.Add(uint8(4), "b:batchGet", "", "", "", `{"ids":["AP8=",{"base64":""}]}`)
 	f.Add(uint8(1), "pla`in", "id=1&id=2;", "W/", "\"", "\x00")
 	f.Fuzz(func(t *testing.T, method uint8, table, query, match, noneMatch, body string) {
-		db.answer = shelf(t).answer
+		db.Answer = shelf(t).Answer
 		target := &url.URL{Scheme: "http", Host: "localhost", Path: "/v1/kv/" + table, RawQuery: query}
 		req := httptest.NewRequestWithContext(context.Background(), methods[int(method)%len(methods)],
 			"http://localhost/", strings.NewReader(body))
@@ -504,7 +511,7 @@ func FuzzKV(f *testing.F) {
 		if w.Code >= 400 && !json.Valid(w.Body.Bytes()) {
 			t.Errorf("%s %s was answered with %q", req.Method, target, w.Body)
 		}
-		for _, sent := range db.taken() {
+		for _, sent := range db.Taken() {
 			if !slices.Contains(texts, sent.GetQueryContent().GetText()) {
 				t.Errorf("%s %s made the statement %q", req.Method, target, sent.GetQueryContent().GetText())
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 )
 
@@ -22,7 +23,7 @@ func TestKVConfig(t *testing.T) {
 	}
 	for _, path := range []string{"../t", "/local/../t", "a/../../t"} {
 		cfg := withKV(t, "x="+path+" key=id:Uint64 value=v:String")
-		if _, err := New(cfg, core.Deps{Driver: &fake{}, Database: "/local"}); err == nil {
+		if _, err := New(cfg, core.Deps{Driver: &facadetest.Driver{}, Database: "/local"}); err == nil {
 			t.Errorf("%s is opened, which is outside of the database", path)
 		}
 	}

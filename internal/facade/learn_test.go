@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -23,7 +24,7 @@ func misfit(from, to, column, columnFrom, columnTo string) error {
 	issue := func(code uint32, text string, below ...*Ydb_Issue.IssueMessage) *Ydb_Issue.IssueMessage {
 		return &Ydb_Issue.IssueMessage{Message: text, IssueCode: code, Severity: 1, Issues: below}
 	}
-	e := failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR).(*upstream.Error)
+	e := facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR).(*upstream.Error)
 	e.Issues = []*Ydb_Issue.IssueMessage{issue(1030, "Type annotation", issue(0, "At function: KiWriteTable!",
 		issue(0, "Failed to convert type: "+from+" to "+to, issue(0, "Failed to convert '"+column+"': "+columnFrom+" to "+columnTo)),
 		issue(2031, "Failed to convert input columns types to scheme types")))}
@@ -32,7 +33,9 @@ func misfit(from, to, column, columnFrom, columnTo string) error {
 
 // typedTable answers as a table (id Uint64, n Int32, at Timestamp) does: with misfit, or else
 // with echo.
-func typedTable(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+func typedTable(
+	ctx context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
+) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 	want := map[string]string{"id": "Uint64", "n": "Int32", "at": "Timestamp", "a": "Uint64", "b": "Uint64"}
 	for _, name := range []string{"id", "n", "at", "a", "b"} {
 		p := req.Parameters["$"+name]
@@ -48,7 +51,7 @@ func typedTable(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQuery
 	if rows := req.Parameters["$rows"]; rows != nil && !strings.Contains(yql.FormatType(rows.Type), "id:Uint64") {
 		return nil, misfit("List<Struct<'id':Int64,'n':Int64>>", "List<Struct<'id':Uint64?,'n':Int32?>>", "id", "Int64", "Optional<Uint64>")
 	}
-	return echo(ctx, s, req)
+	return facadetest.Echo(ctx, s, req)
 }
 
 func TestTheTypeOfAColumnIsLearnt(t *testing.T) {
@@ -102,11 +105,11 @@ func TestTheTypeOfAColumnIsLearnt(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for i := range 2 { // a service for each API: nothing is known yet
-				b := start(t, small(), &fake{answer: typedTable})
+				b := start(t, small(), &facadetest.Driver{Answer: typedTable})
 				face := b.faces()[i]
 				for call, want := range c.requests {
 					r, err := face.Execute(t.Context(), c.in)
-					if n := len(b.taken()); n != want {
+					if n := len(b.Taken()); n != want {
 						t.Errorf("%s: call %d made %d requests; want %d", face.Name(), call+1, n, want)
 					}
 					if c.rows == nil {
@@ -129,7 +132,7 @@ func TestTheTypeOfAColumnIsLearnt(t *testing.T) {
 
 // A statement of a list that is refused has the whole list run again.
 func TestTheTypeOfAColumnIsLearntInAList(t *testing.T) {
-	b := start(t, small(), &fake{answer: typedTable})
+	b := start(t, small(), &facadetest.Driver{Answer: typedTable})
 	b.each(t, func(t *testing.T, face contract.Client) {
 		sql := "UPSERT INTO t (id) VALUES ($id) -- " + face.Name()
 		r, err := face.Transact(
@@ -140,7 +143,7 @@ func TestTheTypeOfAColumnIsLearntInAList(t *testing.T) {
 			t.Fatal(err)
 		}
 		var texts []string
-		for _, req := range b.taken() {
+		for _, req := range b.Taken() {
 			texts = append(texts, req.GetQueryContent().GetText())
 		}
 		if diff := cmp.Diff([]string{"S", sql, "S", sql}, texts); diff != "" || fmt.Sprint(r[1].Rows) != "[[$id Uint64 1]]" {

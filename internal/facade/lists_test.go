@@ -12,31 +12,34 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 func TestTransactIsRetriedWhole(t *testing.T) {
-	f := &fake{}
+	f := &facadetest.Driver{}
 	var runs []string
-	f.answer = func(_ context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f.Answer = func(
+		_ context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
+	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		c := req.GetTxControl()
-		f.mu.Lock()
-		defer f.mu.Unlock()
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
 		runs = append(runs,
 			req.GetQueryContent().GetText()+map[bool]string{true: " begin"}[c.GetBeginTx() != nil]+
 				map[bool]string{true: " commit"}[c.GetCommitTx()])
 		if len(runs) == 3 { // the commit of the first try meets a conflict
-			return nil, failed(cluster.CallCommit, Ydb.StatusIds_ABORTED)
+			return nil, facadetest.Failed(cluster.CallCommit, Ydb.StatusIds_ABORTED)
 		}
-		return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"n Int32"}, []string{itoa(len(runs))})}, nil
+		return []*Ydb_Query.ExecuteQueryResponsePart{facadetest.Part(t, 0, []string{"n Int32"}, []string{itoa(len(runs))})}, nil
 	}
 	b := start(t, small(), f)
 	b.each(t, func(t *testing.T, face contract.Client) {
-		f.mu.Lock()
+		f.Mu.Lock()
 		runs = nil
-		f.mu.Unlock()
+		f.Mu.Unlock()
 		got, err := face.Transact(t.Context(), contract.Transaction{Statements: []contract.Statement{{SQL: "A"}, {SQL: "B"}, {SQL: "C"}}})
 		if err != nil {
 			t.Fatal(err)
@@ -58,9 +61,11 @@ func TestTransactIsRetriedWhole(t *testing.T) {
 func TestTransactLimits(t *testing.T) {
 	cfg := small()
 	cfg.API.MaxRows = 25
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return rowsOf(t, 10), nil
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return facadetest.RowsOf(t, 10), nil
+		},
+	}
 	b := start(t, cfg, f)
 	b.each(t, func(t *testing.T, face contract.Client) {
 		got, err := face.Transact(t.Context(), contract.Transaction{Statements: []contract.Statement{{SQL: "A"}, {SQL: "B"}, {SQL: "C"}}})
@@ -88,13 +93,15 @@ func TestTransactLimits(t *testing.T) {
 }
 
 func TestBatchHasAnOutcomeForEach(t *testing.T) {
-	f := &fake{
-		answer: func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f := &facadetest.Driver{
+		Answer: func(
+			_ context.Context, _ *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
+		) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 			if req.GetQueryContent().GetText() == "BAD" {
-				return nil, failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR)
+				return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR)
 			}
 			return []*Ydb_Query.ExecuteQueryResponsePart{
-				part(t, 0, []string{"q Utf8"}, []string{`"` + req.GetQueryContent().GetText() + `"`}),
+				facadetest.Part(t, 0, []string{"q Utf8"}, []string{`"` + req.GetQueryContent().GetText() + `"`}),
 			}, nil
 		},
 	}
@@ -120,41 +127,27 @@ func TestBatchHasAnOutcomeForEach(t *testing.T) {
 	})
 }
 
-// items is a table (id Uint64 NOT NULL, name Utf8, n Int32).
-func items(t testing.TB) *Ydb_Table.DescribeTableResult {
-	d := &Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}}
-	for _, c := range [][2]string{{"id", "Uint64"}, {"name", "Optional<Utf8>"}, {"n", "Optional<Int32>"}} {
-		typ, err := yql.ParseType(c[1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.Columns = append(d.Columns, &Ydb_Table.ColumnMeta{Name: c[0], Type: typ})
-	}
-	d.Indexes = []*Ydb_Table.TableIndexDescription{{Name: "by_name", IndexColumns: []string{"name"}}}
-	return d
-}
-
 func TestBulkUpsert(t *testing.T) {
-	f := &fake{}
+	f := &facadetest.Driver{}
 	var sent []string
-	f.table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
+	f.Table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
 		if path != "/local/dir/items" {
-			return nil, failed(cluster.CallControl, Ydb.StatusIds_SCHEME_ERROR)
+			return nil, facadetest.Failed(cluster.CallControl, Ydb.StatusIds_SCHEME_ERROR)
 		}
-		return items(t), nil
+		return facadetest.Items(t), nil
 	}
-	f.bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
+	f.Bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
 		b, err := yql.AppendJSON([]byte(req.Table+" "+yql.FormatType(req.Rows.Type)+" "), req.Rows.Value, req.Rows.Type, yql.JSONOptions{})
-		f.mu.Lock()
-		defer f.mu.Unlock()
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
 		sent = append(sent, string(b))
 		return err
 	}
 	b := start(t, small(), f)
 	b.each(t, func(t *testing.T, face contract.Client) {
-		f.mu.Lock()
-		sent, f.described = nil, 0
-		f.mu.Unlock()
+		f.Mu.Lock()
+		sent, f.Described = nil, 0
+		f.Mu.Unlock()
 		b.s.core.Cached.ForgetTable("/local/dir/items")
 		rows := []map[string]any{{"id": 1, "name": "a"}, {"id": 2, "n": nil}, {"id": 3, "name": nil}}
 		n, err := face.BulkUpsert(t.Context(), contract.Bulk{Table: "dir/items", Rows: rows})
@@ -167,16 +160,16 @@ func TestBulkUpsert(t *testing.T) {
 		}, sent); diff != "" {
 			t.Errorf("sent (-want +got):\n%s", diff)
 		}
-		if _, err = face.BulkUpsert(t.Context(), contract.Bulk{Table: "/local/dir/items", Rows: rows[:1]}); err != nil || f.described != 1 {
-			t.Errorf("%v; the table was described %d times; want once", err, f.described)
+		if _, err = face.BulkUpsert(t.Context(), contract.Bulk{Table: "/local/dir/items", Rows: rows[:1]}); err != nil || f.Described != 1 {
+			t.Errorf("%v; the table was described %d times; want once", err, f.Described)
 		}
 		// Types for every column: no description is needed.
 		_, err = face.BulkUpsert(
 			t.Context(),
 			contract.Bulk{Table: "other", Rows: []map[string]any{{"k": 1}}, Types: map[string]string{"k": "Uint8"}},
 		)
-		if err != nil || f.described != 1 {
-			t.Errorf("%v; the table was described %d times; want once", err, f.described)
+		if err != nil || f.Described != 1 {
+			t.Errorf("%v; the table was described %d times; want once", err, f.Described)
 		}
 		for says, bad := range map[string]contract.Bulk{
 			"no column":      {Table: "dir/items", Rows: []map[string]any{{"id": 1, "nope": 1}}},
@@ -201,19 +194,19 @@ func TestBulkUpsert(t *testing.T) {
 }
 
 func TestBulkUpsertNoticesThatTheTableChanged(t *testing.T) {
-	f := &fake{}
+	f := &facadetest.Driver{}
 	described, writes := 0, 0
-	f.table = func(string) (*Ydb_Table.DescribeTableResult, error) {
+	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) {
 		described++
-		d := items(t)
+		d := facadetest.Items(t)
 		if described == 1 {
 			d.Columns = d.Columns[:2] // before the column n was added
 		}
 		return d, nil
 	}
-	f.bulk = func(*Ydb_Table.BulkUpsertRequest) error {
+	f.Bulk = func(*Ydb_Table.BulkUpsertRequest) error {
 		if writes++; writes == 3 {
-			return failed(cluster.CallExecute, Ydb.StatusIds_SCHEME_ERROR)
+			return facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_SCHEME_ERROR)
 		}
 		return nil
 	}
@@ -236,12 +229,12 @@ func TestBulkUpsertNoticesThatTheTableChanged(t *testing.T) {
 }
 
 func TestDescribe(t *testing.T) {
-	f := &fake{}
-	f.table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
+	f := &facadetest.Driver{}
+	f.Table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
 		if path != "/local/dir/items" {
-			return nil, failed(cluster.CallControl, Ydb.StatusIds_SCHEME_ERROR)
+			return nil, facadetest.Failed(cluster.CallControl, Ydb.StatusIds_SCHEME_ERROR)
 		}
-		return items(t), nil
+		return facadetest.Items(t), nil
 	}
 	b := start(t, small(), f)
 	want := &contract.Table{
@@ -264,14 +257,16 @@ func TestDescribe(t *testing.T) {
 		_, err = face.Describe(t.Context(), strings.Repeat("x", 1100))
 		refused(t, err, "BAD_REQUEST", false, false)
 	})
-	if f.kept+f.deleted != 0 {
-		t.Errorf("%d sessions were lent; a table is described without", f.kept+f.deleted)
+	if f.Kept+f.Deleted != 0 {
+		t.Errorf("%d sessions were lent; a table is described without", f.Kept+f.Deleted)
 	}
 }
 
 func TestExplain(t *testing.T) {
-	f := &fake{
-		answer: func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f := &facadetest.Driver{
+		Answer: func(
+			_ context.Context, _ *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
+		) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 			if req.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN {
 				t.Errorf("mode %v", req.GetExecMode())
 			}
@@ -295,21 +290,21 @@ func TestExplain(t *testing.T) {
 		_, err := face.Explain(t.Context(), "", nil)
 		refused(t, err, "BAD_REQUEST", false, false)
 	})
-	if n := len(b.taken()); n != 2 {
+	if n := len(b.Taken()); n != 2 {
 		t.Errorf("%d statements were explained; want 2: the others are known", n)
 	}
 }
 
 func TestPriorityAndIdempotence(t *testing.T) {
-	b := start(t, small(), &fake{answer: echo})
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo})
 	b.each(t, func(t *testing.T, face contract.Client) {
 		_, err := face.Execute(t.Context(), contract.Statement{SQL: "DELETE FROM t", Priority: "batch", Idempotent: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		last := b.calls[len(b.calls)-1]
+		b.Mu.Lock()
+		defer b.Mu.Unlock()
+		last := b.Calls[len(b.Calls)-1]
 		last.App, last.Work, last.From = nil, 0, 0
 		if want := (upstream.Call{Name: "Execute", Class: 3, Idempotent: true}); last != want {
 			t.Errorf("call %+v; want %+v", last, want)

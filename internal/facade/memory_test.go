@@ -15,6 +15,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 	"github.com/ydb-sidecar/sidecar/proof/short"
@@ -43,8 +44,10 @@ func TestShortMemory(t *testing.T) {
 	const sets = 5
 	var mu sync.Mutex
 	var limits []int64
-	f := &fake{
-		answer: func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f := &facadetest.Driver{
+		Answer: func(
+			_ context.Context, _ *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
+		) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 			mu.Lock()
 			limits = append(limits, req.ResponsePartLimitBytes)
 			mu.Unlock()
@@ -54,7 +57,7 @@ func TestShortMemory(t *testing.T) {
 			}
 			all := make([]*Ydb_Query.ExecuteQueryResponsePart, sets)
 			for i := range all {
-				all[i] = part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", n) + `"`})
+				all[i] = facadetest.Part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", n) + `"`})
 			}
 			return all, nil
 		},
@@ -122,9 +125,11 @@ func TestShortMemory(t *testing.T) {
 func TestTypesOfOneStatementHaveAnEnd(t *testing.T) {
 	short.Skip(t, "it measures the memory of the process")
 	budget := memguard.OfBytes(8 << 20)
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return nil, nil
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return nil, nil
+		},
+	}
 	b := start(t, Default(), f, func(d *core.Deps) { d.Requests = budget })
 	wide := "Tuple<" + strings.Repeat("Int8?,", core.MostTypes/2-10) + "Int8>?"
 	var list []string
@@ -155,9 +160,11 @@ func TestTypesOfOneStatementHaveAnEnd(t *testing.T) {
 
 // Those of a statement of a batch are counted, too, and given back.
 func TestTypesOfBatchesAreCounted(t *testing.T) {
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return nil, nil
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return nil, nil
+		},
+	}
 	wide := "Tuple<" + strings.Repeat("Int8?,", core.MostTypes/2-10) + "Int8>?"
 	body := fmt.Sprintf(`{"statements":[{"sql":"SELECT $p","params":{"p":null},"types":{"p":%q}}]}`, wide)
 	for most, want := range map[int64]string{4 << 20: "MEMORY_SHORT", 16 << 20: ""} {

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -26,7 +28,8 @@ func placed(err error, path string) error {
 // know is not passed over.
 func TestRequestsOfNewerCallers(t *testing.T) {
 	b := start(t, withKV(t, plainEntry),
-		&fake{answer: echo, bulk: func(*Ydb_Table.BulkUpsertRequest) error { return nil }, table: newWriter(t).table})
+		&facadetest.Driver{Answer: facadetest.Echo, Bulk: func(*Ydb_Table.BulkUpsertRequest) error { return nil },
+			Table: newWriter(t).Table})
 	kv := sidecarv1.NewKeyValueClient(b.conn)
 	opened := &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "dir/items"}}}
 	ingested := func(ctx context.Context, messages ...*sidecarv1.IngestRequest) error {
@@ -187,14 +190,14 @@ func TestRequestsOfNewerCallers(t *testing.T) {
 			if err := call(t.Context(), func(proto.Message) {}); err != nil {
 				t.Fatalf("as it is: %v", err)
 			}
-			b.taken()
+			b.Taken()
 			err := call(t.Context(), func(m proto.Message) {
 				m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
 			})
 			if err == nil || !strings.Contains(err.Error(), "field 99 of sidecar.v1.") {
 				t.Errorf("%v; want that field 99 is not known", err)
 			}
-			if n := len(b.taken()); n != 0 {
+			if n := len(b.Taken()); n != 0 {
 				t.Errorf("%d statements were sent", n)
 			}
 		})

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -189,7 +190,7 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const calls = 300
 			budget := memguard.OfBytes(1 << 30)
-			b := start(t, Default(), &fake{}, func(d *core.Deps) { d.Requests = budget })
+			b := start(t, Default(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
 			isCounted(t, nearly, func() (takes, counted int64) {
 				o := open(t, b.s)
 				before := inUse()
@@ -212,7 +213,7 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 func TestOpenCallsAreBounded(t *testing.T) {
 	const most, calls = 16 << 20, 10_000
 	budget := memguard.OfBytes(most)
-	b := start(t, Default(), &fake{}, func(d *core.Deps) { d.Requests = budget })
+	b := start(t, Default(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
 	o := open(t, b.s)
 	o.post(t, calls, func(int) []hpack.HeaderField { return nil })
 	bound := most / 2 / openCall
@@ -229,7 +230,7 @@ func TestOpenCallsAreBounded(t *testing.T) {
 func TestOpenCallsMakeRoom(t *testing.T) {
 	const most, calls = 4 << 20, 300
 	budget := memguard.OfBytes(most)
-	b := start(t, Default(), &fake{}, func(d *core.Deps) { d.Requests = budget })
+	b := start(t, Default(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
 	crowd, other := open(t, b.s), open(t, b.s)
 	none := func(int) []hpack.HeaderField { return nil }
 	crowd.post(t, calls, none)
@@ -249,7 +250,7 @@ func TestOpenCallsTakeNoPlace(t *testing.T) {
 			const calls = 20
 			config := Default()
 			config.API.MaxOpen = 5
-			b := start(t, config, &fake{answer: echo})
+			b := start(t, config, &facadetest.Driver{Answer: facadetest.Echo})
 			open(t, b.s).post(t, calls, func(int) []hpack.HeaderField { return headers })
 			await.True(t, "all are open", func() bool { return b.s.State().OpenCalls == calls })
 			if _, err := b.http.Execute(t.Context(), contract.Statement{SQL: "SELECT 1"}); err != nil {
@@ -262,7 +263,7 @@ func TestOpenCallsTakeNoPlace(t *testing.T) {
 // What ends a transaction is let in although others hold the memory: calls may wait for the session that it gives back.
 func TestEndsOfTransactionsAreLetIn(t *testing.T) {
 	budget := memguard.OfBytes(1 << 20)
-	b := start(t, Default(), &fake{}, func(d *core.Deps) { d.Requests = budget })
+	b := start(t, Default(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
 	for left := 1<<20 - 4<<10; left > 0; left -= 64 << 10 { // none has so much that it would leave the last eighth
 		others := new(memguard.Reservation)
 		others.Begin(budget, nil, 0)

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -174,7 +176,7 @@ func members(t reflect.Type) []string {
 // TestRepliesAreAsDescribed sends real calls and compares what comes back.
 func TestRepliesAreAsDescribed(t *testing.T) {
 	d := read(t)
-	f := numbered(t)
+	f := facadetest.Numbered(t)
 	b := start(t, small(), f)
 	tx := func() string {
 		got, err := b.http.Begin(t.Context(), "")
@@ -200,7 +202,7 @@ func TestRepliesAreAsDescribed(t *testing.T) {
 			c.route = c.path
 		}
 		t.Run(c.method+" "+c.route, func(t *testing.T) {
-			status, _, got := send(t, c.method, b.base+c.path, c.body, nil)
+			status, _, got := facadetest.Send(t, c.method, b.base+c.path, c.body, nil)
 			var v any
 			if err := json.Unmarshal([]byte(got), &v); err != nil || status != 200 {
 				t.Fatalf("%d %s: %v", status, got, err)

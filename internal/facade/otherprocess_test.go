@@ -21,6 +21,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -101,7 +102,7 @@ func (s split) GetTransaction(ctx context.Context, id string) (*contract.Open, e
 }
 
 func TestAnswersOfTheOtherProcessComeUnchanged(t *testing.T) {
-	a, b := start(t, small(), numbered(t)), start(t, small(), numbered(t))
+	a, b := start(t, small(), facadetest.Numbered(t)), start(t, small(), facadetest.Numbered(t))
 	join(t, a, b)
 	for _, through := range []struct {
 		name      string
@@ -114,16 +115,18 @@ func TestAnswersOfTheOtherProcessComeUnchanged(t *testing.T) {
 			}
 			before := through.at.s.State().HandedOver
 			body := `{"sql":"A","tx":{"id":"` + tx.ID + `"}}`
-			status, h, text := send(t, http.MethodPost, through.at.base+"/v1/query", body, nil)
+			status, h, text := facadetest.Send(t, http.MethodPost, through.at.base+"/v1/query", body, nil)
 			if status != 200 || h.Get("Content-Type") != core.MediaJSON || h.Get("Server-Timing") == "" || !strings.Contains(text, tx.ID) {
 				t.Errorf("got %d %v %s", status, h, text)
 			}
-			status, h, text = send(t, http.MethodPost, through.at.base+"/v1/query", body, header("Accept", mediaNDJSON))
+			status, h, text = facadetest.Send(t, http.MethodPost, through.at.base+"/v1/query", body, header("Accept", mediaNDJSON))
 			if status != 200 || h.Get("Content-Type") != mediaNDJSON || strings.Count(text, "\n") != 3 ||
 				!strings.Contains(text, `{"end":{"rows":1`) {
 				t.Errorf("got %d %v %s", status, h, text)
 			}
-			status, h, text = send(t, http.MethodPost, through.at.base+"/v1/query", `{"sql":"A","tx":{"id":"`+tx.ID+`","seq":9}}`, nil)
+			status, h, text = facadetest.Send(
+				t, http.MethodPost, through.at.base+"/v1/query", `{"sql":"A","tx":{"id":"`+tx.ID+`","seq":9}}`, nil,
+			)
 			if status != 409 || h.Get("Content-Type") != mediaProblem || !strings.Contains(text, "SEQ_OUT_OF_ORDER") {
 				t.Errorf("got %d %v %s", status, h, text)
 			}
@@ -163,21 +166,21 @@ func TestHandedOverCallsKeepTheirApp(t *testing.T) {
 		}
 		return all
 	}
-	a := start(t, small(), numbered(t), func(d *core.Deps) { d.Apps = registry() })
-	b := start(t, small(), numbered(t), func(d *core.Deps) { d.Apps = registry() })
+	a := start(t, small(), facadetest.Numbered(t), func(d *core.Deps) { d.Apps = registry() })
+	b := start(t, small(), facadetest.Numbered(t), func(d *core.Deps) { d.Apps = registry() })
 	join(t, a, b)
 	const bearer = "Bearer 0123456789abcdef0123456789abcdef"
-	status, _, text := send(t, http.MethodPost, a.base+"/v1/tx/begin", "{}", header("Authorization", bearer))
+	status, _, text := facadetest.Send(t, http.MethodPost, a.base+"/v1/tx/begin", "{}", header("Authorization", bearer))
 	var begun struct{ Tx struct{ ID string } }
 	if err := json.Unmarshal([]byte(text), &begun); err != nil || status != 200 {
 		t.Fatalf("%d %s", status, text)
 	}
 	last := func() string {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.calls[len(a.calls)-1].App.Name()
+		a.Mu.Lock()
+		defer a.Mu.Unlock()
+		return a.Calls[len(a.Calls)-1].App.Name()
 	}
-	if status, _, text := send(
+	if status, _, text := facadetest.Send(
 		t, http.MethodPost, b.base+"/v1/query", `{"sql":"A","tx":{"id":"`+begun.Tx.ID+`"}}`,
 		header("Authorization", bearer),
 	); status != 200 || last() != "shop" {
@@ -202,8 +205,8 @@ func TestHandedOverCallsKeepTheirApp(t *testing.T) {
 
 // A call that came from the other process is never handed over again, whatever the id says.
 func TestHandedOverCallsDoNotCircle(t *testing.T) {
-	a, b := start(t, small(), numbered(t)), start(t, small(), numbered(t))
-	third := start(t, small(), numbered(t))
+	a, b := start(t, small(), facadetest.Numbered(t)), start(t, small(), facadetest.Numbered(t))
+	third := start(t, small(), facadetest.Numbered(t))
 	join(t, a, b)
 	tx, err := third.http.Begin(t.Context(), "")
 	if err != nil {
@@ -252,9 +255,9 @@ func TestOtherProcessDiesInACall(t *testing.T) {
 		for _, i := range []int{0, 1} {
 			t.Run(tc.name+" over "+[]string{"gRPC", "HTTP"}[i], func(t *testing.T) {
 				running := make(chan struct{}, 1)
-				hang := &fake{ // every statement and commit
-					answer: func(
-						ctx context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest,
+				hang := &facadetest.Driver{ // every statement and commit
+					Answer: func(
+						ctx context.Context, _ *facadetest.Session, _ *Ydb_Query.ExecuteQueryRequest,
 					) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 						running <- struct{}{}
 						<-ctx.Done()
@@ -262,12 +265,12 @@ func TestOtherProcessDiesInACall(t *testing.T) {
 					},
 				}
 				ended := make(chan struct{})
-				hang.commit = func(*fakeSession) error {
+				hang.Commit = func(*facadetest.Session) error {
 					running <- struct{}{}
 					<-ended
 					return nil
 				}
-				b := start(t, small(), numbered(t))
+				b := start(t, small(), facadetest.Numbered(t))
 				a := start(t, small(), hang)
 				t.Cleanup(func() { close(ended) }) // before a ends
 				d, _ := join(t, a, b)
@@ -298,7 +301,7 @@ func TestOtherProcessDiesInACall(t *testing.T) {
 
 // Another process that hangs holds a call no longer than the call may last.
 func TestOtherProcessThatHangs(t *testing.T) {
-	a, b := start(t, small(), numbered(t)), start(t, small(), numbered(t))
+	a, b := start(t, small(), facadetest.Numbered(t)), start(t, small(), facadetest.Numbered(t))
 	tx, err := a.http.Begin(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)

@@ -24,15 +24,16 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// guarded is what the driver does about panics: the fake has none of it.
-func guarded(f *fake) *fake {
-	f.safe = true
+// guarded has the driver catch panics, as the driver of the product does.
+func guarded(f *facadetest.Driver) *facadetest.Driver {
+	f.Safe = true
 	return f
 }
 
@@ -48,16 +49,16 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 	}), nil)))
 	before := panics.Stats().Count
 	w := newWriter(t)
-	w.answer = func(
-		ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+	w.Answer = func(
+		ctx context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
 	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		if strings.Contains(req.GetQueryContent().GetText(), "PANIC") {
 			panic("broken")
 		}
-		return echo(ctx, s, req)
+		return facadetest.Echo(ctx, s, req)
 	}
-	write := w.bulk
-	w.bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
+	write := w.Bulk
+	w.Bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
 		for _, row := range req.GetRows().GetValue().GetItems() {
 			if row.GetItems()[1].GetTextValue() == "panic" {
 				panic("broken")
@@ -65,7 +66,7 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 		}
 		return write(req)
 	}
-	b := start(t, small(), guarded(w.fake))
+	b := start(t, small(), guarded(w.Driver))
 	broken := func(t *testing.T, err error) {
 		t.Helper()
 		refused(t, err, "INTERNAL", false, true)
@@ -102,7 +103,7 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 		if status.Code(err) != codes.Internal {
 			t.Errorf("gRPC: %v; want Internal", err)
 		}
-		code, _, body := send(t, "POST", b.base+"/v1/bulk", `{"table":"dir/items","rows":[{"id":1,"name":"panic"}]}`, nil)
+		code, _, body := facadetest.Send(t, "POST", b.base+"/v1/bulk", `{"table":"dir/items","rows":[{"id":1,"name":"panic"}]}`, nil)
 		if code != 500 || !strings.Contains(body, `"outcome_unknown":true`) {
 			t.Errorf("HTTP: %d %s; want 500 and an unknown outcome", code, body)
 		}
@@ -166,7 +167,7 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // A handler of gRPC outside of the calls of the API has the same protection.
 func TestPanicOfAnotherHandler(t *testing.T) {
-	s, err := New(small(), core.Deps{Driver: &fake{}, Database: "/local"})
+	s, err := New(small(), core.Deps{Driver: &facadetest.Driver{}, Database: "/local"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +199,7 @@ func (brokenCodec) Unmarshal(mem.BufferSlice, any) error { panic("broken") }
 
 // grpc-go decodes a request before it calls an interceptor.
 func TestPanicWhileARequestIsDecoded(t *testing.T) {
-	s, err := New(small(), core.Deps{Driver: &fake{}, Database: "/local"})
+	s, err := New(small(), core.Deps{Driver: &facadetest.Driver{}, Database: "/local"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,13 +243,13 @@ func TestPanicWhileARequestIsDecoded(t *testing.T) {
 
 // An answer that has begun breaks off, so that half of it is not taken for the whole.
 func TestPanicInTheMiddleOfAnAnswer(t *testing.T) {
-	f := guarded(&fake{})
-	f.answer = func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return rowsOf(t, 3), nil
+	f := guarded(&facadetest.Driver{})
+	f.Answer = func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return facadetest.RowsOf(t, 3), nil
 	}
 	b := start(t, small(), f)
 	n := 0
-	f.onNext = func() {
+	f.OnNext = func() {
 		if n++; n == 2 {
 			panic("broken")
 		}

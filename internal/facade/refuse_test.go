@@ -14,6 +14,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
@@ -66,9 +67,9 @@ func refusing(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, small(), newWriter(t).fake, func(d *core.Deps) { d.Apps = all })
+	b := start(t, small(), newWriter(t).Driver, func(d *core.Deps) { d.Apps = all })
 	for range 2 { // uses up the quota for minutes
-		send(t, "POST", b.base+"/v1/tx/begin", `{"timeout":"`+strings.Repeat("0", 1000)+`1s"}`,
+		facadetest.Send(t, "POST", b.base+"/v1/tx/begin", `{"timeout":"`+strings.Repeat("0", 1000)+`1s"}`,
 			header("Authorization", "Bearer "+secretOfGreedy))
 	}
 	return b

@@ -15,6 +15,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/proof/short"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -37,9 +38,9 @@ func stuck(t *testing.T, b *bench) {
 		for i := range streams {
 			streams[i].Age = 0
 		}
-		b.fake.mu.Lock()
-		now := fmt.Sprint(streams, b.fake.open, len(b.fake.requests))
-		b.fake.mu.Unlock()
+		b.Driver.Mu.Lock()
+		now := fmt.Sprint(streams, b.Driver.Open, len(b.Driver.Requests))
+		b.Driver.Mu.Unlock()
 		if open := b.s.State().OpenCalls; now != last || open != 1 {
 			last, since = now, time.Now()
 		}
@@ -112,7 +113,7 @@ func (d *timedReply) SetWriteDeadline(at time.Time) error { return d.SetReadDead
 
 // A call that the stop cut off sets no deadline behind its last moment.
 func TestNoDeadlineIsLaterThanTheStop(t *testing.T) {
-	s := start(t, small(), newWriter(t).fake).s
+	s := start(t, small(), newWriter(t).Driver).s
 	for name, do := range map[string]func(x *exchange){
 		"body": func(x *exchange) { x.receive(t.Context())() },
 		"send": func(x *exchange) { x.sendBy(time.Time{}); x.sendBy(time.Now().Add(replyTimeout)) },
@@ -206,17 +207,17 @@ func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 	} {
 		t.Run(caller.name, func(t *testing.T) {
 			w := newWriter(t)
-			row := part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", 500<<10) + `"`})
-			value := part(t, 0, []string{"v Optional<String>"}, []string{`"` + strings.Repeat("aaaa", 4<<20) + `"`})
-			items := w.table
-			w.table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
+			row := facadetest.Part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", 500<<10) + `"`})
+			value := facadetest.Part(t, 0, []string{"v Optional<String>"}, []string{`"` + strings.Repeat("aaaa", 4<<20) + `"`})
+			items := w.Table
+			w.Table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
 				if path == "/local/t" {
 					return described(t), nil
 				}
 				return items(path)
 			}
-			w.answer = func(
-				_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+			w.Answer = func(
+				_ context.Context, _ *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
 			) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 				if req.GetQueryContent().GetText() != "S" {
 					return []*Ydb_Query.ExecuteQueryResponsePart{value}, nil
@@ -229,7 +230,7 @@ func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 			}
 			config := withKV(t, "items=t key=id:Uint64 value=v:String")
 			config.API.Timeout, config.API.MaxTimeout = 5*time.Minute, 5*time.Minute
-			b := start(t, config, w.fake)
+			b := start(t, config, w.Driver)
 			caller.begin(t, b)
 			stuck(t, b)
 			grace, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

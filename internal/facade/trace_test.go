@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -91,14 +92,14 @@ func TestOneTreePerCall(t *testing.T) {
 	if err != nil || res.Info.TraceId != traceID {
 		t.Fatalf("info %+v, %v; want the caller's trace", res.GetInfo(), err)
 	}
-	status, _, got := send(
+	status, _, got := facadetest.Send(
 		t, "POST", w.target.HTTP+"/v1/query", `{"sql":"SELEC '`+secret+`'"}`,
 		func(r *http.Request) { r.Header.Set("traceparent", parent) },
 	)
 	if status != 400 || !strings.Contains(got, `"trace_id":"`+traceID+`"`) {
 		t.Fatalf("%d %s; want an error with the caller's trace", status, got)
 	}
-	status, _, got = send(t, "POST", w.target.HTTP+"/v1/query", `{"sql":"SELECT 1"}`, nil)
+	status, _, got = facadetest.Send(t, "POST", w.target.HTTP+"/v1/query", `{"sql":"SELECT 1"}`, nil)
 	if status != 200 || !strings.Contains(got, `"trace_id":""`) {
 		t.Fatalf("%d %s; want no trace that nobody recorded", status, got)
 	}
@@ -137,12 +138,12 @@ func TestOneTreePerCall(t *testing.T) {
 
 // reported is a driver that tells of one attempt that failed and one that did not.
 type reported struct {
-	*fake
+	*facadetest.Driver
 }
 
 func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Context, core.Session) error) (upstream.Report, error) {
 	start := time.Now()
-	_, err := r.fake.Do(ctx, call, f)
+	_, err := r.Driver.Do(ctx, call, f)
 	execute, commit := protocol.Named(protocol.QueryService+"ExecuteQuery"), protocol.Named(protocol.QueryService+"CommitTransaction")
 	at := &cluster.Node{ID: 2, Address: "node2:2136", Zone: "zone-b"}
 	return upstream.Report{
@@ -170,10 +171,10 @@ func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Con
 // TestTheTreeOfARetriedCall also is what the tail keeps: the call was slow.
 func TestTheTreeOfARetriedCall(t *testing.T) {
 	tracer, rec := traced(tracing.Config{Slow: time.Nanosecond}, tracing.Ratio(0))
-	b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) {
-		d.Driver, d.Tracer = reported{d.Driver.(*fake)}, tracer
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo}, func(d *core.Deps) {
+		d.Driver, d.Tracer = reported{d.Driver.(*facadetest.Driver)}, tracer
 	})
-	status, _, body := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, nil)
+	status, _, body := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, nil)
 	spans := rec.Ended()
 	if status != 200 || len(spans) == 0 || !strings.Contains(body, spans[0].SpanContext().TraceID().String()) {
 		t.Fatalf("%d %s and %d spans; want the trace of a slow call", status, body, len(spans))
@@ -207,13 +208,13 @@ func TestTheTreeOfARetriedCall(t *testing.T) {
 // those of others do not.
 func TestTheTailKeepsFailedCalls(t *testing.T) {
 	tracer, rec := traced(tracing.Config{Errors: true}, tracing.Ratio(0))
-	b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) { d.Tracer = tracer })
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo}, func(d *core.Deps) { d.Tracer = tracer })
 	for _, c := range []struct {
 		path, body string
 		kept       bool
 	}{{"/v1/query", `{"sql":"S"}`, false}, {"/v1/query", `{}`, true}, {"/v1/batch", `{"statements":[{"sql":"S"},{"sql":""}]}`, true}} {
 		before := len(rec.Ended())
-		_, _, body := send(t, "POST", b.base+c.path, c.body, nil)
+		_, _, body := facadetest.Send(t, "POST", b.base+c.path, c.body, nil)
 		spans := rec.Ended()[before:]
 		if (len(spans) > 0) != c.kept || !c.kept && !strings.Contains(body, `"trace_id":""`) {
 			t.Errorf("%s %s: %d spans and %s", c.path, c.body, len(spans), body)
@@ -233,11 +234,11 @@ func TestTheCallsOfATransactionAreLinkedToIt(t *testing.T) {
 	}{"commit": {"/commit", "finished"}, "rollback": {"/rollback", "abandoned"}} {
 		t.Run(name, func(t *testing.T) {
 			tracer, rec := traced(tracing.Config{}, tracing.Ratio(1))
-			b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) { d.Tracer = tracer })
-			_, _, body := send(t, "POST", b.base+"/v1/tx/begin", `{}`, nil)
+			b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo}, func(d *core.Deps) { d.Tracer = tracer })
+			_, _, body := facadetest.Send(t, "POST", b.base+"/v1/tx/begin", `{}`, nil)
 			id := between(t, body, `"id":"`, `"`)
-			send(t, "POST", b.base+"/v1/query", `{"sql":"S","tx":{"id":"`+id+`"}}`, nil)
-			if status, _, body := send(t, "POST", b.base+"/v1/tx/"+id+c.end, `{}`, nil); status != 200 {
+			facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S","tx":{"id":"`+id+`"}}`, nil)
+			if status, _, body := facadetest.Send(t, "POST", b.base+"/v1/tx/"+id+c.end, `{}`, nil); status != 200 {
 				t.Fatalf("%d %s", status, body)
 			}
 			spans := map[string]sdktrace.ReadOnlySpan{}
@@ -274,10 +275,12 @@ func between(t *testing.T, s, before, after string) string {
 
 // TestCallsThatAreNotRecordedAllocateNothingForIt compares with no tracing at all.
 func TestCallsThatAreNotRecordedAllocateNothingForIt(t *testing.T) {
-	answer := rowsOf(t, 1)
-	db := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return answer, nil
-	}}
+	answer := facadetest.RowsOf(t, 1)
+	db := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return answer, nil
+		},
+	}
 	tracer, _ := traced(tracing.Default(), tracing.Ratio(0))
 	var allocs [2]float64
 	for i, tracer := range []*tracing.Tracer{nil, tracer} {
@@ -292,8 +295,8 @@ func TestCallsThatAreNotRecordedAllocateNothingForIt(t *testing.T) {
 				if _, err := s.grpc.Execute(t.Context(), req); err != nil {
 					t.Fatal(err)
 				}
-				db.taken()
-				db.calls = nil
+				db.Taken()
+				db.Calls = nil
 			}
 		}) / runs
 	}
@@ -304,16 +307,16 @@ func TestCallsThatAreNotRecordedAllocateNothingForIt(t *testing.T) {
 
 func TestEveryCallIsMeasured(t *testing.T) {
 	all := map[string]*latency.Durations{}
-	b := start(t, small(), &fake{answer: echo}, func(d *core.Deps) {
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo}, func(d *core.Deps) {
 		d.Histogram = func(name, _, _ string, _ ...float64) *latency.Durations {
 			all[name] = latency.NewDurations(nil)
 			return all[name]
 		}
 	})
 	for _, body := range []string{`{"sql":"S"}`, `{"sql":"S"}`, `{}`} {
-		send(t, "POST", b.base+"/v1/query", body, nil)
+		facadetest.Send(t, "POST", b.base+"/v1/query", body, nil)
 	}
-	send(t, "GET", b.base+"/nowhere", "", nil)
+	facadetest.Send(t, "GET", b.base+"/nowhere", "", nil)
 	got := map[string]uint64{}
 	for _, c := range all["http.server.request.duration"].Read() {
 		if scheme, _ := c.Set.Value("url.scheme"); scheme.AsString() != "http" {
@@ -384,7 +387,7 @@ func TestSpansOfHTTP(t *testing.T) {
 		{"GET", "/v1/tx/secret", "/v1/tx/{id}", "/v1/tx/{id}", 400},
 	} {
 		rec.Reset()
-		status, _, got := send(t, c.method, b.base+c.path, "", nil)
+		status, _, got := facadetest.Send(t, c.method, b.base+c.path, "", nil)
 		spans := rec.Ended()
 		if int64(status) != c.status || len(spans) == 0 {
 			t.Errorf("%s: %d %s, %d spans", c.path, status, got, len(spans))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
@@ -34,9 +35,11 @@ func (u unsure) Do(ctx context.Context, call upstream.Call, do func(context.Cont
 // TestAnEarlierAttemptMayHaveBeenKept: the last attempt of an idempotent call
 // says for itself that nothing was kept, and an earlier one may have been.
 func TestAnEarlierAttemptMayHaveBeenKept(t *testing.T) {
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return nil, failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
+		},
+	}
 	b := start(t, small(), f, func(d *core.Deps) { d.Driver = unsure{d.Driver} })
 	b.each(t, func(t *testing.T, c contract.Client) {
 		for _, idempotent := range []bool{false, true} {
@@ -50,11 +53,13 @@ func TestAnEarlierAttemptMayHaveBeenKept(t *testing.T) {
 // been kept, unless it only reads.
 func TestRowsWithoutAForm(t *testing.T) {
 	strange := &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: 0x7777}}
-	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return []*Ydb_Query.ExecuteQueryResponsePart{{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{
-			Columns: []*Ydb.Column{{Name: "x", Type: strange}}, Rows: []*Ydb.Value{{Items: []*Ydb.Value{text("?")}}},
-		}}}, nil
-	}}
+	f := &facadetest.Driver{
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+			return []*Ydb_Query.ExecuteQueryResponsePart{{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{
+				Columns: []*Ydb.Column{{Name: "x", Type: strange}}, Rows: []*Ydb.Value{{Items: []*Ydb.Value{facadetest.Text("?")}}},
+			}}}, nil
+		},
+	}
 	var log lockedText
 	b := start(t, small(), f, func(d *core.Deps) { d.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	b.each(t, func(t *testing.T, c contract.Client) {
@@ -79,7 +84,8 @@ func TestRowsWithoutAForm(t *testing.T) {
 		`{"statements":[{"sql":"S"}]}`: "true", `{"statements":[{"sql":"S"},{"sql":"S"}]}`: "false",
 		`{"statements":[{"sql":"SELECT 1"}]}`: "false",
 	} {
-		if status, _, got := send(t, "POST", b.base+"/v1/tx", body, nil); status != 500 || !contains(got, `"outcome_unknown":`+unknown) {
+		if status, _, got := facadetest.Send(t, "POST", b.base+"/v1/tx", body, nil); status != 500 ||
+			!contains(got, `"outcome_unknown":`+unknown) {
 			t.Errorf("%s: %d %s; want outcome_unknown %s", body, status, got, unknown)
 		}
 	}
@@ -109,16 +115,16 @@ func (l *lockedText) String() string {
 // TestBulkThatStoppedHalfWay: the rows of the first group are written when those
 // of the second are refused.
 func TestBulkThatStoppedHalfWay(t *testing.T) {
-	f := &fake{table: func(string) (*Ydb_Table.DescribeTableResult, error) { return items(t), nil }}
+	f := &facadetest.Driver{Table: func(string) (*Ydb_Table.DescribeTableResult, error) { return facadetest.Items(t), nil }}
 	calls := 0
-	f.bulk = func(*Ydb_Table.BulkUpsertRequest) error {
+	f.Bulk = func(*Ydb_Table.BulkUpsertRequest) error {
 		if calls++; calls%2 == 0 {
-			return failed(cluster.CallExecute, Ydb.StatusIds_UNAUTHORIZED)
+			return facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_UNAUTHORIZED)
 		}
 		return nil
 	}
 	b := start(t, small(), f)
-	status, _, got := send(t, "POST", b.base+"/v1/bulk", `{"table":"items","rows":[{"id":1,"name":"a"},{"id":2}]}`, nil)
+	status, _, got := facadetest.Send(t, "POST", b.base+"/v1/bulk", `{"table":"items","rows":[{"id":1,"name":"a"},{"id":2}]}`, nil)
 	if status != 403 || !contains(got, `"outcome_unknown":true`) {
 		t.Errorf("%d %s; want that some rows may be written", status, got)
 	}
@@ -126,9 +132,11 @@ func TestBulkThatStoppedHalfWay(t *testing.T) {
 
 // TestPathsAreText: what is no UTF-8 never reaches a node, which would be blamed for it.
 func TestPathsAreText(t *testing.T) {
-	b := start(t, small(), &fake{})
+	b := start(t, small(), &facadetest.Driver{})
 	for _, c := range [][3]string{{"GET", "/v1/schema/%ff", ""}, {"POST", "/v1/bulk?table=%ff", `{"id":1}`}} {
-		status, _, got := send(t, c[0], b.base+c[1], c[2], header("Content-Type", map[bool]string{true: mediaNDJSON}[c[2] != ""]))
+		status, _, got := facadetest.Send(
+			t, c[0], b.base+c[1], c[2], header("Content-Type", map[bool]string{true: mediaNDJSON}[c[2] != ""]),
+		)
 		if status != 400 || !contains(got, "UTF-8") {
 			t.Errorf("%s %s: %d %s; want 400", c[0], c[1], status, got)
 		}
@@ -137,7 +145,7 @@ func TestPathsAreText(t *testing.T) {
 
 // TestAHalfSentBodyHoldsUpNoStop: the call is open while its body comes, and ends when it is cut off.
 func TestAHalfSentBodyHoldsUpNoStop(t *testing.T) {
-	b := start(t, small(), &fake{answer: echo})
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +178,7 @@ func TestAHalfSentBodyHoldsUpNoStop(t *testing.T) {
 // TestTheDeadlineOfTheBodyEndsWithIt: the deadline of the body is not that of the call.
 func TestTheDeadlineOfTheBodyEndsWithIt(t *testing.T) {
 	cfg := small()
-	s, err := New(cfg, core.Deps{Driver: &fake{answer: echo}, Database: "/local"})
+	s, err := New(cfg, core.Deps{Driver: &facadetest.Driver{Answer: facadetest.Echo}, Database: "/local"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,18 +206,18 @@ func (d *deadlines) SetReadDeadline(at time.Time) error {
 func TestTheShortestTimeoutCounts(t *testing.T) {
 	var left time.Duration
 	b := start(t, small(),
-		&fake{
-			answer: func(
-				ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+		&facadetest.Driver{
+			Answer: func(
+				ctx context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
 			) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 				end, _ := ctx.Deadline()
 				left = time.Until(end)
-				return echo(ctx, s, req)
+				return facadetest.Echo(ctx, s, req)
 			},
 		})
 	for _, accept := range []string{core.MediaJSON, mediaNDJSON} {
 		for _, c := range [][2]string{{"", "30s"}, {"30s", ""}, {"30s", "50m"}, {"50m", "30s"}} {
-			status, _, got := send(
+			status, _, got := facadetest.Send(
 				t, "POST", b.base+"/v1/query", `{"sql":"S","timeout":"`+c[0]+`"}`,
 				header("Request-Timeout", c[1], "Accept", accept),
 			)
@@ -222,7 +230,7 @@ func TestTheShortestTimeoutCounts(t *testing.T) {
 
 // TestMessagesNameTheField, in the caller's words.
 func TestMessagesNameTheField(t *testing.T) {
-	b := start(t, small(), &fake{answer: echo})
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo})
 	for body, want := range map[string]string{
 		`[]`:                            `the body: a JSON array does not fit here`,
 		`{"sql":1}`:                     `sql: a JSON number does not fit here`,
@@ -231,7 +239,8 @@ func TestMessagesNameTheField(t *testing.T) {
 		`{"sql":"S","idempotent":"no"}`: `idempotent: a JSON string does not fit here`,
 		`{"sql":"S","params":{"a":1},"types":{"a":"Int32","$a":"Int64"}}`: `types: \"a\" is given twice`,
 	} {
-		if status, _, got := send(t, "POST", b.base+"/v1/query", body, nil); status != 400 || !contains(got, `"message":"`+want) {
+		if status, _, got := facadetest.Send(t, "POST", b.base+"/v1/query", body, nil); status != 400 ||
+			!contains(got, `"message":"`+want) {
 			t.Errorf("%s: %d %s; want %s", body, status, got, want)
 		}
 	}
@@ -240,18 +249,18 @@ func TestMessagesNameTheField(t *testing.T) {
 // TestAnswersOfTransactionsAreNotLate: the clean-up on a node that does not
 // answer must not hold up what the caller waits for.
 func TestAnswersOfTransactionsAreNotLate(t *testing.T) {
-	f := &fake{deafNode: true,
-		answer: func(
-			ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+	f := &facadetest.Driver{DeafNode: true,
+		Answer: func(
+			ctx context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
 		) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 			switch req.GetQueryContent().GetText() {
 			case "HANGS":
 				<-ctx.Done()
-				return nil, lost(ctx, cluster.CallExecute)
+				return nil, facadetest.Lost(ctx, cluster.CallExecute)
 			case "FAILS":
-				return nil, failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR)
+				return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR)
 			}
-			return echo(ctx, s, req)
+			return facadetest.Echo(ctx, s, req)
 		}}
 	b := start(t, small(), f)
 	begun := 0
@@ -264,7 +273,7 @@ func TestAnswersOfTransactionsAreNotLate(t *testing.T) {
 			}
 			since := time.Now()
 			if sql == "ROLLBACK" {
-				_, _, got := send(t, "POST", b.base+"/v1/tx/"+tx.ID+"/rollback", `{"timeout":"50ms"}`, nil)
+				_, _, got := facadetest.Send(t, "POST", b.base+"/v1/tx/"+tx.ID+"/rollback", `{"timeout":"50ms"}`, nil)
 				if !contains(got, `{"info"`) {
 					t.Errorf("rollback: %s", got)
 				}
@@ -286,9 +295,9 @@ func TestAnswersOfTransactionsAreNotLate(t *testing.T) {
 			}
 		}
 	})
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.kept != 0 || f.deleted != begun {
-		t.Errorf("%d sessions kept, %d deleted; want 0, %d", f.kept, f.deleted, begun)
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	if f.Kept != 0 || f.Deleted != begun {
+		t.Errorf("%d sessions kept, %d deleted; want 0, %d", f.Kept, f.Deleted, begun)
 	}
 }

@@ -11,27 +11,12 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
-
-// numbered answers each statement with how many were run before it.
-func numbered(t *testing.T) *fake {
-	n := 0
-	f := &fake{}
-	f.answer = func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		n++
-		if req.GetQueryContent().GetText() == "BIG" {
-			return rowsOf(t, 300), nil
-		}
-		return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"n Int32"}, []string{itoa(n)})}, nil
-	}
-	return f
-}
 
 type txCase struct {
 	*testing.T
@@ -41,7 +26,7 @@ type txCase struct {
 
 // eachTx runs a test over both faces, and again over those of another process,
 // which hands the calls over.
-func eachTx(t *testing.T, cfg Config, f func(*testing.T) *fake, test func(c txCase)) {
+func eachTx(t *testing.T, cfg Config, f func(*testing.T) *facadetest.Driver, test func(c txCase)) {
 	for _, i := range []int{0, 1} {
 		name := []string{"grpc", "http"}[i]
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +34,7 @@ func eachTx(t *testing.T, cfg Config, f func(*testing.T) *fake, test func(c txCa
 			test(txCase{t, b, b.faces()[i]})
 		})
 		t.Run(name+" of the other process", func(t *testing.T) {
-			b, front := start(t, cfg, f(t)), start(t, cfg, numbered(t))
+			b, front := start(t, cfg, f(t)), start(t, cfg, facadetest.Numbered(t))
 			join(t, b, front)
 			test(txCase{t, b, split{b.faces()[i], front.faces()[i]}})
 		})
@@ -79,7 +64,7 @@ func (c txCase) must(sql string, tx contract.TxSelector) *contract.Reply {
 }
 
 func TestRepeatedStatementIsNotRunTwice(t *testing.T) {
-	eachTx(t, small(), numbered, func(c txCase) {
+	eachTx(t, small(), facadetest.Numbered, func(c txCase) {
 		id := c.begin()
 		first := c.must("A", contract.TxSelector{ID: id, Seq: 1})
 		again := c.must("A", contract.TxSelector{ID: id, Seq: 1})
@@ -108,17 +93,17 @@ func TestRepeatedStatementIsNotRunTwice(t *testing.T) {
 		refused(c.T, c.face.Rollback(c.Context(), id), "TX_COMMITTED", false, false)
 		_, err = c.run("D", contract.TxSelector{ID: id, Seq: 4})
 		refused(c.T, err, "TX_COMMITTED", false, false)
-		if n := len(c.taken()); n != 3 {
+		if n := len(c.Taken()); n != 3 {
 			c.Errorf("%d statements were sent; want 3", n)
 		}
-		if n := c.count(&c.kept); n != 1 {
+		if n := c.Count(&c.Kept); n != 1 {
 			c.Errorf("%d sessions came back; want 1", n)
 		}
 	})
 }
 
 func TestLargeOutcomeIsNotKept(t *testing.T) {
-	eachTx(t, small(), numbered, func(c txCase) {
+	eachTx(t, small(), facadetest.Numbered, func(c txCase) {
 		id := c.begin()
 		c.must("BIG", contract.TxSelector{ID: id, Seq: 1})
 		_, err := c.run("BIG", contract.TxSelector{ID: id, Seq: 1})
@@ -131,7 +116,7 @@ func TestLargeOutcomeIsNotKept(t *testing.T) {
 }
 
 func TestBeginInline(t *testing.T) {
-	eachTx(t, small(), numbered, func(c txCase) {
+	eachTx(t, small(), facadetest.Numbered, func(c txCase) {
 		r := c.must("A", contract.TxSelector{Begin: true, Seq: 1})
 		if r.Tx == nil || r.Tx.Expires <= 0 {
 			c.Fatalf("the first statement opened %+v", r.Tx)
@@ -156,7 +141,7 @@ func TestBeginInline(t *testing.T) {
 }
 
 func TestRollback(t *testing.T) {
-	eachTx(t, small(), numbered, func(c txCase) {
+	eachTx(t, small(), facadetest.Numbered, func(c txCase) {
 		id := c.begin()
 		c.must("A", contract.TxSelector{ID: id})
 		for range 2 { // the second is a repeat
@@ -165,28 +150,28 @@ func TestRollback(t *testing.T) {
 			}
 		}
 		refused(c.T, c.face.Commit(c.Context(), id), "TX_LOST", true, false)
-		if c.count(&c.rollbacks) != 1 || c.count(&c.kept) != 1 {
-			c.Errorf("%d rollbacks, %d sessions back; want 1, 1", c.rollbacks, c.kept)
+		if c.Count(&c.Rollbacks) != 1 || c.Count(&c.Kept) != 1 {
+			c.Errorf("%d rollbacks, %d sessions back; want 1, 1", c.Rollbacks, c.Kept)
 		}
 	})
 }
 
 func TestFailedStatementEndsTheTransaction(t *testing.T) {
-	failing := func(t *testing.T) *fake {
-		f := numbered(t)
-		good := f.answer
-		f.answer = func(
-			ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+	failing := func(t *testing.T) *facadetest.Driver {
+		f := facadetest.Numbered(t)
+		good := f.Answer
+		f.Answer = func(
+			ctx context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
 		) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 			switch req.GetQueryContent().GetText() {
 			case "CONFLICT":
-				return nil, failed(cluster.CallExecute, Ydb.StatusIds_ABORTED)
+				return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_ABORTED)
 			case "LOST":
-				return nil, broke(cluster.CallExecute, true)
+				return nil, facadetest.Broke(cluster.CallExecute, true)
 			case "LOST COMMIT":
-				return nil, broke(cluster.CallCommit, false)
+				return nil, facadetest.Broke(cluster.CallCommit, false)
 			case "BAD SESSION":
-				return nil, failed(cluster.CallExecute, Ydb.StatusIds_BAD_SESSION)
+				return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_BAD_SESSION)
 			}
 			return good(ctx, s, req)
 		}
@@ -213,7 +198,7 @@ func TestFailedStatementEndsTheTransaction(t *testing.T) {
 					refused(c.T, err, k.code, k.safe, k.unknown)
 				}
 				refused(c.T, c.face.Commit(c.Context(), id), k.after, k.safe, k.unknown)
-				if n := len(c.taken()); n != 1 {
+				if n := len(c.Taken()); n != 1 {
 					c.Errorf("%d statements were sent; want 1", n)
 				}
 				if err := c.face.Rollback(c.Context(), id); k.unknown {
@@ -227,9 +212,11 @@ func TestFailedStatementEndsTheTransaction(t *testing.T) {
 }
 
 func TestCommitWhoseOutcomeIsUnknown(t *testing.T) {
-	make := func(t *testing.T) *fake {
-		f := numbered(t)
-		f.commit = func(s *fakeSession) error { return broke(cluster.CallExecute, s.effects == yql.Reads) }
+	make := func(t *testing.T) *facadetest.Driver {
+		f := facadetest.Numbered(t)
+		f.Commit = func(s *facadetest.Session) error {
+			return facadetest.Broke(cluster.CallExecute, s.Effects == yql.Reads)
+		}
 		return f
 	}
 	for _, k := range []struct {
@@ -261,7 +248,7 @@ func TestCommitWhoseOutcomeIsUnknown(t *testing.T) {
 				for range 2 {
 					refused(c.T, c.face.Commit(c.Context(), id), k.code, k.safe, k.unknown)
 				}
-				if n := c.count(&c.commits); n != 1 {
+				if n := c.Count(&c.Commits); n != 1 {
 					c.Errorf("the commit was sent %d times; want 1", n)
 				}
 			})
@@ -270,12 +257,12 @@ func TestCommitWhoseOutcomeIsUnknown(t *testing.T) {
 }
 
 func TestCallThatWasNotSentLeavesTheTransactionOpen(t *testing.T) {
-	make := func(t *testing.T) *fake {
-		f := numbered(t)
+	make := func(t *testing.T) *facadetest.Driver {
+		f := facadetest.Numbered(t)
 		refuse := true
-		f.fail = func(call upstream.Call) error {
-			f.mu.Lock()
-			defer f.mu.Unlock()
+		f.Fail = func(call upstream.Call) error {
+			f.Mu.Lock()
+			defer f.Mu.Unlock()
 			if call.Name == "Execute" && refuse {
 				refuse = false
 				return &upstream.Error{Op: "ExecuteQuery", Node: 1, Verdict: ydbstatus.Judge(ydbstatus.Signs{Unrouted: true})}
@@ -296,12 +283,12 @@ func TestCallThatWasNotSentLeavesTheTransactionOpen(t *testing.T) {
 }
 
 func TestTokensOfAnotherProcess(t *testing.T) {
-	other := start(t, small(), numbered(t))
+	other := start(t, small(), facadetest.Numbered(t))
 	tx, err := other.http.Begin(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	eachTx(t, small(), numbered, func(c txCase) {
+	eachTx(t, small(), facadetest.Numbered, func(c txCase) {
 		_, err := c.run("A", contract.TxSelector{ID: tx.ID, Seq: 1})
 		e := refused(c.T, err, "TX_LOST", true, false)
 		if e.Status != 410 {
@@ -320,15 +307,15 @@ func TestTokensOfAnotherProcess(t *testing.T) {
 func TestForgottenTransactionIsRolledBack(t *testing.T) {
 	cfg := small()
 	cfg.Tx.Idle = time.Second // for as long it is known that it was rolled back
-	f := numbered(t)
-	f.rolledBack = make(chan struct{}, 1)
+	f := facadetest.Numbered(t)
+	f.RolledBack = make(chan struct{}, 1)
 	b := start(t, cfg, f)
 	tx, err := b.http.Begin(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-f.rolledBack
-	if n := f.count(&f.rollbacks); n != 1 {
+	<-f.RolledBack
+	if n := f.Count(&f.Rollbacks); n != 1 {
 		t.Errorf("%d rollbacks; want 1", n)
 	}
 	_, err = b.grpc.Execute(t.Context(), contract.Statement{SQL: "A", Tx: &contract.TxSelector{ID: tx.ID}})
@@ -341,8 +328,10 @@ func TestForgottenTransactionIsRolledBack(t *testing.T) {
 func TestStatementEndsWithTheTransaction(t *testing.T) {
 	cfg := small()
 	cfg.Tx.Max = 60 * time.Millisecond
-	f := numbered(t)
-	f.answer = func(ctx context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f := facadetest.Numbered(t)
+	f.Answer = func(
+		ctx context.Context, _ *facadetest.Session, _ *Ydb_Query.ExecuteQueryRequest,
+	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		<-ctx.Done()
 		return nil, nil
 	}
@@ -360,7 +349,7 @@ func TestStatementEndsWithTheTransaction(t *testing.T) {
 func TestLimitOfTransactions(t *testing.T) {
 	cfg := small()
 	cfg.Tx.Limit = 1
-	eachTx(t, cfg, numbered, func(c txCase) {
+	eachTx(t, cfg, facadetest.Numbered, func(c txCase) {
 		id := c.begin()
 		_, err := c.face.Begin(c.Context(), "")
 		if e := refused(c.T, err, "TOO_MANY_OPEN", true, false); !contains(e.Message, "tx.limit") {
@@ -375,10 +364,10 @@ func TestLimitOfTransactions(t *testing.T) {
 
 func TestConcurrentCallsOfOneTransaction(t *testing.T) {
 	begun, finish := make(chan struct{}), make(chan struct{})
-	f := numbered(t)
-	good := f.answer
-	f.answer = func(
-		ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+	f := facadetest.Numbered(t)
+	good := f.Answer
+	f.Answer = func(
+		ctx context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
 	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		close(begun)
 		<-finish
@@ -415,7 +404,7 @@ func TestConcurrentCallsOfOneTransaction(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	eachTx(t, small(), numbered, func(c txCase) {
+	eachTx(t, small(), facadetest.Numbered, func(c txCase) {
 		id := c.begin()
 		c.s.core.RefuseNew() // as Drain does first: from here on it has begun
 		drained := make(chan error, 1)
@@ -450,10 +439,10 @@ func TestDrain(t *testing.T) {
 }
 
 func TestDrainCutsOffWhatDoesNotEnd(t *testing.T) {
-	f := numbered(t)
+	f := facadetest.Numbered(t)
 	begun := make(chan struct{})
-	f.answer = func(
-		ctx context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest,
+	f.Answer = func(
+		ctx context.Context, _ *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
 	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 		close(begun)
 		<-ctx.Done()
@@ -476,7 +465,7 @@ func TestDrainCutsOffWhatDoesNotEnd(t *testing.T) {
 	}
 	refused(t, <-got, "OUTCOME_UNKNOWN", false, true)
 	b.s.core.Senders.Wait() // for the rollback, if that took longer than Drain waits
-	if n := f.count(&f.rollbacks); n != 1 {
+	if n := f.Count(&f.Rollbacks); n != 1 {
 		t.Errorf("%d rollbacks; want 1", n)
 	}
 }
@@ -484,13 +473,13 @@ func TestDrainCutsOffWhatDoesNotEnd(t *testing.T) {
 // TestATransactionThatIsNotOpenRunsNothing: a node that says that a transaction has begun, and does
 // not open one, is not sent the rest of it, which it would commit statement by statement.
 func TestATransactionThatIsNotOpenRunsNothing(t *testing.T) {
-	f := &fake{opensNone: true,
-		answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+	f := &facadetest.Driver{OpensNone: true,
+		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 			return nil, nil
 		}}
 	b := start(t, small(), f)
 	b.each(t, func(t *testing.T, face contract.Client) {
-		f.taken()
+		f.Taken()
 		statement := contract.Statement{SQL: "UPSERT"}
 		for name, do := range map[string]func() error{
 			"Transact": func() error {
@@ -507,7 +496,7 @@ func TestATransactionThatIsNotOpenRunsNothing(t *testing.T) {
 			if err := do(); err == nil {
 				t.Errorf("%s: it succeeded", name)
 			}
-			for _, request := range f.taken() {
+			for _, request := range f.Taken() {
 				if request.GetTxControl().GetBeginTx() == nil {
 					t.Errorf("%s: %v was sent", name, request)
 				}
