@@ -122,12 +122,12 @@ func TestListsCountTheirStatements(t *testing.T) {
 	}
 	cfg := small()
 	cfg.API.MaxStatements = 100
-	f := newWriter(t).Driver
+	f := facadetest.NewWriter(t).Driver
 	f.Answer = facadetest.Echo
 	b := start(t, cfg, f, func(d *core.Deps) { d.Apps = all })
 	list := func(n int) string { return `{"statements":[` + strings.Repeat(`{"sql":"S"},`, n-1) + `{"sql":"S"}]}` }
 	for _, path := range []string{"/v1/batch", "/v1/tx"} {
-		h := header("X-Sidecar-App", strings.TrimPrefix(path, "/v1/"))
+		h := facadetest.Header("X-Sidecar-App", strings.TrimPrefix(path, "/v1/"))
 		post := func(n int) (int, string) {
 			status, _, got := facadetest.Send(t, "POST", b.base+path, list(n), h)
 			return status, got
@@ -172,7 +172,9 @@ func TestListsCountTheirStatements(t *testing.T) {
 		"/v1/ingest/dir/items": {mediaNDJSON, `{"id":1,"name":"a"}`},
 	} {
 		for tries := 1; ; tries++ {
-			status, _, got := facadetest.Send(t, "POST", b.base+path, c[1], header("Content-Type", c[0], "X-Sidecar-App", "bulk"))
+			status, _, got := facadetest.Send(
+				t, "POST", b.base+path, c[1], facadetest.Header("Content-Type", c[0], "X-Sidecar-App", "bulk"),
+			)
 			if status == 429 {
 				break
 			}
@@ -191,7 +193,7 @@ func TestQuotasOverBothFaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo}, func(d *core.Deps) { d.Apps = all })
-	status, h, got := facadetest.Send(t, "POST", b.base+"/v1/tx/begin", `{}`, header("X-Sidecar-App", "web"))
+	status, h, got := facadetest.Send(t, "POST", b.base+"/v1/tx/begin", `{}`, facadetest.Header("X-Sidecar-App", "web"))
 	if status != 200 {
 		t.Fatalf("%d %s", status, got)
 	}
@@ -199,24 +201,26 @@ func TestQuotasOverBothFaces(t *testing.T) {
 	id = id[:strings.IndexByte(id, '"')]
 	// On a slow machine one more call may come back before the next is made.
 	for tries := 0; status == 200 && tries < 1000; tries++ {
-		status, h, got = facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("X-Sidecar-App", "web"))
+		status, h, got = facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, facadetest.Header("X-Sidecar-App", "web"))
 	}
 	if status != 429 || !strings.Contains(got, `"QUOTA_EXCEEDED"`) || !strings.Contains(got, "apps.limits") || h.Get("Retry-After") == "" {
 		t.Errorf("%d %s, Retry-After %q; want QUOTA_EXCEEDED", status, got, h.Get("Retry-After"))
 	}
-	if status, _, got := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header()); status != 200 {
+	if status, _, got := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, facadetest.Header()); status != 200 {
 		t.Errorf("another app: %d %s", status, got)
 	}
 	if status, _, got := facadetest.Send(
-		t, "POST", b.base+"/v1/query", `{"sql":"S","tx":{"id":"`+id+`"}}`, header("X-Sidecar-App", "web"),
+		t, "POST", b.base+"/v1/query", `{"sql":"S","tx":{"id":"`+id+`"}}`, facadetest.Header("X-Sidecar-App", "web"),
 	); status != 200 {
 		t.Errorf("a statement of an open transaction: %d %s", status, got)
 	}
-	if status, _, got := facadetest.Send(t, "POST", b.base+"/v1/tx/"+id+"/commit", `{}`, header("X-Sidecar-App", "web")); status != 200 {
+	if status, _, got := facadetest.Send(
+		t, "POST", b.base+"/v1/tx/"+id+"/commit", `{}`, facadetest.Header("X-Sidecar-App", "web"),
+	); status != 200 {
 		t.Errorf("its commit: %d %s", status, got)
 	}
 	if status, _, got := facadetest.Send(
-		t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("X-Sidecar-App", "no name"),
+		t, "POST", b.base+"/v1/query", `{"sql":"S"}`, facadetest.Header("X-Sidecar-App", "no name"),
 	); status != 400 || !strings.Contains(got, "X-Sidecar-App") {
 		t.Errorf("no name: %d %s", status, got)
 	}

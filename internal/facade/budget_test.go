@@ -133,7 +133,7 @@ func TestRequestsTakeWhatIsCounted(t *testing.T) {
 				Answer: func(
 					context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest,
 				) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-					during, held = inUse(), budget.State().Held
+					during, held = facadetest.InUse(), budget.State().Held
 					return nil, nil
 				},
 			}
@@ -142,8 +142,8 @@ func TestRequestsTakeWhatIsCounted(t *testing.T) {
 			right := func(takes, counted int64) bool {
 				return counted >= takes-clients*int64(call.size) && counted <= 6*takes
 			}
-			isCounted(t, right, func() (takes, counted int64) {
-				before := inUse()
+			facadetest.IsCounted(t, right, func() (takes, counted int64) {
+				before := facadetest.InUse()
 				if err := call.send(b); err != nil {
 					t.Fatal(err)
 				}
@@ -194,7 +194,7 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			budget := memguard.OfBytes(1 << 30)
 			var during, held int64
-			measure := func() { during, held = inUse(), budget.State().Held }
+			measure := func() { during, held = facadetest.InUse(), budget.State().Held }
 			f := &facadetest.Driver{
 				Answer: func(
 					context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest,
@@ -203,8 +203,8 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 				},
 			}
 			b := start(t, Default(), f, func(d *core.Deps) { d.Requests = budget })
-			isCounted(t, nearly, func() (takes, counted int64) {
-				before := inUse()
+			facadetest.IsCounted(t, facadetest.Nearly, func() (takes, counted int64) {
+				before := facadetest.InUse()
 				if call.path == "" {
 					asked := 0
 					f.OnNext = func() {
@@ -281,39 +281,6 @@ func TestLongListsAreNotDecoded(t *testing.T) {
 			t.Error(e.Message)
 		}
 	})
-}
-
-// What the first piece of a body shows to be wrong is answered before the rest has come.
-func TestTheRestOfAWrongBodyIsNotWaitedFor(t *testing.T) {
-	cfg := small()
-	cfg.API.MaxBody = 4 * pieceSize
-	b := start(t, cfg, &facadetest.Driver{})
-	for _, tc := range []struct{ path, begins, repeats, want string }{
-		{"/v1/batch", `{"statements":[`, `{"sql":"S"},`, "api.max_statements"},
-		{"/v1/query", "", "[", "api.max_depth"},
-		{"/v1/bulk", `{"Table":"items","rows":[`, `{"a":1},`, `"Table" is not known`},
-	} {
-		t.Run(tc.path, func(t *testing.T) {
-			conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(bodyTimeout / 2)) // it is open
-			start := tc.begins + strings.Repeat(tc.repeats, pieceSize/len(tc.repeats)+1)
-			if _, err := fmt.Fprintf(
-				conn,
-				"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-				tc.path, 2*len(start), start,
-			); err != nil {
-				t.Fatal(err)
-			}
-			answer, err := io.ReadAll(conn)
-			if err != nil || !strings.Contains(string(answer), strings.ReplaceAll(tc.want, `"`, `\"`)) {
-				t.Errorf("%v: %s; want %s", err, answer, tc.want)
-			}
-		})
-	}
 }
 
 // broken is a text that breaks off.

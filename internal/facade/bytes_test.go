@@ -26,7 +26,7 @@ func TestRefusedCallsCostNoBytes(t *testing.T) {
 	post := func(path, body string) func(*Service) string {
 		return func(s *Service) string {
 			r := httptest.NewRequest("POST", "http://localhost"+path, strings.NewReader(body))
-			header("Content-Type", core.MediaJSON, "X-Sidecar-App", "web")(r)
+			facadetest.Header("Content-Type", core.MediaJSON, "X-Sidecar-App", "web")(r)
 			w := httptest.NewRecorder()
 			s.Handler().ServeHTTP(w, r)
 			if w.Code == 200 {

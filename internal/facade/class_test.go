@@ -38,14 +38,14 @@ func TestSystemIsGranted(t *testing.T) {
 		{"web", "interactive", pool.Interactive},
 	} {
 		for _, body := range []string{`{"sql":"S"}`, `{"sql":"S","priority":"` + c.asks + `"}`} {
-			h := header("X-Sidecar-App", c.app, "X-Ydb-Priority", c.asks)
+			h := facadetest.Header("X-Sidecar-App", c.app, "X-Ydb-Priority", c.asks)
 			if status, _, got := facadetest.Send(t, "POST", b.base+"/v1/query", body, h); status != 200 || last() != c.want {
 				t.Errorf("http: %s asks for %q: %d %s, class %v; want %v", c.app, c.asks, status, got, last(), c.want)
 			}
 		}
 		if _, _, got := facadetest.Send(
 			t, "POST", b.base+"/v1/batch", `{"statements":[{"sql":"S"}],"priority":"`+c.asks+`"}`,
-			header("X-Sidecar-App", c.app),
+			facadetest.Header("X-Sidecar-App", c.app),
 		); last() != c.want {
 			t.Errorf("batch: %s asks for %q: %s, class %v; want %v", c.app, c.asks, got, last(), c.want)
 		}
@@ -73,7 +73,7 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 	f := &facadetest.Driver{Answer: facadetest.Echo}
 	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
 	b := start(t, withKV(t, plainEntry), f, func(d *core.Deps) { d.Apps = all })
-	facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"`+strings.Repeat("S", 1000)+`"}`, header("X-Sidecar-App", "greedy"))
+	facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"`+strings.Repeat("S", 1000)+`"}`, facadetest.Header("X-Sidecar-App", "greedy"))
 	calls := []struct{ method, path, body string }{
 		{"POST", "/v1/tx/begin", `{}`}, {"POST", "/v1/bulk", `{"table":"t","rows":[{"id":1}]}`}, {"POST", "/v1/explain", `{"sql":"S"}`},
 		{"PUT", "/v1/kv/plain?id=1", `x`}, {"POST", "/v1/kv/plain:batchGet", `{"ids":["1"]}`},
@@ -83,12 +83,12 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 		if c.method == "PUT" {
 			media = core.MediaOctets
 		}
-		h := header("Content-Type", media, "X-Sidecar-App", "greedy", "X-Ydb-Priority", "batch")
+		h := facadetest.Header("Content-Type", media, "X-Sidecar-App", "greedy", "X-Ydb-Priority", "batch")
 		if status, _, got := facadetest.Send(t, c.method, b.base+c.path, c.body, h); status != 429 {
 			t.Errorf("%s: %d %s; want 429", c.path, status, got)
 		}
 	}
-	facadetest.Send(t, "POST", b.base+"/v1/explain", `{"sql":"S"}`, header("X-Sidecar-App", "web", "X-Ydb-Priority", "system"))
+	facadetest.Send(t, "POST", b.base+"/v1/explain", `{"sql":"S"}`, facadetest.Header("X-Sidecar-App", "web", "X-Ydb-Priority", "system"))
 	var names [apps.Classes]string
 	for i := range names {
 		names[i] = pool.Class(i).String()
@@ -108,13 +108,13 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 
 // TestIngestRunsAsItsApp: what a stream of rows asks the cluster for, it does as its app, in its class.
 func TestIngestRunsAsItsApp(t *testing.T) {
-	w := newWriter(t)
+	w := facadetest.NewWriter(t)
 	b := start(t, small(), w.Driver)
 	status, _, got := facadetest.Send(
 		t, "POST", b.base+"/v1/ingest/dir/items", `{"id":1,"name":"a"}`+"\n",
-		header("Content-Type", mediaNDJSON, "X-Sidecar-App", "web", "X-Ydb-Priority", "batch"),
+		facadetest.Header("Content-Type", mediaNDJSON, "X-Sidecar-App", "web", "X-Ydb-Priority", "batch"),
 	)
-	if status != 200 || w.get(1) != "a" {
+	if status != 200 || w.Row(1) != "a" {
 		t.Fatalf("%d %s", status, got)
 	}
 	b.Mu.Lock()
@@ -128,7 +128,7 @@ func TestIngestRunsAsItsApp(t *testing.T) {
 	}
 	b.Mu.Unlock()
 	if status, _, got := facadetest.Send(
-		t, "POST", b.base+"/v1/ingest/dir/items", "{}", header("Content-Type", mediaNDJSON, "X-Ydb-Priority", "urgent"),
+		t, "POST", b.base+"/v1/ingest/dir/items", "{}", facadetest.Header("Content-Type", mediaNDJSON, "X-Ydb-Priority", "urgent"),
 	); status != 400 {
 		t.Errorf("class urgent: %d %s; want 400", status, got)
 	}
@@ -176,7 +176,7 @@ func TestTheClassArrives(t *testing.T) {
 		{"kv_batch", "POST", "/v1/kv/plain:batchGet", `{"ids":["1"]}`, 1},
 	} {
 		t.Run("http/"+c.name, func(t *testing.T) {
-			facadetest.Send(t, c.method, b.base+c.path, c.body, header("X-Ydb-Priority", "batch", "X-Sidecar-App", "web"))
+			facadetest.Send(t, c.method, b.base+c.path, c.body, facadetest.Header("X-Ydb-Priority", "batch", "X-Sidecar-App", "web"))
 			check(t, c.calls)
 		})
 	}

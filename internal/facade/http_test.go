@@ -8,12 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
@@ -21,25 +19,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
-
-func header(pairs ...string) func(*http.Request) {
-	return func(r *http.Request) {
-		for i := 0; i < len(pairs); i += 2 {
-			if pairs[i] == "Host" {
-				r.Host = pairs[i+1]
-				continue
-			}
-			r.Header.Set(pairs[i], pairs[i+1])
-		}
-	}
-}
 
 func twoOfOneName(t *testing.T) *facadetest.Driver {
 	return &facadetest.Driver{
@@ -70,7 +55,7 @@ func TestHTTPForms(t *testing.T) {
 		{"body_wins", `{"sql":"S","rows":"objects"}`, []string{"X-Ydb-Rows", "arrays"}, object},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			status, h, got := facadetest.Send(t, "POST", b.base+"/v1/query", c.body, header(c.headers...))
+			status, h, got := facadetest.Send(t, "POST", b.base+"/v1/query", c.body, facadetest.Header(c.headers...))
 			if status != 200 || !strings.HasPrefix(got, "{"+columns+`,"rows":[`+c.want+`],"truncated":false,"info":{`) {
 				t.Errorf("%d %s\nwant rows %s", status, got, c.want)
 			}
@@ -82,7 +67,7 @@ func TestHTTPForms(t *testing.T) {
 		})
 	}
 	t.Run("ndjson", func(t *testing.T) {
-		_, h, got := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("Accept", "application/x-ndjson"))
+		_, h, got := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, facadetest.Header("Accept", "application/x-ndjson"))
 		lines := strings.Split(got, "\n")
 		if lines[0] != "{"+columns+"}" || lines[1] != `{"row":`+array+`}` ||
 			!strings.HasPrefix(lines[2], `{"end":{"rows":1,"truncated":false,"info":{`) || lines[3] != "" {
@@ -91,7 +76,10 @@ func TestHTTPForms(t *testing.T) {
 		if h.Get("Content-Type") != "application/x-ndjson" || !strings.HasPrefix(h.Get("Server-Timing"), "queue;dur=") {
 			t.Errorf("type %q, trailer %q", h.Get("Content-Type"), h.Get("Server-Timing"))
 		}
-		_, _, got = facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S","rows":"objects"}`, header("Accept", "application/x-ndjson"))
+		_, _, got = facadetest.Send(
+			t, "POST", b.base+"/v1/query", `{"sql":"S","rows":"objects"}`,
+			facadetest.Header("Accept", "application/x-ndjson"),
+		)
 		if lines = strings.Split(got, "\n"); lines[1] != `{"row":`+object+`}` {
 			t.Errorf("as object: %s", lines[1])
 		}
@@ -149,7 +137,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{"null_row", "POST", "/v1/bulk?table=t", "null", []string{"Content-Type", "application/x-ndjson"}, 400, "BAD_REQUEST"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			status, h, got := facadetest.Send(t, c.method, b.base+c.path, c.body, header(c.headers...))
+			status, h, got := facadetest.Send(t, c.method, b.base+c.path, c.body, facadetest.Header(c.headers...))
 			if status != c.status {
 				t.Fatalf("%d %s; want %d", status, got, c.status)
 			}
@@ -180,7 +168,7 @@ func TestPriorityHeaders(t *testing.T) {
 		{[]string{"Priority", "u=1, i"}, 200, pool.Normal},
 		{[]string{"Priority", "urgent"}, 400, 0},
 	} {
-		status, _, got := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header(c.headers...))
+		status, _, got := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, facadetest.Header(c.headers...))
 		if status != c.status {
 			t.Fatalf("%v: %d %s; want %d", c.headers, status, got, c.status)
 		}
@@ -196,7 +184,7 @@ func TestHostsOfTheSetting(t *testing.T) {
 	cfg := small()
 	cfg.HTTP.Hosts = []string{"sidecar.local"}
 	b := start(t, cfg, &facadetest.Driver{Answer: facadetest.Echo})
-	if status, _, got := facadetest.Get(t, b.base+"/v1/status", header("Host", "sidecar.local:80")); status != 200 {
+	if status, _, got := facadetest.Get(t, b.base+"/v1/status", facadetest.Header("Host", "sidecar.local:80")); status != 200 {
 		t.Errorf("a host of http.hosts: %d %s", status, got)
 	}
 }
@@ -212,7 +200,7 @@ func TestBulkOverNDJSON(t *testing.T) {
 	b := start(t, small(), f)
 	status, _, got := facadetest.Send(
 		t, "POST", b.base+"/v1/bulk?table=items", "{\"id\":1,\"name\":\"a\"}\n\n{\"id\":2,\"name\":null}\r\n",
-		header("Content-Type", "application/x-ndjson"),
+		facadetest.Header("Content-Type", "application/x-ndjson"),
 	)
 	if status != 200 || !strings.HasPrefix(got, `{"rows":2,`) || rows != 2 {
 		t.Errorf("%d %s; %d rows were written; want 2", status, got, rows)
@@ -266,7 +254,7 @@ func TestSlowReaderSlowsTheDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	header("Content-Type", "application/json", "Accept", "application/x-ndjson")(req)
+	facadetest.Header("Content-Type", "application/json", "Accept", "application/x-ndjson")(req)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
 	if err != nil {
@@ -333,18 +321,4 @@ func TestReaderThatHangs(t *testing.T) {
 			t.Errorf("the stream ended with %v; want DeadlineExceeded", err)
 		}
 	})
-}
-
-// TestRetryAfter: the header has whole seconds, so it is for those who should wait for about one or more.
-func TestRetryAfter(t *testing.T) {
-	for after, want := range map[time.Duration]string{
-		0: "", time.Millisecond: "", 100 * time.Millisecond: "", 499 * time.Millisecond: "",
-		500 * time.Millisecond: "1", time.Second: "1", 1001 * time.Millisecond: "2",
-	} {
-		w := httptest.NewRecorder()
-		writeProblem(w, core.Faultf(core.CodeBusy, "busy").With(func(f *core.Fault) { f.After = after }), "")
-		if got := w.Header().Get("Retry-After"); got != want {
-			t.Errorf("%v: Retry-After %q; want %q", after, got, want)
-		}
-	}
 }

@@ -28,64 +28,14 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
-	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-func typeOf(t *testing.T, name string) *Ydb.Type {
-	t.Helper()
-	typ, err := yql.ParseType(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return typ
-}
-
-// writer is a driver whose tables are all (id Uint64 NOT NULL, name Utf8), and which
-// keeps what is written.
-type writer struct {
-	*facadetest.Driver
-	mu   sync.Mutex // guards rows
-	rows map[uint64]string
-}
-
-func newWriter(t *testing.T) *writer {
-	w := &writer{Driver: &facadetest.Driver{}, rows: map[uint64]string{}}
-	w.Table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
-		if path != "/local/dir/items" {
-			return nil, facadetest.Failed(cluster.CallControl, Ydb.StatusIds_SCHEME_ERROR)
-		}
-		return &Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, Columns: []*Ydb_Table.ColumnMeta{
-			{Name: "id", Type: typeOf(t, "Uint64")}, {Name: "name", Type: typeOf(t, "Optional<Utf8>")},
-		}}, nil
-	}
-	w.Bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, row := range req.GetRows().GetValue().GetItems() {
-			if name := row.GetItems()[1].GetTextValue(); name == "poison" {
-				return facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_BAD_REQUEST)
-			}
-		}
-		for _, row := range req.GetRows().GetValue().GetItems() {
-			w.rows[row.GetItems()[0].GetUint64Value()] = row.GetItems()[1].GetTextValue()
-		}
-		return nil
-	}
-	return w
-}
-
-func (w *writer) get(id uint64) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.rows[id]
-}
-
 func TestIngest(t *testing.T) {
-	w := newWriter(t)
+	w := facadetest.NewWriter(t)
 	b := start(t, small(), w.Driver)
 	for _, face := range []contract.Client{b.grpc, b.http} {
 		t.Run(face.Name(), func(t *testing.T) {
@@ -112,8 +62,8 @@ func TestIngest(t *testing.T) {
 			if len(refused) != 2 || refused[8].Code != "YDB_BAD_REQUEST" || refused[9].Code != "BAD_REQUEST" {
 				t.Errorf("refused %v", refused)
 			}
-			if w.get(1) != "last" {
-				t.Errorf("rows %v", w.rows)
+			if w.Row(1) != "last" {
+				t.Errorf("rows %v", w.Rows)
 			}
 			if err := s.Send([]string{"id", "name"}, []any{5, "end"}); err != nil {
 				t.Fatal(err)
@@ -160,7 +110,7 @@ func TestIngest(t *testing.T) {
 // TestIngestDrains: a stop writes and acknowledges what was taken, and says why the stream ends.
 func TestIngestDrains(t *testing.T) {
 	for _, which := range []int{0, 1} {
-		w := newWriter(t)
+		w := facadetest.NewWriter(t)
 		config := small()
 		config.Ingest.Delay = time.Hour
 		b := start(t, config, w.Driver)
@@ -189,8 +139,8 @@ func TestIngestDrains(t *testing.T) {
 			if err := <-drained; err != nil {
 				t.Errorf("Drain: %v", err)
 			}
-			if w.get(2) != "b" {
-				t.Errorf("rows %v", w.rows)
+			if w.Row(2) != "b" {
+				t.Errorf("rows %v", w.Rows)
 			}
 		})
 	}
@@ -198,13 +148,13 @@ func TestIngestDrains(t *testing.T) {
 
 // TestIngestHTTP has what only lines have.
 func TestIngestHTTP(t *testing.T) {
-	w := newWriter(t)
+	w := facadetest.NewWriter(t)
 	config := small()
 	config.Ingest.MaxRow = 200
 	b := start(t, config, w.Driver)
 	post := func(path, body string) (int, []map[string]json.RawMessage) {
 		t.Helper()
-		status, _, got := facadetest.Send(t, "POST", b.base+path, body, header("Content-Type", mediaNDJSON))
+		status, _, got := facadetest.Send(t, "POST", b.base+path, body, facadetest.Header("Content-Type", mediaNDJSON))
 		var lines []map[string]json.RawMessage
 		for line := range strings.Lines(got) {
 			var m map[string]json.RawMessage
@@ -231,8 +181,8 @@ func TestIngestHTTP(t *testing.T) {
 	); !strings.Contains(refused, `{"offset":7,`) || !strings.Contains(refused, "ingest.max_row") {
 		t.Errorf("refused %s", refused)
 	}
-	if w.get(4) != "no end of line" {
-		t.Errorf("rows %v", w.rows)
+	if w.Row(4) != "no end of line" {
+		t.Errorf("rows %v", w.Rows)
 	}
 	for path, want := range map[string]int{"/v1/ingest/dir/items?offset=-1": 400, "/v1/ingest/dir/items?offset=x": 400,
 		"/v1/ingest/": 400, "/v1/ingest/nowhere": 404} {
@@ -241,7 +191,7 @@ func TestIngestHTTP(t *testing.T) {
 		}
 	}
 	if status, _, _ := facadetest.Send(
-		t, "POST", b.base+"/v1/ingest/dir/items", "{}", header("Content-Type", "application/json"),
+		t, "POST", b.base+"/v1/ingest/dir/items", "{}", facadetest.Header("Content-Type", "application/json"),
 	); status != 415 {
 		t.Errorf("a body of JSON: %d", status)
 	}
@@ -249,7 +199,7 @@ func TestIngestHTTP(t *testing.T) {
 
 // TestIngestDeadline: a caller may give its stream an end.
 func TestIngestDeadline(t *testing.T) {
-	w := newWriter(t)
+	w := facadetest.NewWriter(t)
 	config := small()
 	config.Ingest.Delay = time.Hour
 	b := start(t, config, w.Driver)
@@ -278,7 +228,7 @@ func TestIngestDeadline(t *testing.T) {
 
 // TestIngestBodyBreaksOff: what came whole is written, half a line is not.
 func TestIngestBodyBreaksOff(t *testing.T) {
-	w := newWriter(t)
+	w := facadetest.NewWriter(t)
 	b := start(t, small(), w.Driver)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 	if err != nil {
@@ -295,14 +245,14 @@ func TestIngestBodyBreaksOff(t *testing.T) {
 	if _, err := io.ReadAll(conn); err != nil {
 		t.Fatal(err)
 	}
-	if _, half := w.rows[2]; half {
-		t.Errorf("rows %v; half a line was written", w.rows)
+	if _, half := w.Rows[2]; half {
+		t.Errorf("rows %v; half a line was written", w.Rows)
 	}
 }
 
 // TestOffsetsAreBounded: an offset near the end of its type would begin anew.
 func TestOffsetsAreBounded(t *testing.T) {
-	b := start(t, small(), newWriter(t).Driver)
+	b := start(t, small(), facadetest.NewWriter(t).Driver)
 	stream, err := b.ingest.Ingest(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -347,7 +297,7 @@ func TestWhichWritesMayStillCome(t *testing.T) {
 		{"unauthorized", 1, Ydb.StatusIds_UNAUTHORIZED, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWriter(t)
+			w := facadetest.NewWriter(t)
 			if c.status != Ydb.StatusIds_SUCCESS {
 				w.Bulk = func(*Ydb_Table.BulkUpsertRequest) error { return facadetest.Failed(cluster.CallExecute, c.status) }
 			}
@@ -370,7 +320,7 @@ func TestIngestCounts(t *testing.T) {
 	const most, each, count = 1 << 20, 20_000, 40
 	for _, name := range []string{"grpc", "http"} {
 		t.Run(name, func(t *testing.T) {
-			w := newWriter(t)
+			w := facadetest.NewWriter(t)
 			write, blocked := w.Bulk, make(chan struct{})
 			w.Bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
 				<-blocked
@@ -460,7 +410,7 @@ func TestIngestAtRestHoldsNothing(t *testing.T) {
 			config := small()
 			config.API.MaxBody = 1 << 20
 			budget := memguard.OfBytes(1 << 20)
-			b := start(t, config, newWriter(t).Driver, func(d *core.Deps) { d.Requests = budget })
+			b := start(t, config, facadetest.NewWriter(t).Driver, func(d *core.Deps) { d.Requests = budget })
 			face := b.grpc
 			if name == "http" {
 				face = b.http

@@ -29,7 +29,7 @@ func placed(err error, path string) error {
 func TestRequestsOfNewerCallers(t *testing.T) {
 	b := start(t, withKV(t, plainEntry),
 		&facadetest.Driver{Answer: facadetest.Echo, Bulk: func(*Ydb_Table.BulkUpsertRequest) error { return nil },
-			Table: newWriter(t).Table})
+			Table: facadetest.NewWriter(t).Table})
 	kv := sidecarv1.NewKeyValueClient(b.conn)
 	opened := &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "dir/items"}}}
 	ingested := func(ctx context.Context, messages ...*sidecarv1.IngestRequest) error {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -137,41 +136,6 @@ func (o *opener) post(t *testing.T, calls int, headers func(i int) []hpack.Heade
 	}
 }
 
-// inUse is the memory in use, once what earlier tests leave behind has gone.
-func inUse() (n int64) {
-	for last := int64(-1); last < 0 || max(n-last, last-n) > 64<<10; {
-		last = n
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		n = int64(m.HeapAlloc + m.StackInuse)
-	}
-	return n
-}
-
-// isCounted fails unless what is counted is right for what is taken, which measure returns in bytes.
-// What is not right is measured again, twice at most: the memory is of the process, and what earlier
-// tests left may go meanwhile, but not each time.
-func isCounted(t *testing.T, right func(takes, counted int64) bool, measure func() (takes, counted int64)) {
-	t.Helper()
-	var takes, counted int64
-	for range 3 {
-		takes, counted = measure()
-		t.Logf("takes %d KB, counted %d KB", takes>>10, counted>>10)
-		if right(takes, counted) {
-			return
-		}
-	}
-	t.Errorf("it takes %d bytes, and %d are counted", takes, counted)
-}
-
-// nearly is right for a count that is a tenth less than what is taken at most, and four times as much.
-func nearly(takes, counted int64) bool {
-	const beside = 2 << 20 // what tests and their fakes take
-	return counted >= takes-takes/10-beside && counted <= 4*takes
-}
-
 // Calls over HTTP/2 whose bodies do not come count what they take.
 func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 	short.Skip(t, "it measures the memory of the process")
@@ -191,15 +155,15 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 			const calls = 300
 			budget := memguard.OfBytes(1 << 30)
 			b := start(t, Default(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
-			isCounted(t, nearly, func() (takes, counted int64) {
+			facadetest.IsCounted(t, facadetest.Nearly, func() (takes, counted int64) {
 				o := open(t, b.s)
-				before := inUse()
+				before := facadetest.InUse()
 				o.post(t, calls, headers)
 				await.True(t, "all are open and counted", func() bool {
 					return b.s.State().OpenCalls == calls && budget.State().Held >= calls*openCall
 				})
 				counted = budget.State().Held
-				takes = inUse() - before
+				takes = facadetest.InUse() - before
 				_ = o.conn.Close() // before the next ones are measured
 				await.True(t, "all are over", func() bool { return b.s.State().OpenCalls == 0 })
 				return takes, counted

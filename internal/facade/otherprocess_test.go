@@ -119,7 +119,9 @@ func TestAnswersOfTheOtherProcessComeUnchanged(t *testing.T) {
 			if status != 200 || h.Get("Content-Type") != core.MediaJSON || h.Get("Server-Timing") == "" || !strings.Contains(text, tx.ID) {
 				t.Errorf("got %d %v %s", status, h, text)
 			}
-			status, h, text = facadetest.Send(t, http.MethodPost, through.at.base+"/v1/query", body, header("Accept", mediaNDJSON))
+			status, h, text = facadetest.Send(
+				t, http.MethodPost, through.at.base+"/v1/query", body, facadetest.Header("Accept", mediaNDJSON),
+			)
 			if status != 200 || h.Get("Content-Type") != mediaNDJSON || strings.Count(text, "\n") != 3 ||
 				!strings.Contains(text, `{"end":{"rows":1`) {
 				t.Errorf("got %d %v %s", status, h, text)
@@ -170,7 +172,7 @@ func TestHandedOverCallsKeepTheirApp(t *testing.T) {
 	b := start(t, small(), facadetest.Numbered(t), func(d *core.Deps) { d.Apps = registry() })
 	join(t, a, b)
 	const bearer = "Bearer 0123456789abcdef0123456789abcdef"
-	status, _, text := facadetest.Send(t, http.MethodPost, a.base+"/v1/tx/begin", "{}", header("Authorization", bearer))
+	status, _, text := facadetest.Send(t, http.MethodPost, a.base+"/v1/tx/begin", "{}", facadetest.Header("Authorization", bearer))
 	var begun struct{ Tx struct{ ID string } }
 	if err := json.Unmarshal([]byte(text), &begun); err != nil || status != 200 {
 		t.Fatalf("%d %s", status, text)
@@ -182,7 +184,7 @@ func TestHandedOverCallsKeepTheirApp(t *testing.T) {
 	}
 	if status, _, text := facadetest.Send(
 		t, http.MethodPost, b.base+"/v1/query", `{"sql":"A","tx":{"id":"`+begun.Tx.ID+`"}}`,
-		header("Authorization", bearer),
+		facadetest.Header("Authorization", bearer),
 	); status != 200 || last() != "shop" {
 		t.Errorf("over HTTP: %d %s, app %s; want shop", status, text, last())
 	}

@@ -48,7 +48,7 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 		return logged.Write(p)
 	}), nil)))
 	before := panics.Stats().Count
-	w := newWriter(t)
+	w := facadetest.NewWriter(t)
 	w.Answer = func(
 		ctx context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
 	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
@@ -258,7 +258,7 @@ func TestPanicInTheMiddleOfAnAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	header("Content-Type", core.MediaJSON, "Accept", mediaNDJSON)(req)
+	facadetest.Header("Content-Type", core.MediaJSON, "Accept", mediaNDJSON)(req)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
 	if err != nil {

@@ -67,10 +67,10 @@ func refusing(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, small(), newWriter(t).Driver, func(d *core.Deps) { d.Apps = all })
+	b := start(t, small(), facadetest.NewWriter(t).Driver, func(d *core.Deps) { d.Apps = all })
 	for range 2 { // uses up the quota for minutes
 		facadetest.Send(t, "POST", b.base+"/v1/tx/begin", `{"timeout":"`+strings.Repeat("0", 1000)+`1s"}`,
-			header("Authorization", "Bearer "+secretOfGreedy))
+			facadetest.Header("Authorization", "Bearer "+secretOfGreedy))
 	}
 	return b
 }
@@ -179,7 +179,7 @@ func TestEarlyRefusalsOverHTTP2(t *testing.T) {
 				t.Fatal(err)
 			}
 			req.Header.Set("Authorization", "Bearer "+secretOfWeb)
-			header(tc.headers...)(req)
+			facadetest.Header(tc.headers...)(req)
 			if tc.name == "too_large" {
 				req.ContentLength = 1 << 30
 			}

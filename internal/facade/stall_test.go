@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
@@ -98,49 +96,6 @@ func badRows(n int) string {
 	return strings.Repeat(`{"id":"x","name":"`+strings.Repeat("n", 50)+`"}`+"\n", n)
 }
 
-// timedReply is a reply whose connection keeps the deadlines that it is given.
-type timedReply struct {
-	*httptest.ResponseRecorder
-	all []time.Time
-}
-
-func (d *timedReply) SetReadDeadline(at time.Time) error {
-	d.all = append(d.all, at)
-	return nil
-}
-
-func (d *timedReply) SetWriteDeadline(at time.Time) error { return d.SetReadDeadline(at) }
-
-// A call that the stop cut off sets no deadline behind its last moment.
-func TestNoDeadlineIsLaterThanTheStop(t *testing.T) {
-	s := start(t, small(), newWriter(t).Driver).s
-	for name, do := range map[string]func(x *exchange){
-		"body": func(x *exchange) { x.receive(t.Context())() },
-		"send": func(x *exchange) { x.sendBy(time.Time{}); x.sendBy(time.Now().Add(replyTimeout)) },
-		"ingest": func(x *exchange) {
-			_ = (&ingestLines{api: &s.http, x: x, fed: make(chan struct{})}).Opened(t.Context())
-		},
-		"refuse": func(x *exchange) { s.http.refuse(x, core.Faultf(core.CodeDeadline, "test"), "", true) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := &timedReply{ResponseRecorder: httptest.NewRecorder()}
-			x := &exchange{w: d,
-				r:       httptest.NewRequestWithContext(t.Context(), "POST", "/v1/query", strings.NewReader("{}")),
-				control: http.NewResponseController(d),
-				ctx:     t.Context(), call: new(core.Call), last: time.Now().Add(time.Millisecond)}
-			do(x)
-			if len(d.all) == 0 {
-				t.Error("no deadline was set: this proves nothing")
-			}
-			for _, at := range d.all {
-				if at.IsZero() || at.After(x.last) {
-					t.Errorf("deadline %v; want at most %v", at, x.last)
-				}
-			}
-		})
-	}
-}
-
 // TestDrainEndsCallsOfCallersThatStall: once its time is up, Drain waits for nobody.
 func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 	short.Skip(t, "its peers take seconds each")
@@ -206,7 +161,7 @@ func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 		}},
 	} {
 		t.Run(caller.name, func(t *testing.T) {
-			w := newWriter(t)
+			w := facadetest.NewWriter(t)
 			row := facadetest.Part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", 500<<10) + `"`})
 			value := facadetest.Part(t, 0, []string{"v Optional<String>"}, []string{`"` + strings.Repeat("aaaa", 4<<20) + `"`})
 			items := w.Table

@@ -135,7 +135,7 @@ func TestPathsAreText(t *testing.T) {
 	b := start(t, small(), &facadetest.Driver{})
 	for _, c := range [][3]string{{"GET", "/v1/schema/%ff", ""}, {"POST", "/v1/bulk?table=%ff", `{"id":1}`}} {
 		status, _, got := facadetest.Send(
-			t, c[0], b.base+c[1], c[2], header("Content-Type", map[bool]string{true: mediaNDJSON}[c[2] != ""]),
+			t, c[0], b.base+c[1], c[2], facadetest.Header("Content-Type", map[bool]string{true: mediaNDJSON}[c[2] != ""]),
 		)
 		if status != 400 || !contains(got, "UTF-8") {
 			t.Errorf("%s %s: %d %s; want 400", c[0], c[1], status, got)
@@ -219,7 +219,7 @@ func TestTheShortestTimeoutCounts(t *testing.T) {
 		for _, c := range [][2]string{{"", "30s"}, {"30s", ""}, {"30s", "50m"}, {"50m", "30s"}} {
 			status, _, got := facadetest.Send(
 				t, "POST", b.base+"/v1/query", `{"sql":"S","timeout":"`+c[0]+`"}`,
-				header("Request-Timeout", c[1], "Accept", accept),
+				facadetest.Header("Request-Timeout", c[1], "Accept", accept),
 			)
 			if status != 200 || left > 30*time.Second || left < 20*time.Second {
 				t.Errorf("message %q, header %q: %d %s; %v left; want 30s", c[0], c[1], status, got, left)

@@ -43,3 +43,16 @@ func Send(t *testing.T, method, url, body string, change func(*http.Request)) (i
 	}
 	return res.StatusCode, res.Header, string(raw)
 }
+
+// Header returns what sets the headers of a request: pairs of a name and a value. The name Host sets the host.
+func Header(pairs ...string) func(*http.Request) {
+	return func(r *http.Request) {
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == "Host" {
+				r.Host = pairs[i+1]
+				continue
+			}
+			r.Header.Set(pairs[i], pairs[i+1])
+		}
+	}
+}
