@@ -205,3 +205,15 @@ func TestDiscardsCountWhatCame(t *testing.T) {
 		})
 	}
 }
+
+// broken is a text that breaks off.
+type broken struct{ left int }
+
+func (b *broken) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	n := min(len(p), b.left)
+	b.left -= n
+	return n, nil
+}

@@ -283,18 +283,6 @@ func TestLongListsAreNotDecoded(t *testing.T) {
 	})
 }
 
-// broken is a text that breaks off.
-type broken struct{ left int }
-
-func (b *broken) Read(p []byte) (int, error) {
-	if b.left == 0 {
-		return 0, io.ErrUnexpectedEOF
-	}
-	n := min(len(p), b.left)
-	b.left -= n
-	return n, nil
-}
-
 func posted(b *bench, path string, body []byte) error {
 	answer, err := http.Post(b.base+path, "application/json", bytes.NewReader(body))
 	if err != nil {

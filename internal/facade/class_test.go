@@ -71,7 +71,7 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &facadetest.Driver{Answer: facadetest.Echo}
-	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
+	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return facadetest.KVTable(t), nil }
 	b := start(t, withKV(t, plainEntry), f, func(d *core.Deps) { d.Apps = all })
 	facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"`+strings.Repeat("S", 1000)+`"}`, facadetest.Header("X-Sidecar-App", "greedy"))
 	calls := []struct{ method, path, body string }{
@@ -138,7 +138,7 @@ func TestIngestRunsAsItsApp(t *testing.T) {
 // call of both APIs, and for the statements of a list.
 func TestTheClassArrives(t *testing.T) {
 	f := &facadetest.Driver{Answer: facadetest.Echo}
-	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
+	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return facadetest.KVTable(t), nil }
 	f.Bulk = func(*Ydb_Table.BulkUpsertRequest) error { return nil }
 	b := start(t, withKV(t, plainEntry), f)
 	check := func(t *testing.T, want int) {

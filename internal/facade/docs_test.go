@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
@@ -75,7 +76,7 @@ func TestKVDocsNameTheSettings(t *testing.T) {
 	examples := 0
 	for line := range strings.Lines(string(raw)) {
 		if text, ok := strings.CutPrefix(strings.TrimSpace(line), "- "); ok && strings.Contains(text, " key=") {
-			openTable(t, text)
+			facadetest.Entry(t, text)
 			examples++
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"math"
-	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"runtime"
@@ -23,89 +22,14 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
-	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
-	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
-
-// openTable reads an entry of kv.tables.
-func openTable(t testing.TB, text string) kv.Entry {
-	t.Helper()
-	var table kv.Entry
-	if err := table.UnmarshalText([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	return table
-}
-
-// shelf is a driver whose tables have the columns id, v and rev, and hold one row
-// by its id, which every statement of ours understands.
-func shelf(t testing.TB) *facadetest.Driver {
-	rows := map[uint64][2]string{} // JSON of v and rev
-	f := &facadetest.Driver{}
-	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
-	f.Answer = func(
-		_ context.Context, _ *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
-	) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		f.Mu.Lock()
-		defer f.Mu.Unlock()
-		id := req.GetParameters()["$k0"].GetValue().GetUint64Value()
-		row, there := rows[id]
-		switch text := req.GetQueryContent().GetText(); {
-		case strings.Contains(text, " INSERT ") && there:
-			return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
-		case strings.Contains(text, " INTO "):
-			row = [2]string{`"` + string(req.GetParameters()["$value"].GetValue().GetBytesValue()) + `"`, "null"}
-			if v := req.GetParameters()["$version"]; v != nil {
-				row[1] = kv.VersionText(v)
-			}
-			rows[id] = row
-		case strings.Contains(text, " DELETE "):
-			delete(rows, id)
-		case strings.Contains(text, " SELECT `rev` "):
-			return []*Ydb_Query.ExecuteQueryResponsePart{
-				facadetest.Part(t, 0, []string{"rev Optional<Uint64>"}, cells1(there, row[1])...),
-			}, nil
-		case strings.Contains(text, " SELECT `id` "):
-			return []*Ydb_Query.ExecuteQueryResponsePart{facadetest.Part(t, 0, []string{"id Uint64"}, cells1(there, itoa(int(id)))...)}, nil
-		default: // in another order than it was asked for
-			var cells [][]string
-			if there {
-				cells = append(cells, []string{row[1], "null", `"aGk="`})
-			}
-			return []*Ydb_Query.ExecuteQueryResponsePart{
-				facadetest.Part(t, 0, []string{"rev Optional<Uint64>", "x Optional<Int32>", "v Optional<String>"}, cells...),
-			}, nil
-		}
-		return nil, nil
-	}
-	return f
-}
-
-func cells1(there bool, cell string) [][]string {
-	if !there {
-		return nil
-	}
-	return [][]string{{cell}}
-}
-
-func described(t testing.TB) *Ydb_Table.DescribeTableResult {
-	d := &Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}}
-	for _, c := range [][2]string{{"id", "Uint64"}, {"v", "Optional<String>"}, {"rev", "Optional<Uint64>"}} {
-		typ, err := yql.ParseType(c[1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.Columns = append(d.Columns, &Ydb_Table.ColumnMeta{Name: c[0], Type: typ})
-	}
-	return d
-}
 
 func withKV(t testing.TB, tables ...string) Config {
 	cfg := small()
 	for _, text := range tables {
-		cfg.KV.Tables = append(cfg.KV.Tables, openTable(t, text))
+		cfg.KV.Tables = append(cfg.KV.Tables, facadetest.Entry(t, text))
 	}
 	return cfg
 }
@@ -114,110 +38,6 @@ const (
 	plainEntry   = "plain=t key=id:Uint64 value=v:String"
 	versionEntry = "versions=t key=id:Uint64 value=v:String version=rev:Uint64"
 )
-
-// TestKVOverHTTP is what only HTTP has: methods, headers and addresses.
-func TestKVOverHTTP(t *testing.T) {
-	f := shelf(t)
-	b := start(t, withKV(t, versionEntry, "read=t key=id:Uint64 value=v:String media=image/png read_only"), f)
-	at := b.base + "/v1/kv/"
-	type reply struct {
-		status int
-		header http.Header
-		body   string
-	}
-	do := func(method, path, body string, header ...string) reply {
-		t.Helper()
-		status, h, got := facadetest.Send(t, method, at+path, body, func(r *http.Request) {
-			r.Header.Del("Content-Type")
-			for i := 0; i < len(header); i += 2 {
-				r.Header.Set(header[i], header[i+1])
-			}
-		})
-		return reply{status, h, got}
-	}
-	made := do("PUT", "versions?id=1", "hi")
-	tag := made.header.Get("Etag")
-	if made.status != 201 || made.body != "" || len(tag) < 18 {
-		t.Fatalf("put: %+v", made)
-	}
-	for _, method := range []string{"GET", "HEAD"} {
-		r := do(method, "versions?id=1", "")
-		want := map[string]string{"Etag": tag, "Content-Type": core.MediaOctets, "Content-Length": "2", "X-Content-Type-Options": "nosniff",
-			"Content-Security-Policy": "sandbox", "Cache-Control": "no-cache"}
-		for name, v := range want {
-			if r.header.Get(name) != v {
-				t.Errorf("%s: %s is %q; want %q", method, name, r.header.Get(name), v)
-			}
-		}
-		if r.status != 200 || r.body != map[string]string{"GET": "hi"}[method] {
-			t.Errorf("%s: %d %q", method, r.status, r.body)
-		}
-		if r := do(
-			method, "versions?id=1", "", "If-None-Match", `"1", W/`+tag,
-		); r.status != 304 || r.header.Get("Etag") != tag || r.body != "" {
-			t.Errorf("%s of what is known: %+v", method, r)
-		}
-		if r := do(method, "versions?id=2", ""); r.status != 404 {
-			t.Errorf("%s of a missing row: %+v", method, r)
-		}
-	}
-	for _, c := range []struct {
-		method, path, body string
-		header             []string
-		status             int
-		code               string
-	}{
-		{"PUT", "versions?id=1", "x", []string{"Content-Type", "application/octet-stream"}, 204, ""},
-		{"PUT", "versions?id=1", "x", []string{"Content-Type", "text/plain"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
-		{"PUT", "versions?id=1", "x", []string{"Content-Type", ";"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
-		{"PUT", "versions?id=1", "x", []string{"Content-Encoding", "gzip"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
-		{"PUT", "versions?id=1", "x", []string{"If-Match", "W/" + tag}, 412, "CONDITION_FAILED"},
-		{"PUT", "versions?id=1", "x", []string{"If-Match", "nonsense"}, 400, "BAD_REQUEST"},
-		{"GET", "versions?id=1", "x", nil, 415, "UNSUPPORTED_MEDIA_TYPE"},
-		{"GET", "versions", "", nil, 400, "BAD_REQUEST"},
-		{"GET", "versions?id=1&id=2", "", nil, 400, "BAD_REQUEST"},
-		{"GET", "versions?id=1&mode=stale_ro", "", nil, 400, "BAD_REQUEST"},
-		{"GET", "versions?id=1;id=2", "", nil, 400, "BAD_REQUEST"},
-		{"GET", "versions?id=%zz", "", nil, 400, "BAD_REQUEST"},
-		{"GET", "versions?id=1", "", []string{"Request-Timeout", "soon"}, 400, "BAD_REQUEST"},
-		{"GET", "versions?id=1", "", []string{"X-Ydb-Priority", "first"}, 400, "BAD_REQUEST"},
-		{"GET", "versions?id=1", "", []string{"Origin", "http://evil.example"}, 403, "FORBIDDEN"},
-		{"GET", "versions?id=1", "", []string{"Sec-Fetch-Site", "cross-site"}, 403, "FORBIDDEN"},
-		{"PUT", "read?id=1", "x", nil, 405, "TABLE_READ_ONLY"},
-		{"DELETE", "read?id=1", "", nil, 405, "TABLE_READ_ONLY"},
-		{"POST", "versions?id=1", "{}", []string{"Content-Type", core.MediaJSON}, 405, "METHOD_NOT_ALLOWED"},
-		{"PATCH", "versions?id=1", "", nil, 405, "METHOD_NOT_ALLOWED"},
-		{"GET", "versions:batchGet?id=1", "", nil, 403, "TABLE_NOT_OPEN"},
-		{"POST", "versions:batchGet", `{"ids":[1],"id":1}`, []string{"Content-Type", core.MediaJSON}, 400, "BAD_REQUEST"},
-		{"POST", "versions:batchGet", `{"ids":[1]}`, nil, 415, "UNSUPPORTED_MEDIA_TYPE"},
-		{"GET", "versions/more?id=1", "", nil, 404, "NO_SUCH_ROUTE"},
-		{"GET", "nothing?id=1", "", nil, 403, "TABLE_NOT_OPEN"},
-	} {
-		r := do(c.method, c.path, c.body, c.header...)
-		if r.status != c.status || c.code != "" && !strings.Contains(r.body, `"code":"`+c.code+`"`) {
-			t.Errorf("%s %s %q: %d %s; want %d %s", c.method, c.path, c.header, r.status, r.body, c.status, c.code)
-		}
-		want := map[string]string{"TABLE_READ_ONLY": "GET, HEAD"}[c.code]
-		if c.method == "POST" && c.status == 405 {
-			want = kvMethods
-		}
-		if got := r.header.Get("Allow"); want != "" && got != want {
-			t.Errorf("%s %s: Allow %q; want %q", c.method, c.path, got, want)
-		}
-	}
-	if r := do("GET", "read?id=1", ""); r.header.Get("Content-Type") != "image/png" {
-		t.Errorf("the media of the table: %+v", r)
-	}
-	var batch map[string]any
-	r := do("POST", "read:batchGet", `{"ids":["7"],"timeout":"1s"}`, "Content-Type", core.MediaJSON)
-	d := read(t)
-	if err := json.Unmarshal([]byte(r.body), &batch); err != nil || r.status != 200 {
-		t.Fatalf("batch get: %+v, %v", r, err)
-	}
-	for _, fault := range d.faults(schema{Ref: "#/components/schemas/KvBatchGetResponse"}, batch, "reply") {
-		t.Error(fault)
-	}
-}
 
 // TestKVRepeats: what may run twice is sent again after an unknown outcome, and
 // what may not is not.
@@ -243,7 +63,7 @@ func TestKVRepeats(t *testing.T) {
 			breaks: " DELETE ", unknown: true, sent: 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := shelf(t)
+			f := facadetest.Shelf(t)
 			b := start(t, withKV(t, c.entry), f)
 			answer := f.Answer
 			b.each(t, func(t *testing.T, face contract.Client) {
@@ -289,7 +109,7 @@ func TestKVRepeats(t *testing.T) {
 // TestKVCheckIsMadeOnce: the table is described once, however many calls come at
 // a time, and again when the database finds a statement strange.
 func TestKVCheckIsMadeOnce(t *testing.T) {
-	f := shelf(t)
+	f := facadetest.Shelf(t)
 	b := start(t, withKV(t, plainEntry), f)
 	get := func() error {
 		_, err := b.grpc.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
@@ -322,7 +142,7 @@ func TestKVCheckIsMadeOnce(t *testing.T) {
 	f.Mu.Lock()
 	f.Answer = answer
 	f.Table = func(string) (*Ydb_Table.DescribeTableResult, error) {
-		d := described(t)
+		d := facadetest.KVTable(t)
 		d.PrimaryKey = []string{"id", "v"}
 		return d, nil
 	}
@@ -341,7 +161,7 @@ func TestKVCheckIsMadeOnce(t *testing.T) {
 // TestKVLooksAgain: a table that was made anew with another primary key is found out, though it takes every
 // statement of ours; until it is, and when nobody can look, calls go on.
 func TestKVLooksAgain(t *testing.T) {
-	f := shelf(t)
+	f := facadetest.Shelf(t)
 	b := start(t, withKV(t, plainEntry), f)
 	get := func() error {
 		_, err := b.grpc.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
@@ -373,7 +193,7 @@ func TestKVLooksAgain(t *testing.T) {
 	refused(t, get(), "KEY_NOT_FOUND", false, false)
 	looks(3)
 	change(func(string) (*Ydb_Table.DescribeTableResult, error) {
-		d := described(t)
+		d := facadetest.KVTable(t)
 		d.PrimaryKey = []string{"id", "v"}
 		return d, nil
 	})
@@ -393,7 +213,7 @@ func TestKVLooksAgain(t *testing.T) {
 }
 
 func TestKVIsOffWithoutTables(t *testing.T) {
-	b := start(t, small(), shelf(t))
+	b := start(t, small(), facadetest.Shelf(t))
 	b.each(t, func(t *testing.T, face contract.Client) {
 		_, err := face.Get(t.Context(), contract.KV{Table: "t", ID: []any{"1"}})
 		refused(t, err, "TABLE_NOT_OPEN", false, false)
@@ -404,7 +224,7 @@ func TestKVIsOffWithoutTables(t *testing.T) {
 }
 
 func TestKVWhileDraining(t *testing.T) {
-	b := start(t, withKV(t, plainEntry), shelf(t))
+	b := start(t, withKV(t, plainEntry), facadetest.Shelf(t))
 	b.s.core.RefuseNew()
 	b.each(t, func(t *testing.T, face contract.Client) {
 		_, err := face.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
@@ -415,7 +235,7 @@ func TestKVWhileDraining(t *testing.T) {
 // TestKVRefusesWhatDoesNotFit: a reply that api.max_bytes cuts would name rows
 // as missing that are there.
 func TestKVRefusesWhatDoesNotFit(t *testing.T) {
-	f := shelf(t)
+	f := facadetest.Shelf(t)
 	cfg := withKV(t, plainEntry)
 	cfg.API.MaxBytes = 1 << 10
 	b := start(t, cfg, f)
@@ -437,7 +257,7 @@ func TestKVRefusesWhatDoesNotFit(t *testing.T) {
 
 func TestKVSpansTellTheTableAndNoMore(t *testing.T) {
 	tracer, spans := traced(tracing.Config{}, tracing.Ratio(1))
-	b := start(t, withKV(t, "plain=t key=id:Utf8 value=v:String"), shelf(t), func(d *core.Deps) { d.Tracer = tracer })
+	b := start(t, withKV(t, "plain=t key=id:Utf8 value=v:String"), facadetest.Shelf(t), func(d *core.Deps) { d.Tracer = tracer })
 	const secret = "hunter2"
 	b.each(t, func(t *testing.T, face contract.Client) {
 		// Described with another key: what counts here is the span.
@@ -489,7 +309,7 @@ func FuzzKV(f *testing.F) {
 	f.Add(uint8(4), "b:batchGet", "", "", "", `{"ids":["AP8=",{"base64":""}]}`)
 	f.Add(uint8(1), "pla`in", "id=1&id=2;", "W/", "\"", "\x00")
 	f.Fuzz(func(t *testing.T, method uint8, table, query, match, noneMatch, body string) {
-		db.Answer = shelf(t).Answer
+		db.Answer = facadetest.Shelf(t).Answer
 		target := &url.URL{Scheme: "http", Host: "localhost", Path: "/v1/kv/" + table, RawQuery: query}
 		req := httptest.NewRequestWithContext(context.Background(), methods[int(method)%len(methods)],
 			"http://localhost/", strings.NewReader(body))

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 
@@ -22,7 +23,7 @@ func FuzzReadKV(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	table := kv.NewTable(openTable(f, "x=x key=a:Utf8 key=b:Timestamp value=v:Json version=r:Int64"), "/local/x")
+	table := kv.NewTable(facadetest.Entry(f, "x=x key=a:Utf8 key=b:Timestamp value=v:Json version=r:Int64"), "/local/x")
 	text := func(s string) *sidecarv1.Value {
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
 	}
@@ -101,7 +102,7 @@ func TestReadTexts(t *testing.T) {
 // TestAnswersOfRowsAreEncoded: the answers of Get, Put and Delete, and of Begin, Commit and Rollback,
 // are encoded as package proto encodes their messages.
 func TestAnswersOfRowsAreEncoded(t *testing.T) {
-	table := kv.NewTable(openTable(t, "x=x key=a:Utf8 value=v:String version=r:Int64 media=a/b"), "/local/x")
+	table := kv.NewTable(facadetest.Entry(t, "x=x key=a:Utf8 value=v:String version=r:Int64 media=a/b"), "/local/x")
 	optional := &Ydb.Type{Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: table.Value.Type}}}
 	octets := func(b string) []byte {
 		v, err := yql.AppendRaw(nil, []byte(b), table.Value.Type)

@@ -167,7 +167,7 @@ func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 			items := w.Table
 			w.Table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
 				if path == "/local/t" {
-					return described(t), nil
+					return facadetest.KVTable(t), nil
 				}
 				return items(path)
 			}

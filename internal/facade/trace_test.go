@@ -336,7 +336,7 @@ func TestEveryCallIsMeasured(t *testing.T) {
 func TestAnswersThatWereAskedForAreNoErrors(t *testing.T) {
 	all := map[string]*latency.Durations{}
 	tracer, rec := traced(tracing.Config{}, tracing.Ratio(1))
-	b := start(t, withKV(t, plainEntry), shelf(t), func(d *core.Deps) {
+	b := start(t, withKV(t, plainEntry), facadetest.Shelf(t), func(d *core.Deps) {
 		d.Tracer = tracer
 		d.Histogram = func(name, _, _ string, _ ...float64) *latency.Durations {
 			all[name] = latency.NewDurations(nil)
@@ -376,7 +376,7 @@ func TestAnswersThatWereAskedForAreNoErrors(t *testing.T) {
 // TestSpansOfHTTP: they say what the conventions ask of spans of servers, and no id of a transaction.
 func TestSpansOfHTTP(t *testing.T) {
 	tracer, rec := traced(tracing.Config{}, tracing.Ratio(1))
-	b := start(t, withKV(t, plainEntry), shelf(t), func(d *core.Deps) { d.Tracer = tracer })
+	b := start(t, withKV(t, plainEntry), facadetest.Shelf(t), func(d *core.Deps) { d.Tracer = tracer })
 	for _, c := range []struct {
 		method, path, url, route string
 		status                   int64
