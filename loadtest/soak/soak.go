@@ -18,6 +18,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/traffic"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -354,26 +355,24 @@ func (k *Soaking) change(ctx context.Context, s *Slot, value uint64, writer int)
 
 // Transaction writes a row in an interactive transaction that has read it before.
 func (k *Soaking) Transaction(ctx context.Context, s *Slot, params map[string]any) error {
-	first, err := k.Sidecar.Client.Execute(
-		ctx,
-		&sidecarv1.ExecuteRequest{Sql: soakRead, Params: traffic.PlainParams(map[string]any{"id": s.ID}), Timeout: traffic.Within(ctx),
-			Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}, Seq: 1}},
-	)
+	plain := contract.OverGRPC(k.Sidecar.Conn)
+	first, err := plain.Execute(ctx, contract.Statement{SQL: soakRead, Params: map[string]any{"id": s.ID}, Timeout: traffic.Within(ctx),
+		Tx: &contract.TxSelector{Begin: true, Seq: 1}})
 	if err != nil {
 		r := *traffic.AsRefusal(err)
 		r.Open = false // it had nothing to keep
 		return &r
 	}
-	_, err = k.Sidecar.Client.Execute(
-		ctx,
-		&sidecarv1.ExecuteRequest{Sql: soakWrite, Params: traffic.PlainParams(params), Timeout: traffic.Within(ctx),
-			Tx: &sidecarv1.TxSelector{Id: first.GetTx().GetId(), Seq: 2, Commit: true}},
-	)
+	if first.Tx == nil {
+		return &traffic.Refusal{Code: "WRONG", Text: "no transaction is open after the statement that begins one"}
+	}
+	_, err = plain.Execute(ctx, contract.Statement{SQL: soakWrite, Params: params, Timeout: traffic.Within(ctx),
+		Tx: &contract.TxSelector{ID: first.Tx.ID, Seq: 2, Commit: true}})
 	if err != nil {
 		// As a caller should: what is open keeps a session. If this fails too, the transaction ends by its age.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), soakCall)
 		defer cancel()
-		_, _ = k.Sidecar.Client.Rollback(undo, &sidecarv1.RollbackRequest{Id: first.GetTx().GetId(), Timeout: traffic.Within(undo)})
+		_ = plain.Rollback(undo, first.Tx.ID)
 	}
 	return err
 }
@@ -448,11 +447,8 @@ func (k *Soaking) progress(ctx context.Context, duration time.Duration) {
 
 // settled waits until the callers' traces are gone and reads what is held.
 func (k *Soaking) settled(ctx context.Context, rest time.Duration) (lab.Gauges, error) {
-	for _, f := range k.faces {
-		if h, ok := f.(*traffic.HTTPFace); ok {
-			h.Close() // its idle connections: callers keep as many as there were calls at a time, which is not what calls leave
-		}
-	}
+	// Callers keep as many idle connections over HTTP as there were calls at a time, which is not what calls leave.
+	k.faces[slices.Index(traffic.FaceKinds, traffic.FaceHTTP)].Close()
 	if err := traffic.Pause(ctx, rest); err != nil {
 		return lab.Gauges{}, err
 	}

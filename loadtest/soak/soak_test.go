@@ -17,6 +17,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/traffic"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -85,8 +86,10 @@ func TestRefusalsOfAllFaces(t *testing.T) {
 		{detailed(&sidecarv1.Error{Code: "OUTCOME_UNKNOWN", OutcomeUnknown: true}), "OUTCOME_UNKNOWN", true, true},
 		{detailed(&sidecarv1.Error{Code: "INTERNAL"}), "INTERNAL", false, true},
 		{status.Error(codes.Unavailable, "connection refused"), "NO_ANSWER", false, true},
-		{traffic.HTTPProblem{Code: "DEADLINE_EXCEEDED"}.Refusal(), "DEADLINE_EXCEEDED", true, true},
-		{traffic.HTTPProblem{Code: "POOL_TIMEOUT", SafeToRetry: true}.Refusal(), "POOL_TIMEOUT", true, false},
+		{&contract.Error{Code: "DEADLINE_EXCEEDED"}, "DEADLINE_EXCEEDED", true, true},
+		{&contract.Error{Code: "POOL_TIMEOUT", Safe: true}, "POOL_TIMEOUT", true, false},
+		{&contract.Error{Transport: "Unavailable", Message: "connection refused"}, "NO_ANSWER", false, true},
+		{contract.ErrCut, "CUT", false, false},
 		{traffic.Answered(nil, Ydb.StatusIds_BAD_SESSION, nil), "YDB_BAD_SESSION", true, false},
 		{traffic.Answered(nil, Ydb.StatusIds_UNDETERMINED, nil), "YDB_UNDETERMINED", true, true},
 		{traffic.Answered(nil, Ydb.StatusIds_GENERIC_ERROR, nil), "YDB_GENERIC_ERROR", false, true},

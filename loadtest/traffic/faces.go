@@ -1,14 +1,10 @@
 package traffic
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -49,8 +46,7 @@ var FaceKinds = []string{FaceGRPC, FaceHTTP, FaceWire}
 // number of sessions; with 0 it makes one for every call.
 func DialFace(kind string, s *lab.Sidecar, sessions int) (Face, error) {
 	if kind == FaceHTTP {
-		return &HTTPFace{"http://" + s.HTTP,
-			&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute}}}, nil
+		return plainFace{contract.OverHTTP("http://" + s.HTTP)}, nil
 	}
 	// Small buffers: there may be thousands of clients in this process.
 	conn, err := grpc.NewClient(
@@ -61,7 +57,7 @@ func DialFace(kind string, s *lab.Sidecar, sessions int) (Face, error) {
 		return nil, fmt.Errorf("dial the sidecar: %w", err)
 	}
 	if kind == FaceGRPC {
-		return &grpcFace{conn, sidecarv1.NewSidecarClient(conn)}, nil
+		return plainFace{contract.OverGRPC(conn)}, nil
 	}
 	return &WireFace{conn, Ydb_Query_V1.NewQueryServiceClient(conn), make(chan *WireSession, sessions)}, nil
 }
@@ -77,13 +73,18 @@ type Refusal struct {
 // Error returns the code and the text.
 func (r *Refusal) Error() string { return r.Code + ": " + r.Text }
 
-// AsRefusal reads an error of any face.
+// AsRefusal reads an error of any face, or of a call of the plain API over gRPC.
 func AsRefusal(err error) *Refusal {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r
 	}
-	s := status.Convert(err)
-	for _, detail := range s.Details() {
+	if e, ok := errors.AsType[*contract.Error](err); ok && e.Code != "" {
+		return told(e.Code, e.Message, e.Safe, e.Unknown)
+	}
+	if errors.Is(err, contract.ErrCut) {
+		return &Refusal{Code: "CUT", Text: err.Error()}
+	}
+	for _, detail := range status.Convert(err).Details() {
 		if e, ok := detail.(*sidecarv1.Error); ok {
 			return told(e.Code, e.Message, e.SafeToRetry, e.OutcomeUnknown)
 		}
@@ -96,45 +97,6 @@ func told(code, text string, safe, unknown bool) *Refusal {
 	return &Refusal{code, safe || unknown || code == "DEADLINE_EXCEEDED", unknown || !safe, text}
 }
 
-type grpcFace struct {
-	conn   *grpc.ClientConn
-	client sidecarv1.SidecarClient
-}
-
-// Close closes the connection.
-func (f *grpcFace) Close() { _ = f.conn.Close() } // nothing is in flight
-
-// PlainParams returns parameters as the plain API has them.
-func PlainParams(params map[string]any) map[string]*sidecarv1.Value {
-	out := make(map[string]*sidecarv1.Value, len(params))
-	for name, v := range params {
-		switch v := v.(type) {
-		case uint64:
-			out[name] = Unsigned(v)
-		case string:
-			out[name] = &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: v}}
-		}
-	}
-	return out
-}
-
-func plainRows(rows []*sidecarv1.Row) [][]string {
-	out := make([][]string, len(rows))
-	for i, row := range rows {
-		for _, v := range row.Values {
-			switch k := v.Kind.(type) {
-			case *sidecarv1.Value_Uint64Value:
-				out[i] = append(out[i], fmt.Sprint(k.Uint64Value))
-			case *sidecarv1.Value_TextValue:
-				out[i] = append(out[i], k.TextValue)
-			default:
-				out[i] = append(out[i], "")
-			}
-		}
-	}
-	return out
-}
-
 // Within is the time that a call of the plain API gets: less than its caller
 // waits, so that the sidecar's own words about a timeout are heard.
 func Within(ctx context.Context) string {
@@ -145,94 +107,15 @@ func Within(ctx context.Context) string {
 	return max(time.Millisecond, time.Until(deadline)*8/10).Round(time.Millisecond).String()
 }
 
-// Query sends a statement and returns the rows of its answer as texts.
-func (f *grpcFace) Query(ctx context.Context, sql string, params map[string]any) ([][]string, error) {
-	answer, err := f.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Params: PlainParams(params), Timeout: Within(ctx)})
-	if err != nil {
-		return nil, err
-	}
-	return plainRows(answer.Rows), nil
-}
-
-// Stream sends a statement and calls part for each part of its answer.
-func (f *grpcFace) Stream(ctx context.Context, sql string, part func(rows int)) error {
-	parts, err := f.client.ExecuteStream(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Timeout: Within(ctx)})
-	if err != nil {
-		return err
-	}
-	for ended := false; ; {
-		one, err := parts.Recv()
-		switch {
-		case errors.Is(err, io.EOF) && !ended:
-			return &Refusal{Code: "CUT", Text: "the stream stopped without its end"}
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		}
-		ended = ended || one.GetEnd() != nil
-		if n := len(one.GetRows().GetRows()); n > 0 {
-			part(n)
-		}
-	}
-}
-
-// HTTPFace is the plain API over HTTP.
-type HTTPFace struct {
-	base   string
-	client *http.Client
-}
-
-// Close closes idle connections.
-func (f *HTTPFace) Close() { f.client.CloseIdleConnections() }
-
-// HTTPProblem is an error in the body of an answer, or in the last line of a stream.
-type HTTPProblem struct {
-	Code, Message  string
-	SafeToRetry    bool `json:"safe_to_retry"`
-	OutcomeUnknown bool `json:"outcome_unknown"`
-}
-
-// Refusal returns what the problem says as a refusal.
-func (p HTTPProblem) Refusal() *Refusal {
-	return told(p.Code, p.Message, p.SafeToRetry, p.OutcomeUnknown)
-}
-
-// post sends a statement. The body of the answer is the caller's to close.
-func (f *HTTPFace) post(ctx context.Context, accept, sql string, params map[string]any) (*http.Response, error) {
-	data, err := json.Marshal(map[string]any{"sql": sql, "params": params, "rows": "arrays", "timeout": Within(ctx)})
-	if err != nil {
-		return nil, err
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.base+"/v1/query", bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	request.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {accept}}
-	response, err := f.client.Do(request)
-	if err != nil || response.StatusCode == http.StatusOK {
-		return response, err
-	}
-	defer response.Body.Close()
-	var p HTTPProblem
-	if err := json.NewDecoder(response.Body).Decode(&p); err != nil {
-		return nil, fmt.Errorf("HTTP %d: %w", response.StatusCode, err)
-	}
-	return nil, p.Refusal()
-}
+// plainFace is the plain API.
+type plainFace struct{ contract.Client }
 
 // Query sends a statement and returns the rows of its answer as texts.
-func (f *HTTPFace) Query(ctx context.Context, sql string, params map[string]any) ([][]string, error) {
-	response, err := f.post(ctx, "application/json", sql, params)
+func (f plainFace) Query(ctx context.Context, sql string, params map[string]any) ([][]string, error) {
+	answer, err := f.Execute(ctx, contract.Statement{SQL: sql, Params: params, Timeout: Within(ctx)})
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close()
-	var answer struct{ Rows [][]any }
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		return nil, err
-	}
-	_, _ = io.Copy(io.Discard, response.Body) // so that the connection can serve again
 	out := make([][]string, len(answer.Rows))
 	for i, row := range answer.Rows {
 		for _, v := range row {
@@ -243,37 +126,8 @@ func (f *HTTPFace) Query(ctx context.Context, sql string, params map[string]any)
 }
 
 // Stream sends a statement and calls part for each part of its answer.
-func (f *HTTPFace) Stream(ctx context.Context, sql string, part func(rows int)) error {
-	response, err := f.post(ctx, "application/x-ndjson", sql, nil)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	lines := bufio.NewScanner(response.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if bytes.HasPrefix(lines.Bytes(), []byte(`{"row":`)) {
-			part(1)
-			continue
-		}
-		var line struct {
-			End   json.RawMessage
-			Error *HTTPProblem
-		}
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			return err
-		}
-		switch {
-		case line.Error != nil:
-			return line.Error.Refusal()
-		case line.End != nil:
-			return nil
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return err
-	}
-	return &Refusal{Code: "CUT", Text: "the lines stopped without an end"}
+func (f plainFace) Stream(ctx context.Context, sql string, part func(rows int)) error {
+	return f.Each(ctx, contract.Statement{SQL: sql, Timeout: Within(ctx)}, part)
 }
 
 // WireFace speaks YDB's own protocol, as an SDK does: a session is made, kept

@@ -9,6 +9,7 @@ package contract
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -176,14 +177,16 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s (%s, ydb %q, safe %v, unknown %v): %s", e.Code, e.Transport, e.YDB, e.Safe, e.Unknown, e.Message)
 }
 
+// ErrCut is the error of a stream that stops without its end, and without an error.
+var ErrCut = errors.New("the stream stopped without its end")
+
 // Client is one face of the API.
 type Client interface {
 	Name() string
 	Execute(ctx context.Context, s Statement) (*Reply, error)
 	// Stream gathers a streamed reply; with an error, what came before it as well.
 	Stream(ctx context.Context, s Statement) (*Reply, error)
-	// Each streams a reply and hands on the number of rows of each part as it comes. A stream that
-	// stops without its end is an error.
+	// Each streams a reply and hands on the number of rows of each part as it comes.
 	Each(ctx context.Context, s Statement, part func(rows int)) error
 	Transact(ctx context.Context, t Transaction) ([]*Reply, error)
 	Begin(ctx context.Context, mode string) (*Tx, error)

@@ -87,7 +87,7 @@ func (g *grpcClient) Each(ctx context.Context, s Statement, part func(rows int))
 		case err == io.EOF && ended:
 			return nil
 		case err == io.EOF:
-			return errors.New("the stream stopped without its end")
+			return ErrCut
 		case err != nil:
 			return grpcError(err)
 		}

@@ -371,7 +371,10 @@ func (h *httpClient) Each(ctx context.Context, s Statement, part func(rows int))
 			return nil
 		}
 	}
-	return errors.Join(lines.Err(), errors.New("the stream stopped without its end"))
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return ErrCut
 }
 
 func (h *httpClient) Transact(ctx context.Context, t Transaction) ([]*Reply, error) {
