@@ -3,7 +3,6 @@
 package ingest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -177,20 +176,7 @@ func (b *ingestBench) json(o rowsOf, size int) func(*lab.Sidecar) writing {
 	ring := o.ring(size, asJSON)
 	return func(s *lab.Sidecar) writing {
 		return batches(ring, size, func(ctx context.Context, body []byte) error {
-			request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.HTTP+"/v1/bulk", bytes.NewReader(body))
-			if err != nil {
-				return err
-			}
-			request.Header.Set("Content-Type", "application/json")
-			answer, err := b.web.Do(request)
-			if err != nil {
-				return err
-			}
-			defer answer.Body.Close()
-			said, err := io.ReadAll(answer.Body)
-			if err == nil && answer.StatusCode != http.StatusOK {
-				err = fmt.Errorf("HTTP %d: %.200s", answer.StatusCode, said)
-			}
+			_, err := traffic.Post(ctx, b.web, "http://"+s.HTTP+"/v1/bulk", body)
 			return err
 		})
 	}

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -258,21 +257,9 @@ type kvLoad struct {
 }
 
 func (k *kvLoad) send(ctx context.Context, method, path, body, media string, want int) error {
-	req, err := http.NewRequestWithContext(ctx, method, k.base+path, strings.NewReader(body))
-	if err != nil {
-		return err
-	}
-	if media != "" {
-		req.Header.Set("Content-Type", media)
-	}
-	res, err := k.web.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	answer, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode != want && !(want == http.StatusNoContent && res.StatusCode == http.StatusCreated) {
-		err = fmt.Errorf("%s %s: %d %.200s", method, path, res.StatusCode, answer)
+	status, answer, err := traffic.Send(ctx, k.web, method, k.base+path, media, []byte(body))
+	if err == nil && status != want && !(want == http.StatusNoContent && status == http.StatusCreated) {
+		err = fmt.Errorf("%s %s: %d %.200s", method, path, status, answer)
 	}
 	if err == nil && method == http.MethodPost && !bytes.Contains(answer, []byte(`"rows":[`)) {
 		err = fmt.Errorf("%s: %.200s", path, answer)

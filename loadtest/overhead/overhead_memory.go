@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -175,17 +174,7 @@ func plainHeld(_ context.Context, side *lab.Sidecar) (func(context.Context), err
 // webHeld is a request over HTTP/1.1, which takes a connection for each.
 func webHeld(_ context.Context, side *lab.Sidecar) (func(context.Context), error) {
 	return func(ctx context.Context) {
-		request, err := http.NewRequestWithContext(
-			ctx, http.MethodPost, "http://"+side.HTTP+"/v1/query",
-			strings.NewReader(`{"sql":"SELECT 1","timeout":"50s"}`),
-		)
-		if err != nil {
-			return
-		}
-		request.Header.Set("Content-Type", "application/json")
-		if answer, err := http.DefaultClient.Do(request); err == nil {
-			_ = answer.Body.Close()
-		}
+		_, _ = traffic.Post(ctx, http.DefaultClient, "http://"+side.HTTP+"/v1/query", []byte(`{"sql":"SELECT 1","timeout":"50s"}`))
 	}, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -129,17 +128,7 @@ func millis(ms float64) time.Duration { return time.Duration(ms * float64(time.M
 // RecordsOverHTTP is recordsOverGRPC by POST /v1/query.
 func RecordsOverHTTP(ctx context.Context, client *http.Client, address string, r AppRecord) (time.Duration, error) {
 	body := fmt.Appendf(nil, `{"sql":%q,"mode":"serializable_rw","params":{"uuid":%q}}`, recordsRead, r.UUID)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/query", bytes.NewReader(body))
-	if err != nil {
-		return 0, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := client.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	text, err := Post(ctx, client, "http://"+address+"/v1/query", body)
 	if err != nil {
 		return 0, err
 	}
@@ -152,8 +141,8 @@ func RecordsOverHTTP(ctx context.Context, client *http.Client, address string, r
 			Acquire float64 `json:"acquire_ms"`
 		}
 	}
-	if err := json.Unmarshal(text, &answer); err != nil || response.StatusCode != http.StatusOK || len(answer.Rows) != 1 {
-		return 0, fmt.Errorf("HTTP %d, %d rows, %v: %.200s", response.StatusCode, len(answer.Rows), err, text)
+	if err := json.Unmarshal(text, &answer); err != nil || len(answer.Rows) != 1 {
+		return 0, fmt.Errorf("%d rows, %v: %.200s", len(answer.Rows), err, text)
 	}
 	return millis(answer.Info.Acquire), r.verify(answer.Rows[0].UUID, answer.Rows[0].Payload)
 }

@@ -35,25 +35,43 @@ func (w *WebReader) Read(ctx context.Context) error {
 	return err
 }
 
+// Post sends JSON and returns the body of the answer; an answer that is not 200 is an error. The clients of package contract
+// decode every answer, which would count where a request must cost its caller least.
+func Post(ctx context.Context, client *http.Client, url string, body []byte) ([]byte, error) {
+	status, answer, err := Send(ctx, client, http.MethodPost, url, "application/json", body)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("HTTP %d: %.200s", status, answer)
+	}
+	return answer, err
+}
+
+// Send makes a request, with a body of the media type if there is one, and reads its answer.
+func Send(ctx context.Context, client *http.Client, method, url, media string, body []byte) (status int, answer []byte, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	if media != "" {
+		request.Header.Set("Content-Type", media)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	answer, err = io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	return response.StatusCode, answer, err
+}
+
 // WebRow sends a request whose answer is to have one row.
 func WebRow[Row any](ctx context.Context, w *WebReader, body []byte) (row Row, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
-	if err != nil {
-		return row, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	answer, err := w.client.Do(request)
-	if err != nil {
-		return row, err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	text, err := Post(ctx, w.client, w.url, body)
 	if err != nil {
 		return row, err
 	}
 	var found struct{ Rows []Row }
-	if err = json.Unmarshal(text, &found); err != nil || answer.StatusCode != http.StatusOK || len(found.Rows) != 1 {
-		return row, fmt.Errorf("HTTP %d, %d rows, %v: %.200s", answer.StatusCode, len(found.Rows), err, text)
+	if err = json.Unmarshal(text, &found); err != nil || len(found.Rows) != 1 {
+		return row, fmt.Errorf("%d rows, %v: %.200s", len(found.Rows), err, text)
 	}
 	return found.Rows[0], nil
 }
