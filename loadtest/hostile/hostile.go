@@ -25,13 +25,12 @@ import (
 
 // The bounds of the hostile hour.
 const (
-	hostileLimit = "256MiB"        // GOMEMLIMIT of the sidecar
-	hostilePeak  = 300 << 20       // bytes that it may have resident at any time
-	hostileLeft  = 20e6            // bytes of anonymous memory that it may keep of an attack
-	hostileBack  = time.Minute     // after so long
-	hostileShare = 0.5             // of a core, that an attacker may use
-	hostileRate  = 100             // honest calls a second
-	hostileCall  = 5 * time.Second // one of them may take
+	hostileLimit = "256MiB"    // GOMEMLIMIT of the sidecar
+	hostilePeak  = 300 << 20   // bytes that it may have resident at any time
+	hostileLeft  = 20e6        // bytes of anonymous memory that it may keep of an attack
+	hostileBack  = time.Minute // after so long
+	hostileShare = 0.5         // of a core, that an attacker may use
+	hostileRate  = 100         // honest calls a second
 	hostileFloor = 10 * time.Millisecond
 	hostileTimes = 3 // of what honest calls take beside a loop; or hostileFloor, if that is more
 	hostileStop  = 40 * time.Second

@@ -2,7 +2,6 @@ package stand
 
 import (
 	"context"
-	"errors"
 )
 
 // Cluster is a running development cluster.
@@ -37,12 +36,4 @@ func (c *Cluster) Counter(ctx context.Context, name string) (sum int64, err erro
 		sum += node.Counters[name]
 	}
 	return sum, err
-}
-
-// Everywhere posts the same to every node that there was at the start.
-func (c *Cluster) Everywhere(ctx context.Context, what string, body any) (err error) {
-	for _, node := range c.Nodes {
-		err = errors.Join(err, c.Control.Do(ctx, node.ID, what, body))
-	}
-	return err
 }

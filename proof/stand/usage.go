@@ -12,14 +12,8 @@ import (
 
 // Usage is what a process has used so far, as /proc/PID/stat reports it.
 type Usage struct {
-	CPU  time.Duration // user and system, of all its threads, since its start; grain 10 ms
-	User time.Duration // the part of CPU outside of the kernel
-	RSS  int64         // resident memory, bytes
-}
-
-// Minus returns the CPU time used since an earlier reading, with the memory of the later one.
-func (u Usage) Minus(earlier Usage) Usage {
-	return Usage{u.CPU - earlier.CPU, u.User - earlier.User, u.RSS}
+	CPU time.Duration // user and system, of all its threads, since its start; grain 10 ms
+	RSS int64         // resident memory, bytes
 }
 
 // tick is the unit of CPU times in /proc: USER_HZ, 100 a second on every
@@ -36,85 +30,25 @@ func ReadUsage(pid int) (Usage, error) {
 	if err != nil {
 		return Usage{}, fmt.Errorf("read the usage of process %d: %w", pid, err)
 	}
-	return one.Usage, nil
+	return one, nil
 }
 
-// process is what /proc/PID/stat reports.
-type process struct {
-	parent int
-	Usage
-}
-
-// parseStat reads fields 4, 14, 15 and 24 of /proc/PID/stat. Field 2 is the name
+// parseStat reads fields 14, 15 and 24 of /proc/PID/stat. Field 2 is the name
 // in brackets and may hold blanks, so counting begins behind its last bracket.
-func parseStat(stat string, page int64) (process, error) {
+func parseStat(stat string, page int64) (Usage, error) {
 	_, rest, ok := strings.Cut(stat[max(0, strings.LastIndexByte(stat, ')')):], ") ")
 	fields := strings.Fields(rest) // fields[0] is field 3
 	if !ok || len(fields) < 22 {
-		return process{}, fmt.Errorf("not what /proc/PID/stat looks like: %.80q", stat)
+		return Usage{}, fmt.Errorf("not what /proc/PID/stat looks like: %.80q", stat)
 	}
-	var n [4]int64
-	for i, field := range []int{4, 14, 15, 24} {
+	var n [3]int64
+	for i, field := range []int{14, 15, 24} {
 		var err error
 		if n[i], err = strconv.ParseInt(fields[field-3], 10, 64); err != nil {
-			return process{}, fmt.Errorf("field %d: %w", field, err)
+			return Usage{}, fmt.Errorf("field %d: %w", field, err)
 		}
 	}
-	user, system := time.Duration(n[1])*tick, time.Duration(n[2])*tick
-	return process{int(n[0]), Usage{CPU: user + system, User: user, RSS: n[3] * page}}, nil
-}
-
-// Processes is what /proc reports of all processes at one moment, by process id.
-type Processes map[int]process
-
-// ReadProcesses reads /proc. Processes that end meanwhile are left out.
-func ReadProcesses() (Processes, error) {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	entries, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
-	all, page := Processes{}, int64(os.Getpagesize())
-	for _, name := range entries {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue // no process
-		}
-		stat, err := os.ReadFile("/proc/" + name + "/stat")
-		if err != nil {
-			continue // it has ended
-		}
-		if all[pid], err = parseStat(string(stat), page); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
-// Tree returns a process and all that descend from it.
-func (all Processes) Tree(root int) (pids []int) {
-	for pid := range all {
-		for p := pid; p > 1; p = all[p].parent {
-			if p == root {
-				pids = append(pids, pid)
-				break
-			}
-		}
-	}
-	return pids
-}
-
-// Used adds up the usage of a tree.
-func (all Processes) Used(root int) (sum Usage) {
-	for _, pid := range all.Tree(root) {
-		one := all[pid].Usage
-		sum = Usage{sum.CPU + one.CPU, sum.User + one.User, sum.RSS + one.RSS}
-	}
-	return sum
+	return Usage{CPU: time.Duration(n[0]+n[1]) * tick, RSS: n[2] * page}, nil
 }
 
 // Own returns the CPU time of all threads of this process, with a fine grain.

@@ -2,7 +2,6 @@ package stand
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,11 +22,12 @@ func TestUsageOfThisProcess(t *testing.T) {
 
 func TestParseStat(t *testing.T) {
 	line := "42 (a b) c) S 6" + strings.Repeat(" 0", 9) + " 3 4" + strings.Repeat(" 0", 8) + " 5 0 0"
-	want := process{6, Usage{CPU: 70 * time.Millisecond, User: 30 * time.Millisecond, RSS: 5 * 4096}}
+	want := Usage{CPU: 70 * time.Millisecond, RSS: 5 * 4096}
 	if got, err := parseStat(line, 4096); err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	for _, bad := range []string{"", "42", "42 (x) S 1 2", "42 (x) S" + strings.Repeat(" x", 30), "42 (x) S x" + strings.Repeat(" 0", 30)} {
+	for _, bad := range []string{"", "42", "42 (x) S 1 2", "42 (x) S" + strings.Repeat(" x", 30),
+		"42 (x) S" + strings.Repeat(" 0", 10) + " x" + strings.Repeat(" 0", 30)} {
 		if _, err := parseStat(bad, 4096); err == nil {
 			t.Errorf("%q: got no error", bad)
 		}
@@ -45,22 +45,6 @@ func TestMachine(t *testing.T) {
 		if _, err := parseMachine(bad); err == nil {
 			t.Errorf("%q: got no error", bad)
 		}
-	}
-}
-
-func TestProcessesAddUpTheirTree(t *testing.T) {
-	of := func(parent int, user, system time.Duration) process {
-		return process{parent, Usage{CPU: user + system, User: user}}
-	}
-	all := Processes{1: of(0, 1, 0), 5: of(1, 10, 0), 7: of(5, 120, 340), 8: of(7, 1000, 0), 9: of(6, 1<<40, 0)}
-	pids := all.Tree(5)
-	slices.Sort(pids)
-	if got := all.Used(5); got != (Usage{CPU: 1470, User: 1130}) || !slices.Equal(pids, []int{5, 7, 8}) {
-		t.Errorf("got %v of %v; want 1470 ns of 5, 7, 8", got, pids)
-	}
-	here, err := ReadProcesses()
-	if err != nil || here[os.Getpid()].parent != os.Getppid() {
-		t.Errorf("got parent %d, %v; want %d", here[os.Getpid()].parent, err, os.Getppid())
 	}
 }
 
