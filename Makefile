@@ -266,13 +266,13 @@ fuzz:
 	@tools/fuzz.sh $(FUZZTIME)
 
 # Steps for each byte of a caller that the readers take. Package proof/stepcount says how they are counted.
-STEPS := ./internal/yql ./internal/protocol ./internal/h2 ./internal/facade
+STEPS := ./internal/yql ./internal/protocol ./internal/h2 ./internal/facade/httpapi
 test-steps:
 	$(GO) run ./proof/cmd/steps $(STEPS)
 
 lint: fmt-check
 	$(GO) vet ./...
-	$(GO) vet -tags steps ./internal/yql ./internal/protocol ./internal/h2 ./internal/facade
+	$(GO) vet -tags steps ./internal/yql ./internal/protocol ./internal/h2 ./internal/facade/httpapi
 	$(GO) test -run 'TestSettingsAreFew' ./internal/app
 	$(GO) test -count=1 -run 'TestWords|TestGlossary' ./proof/archtest
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...

@@ -25,7 +25,7 @@ import (
 // A unit is B for bytes, ns for durations, or empty.
 type limit struct{ what, where, unit, beyond, shown string }
 
-// limits are all bounds of what callers and peers can make the sidecar keep or do.
+// limits bound what callers and peers can make the sidecar keep or do.
 var limits = []struct {
 	title string
 	rows  []limit
@@ -110,7 +110,7 @@ var limits = []struct {
 				"connection from which most are arriving, else the new one is rejected: `MEMORY_SHORT`. One app has " +
 				"half of it; the last eighth of both is for requests that hold up to 64 KiB",
 			"`ydb.sidecar.memory.requests`"},
-		{"bytes a second that are read of bodies whose calls have ended", "../facade/http.go discardRate", "B",
+		{"bytes a second that are read of bodies whose calls have ended", "../facade/httpapi/api.go discardRate", "B",
 			"the rest is not read, and the connection is closed after a second", ""},
 		{"free memory, percent of the limit", "memory.headroom", "",
 			"large work is rejected (`MEMORY_SHORT`), streams are slowed",
@@ -135,7 +135,7 @@ var limits = []struct {
 				"no request has come whole, else the one that has had none under way for longest, and for a second " +
 				"at least; if there is none within two seconds the new one is closed",
 			"`ydb.sidecar.connections.refused`"},
-		{"memory of an open call over HTTP beside its headers and body", "../facade/http.go openCall", "B",
+		{"memory of an open call over HTTP beside its headers and body", "../facade/httpapi/api.go openCall", "B",
 			"all counts against `memory.requests`", "`ydb.sidecar.memory.requests`"},
 		{"calls open at a time", "api.max_open", "", "`TOO_MANY_OPEN`", "`ydb.sidecar.api.refused`"},
 		{"memory for each stream over gRPC, of half of the memory limit", "limits.go perStream", "B",
@@ -154,8 +154,8 @@ var limits = []struct {
 		{"a message of a stream of requests (Ingest over gRPC)", "../wire/inside.go mostPart", "B",
 			"the call ends with RESOURCE_EXHAUSTED, a compressed one with INVALID_ARGUMENT", ""},
 		{"bytes of bodies over HTTP a second, for each processor, besides the first 64 KiB of each",
-			"../facade/httpbody.go bodyRate", "B", "the rest of the body waits", ""},
-		{"members of an object of JSON", "../facade/jsonshape.go mostMembers", "", "`LIMIT_EXCEEDED`", ""},
+			"../facade/httpapi/body.go bodyRate", "B", "the rest of the body waits", ""},
+		{"members of an object of JSON", "../facade/httpapi/jsonshape.go mostMembers", "", "`LIMIT_EXCEEDED`", ""},
 		{"values within one column of a row of bulk or ingest", "../yql/row.go mostInCell", "", "`BAD_REQUEST`", ""},
 		{
 			"types that a statement declares, those within others included; so for all types that a request names " +

@@ -170,7 +170,7 @@ func (a *App) begin() map[string]wire.Begin {
 			request []byte, via wire.Via) unary.InlineCall {
 			caller := facade.Caller{Headers: headers, Connection: from.Number()}
 			caller.User, caller.Local = driver.User(from)
-			// A nil *facade.Turn would be a unary.InlineCall that is not nil.
+			// A nil *facade.GRPCTurn would be a unary.InlineCall that is not nil.
 			if t := begin(ctx, caller, request, via); t != nil {
 				return t
 			}
@@ -185,7 +185,7 @@ func (a *App) plain() wire.Plain {
 	p := wire.Plain{Handler: a.api.Handler(), Idle: a.config.HTTP.IdleTimeout}
 	if a.core.driver.Shard() != nil { // see begin
 		p.Begin = func(ctx *callctx.Context, r *http.Request, body []byte, via wire.Via) wire.InlineRequest {
-			// A nil *facade.InlineHTTPCall would be a wire.InlineRequest that is not nil.
+			// A nil *httpapi.InlineCall would be a wire.InlineRequest that is not nil.
 			if t := a.api.BeginHTTP(ctx, r, body, via); t != nil {
 				return t
 			}

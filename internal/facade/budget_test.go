@@ -261,7 +261,7 @@ func TestAnswersHaveBounds(t *testing.T) {
 // What has more entries than a request may have is refused before they are decoded: there is no memory for that here.
 func TestLongListsAreNotDecoded(t *testing.T) {
 	f := &facadetest.Driver{}
-	b := start(t, small(), f, func(d *core.Deps) { d.Requests = memguard.OfBytes(64<<10 + 2*(openCall+2<<10)) })
+	b := start(t, small(), f, func(d *core.Deps) { d.Requests = memguard.OfBytes(64<<10 + 2*(20<<10)) }) // two open calls
 	params := map[string]any{}
 	for i := range 500 {
 		params[fmt.Sprint("p", i)] = i

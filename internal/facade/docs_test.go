@@ -13,6 +13,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
+	"github.com/ydb-sidecar/sidecar/internal/facade/httpapi"
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
@@ -109,7 +110,7 @@ func TestConfig(t *testing.T) {
 	if err := Default().Validate(); err != nil {
 		t.Errorf("the defaults are refused: %v", err)
 	}
-	err := Config{HTTP: HTTP{Hosts: []string{"http://x"}}, API: core.API{Timeout: 2, MaxTimeout: 1, MaxDepth: 100}}.Validate()
+	err := Config{HTTP: httpapi.Config{Hosts: []string{"http://x"}}, API: core.API{Timeout: 2, MaxTimeout: 1, MaxDepth: 100}}.Validate()
 	for _, key := range []string{
 		"api.timeout", "api.cache_ttl", "api.max_open", "api.max_body", "api.max_headers", "api.max_depth", "api.max_params",
 		"api.max_statements", "api.max_groups", "api.max_rows", "api.max_bytes", "api.batch_parallel", "api.cache_size",

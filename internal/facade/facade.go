@@ -2,9 +2,9 @@
 // nodes and retries, with one set of semantics and two APIs: gRPC
 // (sidecar.v1.Sidecar, sidecar.v1.KeyValue, sidecar.v1.Ingest) and HTTP/JSON.
 //
-// It owns the form of requests and answers, and composes the packages below it:
-// core runs the calls, kv serves rows by key, and rows serves streams of rows.
-// Sessions, retries and nodes are the driver's.
+// It owns the form of calls over gRPC, and composes the packages below it:
+// core runs the calls, kv serves rows by key, rows serves streams of rows, and
+// httpapi has the form of calls over HTTP. Sessions, retries and nodes are the driver's.
 //
 // What always holds:
 //
@@ -32,6 +32,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/httpapi"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
@@ -42,11 +43,11 @@ import (
 
 // Config holds the settings api.*, kv.*, tx.*, ingest.* and http.*.
 type Config struct {
-	API    core.API      `yaml:"api"`
-	KV     kv.Config     `yaml:"kv"`
-	Tx     lease.Config  `yaml:"tx"`
-	Ingest ingest.Config `yaml:"ingest"`
-	HTTP   HTTP          `yaml:"http"`
+	API    core.API       `yaml:"api"`
+	KV     kv.Config      `yaml:"kv"`
+	Tx     lease.Config   `yaml:"tx"`
+	Ingest ingest.Config  `yaml:"ingest"`
+	HTTP   httpapi.Config `yaml:"http"`
 }
 
 // Default returns the settings of a fresh installation.
@@ -88,7 +89,7 @@ type Service struct {
 	kv   kv.Service
 	rows rows.Service
 	grpc grpcAPI
-	http httpAPI
+	http httpapi.API
 }
 
 // New returns a service that serves as soon as it is registered; Run must be
@@ -110,7 +111,7 @@ func New(cfg Config, deps core.Deps) (*Service, error) {
 		return nil, err
 	}
 	s.grpc.open(calls, &s.kv, &s.rows)
-	if err := s.http.open(calls, &s.kv, &s.rows, cfg.HTTP); err != nil {
+	if err := s.http.Open(calls, &s.kv, &s.rows, cfg.HTTP); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -193,7 +194,7 @@ func (s *Service) OtherHandler() http.Handler { return s.http.OtherHandler() }
 // BeginHTTP begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
 // carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened.
 // Otherwise Resume must be called. The body is not kept.
-func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *InlineHTTPCall {
+func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *httpapi.InlineCall {
 	return s.http.Begin(ctx, r, body, via)
 }
 

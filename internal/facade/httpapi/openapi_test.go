@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"encoding/json"
@@ -179,7 +179,7 @@ func TestRepliesAreAsDescribed(t *testing.T) {
 	f := facadetest.Numbered(t)
 	b := start(t, small(), f)
 	tx := func() string {
-		got, err := b.http.Begin(t.Context(), "")
+		got, err := b.client.Begin(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"context"
@@ -50,42 +50,42 @@ type route struct {
 	core.Route
 	call   string // the gRPC method that does the same
 	body   []string
-	serve  func(*httpAPI, *exchange) error
+	serve  func(*API, *exchange) error
 	begins bool // it continues no transaction: what is new is refused before its body is read
 }
 
 // pattern is the path as http.ServeMux can say it: names that end a segment only.
 func (rt *route) pattern() string { return strings.TrimSuffix(rt.Path, batchGetSuffix) }
 
-// routes is the whole HTTP face. openapi.yaml describes the same; a test compares them.
+// routes is the whole HTTP API. openapi.yaml describes it; a test compares the two.
 var routes = []route{
-	{core.Route{Method: http.MethodPost, Path: "/v1/query"}, "Execute", []string{core.MediaJSON}, (*httpAPI).query, false},
-	{core.Route{Method: http.MethodPost, Path: "/v1/tx"}, "Transact", []string{core.MediaJSON}, (*httpAPI).transact, true},
-	{core.Route{Method: http.MethodPost, Path: "/v1/tx/begin"}, "Begin", []string{core.MediaJSON}, (*httpAPI).begin, true},
-	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/commit"}, "Commit", []string{core.MediaJSON}, (*httpAPI).commit, false},
-	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/rollback"}, "Rollback", []string{core.MediaJSON}, (*httpAPI).rollback, false},
-	{core.Route{Method: http.MethodGet, Path: "/v1/tx/{id}"}, "GetTransaction", nil, (*httpAPI).getTransaction, false},
-	{core.Route{Method: http.MethodPost, Path: "/v1/batch"}, "Batch", []string{core.MediaJSON}, (*httpAPI).batch, true},
-	{core.Route{Method: http.MethodPost, Path: "/v1/bulk"}, "BulkUpsert", []string{core.MediaJSON, mediaNDJSON}, (*httpAPI).bulk, true},
-	{core.Route{Method: http.MethodPost, Path: "/v1/ingest/{table...}"}, core.CallIngest, []string{mediaNDJSON}, (*httpAPI).ingest, true},
-	{core.Route{Method: http.MethodPost, Path: "/v1/explain"}, "Explain", []string{core.MediaJSON}, (*httpAPI).explain, true},
-	{core.Route{Method: http.MethodGet, Path: "/v1/schema/{path...}"}, "Describe", nil, (*httpAPI).describe, false},
-	{core.Route{Method: http.MethodGet, Path: "/v1/status"}, "Status", nil, (*httpAPI).status, false},
-	{core.Route{Method: http.MethodGet, Path: "/v1/kv/{table}"}, core.CallKVGet, nil, (*httpAPI).kvGet, false},
-	{core.Route{Method: http.MethodPut, Path: "/v1/kv/{table}"}, core.CallKVPut, []string{core.MediaOctets}, (*httpAPI).kvPut, true},
-	{core.Route{Method: http.MethodDelete, Path: "/v1/kv/{table}"}, core.CallKVDelete, nil, (*httpAPI).kvDelete, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/query"}, "Execute", []string{core.MediaJSON}, (*API).query, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx"}, "Transact", []string{core.MediaJSON}, (*API).transact, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx/begin"}, "Begin", []string{core.MediaJSON}, (*API).begin, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/commit"}, "Commit", []string{core.MediaJSON}, (*API).commit, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/rollback"}, "Rollback", []string{core.MediaJSON}, (*API).rollback, false},
+	{core.Route{Method: http.MethodGet, Path: "/v1/tx/{id}"}, "GetTransaction", nil, (*API).getTransaction, false},
+	{core.Route{Method: http.MethodPost, Path: "/v1/batch"}, "Batch", []string{core.MediaJSON}, (*API).batch, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/bulk"}, "BulkUpsert", []string{core.MediaJSON, mediaNDJSON}, (*API).bulk, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/ingest/{table...}"}, core.CallIngest, []string{mediaNDJSON}, (*API).ingest, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/explain"}, "Explain", []string{core.MediaJSON}, (*API).explain, true},
+	{core.Route{Method: http.MethodGet, Path: "/v1/schema/{path...}"}, "Describe", nil, (*API).describe, false},
+	{core.Route{Method: http.MethodGet, Path: "/v1/status"}, "Status", nil, (*API).status, false},
+	{core.Route{Method: http.MethodGet, Path: "/v1/kv/{table}"}, core.CallKVGet, nil, (*API).kvGet, false},
+	{core.Route{Method: http.MethodPut, Path: "/v1/kv/{table}"}, core.CallKVPut, []string{core.MediaOctets}, (*API).kvPut, true},
+	{core.Route{Method: http.MethodDelete, Path: "/v1/kv/{table}"}, core.CallKVDelete, nil, (*API).kvDelete, false},
 	{core.Route{Method: http.MethodPost, Path: "/v1/kv/{table}" + batchGetSuffix}, core.CallKVBatchGet,
-		[]string{core.MediaJSON}, (*httpAPI).kvBatchGet, true},
-	{core.Route{Method: http.MethodGet, Path: "/openapi.yaml"}, "OpenAPI", nil, (*httpAPI).openAPI, false},
+		[]string{core.MediaJSON}, (*API).kvBatchGet, true},
+	{core.Route{Method: http.MethodGet, Path: "/openapi.yaml"}, "OpenAPI", nil, (*API).openAPI, false},
 }
 
-// HTTP is what the HTTP API alone needs.
-type HTTP struct {
+// Config is what the HTTP API alone needs.
+type Config struct {
 	Hosts []string `yaml:"hosts"` // names in Host beside the loopback ones: host or host:port
 }
 
-// httpAPI is the HTTP API.
-type httpAPI struct {
+// API is the HTTP API.
+type API struct {
 	core     *core.Service
 	kv       *kv.Service
 	rows     *rows.Service
@@ -94,8 +94,8 @@ type httpAPI struct {
 	discards core.Pace // bodies that are read although their calls have ended
 }
 
-// open makes the API ready for its first request.
-func (a *httpAPI) open(s *core.Service, byKey *kv.Service, streams *rows.Service, cfg HTTP) (err error) {
+// Open makes the API ready for its first request.
+func (a *API) Open(s *core.Service, byKey *kv.Service, streams *rows.Service, cfg Config) (err error) {
 	a.core, a.kv, a.rows = s, byKey, streams
 	a.bodies.Rate, a.bodies.Burst = bodyRate*runtime.GOMAXPROCS(0), s.Cfg.API.MaxBody
 	a.discards.Rate, a.discards.Burst = discardRate, s.Cfg.API.MaxBody
@@ -126,7 +126,7 @@ type exchange struct {
 // Server returns a server of Handler whose limits fit the settings; those of
 // headers are larger, so that what exceeds the setting a little is still answered
 // with an error that names it.
-func (a *httpAPI) Server() *http.Server {
+func (a *API) Server() *http.Server {
 	return &http.Server{
 		Handler:           a.Handler(),
 		MaxHeaderBytes:    2*a.core.Cfg.API.MaxHeaders + 4<<10,
@@ -136,7 +136,7 @@ func (a *httpAPI) Server() *http.Server {
 }
 
 // Handler returns the HTTP API.
-func (a *httpAPI) Handler() http.Handler {
+func (a *API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for i := range routes {
 		rt := &routes[i]
@@ -156,7 +156,7 @@ func (a *httpAPI) Handler() http.Handler {
 }
 
 // noRoute answers a path that does not exist, or not with this method.
-func (a *httpAPI) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+func (a *API) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	var allowed []string
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodPost} {
@@ -174,14 +174,14 @@ func (a *httpAPI) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 }
 
 // stray answers a request that is no call.
-func (a *httpAPI) stray(w http.ResponseWriter, r *http.Request, f *core.Fault, start time.Time) {
+func (a *API) stray(w http.ResponseWriter, r *http.Request, f *core.Fault, start time.Time) {
 	took := time.Since(start)
 	a.refuse(&exchange{w: w, r: r, control: http.NewResponseController(w)}, f, "", true)
 	a.core.Strayed(r, f, took)
 }
 
 // serve serves one request as a call.
-func (a *httpAPI) serve(w http.ResponseWriter, r *http.Request, rt *route) {
+func (a *API) serve(w http.ResponseWriter, r *http.Request, rt *route) {
 	x := &exchange{w: w, r: r, route: rt, control: http.NewResponseController(w), call: new(core.Call)}
 	// Over HTTP/2 a length of 0 does not say that there is no body. That of ingest lasts as long as the call.
 	x.call.Coming = rt.call != core.CallIngest && (r.ContentLength != 0 || len(rt.body) > 0)
@@ -248,7 +248,7 @@ func (x *exchange) over() {
 
 // early checks whatever headers and path decide before the body is read. The time that
 // the headers give begins here.
-func (a *httpAPI) early(x *exchange) (cancel func(), err error) {
+func (a *API) early(x *exchange) (cancel func(), err error) {
 	c := x.call
 	if x.r.PathValue("id") == "" {
 		if _, err := pool.ParseClass(c.Priority); err != nil {
@@ -288,12 +288,12 @@ func (x *exchange) lines() bool {
 }
 
 const (
-	openCall   = 18 << 10 // of memory that an open call takes beside its headers and its body, in bytes: stacks, most of all
-	headerCost = 96       // that a header takes beside its text, in bytes
+	openCall   = 18 << 10 // bytes of memory of an open call beside its headers and its body: stacks, most of all
+	headerCost = 96       // bytes of memory of a header beside its text
 )
 
 // admit checks what can be said of a request before its body is read.
-func (a *httpAPI) admit(x *exchange, rt *route) error {
+func (a *API) admit(x *exchange, rt *route) error {
 	r := x.r
 	size, headers := len(r.RequestURI), 0
 	for key, list := range r.Header {
@@ -312,7 +312,7 @@ func (a *httpAPI) admit(x *exchange, rt *route) error {
 		return nil // a form of a foreign page cannot do harm without a body, and Origin gives it away
 	}
 	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
-	// What a table of the key-value face takes, it says itself.
+	// Each table of the key-value API checks the type of its values itself.
 	if media = strings.ToLower(strings.TrimSpace(media)); !slices.Contains(rt.body, media) && rt.call != core.CallKVPut {
 		if len(rt.body) == 0 {
 			return core.Faultf(core.CodeMedia, "a body is not taken here")
@@ -404,7 +404,7 @@ const discardRate = 16 << 20
 
 // refuse sends a fault in place of an answer. A body that is not read is not waited for:
 // the connection of HTTP/1 ends after the answer, and a little is read to let that arrive.
-func (a *httpAPI) refuse(x *exchange, f *core.Fault, traceID string, unread bool) {
+func (a *API) refuse(x *exchange, f *core.Fault, traceID string, unread bool) {
 	w, r := x.w, x.r
 	// HTTP/2 ends the stream alone, and does so without being told.
 	unread = unread && r.ProtoMajor == 1 && r.Body != http.NoBody

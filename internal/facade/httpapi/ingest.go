@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"bufio"
@@ -21,7 +21,7 @@ import (
 const lineBuffer = 64 << 10
 
 // ingest reads rows as lines and answers with lines while they come.
-func (a *httpAPI) ingest(x *exchange) error {
+func (a *API) ingest(x *exchange) error {
 	f := &ingestLines{api: a, x: x, fed: make(chan struct{})}
 	// HTTP/2 is full duplex as it is, and says that it has no such switch.
 	_ = x.control.EnableFullDuplex()
@@ -53,9 +53,9 @@ func (a *httpAPI) ingest(x *exchange) error {
 	return err
 }
 
-// ingestLines is the HTTP face of one stream.
+// ingestLines is the HTTP side of one stream.
 type ingestLines struct {
-	api *httpAPI
+	api *API
 	x   *exchange
 	buf []byte
 	fed chan struct{} // closed when the body is not read any more

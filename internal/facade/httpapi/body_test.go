@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"bytes"
@@ -19,10 +19,10 @@ import (
 )
 
 // arriving is a body that comes, of an API with nothing but a budget.
-func arriving(budget *memguard.Budget, length int) (*httpAPI, *exchange) {
+func arriving(budget *memguard.Budget, length int) (*API, *exchange) {
 	x := &exchange{r: &http.Request{ContentLength: int64(length)}, call: &core.Call{}, ctx: context.Background()}
 	x.call.Reserved.Begin(budget, new(memguard.Group), 0)
-	return &httpAPI{bodies: core.Pace{Rate: bodyRate, Burst: 1 << 30}}, x
+	return &API{bodies: core.Pace{Rate: bodyRate, Burst: 1 << 30}}, x
 }
 
 // Bodies come whole, and what they take is counted.
@@ -84,12 +84,9 @@ func (c counted) Read(p []byte) (int, error) {
 // What is read of bodies whose calls have ended is bounded for all of them together, and one alone comes whole.
 func TestDiscardsHaveAPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Default(), core.Deps{Driver: &facadetest.Driver{}, Database: "/local"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := compose(t, core.DefaultAPI(), core.Deps{Driver: &facadetest.Driver{}})
 		var n atomic.Int64
-		s.http.discard(counted{&n}, time.Now().Add(linger))
+		s.api.discard(counted{&n}, time.Now().Add(linger))
 		if want := int64(2 * s.core.Cfg.API.MaxBody); n.Load() != want {
 			t.Errorf("%d bytes of one body are read; want %d", n.Load(), want)
 		}
@@ -98,7 +95,7 @@ func TestDiscardsHaveAPace(t *testing.T) {
 		began := time.Now()
 		var all sync.WaitGroup
 		for range 50 {
-			all.Go(func() { s.http.discard(counted{&n}, time.Now().Add(linger)) })
+			all.Go(func() { s.api.discard(counted{&n}, time.Now().Add(linger)) })
 		}
 		all.Wait()
 		if most := int64(s.core.Cfg.API.MaxBody + discardRate); n.Load() > most || n.Load() < most*9/10 {
@@ -110,7 +107,7 @@ func TestDiscardsHaveAPace(t *testing.T) {
 	})
 }
 
-// Bodies are read at a bounded pace, together, but for the first piece of each; one at a time is not held up.
+// Bodies are read at a bounded pace, together, except for the first piece of each; one at a time is not held up.
 func TestBodiesHaveAPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bodies, size, burst = 20, 8 << 20, 16 << 20
@@ -175,17 +172,14 @@ func TestDiscardsCountWhatCame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, err := New(Default(), core.Deps{Driver: &facadetest.Driver{}, Database: "/local"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := compose(t, core.DefaultAPI(), core.Deps{Driver: &facadetest.Driver{}})
 				const others, size, clients = 50, 512 << 10, 400
 				var all sync.WaitGroup
 				for range clients {
 					all.Go(func() {
 						for range 5 {
 							until := time.Now().Add(linger)
-							s.http.discard(slow(until), until)
+							s.api.discard(slow(until), until)
 							time.Sleep(time.Until(until)) // and comes again
 						}
 					})
@@ -194,7 +188,7 @@ func TestDiscardsCountWhatCame(t *testing.T) {
 				var n atomic.Int64
 				for range others {
 					all.Go(func() {
-						s.http.discard(io.LimitReader(counted{&n}, size), time.Now().Add(linger))
+						s.api.discard(io.LimitReader(counted{&n}, size), time.Now().Add(linger))
 					})
 				}
 				all.Wait()

@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"bytes"
@@ -24,14 +24,12 @@ func FuzzBodies(f *testing.F) {
 	db.Bulk = func(*Ydb_Table.BulkUpsertRequest) error {
 		return facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_ABORTED)
 	}
-	s, err := New(small(), core.Deps{Driver: db, Database: "/local"})
-	if err != nil {
-		f.Fatal(err)
-	}
-	handler := s.Handler()
+	handler := compose(f, small(), core.Deps{Driver: db}).api.Handler()
 	for i, body := range []string{
-		`{"sql":"DECLARE $id AS Uint64; SELECT $id","params":{"id":42,"$x":{"type":"Decimal(22,9)","value":"1.5"}},"types":{"y":"List<Int32>?"}}`,
-		`{"sql":"S","tx":{"begin":{"mode":"snapshot_ro"},"seq":1,"commit":true},"limits":{"rows":1,"bytes":"8MiB"},"rows":"arrays","ints":"number"}`,
+		`{"sql":"DECLARE $id AS Uint64; SELECT $id","params":{"id":42,"$x":{"type":"Decimal(22,9)","value":"1.5"}},` +
+			`"types":{"y":"List<Int32>?"}}`,
+		`{"sql":"S","tx":{"begin":{"mode":"snapshot_ro"},"seq":1,"commit":true},` +
+			`"limits":{"rows":1,"bytes":"8MiB"},"rows":"arrays","ints":"number"}`,
 		`{"statements":[{"sql":"A","params":{"a":[1,2.5,null]}},{"sql":"B"}],"mode":"serializable_rw","idempotent":true,"timeout":"1s"}`,
 		`{"table":"items","rows":[{"id":1,"name":"a"},{"id":2,"n":null}],"types":{"id":"Uint64"}}`,
 		`{"sql":"SELECT $a","types":{"a":"Struct<a:Int32,b:Variant<Int32,Utf8>>"}}`,
@@ -41,7 +39,7 @@ func FuzzBodies(f *testing.F) {
 		f.Add(uint8(i), body)
 	}
 	f.Fuzz(func(t *testing.T, path uint8, body string) {
-		rt := &routes[int(path)%8] // those that take a body, and a few that do not
+		rt := &routes[int(path)%8] // the routes that take a body, and a few that do not
 		target := strings.NewReplacer("{id}", "tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "{path...}", "items").Replace(rt.Path)
 		req := httptest.NewRequestWithContext(context.Background(), rt.Method, "http://localhost"+target+"?table=items",
 			strings.NewReader(body))

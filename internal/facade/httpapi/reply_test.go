@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"net/http"
@@ -40,14 +40,14 @@ func (d *timedReply) SetWriteDeadline(at time.Time) error { return d.SetReadDead
 
 // A call that the stop cut off sets no deadline behind its last moment.
 func TestNoDeadlineIsLaterThanTheStop(t *testing.T) {
-	s := start(t, small(), facadetest.NewWriter(t).Driver).s
+	s := start(t, small(), facadetest.NewWriter(t).Driver)
 	for name, do := range map[string]func(x *exchange){
 		"body": func(x *exchange) { x.receive(t.Context())() },
 		"send": func(x *exchange) { x.sendBy(time.Time{}); x.sendBy(time.Now().Add(replyTimeout)) },
 		"ingest": func(x *exchange) {
-			_ = (&ingestLines{api: &s.http, x: x, fed: make(chan struct{})}).Opened(t.Context())
+			_ = (&ingestLines{api: &s.api, x: x, fed: make(chan struct{})}).Opened(t.Context())
 		},
-		"refuse": func(x *exchange) { s.http.refuse(x, core.Faultf(core.CodeDeadline, "test"), "", true) },
+		"refuse": func(x *exchange) { s.api.refuse(x, core.Faultf(core.CodeDeadline, "test"), "", true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &timedReply{ResponseRecorder: httptest.NewRecorder()}

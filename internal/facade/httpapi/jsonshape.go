@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"bytes"
@@ -84,7 +84,7 @@ type shape struct {
 	why  string           // there is none
 }
 
-// takeFor takes the memory for so many names more in a map.
+// takeFor takes the memory for that number of further names in a map.
 func (m *shape) takeFor(names int) bool {
 	if m.take == nil {
 		return true
@@ -108,14 +108,14 @@ type level struct {
 	object bool
 	due    bool // a name comes next
 	ours   bool // the names are those of requests, not of a caller's parameters and rows
-	within bool // the same of what the member has that came last
+	within bool // the names in the value of the last member are those of requests
 	first  int  // of its names
 	many   map[string]struct{}
 	room   int // names for which many has taken memory
 
-	bound   core.Bound // of how many entries there may be
-	entries int        // that have ended
-	next    core.Bound // of what the member has that came last
+	bound   core.Bound // bound on the number of entries
+	entries int        // entries that have ended
+	next    core.Bound // bound on the entries of the value of the last member
 }
 
 func (m *shape) open(object bool) {

@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"context"
@@ -33,7 +33,7 @@ type jsonSet struct {
 	cut     bool
 }
 
-// pieces are the octets of an answer. Large ones are neither moved when they grow nor copied when they go out.
+// pieces are the bytes of an answer. Large ones are neither moved when they grow nor copied when they go out.
 type pieces struct {
 	full [][]byte
 	last []byte
@@ -49,7 +49,7 @@ func (p *pieces) fill() {
 	}
 }
 
-// add adds the octets of others: small ones as a copy, large ones as they are.
+// add adds the bytes of others: small ones as a copy, large ones as they are.
 func (p *pieces) add(others *pieces) {
 	if len(others.full) == 0 {
 		p.last = append(p.last, others.last...)

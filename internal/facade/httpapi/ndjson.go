@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"context"
@@ -28,7 +28,7 @@ const endTimeout = time.Second
 // lineBytes is how much is gathered before it is handed to the connection.
 const lineBytes = 64 << 10
 
-func (a *httpAPI) stream(x *exchange, in core.ExecuteRequest, body jsonFormat) error {
+func (a *API) stream(x *exchange, in core.ExecuteRequest, body jsonFormat) error {
 	f, err := x.format(body, true)
 	if err != nil {
 		return err

@@ -1,12 +1,13 @@
 //go:build steps
 
-package facade
+package httpapi
 
 import (
 	"bufio"
 	"bytes"
 	"testing"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/proof/stepcount"
 )
 
@@ -25,7 +26,7 @@ func TestStepsOfBodies(t *testing.T) {
 		"lines":        stepcount.Of("", "{\"id\":1}\n", ""),
 		"empty lines":  stepcount.Of("", "\n", ""),
 	}
-	api := Default().API
+	api := core.DefaultAPI()
 	for name, read := range map[string]struct {
 		most float64
 		f    func(text []byte)

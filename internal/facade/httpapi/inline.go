@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"maps"
@@ -15,10 +15,10 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
-// InlineHTTPCall is a Turn of a request of HTTP.
-type InlineHTTPCall struct {
+// InlineCall is a call over HTTP that begins in the turn in which its request arrives.
+type InlineCall struct {
 	core.InlineCall
-	api    *httpAPI
+	api    *API
 	x      exchange
 	raw    []byte // the body, in the turn in which the call begins
 	answer gathered
@@ -27,16 +27,16 @@ type InlineHTTPCall struct {
 // replying is the job of a request of HTTP.
 type replying interface {
 	core.Job
-	// over tells the job its turn, before anything else.
-	over(t *InlineHTTPCall)
+	// over tells the job its call, before anything else.
+	over(t *InlineCall)
 	// rest makes the first call, or waits for its answer, and answers the request.
-	rest(t *InlineHTTPCall) error
+	rest(t *InlineCall) error
 }
 
 // overHTTP is what every job of a request of HTTP has.
-type overHTTP struct{ web *InlineHTTPCall }
+type overHTTP struct{ web *InlineCall }
 
-func (o *overHTTP) over(t *InlineHTTPCall) { o.web = t }
+func (o *overHTTP) over(t *InlineCall) { o.web = t }
 
 // routeOf are the routes by the calls that they make.
 var routeOf = func() map[string]*route {
@@ -55,7 +55,7 @@ const (
 )
 
 // inlineOf makes an inline call of a request; nil: it is none for that. The values of its path are set as http.ServeMux does.
-func inlineOf(r *http.Request) (*InlineHTTPCall, *route) {
+func inlineOf(r *http.Request) (*InlineCall, *route) {
 	path := r.URL.Path
 	if r.URL.RawPath != "" {
 		return nil, nil
@@ -63,24 +63,24 @@ func inlineOf(r *http.Request) (*InlineHTTPCall, *route) {
 	if r.Method == http.MethodPost {
 		if path == pathQuery {
 			t := new(struct { // one allocation
-				InlineHTTPCall
+				InlineCall
 				querying
 			})
 			t.Job = &t.querying
-			t.over(&t.InlineHTTPCall)
-			return &t.InlineHTTPCall, routeOf["Execute"]
+			t.over(&t.InlineCall)
+			return &t.InlineCall, routeOf["Execute"]
 		}
 		if path == pathBeginTx {
-			return inlineFor("Begin", new(beginningHTTP))
+			return inlineFor("Begin", new(beginning))
 		}
 		if rest, ok := strings.CutPrefix(path, pathOfTx); ok {
 			id, end, _ := strings.Cut(rest, "/")
 			switch {
 			case !setPathValue(r, "id", id):
 			case end == "commit":
-				return inlineFor("Commit", &endingHTTP{})
+				return inlineFor("Commit", &ending{})
 			case end == "rollback":
-				return inlineFor("Rollback", &endingHTTP{Ending: core.Ending{Back: true}})
+				return inlineFor("Rollback", &ending{Ending: core.Ending{Back: true}})
 			}
 			return nil, nil
 		}
@@ -91,20 +91,20 @@ func inlineOf(r *http.Request) (*InlineHTTPCall, *route) {
 	}
 	switch r.Method {
 	case http.MethodGet:
-		return inlineFor(core.CallKVGet, new(kvGettingHTTP))
+		return inlineFor(core.CallKVGet, new(kvGetting))
 	case http.MethodPut:
-		return inlineFor(core.CallKVPut, new(kvPuttingHTTP))
+		return inlineFor(core.CallKVPut, new(kvPutting))
 	case http.MethodDelete:
-		return inlineFor(core.CallKVDelete, new(kvDeletingHTTP))
+		return inlineFor(core.CallKVDelete, new(kvDeleting))
 	case http.MethodPost:
-		return inlineFor(core.CallKVBatchGet, new(kvBatchGettingHTTP))
+		return inlineFor(core.CallKVBatchGet, new(kvBatchGetting))
 	}
 	return nil, nil
 }
 
 // inlineFor makes an inline call of a job, and finds the route of its call.
-func inlineFor(call string, j replying) (*InlineHTTPCall, *route) {
-	t := new(InlineHTTPCall)
+func inlineFor(call string, j replying) (*InlineCall, *route) {
+	t := new(InlineCall)
 	t.Job = j
 	j.over(t)
 	return t, routeOf[call]
@@ -122,7 +122,7 @@ func setPathValue(r *http.Request, name, value string) bool {
 // Begin begins a call over HTTP with its whole body, and does not wait. ctx is the request's context,
 // as for Begin. via carries its first call to a node. Nil: the request cannot be begun in a turn, and
 // nothing has happened. Otherwise Resume must be called. The body is not kept.
-func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *InlineHTTPCall {
+func (a *API) Begin(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *InlineCall {
 	if a.core.Client == nil || a.core.Deps.Memory.Tight() || a.core.Other.Get() != nil || a.guard.Check(r) != nil {
 		return nil
 	}
@@ -149,7 +149,7 @@ func (a *httpAPI) Begin(ctx *callctx.Context, r *http.Request, body []byte, via 
 }
 
 // early is what comes before the body of the request.
-func (t *InlineHTTPCall) early() (err error) {
+func (t *InlineCall) early() (err error) {
 	t.x.ctx = t.Ctx
 	if t.x.r.ContentLength == 0 {
 		return nil
@@ -161,7 +161,7 @@ func (t *InlineHTTPCall) early() (err error) {
 }
 
 // body takes the body, as bodyUpTo does one that is to come.
-func (t *InlineHTTPCall) body(limit int, setting string) ([]byte, error) {
+func (t *InlineCall) body(limit int, setting string) ([]byte, error) {
 	if len(t.raw) > limit {
 		return nil, core.OverLimit("bytes of the body", len(t.raw), limit, setting)
 	}
@@ -176,7 +176,7 @@ func (t *InlineHTTPCall) body(limit int, setting string) ([]byte, error) {
 }
 
 // read reads and decodes the body of the request.
-func (t *InlineHTTPCall) read(into any) error {
+func (t *InlineCall) read(into any) error {
 	raw, err := t.body(t.Core.Cfg.API.MaxBody, "api.max_body")
 	if err != nil {
 		return err
@@ -185,13 +185,13 @@ func (t *InlineHTTPCall) read(into any) error {
 }
 
 // Resume ends the call. pieces are all that goes out, and stay as they are. last: they say that the connection ends after them.
-func (t *InlineHTTPCall) Resume(last bool) (pieces [][]byte) {
+func (t *InlineCall) Resume(last bool) (pieces [][]byte) {
 	t.finishWith(&t.answer, func() error { return t.Job.(replying).rest(t) })
 	return t.answer.pieces(last)
 }
 
 // Serve ends the call, and answers it.
-func (t *InlineHTTPCall) Serve(w http.ResponseWriter) {
+func (t *InlineCall) Serve(w http.ResponseWriter) {
 	maps.Copy(w.Header(), t.answer.header)
 	t.finishWith(w, func() error {
 		defer whenOver(t.x.ctx, t.x.cutOff)() // before the end of the call, which ends its context
@@ -199,7 +199,7 @@ func (t *InlineHTTPCall) Serve(w http.ResponseWriter) {
 	})
 }
 
-func (t *InlineHTTPCall) finishWith(w http.ResponseWriter, rest func() error) {
+func (t *InlineCall) finishWith(w http.ResponseWriter, rest func() error) {
 	x := &t.x
 	x.w, x.control = w, http.NewResponseController(w)
 	fault := t.Finish(rest)
@@ -229,7 +229,7 @@ func (j *querying) Begin(t *core.InlineCall) (ready bool, err error) {
 	return j.Executing.Begin(t)
 }
 
-func (j *querying) rest(t *InlineHTTPCall) error {
+func (j *querying) rest(t *InlineCall) error {
 	done, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return err
@@ -237,13 +237,13 @@ func (j *querying) rest(t *InlineHTTPCall) error {
 	return t.x.replyRows(&j.rows, done)
 }
 
-// beginningHTTP is a call of Begin over HTTP.
-type beginningHTTP struct {
+// beginning is a call of Begin over HTTP.
+type beginning struct {
 	core.Beginning
 	overHTTP
 }
 
-func (j *beginningHTTP) Begin(t *core.InlineCall) (bool, error) {
+func (j *beginning) Begin(t *core.InlineCall) (bool, error) {
 	var body jsonBegin
 	if err := j.web.read(&body); err != nil {
 		return false, err
@@ -252,7 +252,7 @@ func (j *beginningHTTP) Begin(t *core.InlineCall) (bool, error) {
 	return j.Beginning.Begin(t)
 }
 
-func (j *beginningHTTP) rest(t *InlineHTTPCall) error {
+func (j *beginning) rest(t *InlineCall) error {
 	res, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return err
@@ -260,13 +260,13 @@ func (j *beginningHTTP) rest(t *InlineHTTPCall) error {
 	return t.x.replyMessage(res)
 }
 
-// endingHTTP is a call of Commit, or of Rollback, over HTTP.
-type endingHTTP struct {
+// ending is a call of Commit, or of Rollback, over HTTP.
+type ending struct {
 	core.Ending
 	overHTTP
 }
 
-func (j *endingHTTP) Begin(t *core.InlineCall) (bool, error) {
+func (j *ending) Begin(t *core.InlineCall) (bool, error) {
 	var body jsonEndTx
 	if err := j.web.read(&body); err != nil {
 		return false, err
@@ -275,21 +275,21 @@ func (j *endingHTTP) Begin(t *core.InlineCall) (bool, error) {
 	return j.Ending.Begin(t)
 }
 
-func (j *endingHTTP) rest(t *InlineHTTPCall) error {
+func (j *ending) rest(t *InlineCall) error {
 	if err := j.Run(&t.InlineCall); err != nil {
 		return err
 	}
 	return t.x.replyMessage(j.Response(&t.InlineCall))
 }
 
-// kvGettingHTTP reads one value over HTTP.
-type kvGettingHTTP struct {
+// kvGetting reads one value over HTTP.
+type kvGetting struct {
 	kv.Reading
 	overHTTP
 	cond kv.Condition
 }
 
-func (j *kvGettingHTTP) Begin(t *core.InlineCall) (ready bool, err error) {
+func (j *kvGetting) Begin(t *core.InlineCall) (ready bool, err error) {
 	var id kv.ID
 	if j.Table, id, j.cond, err = j.web.api.kvGetOf(&j.web.x); err != nil {
 		return false, err
@@ -297,7 +297,7 @@ func (j *kvGettingHTTP) Begin(t *core.InlineCall) (ready bool, err error) {
 	return j.Get(t, j.Table.KeyOf(id), "", "")
 }
 
-func (j *kvGettingHTTP) rest(t *InlineHTTPCall) error {
+func (j *kvGetting) rest(t *InlineCall) error {
 	row, modified, err := j.Row(&t.InlineCall, j.cond)
 	if err != nil {
 		return err
@@ -305,14 +305,14 @@ func (j *kvGettingHTTP) rest(t *InlineHTTPCall) error {
 	return t.x.replyValue(j.Table, row, modified)
 }
 
-// kvBatchGettingHTTP reads several values over HTTP.
-type kvBatchGettingHTTP struct {
+// kvBatchGetting reads several values over HTTP.
+type kvBatchGetting struct {
 	kv.Reading
 	overHTTP
 	ids []kv.ID
 }
 
-func (j *kvBatchGettingHTTP) Begin(t *core.InlineCall) (_ bool, err error) {
+func (j *kvBatchGetting) Begin(t *core.InlineCall) (_ bool, err error) {
 	var body jsonKVBatchGet
 	if j.Table, j.ids, err = j.web.api.kvBatchGetOf(&j.web.x, &body, j.web.read); err != nil {
 		return false, err
@@ -321,7 +321,7 @@ func (j *kvBatchGettingHTTP) Begin(t *core.InlineCall) (_ bool, err error) {
 	return j.Look(t, body.Timeout, body.Priority)
 }
 
-func (j *kvBatchGettingHTTP) rest(t *InlineHTTPCall) error {
+func (j *kvBatchGetting) rest(t *InlineCall) error {
 	found, err := j.Found(&t.InlineCall, j.ids)
 	if err != nil {
 		return err
@@ -329,13 +329,13 @@ func (j *kvBatchGettingHTTP) rest(t *InlineHTTPCall) error {
 	return t.x.replyItems(j.Table, j.ids, found)
 }
 
-// kvPuttingHTTP writes one value over HTTP.
-type kvPuttingHTTP struct {
+// kvPutting writes one value over HTTP.
+type kvPutting struct {
 	kv.Writing
 	overHTTP
 }
 
-func (j *kvPuttingHTTP) Begin(t *core.InlineCall) (bool, error) {
+func (j *kvPutting) Begin(t *core.InlineCall) (bool, error) {
 	w, err := j.web.api.kvPutOf(&j.web.x, func(limit int, setting string) ([]byte, error) {
 		return j.web.body(limit, setting)
 	})
@@ -345,7 +345,7 @@ func (j *kvPuttingHTTP) Begin(t *core.InlineCall) (bool, error) {
 	return j.Writing.Start(t, w, "", "")
 }
 
-func (j *kvPuttingHTTP) rest(t *InlineHTTPCall) error {
+func (j *kvPutting) rest(t *InlineCall) error {
 	done, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return err
@@ -353,13 +353,13 @@ func (j *kvPuttingHTTP) rest(t *InlineHTTPCall) error {
 	return t.x.replyWritten(done)
 }
 
-// kvDeletingHTTP deletes one row over HTTP.
-type kvDeletingHTTP struct {
+// kvDeleting deletes one row over HTTP.
+type kvDeleting struct {
 	kv.Writing
 	overHTTP
 }
 
-func (j *kvDeletingHTTP) Begin(t *core.InlineCall) (bool, error) {
+func (j *kvDeleting) Begin(t *core.InlineCall) (bool, error) {
 	w, err := j.web.api.kvDeleteOf(&j.web.x)
 	if err != nil {
 		return false, err
@@ -367,7 +367,7 @@ func (j *kvDeletingHTTP) Begin(t *core.InlineCall) (bool, error) {
 	return j.Writing.Start(t, w, "", "")
 }
 
-func (j *kvDeletingHTTP) rest(t *InlineHTTPCall) error {
+func (j *kvDeleting) rest(t *InlineCall) error {
 	if _, err := j.Run(&t.InlineCall); err != nil {
 		return err
 	}
@@ -400,7 +400,7 @@ func (g *gathered) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// SetWriteDeadline is for http.ResponseController. Who sends the answer sees to it.
+// SetWriteDeadline does nothing: the sender of the answer has a deadline of its own.
 func (g *gathered) SetWriteDeadline(time.Time) error { return nil }
 
 // pieces are the answer with its head.

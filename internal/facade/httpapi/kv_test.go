@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"encoding/json"
@@ -10,17 +10,21 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 )
 
+// kvReply is an answer to a call by key.
+type kvReply struct {
+	status int
+	header http.Header
+	body   string
+}
+
 // TestKVOverHTTP is what only HTTP has: methods, headers and addresses.
 func TestKVOverHTTP(t *testing.T) {
 	f := facadetest.Shelf(t)
-	b := start(t, withKV(t, versionEntry, "read=t key=id:Uint64 value=v:String media=image/png read_only"), f)
+	b := compose(t, small(), core.Deps{Driver: f},
+		facadetest.Entry(t, "versions=t key=id:Uint64 value=v:String version=rev:Uint64"),
+		facadetest.Entry(t, "read=t key=id:Uint64 value=v:String media=image/png read_only")).serve(t, f)
 	at := b.base + "/v1/kv/"
-	type reply struct {
-		status int
-		header http.Header
-		body   string
-	}
-	do := func(method, path, body string, header ...string) reply {
+	do := func(method, path, body string, header ...string) kvReply {
 		t.Helper()
 		status, h, got := facadetest.Send(t, method, at+path, body, func(r *http.Request) {
 			r.Header.Del("Content-Type")
@@ -28,7 +32,7 @@ func TestKVOverHTTP(t *testing.T) {
 				r.Header.Set(header[i], header[i+1])
 			}
 		})
-		return reply{status, h, got}
+		return kvReply{status, h, got}
 	}
 	made := do("PUT", "versions?id=1", "hi")
 	tag := made.header.Get("Etag")
@@ -103,8 +107,13 @@ func TestKVOverHTTP(t *testing.T) {
 	if r := do("GET", "read?id=1", ""); r.header.Get("Content-Type") != "image/png" {
 		t.Errorf("the media of the table: %+v", r)
 	}
+	checkBatchGet(t, do("POST", "read:batchGet", `{"ids":["7"],"timeout":"1s"}`, "Content-Type", core.MediaJSON))
+}
+
+// checkBatchGet fails unless an answer is as the document has it.
+func checkBatchGet(t *testing.T, r kvReply) {
+	t.Helper()
 	var batch map[string]any
-	r := do("POST", "read:batchGet", `{"ids":["7"],"timeout":"1s"}`, "Content-Type", core.MediaJSON)
 	d := read(t)
 	if err := json.Unmarshal([]byte(r.body), &batch); err != nil || r.status != 200 {
 		t.Fatalf("batch get: %+v, %v", r, err)

@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"encoding/json"
@@ -29,7 +29,7 @@ type jsonKVBatchGet struct {
 	Priority string            `json:"priority"`
 }
 
-func (a *httpAPI) kvGet(x *exchange) error {
+func (a *API) kvGet(x *exchange) error {
 	t, id, cond, err := a.kvGetOf(x)
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func (a *httpAPI) kvGet(x *exchange) error {
 }
 
 // kvGetOf reads a request for one value.
-func (a *httpAPI) kvGetOf(x *exchange) (*kv.Table, kv.ID, kv.Condition, error) {
+func (a *API) kvGetOf(x *exchange) (*kv.Table, kv.ID, kv.Condition, error) {
 	t, err := a.kv.Table(x.r.PathValue("table"))
 	if err != nil {
 		return nil, nil, kv.Condition{}, err
@@ -72,7 +72,7 @@ func (x *exchange) replyValue(t *kv.Table, row kv.Row, modified bool) error {
 	return x.send(http.StatusOK, t.MediaType(), value)
 }
 
-func (a *httpAPI) kvPut(x *exchange) error {
+func (a *API) kvPut(x *exchange) error {
 	w, err := a.kvPutOf(x, func(limit int, setting string) ([]byte, error) { return a.bodyUpTo(x, limit, setting, nil) })
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (a *httpAPI) kvPut(x *exchange) error {
 }
 
 // kvPutOf reads a request that writes one value, which body reads.
-func (a *httpAPI) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte, error)) (*kv.Write, error) {
+func (a *API) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte, error)) (*kv.Write, error) {
 	t, err := a.kv.TableToWrite(x.r.PathValue("table"))
 	if err != nil {
 		return nil, x.refuseToWrite(err)
@@ -117,7 +117,7 @@ func (x *exchange) replyWritten(done kv.Written) error {
 	return x.send(http.StatusNoContent, "")
 }
 
-func (a *httpAPI) kvDelete(x *exchange) error {
+func (a *API) kvDelete(x *exchange) error {
 	w, err := a.kvDeleteOf(x)
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (a *httpAPI) kvDelete(x *exchange) error {
 }
 
 // kvDeleteOf reads a request that deletes one row.
-func (a *httpAPI) kvDeleteOf(x *exchange) (*kv.Write, error) {
+func (a *API) kvDeleteOf(x *exchange) (*kv.Write, error) {
 	t, err := a.kv.TableToWrite(x.r.PathValue("table"))
 	if err != nil {
 		return nil, x.refuseToWrite(err)
@@ -141,7 +141,7 @@ func (a *httpAPI) kvDeleteOf(x *exchange) (*kv.Write, error) {
 	return t.Delete(t.KeyOf(id), cond), nil
 }
 
-func (a *httpAPI) kvBatchGet(x *exchange) error {
+func (a *API) kvBatchGet(x *exchange) error {
 	var body jsonKVBatchGet
 	t, ids, err := a.kvBatchGetOf(x, &body, func(into any) error { return a.read(x, into) })
 	if err != nil {
@@ -155,7 +155,7 @@ func (a *httpAPI) kvBatchGet(x *exchange) error {
 }
 
 // kvBatchGetOf reads a request for several values, whose body read decodes.
-func (a *httpAPI) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into any) error) (*kv.Table, []kv.ID, error) {
+func (a *API) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into any) error) (*kv.Table, []kv.ID, error) {
 	name, ok := strings.CutSuffix(x.r.PathValue("table"), batchGetSuffix)
 	if !ok {
 		x.w.Header().Set("Allow", kvMethods)
@@ -208,7 +208,7 @@ func comma(b []byte) []byte {
 
 // id reads an id in JSON: a value in the JSON form of its type, or the list
 // of them where the key has several columns.
-func (a *httpAPI) id(t *kv.Table, raw json.RawMessage) (kv.ID, error) {
+func (a *API) id(t *kv.Table, raw json.RawMessage) (kv.ID, error) {
 	parts := []json.RawMessage{raw}
 	if len(t.Key) > 1 {
 		if err := json.Unmarshal(raw, &parts); err != nil {
@@ -252,7 +252,7 @@ func appendItem(b []byte, t *kv.Table, id kv.ID, row kv.Row) (_ []byte, err erro
 
 // kvRequest reads what the address and the headers of a request say: the id, one
 // value for each column of the key, and the condition.
-func (a *httpAPI) kvRequest(x *exchange, t *kv.Table) (kv.ID, kv.Condition, error) {
+func (a *API) kvRequest(x *exchange, t *kv.Table) (kv.ID, kv.Condition, error) {
 	query, err := url.ParseQuery(x.r.URL.RawQuery)
 	if err != nil {
 		return nil, kv.Condition{}, core.BadRequest("the query of the address: %v", err)

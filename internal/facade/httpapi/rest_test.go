@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // What the first piece of a body shows to be wrong is answered before the rest has come.
 func TestTheRestOfAWrongBodyIsNotWaitedFor(t *testing.T) {
 	cfg := small()
-	cfg.API.MaxBody = 4 * pieceSize
+	cfg.MaxBody = 4 * pieceSize
 	b := start(t, cfg, &facadetest.Driver{})
 	for _, tc := range []struct{ path, begins, repeats, want string }{
 		{"/v1/batch", `{"statements":[`, `{"sql":"S"},`, "api.max_statements"},

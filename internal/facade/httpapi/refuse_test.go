@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"bufio"
@@ -55,10 +55,10 @@ const (
 )
 
 // soonRefused is what an early refusal may take although the body never ends: milliseconds on
-// a machine at rest, and on any machine far less than a body is waited for.
+// an idle machine, and on any machine far less than a body is waited for.
 const soonRefused = bodyTimeout / 3
 
-func refusing(t *testing.T) *bench {
+func refusing(t *testing.T) *service {
 	all, err := apps.New(
 		apps.Config{Max: 5, Token: []string{"web=" + secretOfWeb, "greedy=" + secretOfGreedy},
 			Quotas: []string{"greedy bytes_per_second=1 bytes_burst=1"}},
@@ -75,34 +75,37 @@ func refusing(t *testing.T) *bench {
 	return b
 }
 
+// headOf is the head of a request, without what it says of its body.
+func headOf(method, path string, headers []string) string {
+	request := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\n", method, path)
+	if !slices.Contains(headers, "Authorization") {
+		request += "Authorization: Bearer " + secretOfWeb + "\r\n"
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request += headers[i] + ": " + headers[i+1] + "\r\n"
+	}
+	return request
+}
+
 // A refusal does not wait for a body that never ends, and the connection ends soon after it.
 func TestEarlyRefusalsDoNotWaitForTheBody(t *testing.T) {
 	b := refusing(t)
 	for _, tc := range early {
 		for _, how := range []string{"length", "chunked", "expect"}[:short.Of(3, 1)] { // some seconds each
-			if tc.name == "too_large" && how == "chunked" {
-				continue // nobody knows before it has come
-			}
-			if tc.name == "timeout" && how == "expect" {
-				continue // the body is asked for
+			if tc.name == "too_large" && how == "chunked" || // its length is not known before it has come
+				tc.name == "timeout" && how == "expect" { // its body is asked for
+				continue
 			}
 			t.Run(tc.name+"_"+how, func(t *testing.T) {
 				if strings.HasPrefix(tc.name, "draining") {
-					b.s.core.RefuseNew()
-					b.s.rows.Engine.Drain()
+					b.refuseNew()
 				}
 				conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer conn.Close()
-				request := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\n", tc.method, tc.path)
-				if !slices.Contains(tc.headers, "Authorization") {
-					request += "Authorization: Bearer " + secretOfWeb + "\r\n"
-				}
-				for i := 0; i < len(tc.headers); i += 2 {
-					request += tc.headers[i] + ": " + tc.headers[i+1] + "\r\n"
-				}
+				request := headOf(tc.method, tc.path, tc.headers)
 				length := 50_000 // below api.max_body, and never comes
 				if tc.name == "too_large" {
 					length = 1 << 30
@@ -150,7 +153,7 @@ func TestEarlyRefusalsOverHTTP2(t *testing.T) {
 	b := refusing(t)
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
-	server := &http.Server{Handler: b.s.Handler(), Protocols: &protocols}
+	server := &http.Server{Handler: b.api.Handler(), Protocols: &protocols}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -167,8 +170,7 @@ func TestEarlyRefusalsOverHTTP2(t *testing.T) {
 	for _, tc := range early {
 		t.Run(tc.name, func(t *testing.T) {
 			if strings.HasPrefix(tc.name, "draining") {
-				b.s.core.RefuseNew()
-				b.s.rows.Engine.Drain()
+				b.refuseNew()
 			}
 			body, more := io.Pipe()
 			defer more.Close()

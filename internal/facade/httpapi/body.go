@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"bytes"
@@ -12,12 +12,12 @@ import (
 )
 
 // body reads the request's body, within api.max_body.
-func (a *httpAPI) body(x *exchange) ([]byte, error) {
+func (a *API) body(x *exchange) ([]byte, error) {
 	return a.bodyUpTo(x, a.core.Cfg.API.MaxBody, "api.max_body", nil)
 }
 
 // bodyOfJSON is body, which is to be JSON: the rest of one that begins with what no request may have is not waited for.
-func (a *httpAPI) bodyOfJSON(x *exchange) ([]byte, error) {
+func (a *API) bodyOfJSON(x *exchange) ([]byte, error) {
 	return a.bodyUpTo(x, a.core.Cfg.API.MaxBody, "api.max_body", func(start []byte) error {
 		_, err := checkRequest(start, a.core.Cfg.API, nil)
 		return err
@@ -26,7 +26,7 @@ func (a *httpAPI) bodyOfJSON(x *exchange) ([]byte, error) {
 
 // bodyUpTo reads the request's body, within a limit of its own. A first piece that is not the whole body is looked at by check,
 // if there is one.
-func (a *httpAPI) bodyUpTo(x *exchange, limit int, setting string, check func(start []byte) error) ([]byte, error) {
+func (a *API) bodyUpTo(x *exchange, limit int, setting string, check func(start []byte) error) ([]byte, error) {
 	if x.r.ContentLength > int64(limit) {
 		return nil, core.OverLimit("bytes of the body", int(x.r.ContentLength), limit, setting)
 	}
@@ -71,7 +71,7 @@ func (a *httpAPI) bodyUpTo(x *exchange, limit int, setting string, check func(st
 }
 
 // discard reads what is left of a body, as far as the pace lets it until then.
-func (a *httpAPI) discard(body io.Reader, until time.Time) {
+func (a *API) discard(body io.Reader, until time.Time) {
 	for left := 2 * a.core.Cfg.API.MaxBody; left > 0; {
 		wait, ok := a.discards.Take(discardPiece, time.Until(until))
 		if !ok {
@@ -100,7 +100,7 @@ const pieceSize = 64 << 10
 const bodyRate = 100 << 20
 
 // waitForBody waits until one more piece of a body may be read.
-func (a *httpAPI) waitForBody(ctx context.Context) error {
+func (a *API) waitForBody(ctx context.Context) error {
 	wait, ok := a.bodies.Take(pieceSize, bodyTimeout)
 	if !ok {
 		wait = bodyTimeout
@@ -117,7 +117,7 @@ const leastBodyWait = time.Millisecond
 var bodyPieces = sync.Pool{New: func() any { return new([pieceSize]byte) }}
 
 // readAll is io.ReadAll within the memory for requests. If that is short, and the body comes slowly, end is called.
-func (a *httpAPI) readAll(x *exchange, r io.Reader, end func(), check func(start []byte) error) (all []byte, err error) {
+func (a *API) readAll(x *exchange, r io.Reader, end func(), check func(start []byte) error) (all []byte, err error) {
 	size := 512
 	if x.r.ContentLength > 0 {
 		size = int(min(x.r.ContentLength+1, pieceSize))

@@ -1,8 +1,8 @@
-package facade
+package httpapi
 
 import _ "embed"
 
-// openAPI describes the HTTP face.
+// openAPI describes the HTTP API.
 //
 //go:embed openapi.yaml
 var openAPI []byte

@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"bytes"
@@ -40,13 +40,13 @@ type opener struct {
 var connections atomic.Uint64
 
 // open serves a service over HTTP/2 and connects to it.
-func open(t *testing.T, s *Service) *opener {
+func open(t *testing.T, s *service) *opener {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := s.HTTPServer()
-	server.IdleTimeout = 0 // the server of HTTP/2 would keep what has ended for so long
+	server := s.api.Server()
+	server.IdleTimeout = 0 // the server of HTTP/2 would keep what has ended until then
 	gone := make(chan struct{})
 	server.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateClosed {
@@ -154,18 +154,18 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const calls = 300
 			budget := memguard.OfBytes(1 << 30)
-			b := start(t, Default(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
+			b := start(t, core.DefaultAPI(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
 			facadetest.IsCounted(t, facadetest.Nearly, func() (takes, counted int64) {
-				o := open(t, b.s)
+				o := open(t, b)
 				before := facadetest.InUse()
 				o.post(t, calls, headers)
 				await.True(t, "all are open and counted", func() bool {
-					return b.s.State().OpenCalls == calls && budget.State().Held >= calls*openCall
+					return b.core.State().OpenCalls == calls && budget.State().Held >= calls*openCall
 				})
 				counted = budget.State().Held
 				takes = facadetest.InUse() - before
 				_ = o.conn.Close() // before the next ones are measured
-				await.True(t, "all are over", func() bool { return b.s.State().OpenCalls == 0 })
+				await.True(t, "all are over", func() bool { return b.core.State().OpenCalls == 0 })
 				return takes, counted
 			})
 		})
@@ -177,12 +177,12 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 func TestOpenCallsAreBounded(t *testing.T) {
 	const most, calls = 16 << 20, 10_000
 	budget := memguard.OfBytes(most)
-	b := start(t, Default(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
-	o := open(t, b.s)
+	b := start(t, core.DefaultAPI(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
+	o := open(t, b)
 	o.post(t, calls, func(int) []hpack.HeaderField { return nil })
 	bound := most / 2 / openCall
 	await.True(t, "all that there is no room for are refused", func() bool { return o.answers("503") >= calls-bound })
-	if held, open := budget.State().Held, b.s.State().OpenCalls; held > most/2 || open > bound {
+	if held, open := budget.State().Held, b.core.State().OpenCalls; held > most/2 || open > bound {
 		t.Errorf("%d calls are open and hold %d bytes; want %d at most", open, held, bound)
 	}
 	if n := o.answers("200"); n > 0 {
@@ -194,8 +194,8 @@ func TestOpenCallsAreBounded(t *testing.T) {
 func TestOpenCallsMakeRoom(t *testing.T) {
 	const most, calls = 4 << 20, 300
 	budget := memguard.OfBytes(most)
-	b := start(t, Default(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
-	crowd, other := open(t, b.s), open(t, b.s)
+	b := start(t, core.DefaultAPI(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
+	crowd, other := open(t, b), open(t, b)
 	none := func(int) []hpack.HeaderField { return nil }
 	crowd.post(t, calls, none)
 	bound := most / 2 / openCall
@@ -212,12 +212,12 @@ func TestOpenCallsTakeNoPlace(t *testing.T) {
 	for name, headers := range map[string][]hpack.HeaderField{"no length": nil, "a length of 0": {{Name: "content-length", Value: "0"}}} {
 		t.Run(name, func(t *testing.T) {
 			const calls = 20
-			config := Default()
-			config.API.MaxOpen = 5
+			config := core.DefaultAPI()
+			config.MaxOpen = 5
 			b := start(t, config, &facadetest.Driver{Answer: facadetest.Echo})
-			open(t, b.s).post(t, calls, func(int) []hpack.HeaderField { return headers })
-			await.True(t, "all are open", func() bool { return b.s.State().OpenCalls == calls })
-			if _, err := b.http.Execute(t.Context(), contract.Statement{SQL: "SELECT 1"}); err != nil {
+			open(t, b).post(t, calls, func(int) []hpack.HeaderField { return headers })
+			await.True(t, "all are open", func() bool { return b.core.State().OpenCalls == calls })
+			if _, err := b.client.Execute(t.Context(), contract.Statement{SQL: "SELECT 1"}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -227,7 +227,7 @@ func TestOpenCallsTakeNoPlace(t *testing.T) {
 // What ends a transaction is let in although others hold the memory: calls may wait for the session that it gives back.
 func TestEndsOfTransactionsAreLetIn(t *testing.T) {
 	budget := memguard.OfBytes(1 << 20)
-	b := start(t, Default(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
+	b := start(t, core.DefaultAPI(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
 	for left := 1<<20 - 4<<10; left > 0; left -= 64 << 10 { // none has so much that it would leave the last eighth
 		others := new(memguard.Reservation)
 		others.Begin(budget, nil, 0)
@@ -239,7 +239,7 @@ func TestEndsOfTransactionsAreLetIn(t *testing.T) {
 	for path, want := range map[string]int{"/v1/tx/tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/rollback": http.StatusGone,
 		"/v1/tx/begin": http.StatusServiceUnavailable} {
 		w := httptest.NewRecorder()
-		b.s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost"+path, nil))
+		b.api.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost"+path, nil))
 		if w.Code != want {
 			t.Errorf("%s: %d %s; want %d", path, w.Code, w.Body, want)
 		}

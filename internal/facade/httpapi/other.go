@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"bytes"
@@ -17,16 +17,16 @@ import (
 )
 
 // OtherHandler is the Handler for the server over which the other process calls.
-func (a *httpAPI) OtherHandler() http.Handler {
+func (a *API) OtherHandler() http.Handler {
 	next := a.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), core.FromOther{}, true)))
 	})
 }
 
-// relay hands a request of the HTTP face over. body is what was read of the
+// relay hands a request of the HTTP API over. body is what was read of the
 // request's own; nil: nothing was, and it is one to the path of a transaction.
-func (a *httpAPI) relay(x *exchange, p *core.OtherProcess, body []byte, commits bool, timeouts ...string) error {
+func (a *API) relay(x *exchange, p *core.OtherProcess, body []byte, commits bool, timeouts ...string) error {
 	if body == nil {
 		var err error
 		if body, err = a.body(x); err != nil {

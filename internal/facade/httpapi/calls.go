@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"google.golang.org/protobuf/proto"
@@ -10,7 +10,7 @@ import (
 )
 
 // read reads and decodes the body of a request.
-func (a *httpAPI) read(x *exchange, into any) error {
+func (a *API) read(x *exchange, into any) error {
 	raw, err := a.bodyOfJSON(x)
 	if err != nil {
 		return err
@@ -23,7 +23,7 @@ func (x *exchange) replyMessage(m proto.Message) error {
 	return x.reply(core.MediaJSON, appendMessage(nil, m.ProtoReflect()))
 }
 
-func (a *httpAPI) query(x *exchange) error {
+func (a *API) query(x *exchange) error {
 	raw, err := a.bodyOfJSON(x)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (x *exchange) replyRows(rows *jsonSink, done core.Outcome) error {
 	return x.reply(core.MediaJSON, p.all()...)
 }
 
-func (a *httpAPI) transact(x *exchange) error {
+func (a *API) transact(x *exchange) error {
 	var body jsonTransact
 	if err := a.read(x, &body); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (a *httpAPI) transact(x *exchange) error {
 	return x.reply(core.MediaJSON, p.all()...)
 }
 
-func (a *httpAPI) batch(x *exchange) error {
+func (a *API) batch(x *exchange) error {
 	var body jsonBatch
 	if err := a.read(x, &body); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (a *httpAPI) batch(x *exchange) error {
 	return x.reply(core.MediaJSON, p.all()...)
 }
 
-func (a *httpAPI) begin(x *exchange) error {
+func (a *API) begin(x *exchange) error {
 	var body jsonBegin
 	if err := a.read(x, &body); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (b *jsonBegin) request() core.BeginRequest {
 	return core.BeginRequest{Mode: b.Mode, Timeout: b.Timeout, Priority: b.Priority}
 }
 
-func (a *httpAPI) commit(x *exchange) error {
+func (a *API) commit(x *exchange) error {
 	var body jsonEndTx
 	if err := a.read(x, &body); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (a *httpAPI) commit(x *exchange) error {
 	return x.replyMessage(&sidecarv1.CommitResponse{Info: x.call.Info})
 }
 
-func (a *httpAPI) rollback(x *exchange) error {
+func (a *API) rollback(x *exchange) error {
 	var body jsonEndTx
 	if err := a.read(x, &body); err != nil {
 		return err
@@ -180,7 +180,7 @@ func (a *httpAPI) rollback(x *exchange) error {
 	return x.replyMessage(&sidecarv1.RollbackResponse{Info: x.call.Info})
 }
 
-func (a *httpAPI) getTransaction(x *exchange) error {
+func (a *API) getTransaction(x *exchange) error {
 	tx, err := a.core.Tx.Get(x.r.PathValue("id"))
 	if err != nil {
 		return err
@@ -188,7 +188,7 @@ func (a *httpAPI) getTransaction(x *exchange) error {
 	return x.replyMessage(tx)
 }
 
-func (a *httpAPI) bulk(x *exchange) error {
+func (a *API) bulk(x *exchange) error {
 	read := a.bodyOfJSON
 	if x.lines() {
 		read = a.body
@@ -216,7 +216,7 @@ func (a *httpAPI) bulk(x *exchange) error {
 	return x.replyMessage(&sidecarv1.BulkUpsertResponse{Rows: n, Info: x.call.Info})
 }
 
-func (a *httpAPI) explain(x *exchange) error {
+func (a *API) explain(x *exchange) error {
 	var body jsonExplain
 	if err := a.read(x, &body); err != nil {
 		return err
@@ -231,7 +231,7 @@ func (a *httpAPI) explain(x *exchange) error {
 	return x.replyMessage(&sidecarv1.ExplainResponse{Plan: plan.Plan, Ast: plan.AST, Info: x.call.Info})
 }
 
-func (a *httpAPI) describe(x *exchange) error {
+func (a *API) describe(x *exchange) error {
 	// HTTP servers fold the two slashes before an absolute path into one.
 	path := x.r.PathValue("path")
 	if a.core.InDatabase("/" + path) {
@@ -244,6 +244,6 @@ func (a *httpAPI) describe(x *exchange) error {
 	return x.replyMessage(d)
 }
 
-func (a *httpAPI) status(x *exchange) error { return x.replyMessage(a.core.Status()) }
+func (a *API) status(x *exchange) error { return x.replyMessage(a.core.Status()) }
 
-func (a *httpAPI) openAPI(x *exchange) error { return x.reply(mediaYAML, openAPI) }
+func (a *API) openAPI(x *exchange) error { return x.reply(mediaYAML, openAPI) }

@@ -1,4 +1,4 @@
-package facade
+package httpapi
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// The requests of the HTTP face. Field names are those of sidecar.proto; rows and
+// The requests of the HTTP API. Field names are those of sidecar.proto; rows and
 // ints are its own.
 
 type jsonStatement struct {
@@ -157,12 +157,12 @@ func (t *jsonTx) selector() *core.TxSelector {
 
 // decode reads a body into a request. Members that the request does not have are
 // refused: a misspelt "idempotent" must not be overlooked.
-func (a *httpAPI) decode(x *exchange, raw []byte, into any) error {
+func (a *API) decode(x *exchange, raw []byte, into any) error {
 	x.call.Large = x.call.Large || len(raw) > lane.Large
 	return a.core.InLane(x.ctx, x.call.Large, func() error { return a.decodeNow(x.call, raw, into) })
 }
 
-func (a *httpAPI) decodeNow(c *core.Call, raw []byte, into any) error {
+func (a *API) decodeNow(c *core.Call, raw []byte, into any) error {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil // every call has a meaning without a body, if only an error
 	}
@@ -189,7 +189,7 @@ func (a *httpAPI) decodeNow(c *core.Call, raw []byte, into any) error {
 
 // decodeAround is decode without a member that is a list, whose text it returns as it came: it may be most of the body.
 // A list that is null, or is not there, has no text.
-func (a *httpAPI) decodeAround(x *exchange, raw []byte, name string, into any) (list []byte, err error) {
+func (a *API) decodeAround(x *exchange, raw []byte, name string, into any) (list []byte, err error) {
 	x.call.Large = x.call.Large || len(raw) > lane.Large
 	err = a.core.InLane(x.ctx, x.call.Large, func() (err error) {
 		list, err = a.decodeAroundNow(x.call, raw, name, into)
@@ -198,7 +198,7 @@ func (a *httpAPI) decodeAround(x *exchange, raw []byte, name string, into any) (
 	return list, err
 }
 
-func (a *httpAPI) decodeAroundNow(c *core.Call, raw []byte, name string, into any) (list []byte, err error) {
+func (a *API) decodeAroundNow(c *core.Call, raw []byte, name string, into any) (list []byte, err error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil
 	}
