@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/loadtest/chaos"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/proof/chaos"
 )
 
 // chaosFlags are the flags of chaos.
@@ -23,7 +23,7 @@ type chaosFlags struct {
 	prove   bool
 }
 
-// breakThings runs the rows of proof/chaos with each seed: docs/chaos.md.
+// breakThings runs the rows of chaos with each seed: docs/chaos.md.
 func breakThings() lab.Experiment {
 	var c chaosFlags
 	return lab.Experiment{

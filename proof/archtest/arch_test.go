@@ -18,11 +18,9 @@ const module = "github.com/ydb-sidecar/sidecar/"
 // mechanisms. Tier 5 is for what the process shows of itself, and how it is replaced. The product ends
 // at tier 7: what proves it stands above, so that nothing of the product can import it.
 var tiers = map[string]int{
-	"proof/archtest": 10, "proof/cmd/devcluster": 10, "proof/cmd/devtrace": 10, "proof/cmd/realtest": 10,
-	"proof/cmd/steps": 10, "proof/datapathtest": 10, "proof/sdktest": 10, "proof/systemtest": 10,
-	"loadtest": 10, "deploy": 10,
-
-	"proof/chaos": 9,
+	"proof/archtest": 9, "proof/cmd/devcluster": 9, "proof/cmd/devtrace": 9, "proof/cmd/realtest": 9,
+	"proof/cmd/steps": 9, "proof/datapathtest": 9, "proof/sdktest": 9, "proof/systemtest": 9,
+	"loadtest": 9, "deploy": 9,
 
 	"proof/await": 8, "proof/certtest": 8, "proof/conformance": 8, "proof/doctable": 8,
 	"proof/short": 8, "proof/contract": 8, "proof/devcluster": 8, "proof/stand": 8, "proof/rules": 8, "proof/stepcount": 8,
@@ -69,8 +67,7 @@ var only = map[string][]string{
 	"internal/takeover":  {"internal/app", "internal/listen", "internal/restart"},
 	"internal/app":       {"cmd/sidecar"},
 	"proof/devcluster":   {"proof/cmd/devcluster"},
-	"proof/stand":        {"loadtest", "proof/chaos", "proof/cmd/realtest"},
-	"proof/chaos":        {"loadtest"},
+	"proof/stand":        {"loadtest", "proof/cmd/realtest"},
 }
 
 // apart names proofs that are oracles: they may import of internal/ only what
@@ -192,8 +189,8 @@ func TestFault(t *testing.T) {
 		{"proof/devcluster", "internal/loopback", false},
 		{"proof/devcluster", "internal/yql", true},
 		{"proof/contract", "internal/yql", false},
-		{"proof/chaos", "proof/stand", false},
-		{"proof/devcluster", "proof/chaos", true},
+		{"loadtest", "proof/stand", false},
+		{"proof/devcluster", "loadtest", true},
 	} {
 		if got := fault(tc.from, tc.to); (got != "") != tc.wrong {
 			t.Errorf("%s imports %s: %q; want a fault: %v", tc.from, tc.to, got, tc.wrong)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/proof/chaos"
+	"github.com/ydb-sidecar/sidecar/loadtest/chaos"
 )
 
 // The short form of `make chaos`: what does not depend on the speed of the machine.
