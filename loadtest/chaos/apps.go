@@ -10,7 +10,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
-// apps are the Python and the Node shop, each over both faces, with a ledger each.
+// apps are the Python and the Node shop, each over gRPC and HTTP, with a ledger each.
 type apps struct {
 	root    string
 	stack   *stack
@@ -34,8 +34,8 @@ func (a *apps) command(language, url string, args ...string) stand.Spec {
 	return stand.Spec{Path: "node", Args: append([]string{filepath.Join(a.root, "examples", "node", "app.mjs")}, args...)}
 }
 
-// startApps fills the shop's tables and opens it: so many workers in each app, with
-// a pause of so many seconds between their customers.
+// startApps fills the shop's tables and opens it: the number of workers is each app's,
+// the pause between two customers of a worker is in seconds.
 func startApps(ctx context.Context, s *stack, c *sidecar, workers, pause string) (*apps, error) {
 	root, err := stand.Root()
 	if err != nil {

@@ -25,7 +25,7 @@ func shutdown(mode string) map[string]any {
 	return map[string]any{"mode": mode, "soft": drainSoft.String(), "hard": drainHard.String()}
 }
 
-// counted is what a draining node has of the sidecar's, but for what runs or is open there.
+// counted is what a draining node has of the sidecar's, except what runs or is open there.
 func (r *script) counted(node uint32) (free int) {
 	for _, s := range r.sessions() {
 		if s.NodeID == node && s.Transactions == 0 && s.State != "busy" {

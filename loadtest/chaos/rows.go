@@ -59,7 +59,7 @@ func kill(r *script) func() {
 	open := r.begin(30)
 	r.underWay(50*time.Millisecond, 150*time.Millisecond)
 	at, done := r.act(victim, "kill", nil)
-	r.everywhere("clear", nil) // of those that are left
+	r.everywhere("clear", nil) // on the nodes that run
 	out, ejected, _ := r.ejected(victim, at)
 	r.load.goOn(open)
 	r.sleep(done + time.Second - r.rec.now())
@@ -85,7 +85,7 @@ func kill(r *script) func() {
 // onlyInFlight judges the calls that failed because nodes died between at and done.
 func (r *run) onlyInFlight(at, done time.Duration) { r.inFlight(r.failures(at), done) }
 
-// inFlight judges the calls that failed because nodes died until done, but for the idempotent ones, of which none may fail.
+// inFlight judges the calls that failed because nodes died until done, except the idempotent ones, of which none may fail.
 func (r *run) inFlight(failed []sample, done time.Duration) {
 	var late, untrue []sample
 	n := 0

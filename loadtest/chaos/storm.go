@@ -11,7 +11,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
-// The storm: so many calls a second are given up after so long, for so long.
+// The storm: stormRate calls a second are given up after stormAfter each, for stormSpan.
 const (
 	stormRate  = 1000
 	stormSpan  = 10 * time.Second

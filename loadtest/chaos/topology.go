@@ -12,7 +12,7 @@ func slowAfterKill(r *script) func() {
 	killed := r.victim()
 	r.act(killed, "kill", nil)
 	r.sleep(2 * time.Second)
-	victim := r.victim() // of those that run
+	victim := r.victim() // another one, which runs
 	_, up := r.act(killed, "start", nil)
 	returned, ok := r.back(killed, up, 20*time.Second)
 	at, _ := r.act(victim, "delay", map[string]any{"delay": (50 * r.rec.typical(normal)).String()})
