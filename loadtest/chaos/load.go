@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
@@ -76,7 +77,6 @@ type load struct {
 
 	open   atomic.Int64
 	missed atomic.Int64 // operations not begun because too many were open
-	work   sync.WaitGroup
 
 	mu   sync.Mutex // guards busy
 	busy map[uint64]bool
@@ -116,49 +116,36 @@ func prepare(ctx context.Context, f api) error {
 	return insert("big (id, v)", bigRows, func(int) string { return "'" + payload + "'u" })
 }
 
-// generate begins operations at a constant rate until ctx ends, whatever becomes
-// of them; latency counts from the instant at which each was due.
+// generate begins operations at a constant rate until ctx ends, whatever becomes of them, and waits until they have
+// ended; latency counts from the instant at which each was due.
 func (l *load) generate(ctx context.Context, rate int, seed uint64) {
+	const forever = 1000 * time.Hour
 	random := rand.New(rand.NewPCG(seed, 1))
-	interval := time.Second / time.Duration(rate)
-	for due := l.recorder.now(); ; due += interval {
-		select {
-		case <-time.After(due - l.recorder.now()):
-		case <-ctx.Done():
-			return
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if l.open.Load() >= mostOpen {
+	var picking sync.Mutex // guards random
+	lab.Send(ctx, lab.Rate(rate), forever, func(_ context.Context, due time.Time) {
+		defer l.open.Add(-1)
+		if l.open.Add(1) > mostOpen {
 			l.missed.Add(1)
-			continue
+			return
 		}
+		picking.Lock()
 		o := l.pick(random)
-		l.open.Add(1)
-		l.work.Go(func() {
-			defer l.open.Add(-1)
-			l.do(o, due)
-		})
-	}
+		picking.Unlock()
+		l.do(o, due.Sub(l.recorder.begun))
+	})
 }
 
 // closed keeps a number of operations in flight for a while and returns how many ended a second.
 func (l *load) closed(ctx context.Context, inFlight int, span time.Duration, seed uint64) float64 {
-	var done atomic.Int64
-	var workers sync.WaitGroup
-	begun := time.Now()
-	for i := range inFlight {
-		workers.Go(func() {
-			random := rand.New(rand.NewPCG(seed, uint64(i)+100))
-			for time.Since(begun) < span && ctx.Err() == nil {
-				l.do(l.pick(random), l.recorder.now())
-				done.Add(1)
-			}
-		})
+	workers := make([]lab.Call, inFlight)
+	for i := range workers {
+		random := rand.New(rand.NewPCG(seed, uint64(i)+100))
+		workers[i] = func(context.Context) error {
+			l.do(l.pick(random), l.recorder.now())
+			return nil
+		}
 	}
-	workers.Wait()
-	return float64(done.Load()) / time.Since(begun).Seconds()
+	return lab.ClosedEach(ctx, span, workers...).Offered
 }
 
 // streams reads the big table again and again, slowly.
@@ -235,102 +222,118 @@ func (l *load) free(ids ...uint64) {
 
 // do makes one operation and writes down what came of it.
 func (l *load) do(o operation, due time.Duration) {
-	s := sample{kind: o.kind, idempotent: o.kind == read || o.kind == write, due: due, sent: l.recorder.now()}
-	f := (*l.apis.Load())[o.api]
-	var err error
-	var begun time.Duration // of the last call
-	each := func(work func(ctx context.Context) error) {
-		ctx, cancel := context.WithTimeout(context.Background(), l.timeout+hangAfter)
-		defer cancel()
-		begun = l.recorder.now()
-		err = work(ctx)
-	}
-	one := func(sql string, params map[string]any) {
-		each(func(ctx context.Context) error {
-			_, err := f.execute(ctx, contract.Statement{SQL: sql, Params: params, Idempotent: s.idempotent, Timeout: l.timeout.String()})
-			return err
-		})
-		s.commit = true
-	}
+	d := &doing{load: l, operation: o, api: (*l.apis.Load())[o.api],
+		sample: sample{kind: o.kind, idempotent: o.kind == read || o.kind == write, due: due, sent: l.recorder.now()}}
 	switch o.kind {
 	case read:
-		each(func(ctx context.Context) error {
-			a, err := f.execute(
-				ctx,
-				contract.Statement{SQL: readSQL, Params: map[string]any{"id": o.key}, Idempotent: true, Timeout: l.timeout.String()},
-			)
-			if want := "v" + strconv.FormatUint(o.key, 10); err == nil && (len(a.Rows) != 1 || a.Rows[0][0] != want) {
-				err = &failure{code: "WRONG", text: fmt.Sprintf("read %v; want %s", a.Rows, want)}
-			}
-			return err
-		})
+		d.read()
 	case write:
 		id := l.ledger.open(entry{table: "written"})
-		one(writeSQL, map[string]any{"id": id, "v": strings.Repeat("w", 50)})
-		l.ledger.note(id, err)
+		d.one(writeSQL, map[string]any{"id": id, "v": strings.Repeat("w", 50)})
+		l.ledger.note(id, d.err)
 	case count:
 		id := l.ledger.open(entry{table: "counted"})
-		one(countOnce, map[string]any{"id": id})
-		l.ledger.note(id, err)
-	case transfer:
+		d.one(countOnce, map[string]any{"id": id})
+		l.ledger.note(id, d.err)
+	case transfer, pay:
 		id := l.ledger.open(entry{table: "transfers", from: o.from, to: o.to, amount: o.amount})
-		each(func(ctx context.Context) error {
-			return f.transact(ctx, contract.Transaction{Timeout: l.timeout.String(), Statements: []contract.Statement{
-				{SQL: addSQL, Params: map[string]any{"id": o.from, "by": -o.amount}},
-				{SQL: addSQL, Params: map[string]any{"id": o.to, "by": o.amount}},
-				{SQL: transferOnce, Params: map[string]any{"id": id}},
-			}})
-		})
-		s.commit = true
-		l.ledger.note(id, err)
-		l.free(o.from, o.to)
-	case pay:
-		id := l.ledger.open(entry{table: "transfers", from: o.from, to: o.to, amount: o.amount})
-		s.commit = l.pay(f, o, id, each, &err)
-		l.ledger.note(id, err)
+		if o.kind == transfer {
+			d.transfer(id)
+		} else {
+			d.pay(id)
+		}
+		l.ledger.note(id, d.err)
 		l.free(o.from, o.to)
 	}
-	s.ended = l.recorder.now()
-	s.over = s.ended - begun - l.timeout
-	if err != nil {
-		s.failed = err.(*failure)
+	d.ended = l.recorder.now()
+	d.over = d.ended - d.begun - l.timeout
+	if d.err != nil {
+		d.failed = d.err.(*failure)
 	}
-	l.recorder.add(s)
+	l.recorder.add(d.sample)
 }
 
-// pay is an interactive transaction: it reads two balances, thinks, and writes
-// them back. It returns whether the commit was sent.
-func (l *load) pay(f api, o operation, id uint64, each func(func(context.Context) error), err *error) (commit bool) {
+// doing is one operation under way.
+type doing struct {
+	load *load
+	operation
+	sample
+	api   api
+	begun time.Duration // of the last call
+	err   error         // of the last call
+}
+
+// call makes one call, for which its caller waits until hangAfter after the deadline.
+func (d *doing) call(work func(ctx context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d.load.timeout+hangAfter)
+	defer cancel()
+	d.begun = d.load.recorder.now()
+	d.err = work(ctx)
+}
+
+// execute makes a call that is one statement.
+func (d *doing) execute(s contract.Statement) (a *contract.Reply) {
+	s.Timeout = d.load.timeout.String()
+	d.call(func(ctx context.Context) (err error) {
+		a, err = d.api.execute(ctx, s)
+		return err
+	})
+	return a
+}
+
+func (d *doing) read() {
+	a := d.execute(contract.Statement{SQL: readSQL, Params: map[string]any{"id": d.key}, Idempotent: true})
+	if want := "v" + strconv.FormatUint(d.key, 10); d.err == nil && (len(a.Rows) != 1 || a.Rows[0][0] != want) {
+		d.err = &failure{code: "WRONG", text: fmt.Sprintf("read %v; want %s", a.Rows, want)}
+	}
+}
+
+// one is a statement that writes.
+func (d *doing) one(sql string, params map[string]any) {
+	d.execute(contract.Statement{SQL: sql, Params: params, Idempotent: d.idempotent})
+	d.commit = true
+}
+
+// transfer is a list of statements as one transaction.
+func (d *doing) transfer(id uint64) {
+	d.call(func(ctx context.Context) error {
+		return d.api.transact(ctx, contract.Transaction{Timeout: d.load.timeout.String(), Statements: []contract.Statement{
+			{SQL: addSQL, Params: map[string]any{"id": d.from, "by": -d.amount}},
+			{SQL: addSQL, Params: map[string]any{"id": d.to, "by": d.amount}},
+			{SQL: transferOnce, Params: map[string]any{"id": id}},
+		}})
+	})
+	d.commit = true
+}
+
+// pay is an interactive transaction: it reads two balances, thinks, and writes them back.
+func (d *doing) pay(id uint64) {
 	tx := ""
-	say := func(seq uint64, sql string, params map[string]any, commit bool) (a *contract.Reply) {
-		each(func(ctx context.Context) error {
-			var err error
-			a, err = f.execute(ctx, contract.Statement{SQL: sql, Params: params, Timeout: l.timeout.String(), Tx: step(tx, seq, commit)})
-			return err
-		})
+	say := func(seq uint64, sql string, params map[string]any, commit bool) *contract.Reply {
+		a := d.execute(contract.Statement{SQL: sql, Params: params, Tx: step(tx, seq, commit)})
 		if a.Tx != nil {
 			tx = a.Tx.ID
 		}
 		return a
 	}
-	a := say(1, findSQL, map[string]any{"a": o.from, "b": o.to}, false)
-	if *err != nil {
-		return false
+	a := say(1, findSQL, map[string]any{"a": d.from, "b": d.to}, false)
+	if d.err != nil {
+		return
 	}
 	balance := map[string]int64{}
 	for _, row := range a.Rows {
 		balance[fmt.Sprint(row[0])], _ = strconv.ParseInt(fmt.Sprint(row[1]), 10, 64) // a wrong one shows in the books
 	}
-	if o.from != o.to {
-		x, y := balance[strconv.FormatUint(o.from, 10)]-o.amount, balance[strconv.FormatUint(o.to, 10)]+o.amount
-		if say(2, setSQL, map[string]any{"a": o.from, "b": o.to, "x": x, "y": y}, false); *err != nil {
-			return false
+	last := uint64(2)
+	if d.from != d.to {
+		x, y := balance[strconv.FormatUint(d.from, 10)]-d.amount, balance[strconv.FormatUint(d.to, 10)]+d.amount
+		if say(2, setSQL, map[string]any{"a": d.from, "b": d.to, "x": x, "y": y}, false); d.err != nil {
+			return
 		}
-		say(3, transferOnce, map[string]any{"id": id}, true)
-		return true
+		last = 3
 	}
-	say(2, transferOnce, map[string]any{"id": id}, true)
-	return true
+	say(last, transferOnce, map[string]any{"id": id}, true)
+	d.commit = true
 }
 
 // step is a statement of an interactive transaction; one without an id begins it.

@@ -262,7 +262,6 @@ func (r *run) all(ctx context.Context, seed uint64) (err error) {
 	defer func() {
 		r.stopLoad() // again is fine
 		r.background.Wait()
-		r.load.work.Wait()
 	}()
 	r.log("%s, seed %d: %d operations a second (capacity %.0f)", r.row.name, seed, r.result.Rate, r.result.Capacity)
 	if err := sleep(ctx, time.Second); err != nil {
@@ -307,7 +306,6 @@ func (r *run) end(ctx context.Context, shop *apps, judge func(), goroutines int,
 	}
 	r.stopLoad()
 	r.background.Wait()
-	r.load.work.Wait()
 	if err := r.stack.heal(ctx); err != nil {
 		return err
 	}

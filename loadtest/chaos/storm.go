@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
@@ -50,35 +50,19 @@ func cancelStorm(r *script) func() {
 
 // giveUp begins reads at a constant rate, gives each up soon, and returns how many had no answer by then.
 func (r *run) giveUp(ctx context.Context, rate int, span time.Duration) int64 {
-	var given, open atomic.Int64
-	var calls sync.WaitGroup
-	defer calls.Wait()
-	random := rand.New(rand.NewPCG(r.result.Seed, 2))
-	faces := *r.load.apis.Load()
-	interval := time.Second / time.Duration(rate)
-	begun := time.Now()
-	for i := 0; time.Since(begun) < span && ctx.Err() == nil; i++ {
-		if err := sleep(ctx, time.Until(begun.Add(time.Duration(i)*interval))); err != nil {
-			break
+	var given, begun atomic.Int64
+	apis := *r.load.apis.Load()
+	lab.Send(ctx, lab.Rate(rate), span, func(_ context.Context, _ time.Time) {
+		f, id := apis[begun.Add(1)%int64(len(apis))], rand.Uint64N(kvRows)
+		cut, cancel := context.WithCancel(ctx) // without a deadline: the sidecar learns only that its caller has gone
+		defer cancel()
+		defer time.AfterFunc(stormAfter, cancel).Stop()
+		if _, err := f.execute(
+			cut,
+			contract.Statement{SQL: readSQL, Params: map[string]any{"id": id}, Idempotent: true, Timeout: callTimeout.String()},
+		); err != nil {
+			given.Add(1)
 		}
-		if open.Load() >= mostOpen {
-			continue
-		}
-		f, id := faces[i%len(faces)], random.Uint64N(kvRows)
-		open.Add(1)
-		calls.Go(func() {
-			defer open.Add(-1)
-			cut, cancel := context.WithCancel(ctx) // without a deadline: the sidecar learns only that its caller has gone
-			defer cancel()
-			defer time.AfterFunc(stormAfter, cancel).Stop()
-			if _, err := f.execute(
-				cut,
-				contract.Statement{SQL: readSQL, Params: map[string]any{"id": id}, Idempotent: true, Timeout: callTimeout.String()},
-			); err != nil {
-				given.Add(1)
-			}
-		})
-	}
-	calls.Wait()
+	})
 	return given.Load()
 }
