@@ -24,6 +24,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/acquire"
 	"github.com/ydb-sidecar/sidecar/loadtest/affinity"
+	"github.com/ydb-sidecar/sidecar/loadtest/chaos"
 	"github.com/ydb-sidecar/sidecar/loadtest/churn"
 	"github.com/ydb-sidecar/sidecar/loadtest/fleet"
 	"github.com/ydb-sidecar/sidecar/loadtest/hostile"
@@ -74,7 +75,7 @@ var experiments = []lab.Experiment{
 	peers.Experiment(),
 	overload.Experiment(),
 	sim.Experiment(),
-	breakThings(),
+	chaos.Experiment(),
 	xds.Experiment(),
 }
 

@@ -5,11 +5,15 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -109,11 +113,21 @@ func TestReportShowsTheWorstRunAndWhatWasMissed(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	for d := xml.NewDecoder(bytes.NewReader(r.picture())); ; {
-		if _, err := d.Token(); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatalf("the picture is not XML: %v\n%s", err, r.picture())
+	dir := t.TempDir()
+	if err := (&lab.Report{Sections: r.sections()}).Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"picture-1.svg", "picture-2.svg"} {
+		picture, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for d := xml.NewDecoder(bytes.NewReader(picture)); ; {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s is not XML: %v\n%s", name, err, picture)
+			}
 		}
 	}
 	if err := r.Write(t.TempDir()); err != nil {

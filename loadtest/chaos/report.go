@@ -1,8 +1,10 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -169,7 +171,7 @@ func (r *Report) Take(dir string) error {
 		if slices.ContainsFunc(theirs.Seeds, func(seed uint64) bool { return slices.Contains(ours.Seeds, seed) }) {
 			return fmt.Errorf("take over %s: row %s has seeds that are there already", dir, theirs.Row)
 		}
-		ours.Event = cmpOr(ours.Event, theirs.Event)
+		ours.Event = cmp.Or(ours.Event, theirs.Event)
 		ours.Seeds = append(ours.Seeds, theirs.Seeds...)
 		ours.Failed = append(ours.Failed, theirs.Failed...)
 		ours.Errors = append(ours.Errors, theirs.Errors...)
@@ -225,20 +227,14 @@ func (r *Report) Failed() (n int) {
 	return n
 }
 
-// Write writes report.json, report.svg and report.md.
+// Write writes report.json, for Take.
 func (r *Report) Write(dir string) error {
 	data, err := json.MarshalIndent(r, "", " ")
+	if err == nil {
+		err = errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "report.json"), append(data, '\n'), 0o644))
+	}
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	for name, data := range map[string][]byte{"report.json": append(data, '\n'), "report.svg": r.picture(),
-		"report.md": []byte(r.Markdown())} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
-			return fmt.Errorf("write the report: %w", err)
-		}
 	}
 	return nil
 }
@@ -246,14 +242,14 @@ func (r *Report) Write(dir string) error {
 // Markdown is a table with the worst run of each row, and what was missed.
 func (r *Report) Markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s; %s; settings beside the defaults: `%s`.\n\n", r.When, r.Machine, strings.Join(r.Settings, "` `"))
+	fmt.Fprintf(&b, "Settings beside the defaults: `%s`.\n\n", strings.Join(r.Settings, "` `"))
 	b.WriteString("| event | seeds | good | worst seed | figures of the worst |\n|---|--:|--:|--:|---|\n")
 	for _, one := range r.Rows {
 		seed, figures := "-", strings.Join(one.Errors, "; ")
 		if one.Worst != nil {
 			seed, figures = fmt.Sprint(one.Worst.Seed), strings.Join(append(one.Worst.lines(), one.Errors...), "; ")
 		}
-		fmt.Fprintf(&b, "| %s | %d | %d | %s | %s |\n", cmpOr(one.Event, one.Row), len(one.Seeds),
+		fmt.Fprintf(&b, "| %s | %d | %d | %s | %s |\n", cmp.Or(one.Event, one.Row), len(one.Seeds),
 			len(one.Seeds)-len(one.Failed)-len(one.Errors), seed, cell(figures))
 	}
 	for _, one := range r.Rows {
@@ -275,13 +271,6 @@ func (r *Report) Markdown() string {
 		fmt.Fprintf(&b, "| %s | %s | %v | %s |\n", p.Off, p.Row, p.Found, cell(strings.Join(p.Missed, "; ")))
 	}
 	return b.String()
-}
-
-func cmpOr(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a
 }
 
 func cell(text string) string {

@@ -2,7 +2,9 @@ package lab
 
 import (
 	"bytes"
+	"errors"
 	"image/color"
+	"slices"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -18,7 +20,17 @@ type Picture struct {
 	Names []string `json:"names,omitempty"` // of the groups of bars; none means lines
 	Lines []Line   `json:"lines"`
 	LogX  bool     `json:"log_x,omitempty"`
+	LogY  bool     `json:"log_y,omitempty"` // values below 1 are drawn as 1
 	Marks []Mark   `json:"marks,omitempty"`
+	Bands []Band   `json:"bands,omitempty"` // below the lines, a row for each name
+}
+
+// Band is a state that something was in for a while.
+type Band struct {
+	Name  string  `json:"name"` // of what was in the state
+	State string  `json:"state"`
+	From  float64 `json:"from"`
+	To    float64 `json:"to"`
 }
 
 // Mark is a vertical line with a word: what happens there.
@@ -38,7 +50,7 @@ func (c *Picture) svg() ([]byte, error) {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.Title, c.X, c.Y
 	p.Title.Padding, p.Legend.Top = vg.Points(8), true
-	p.Y.Min = 0
+	p.Y.Min = c.least(0)
 	p.Add(plotter.NewGrid())
 	width := vg.Points(max(3, 260/float64(max(1, len(c.Names)*len(c.Lines)))))
 	for i, line := range c.Lines {
@@ -55,7 +67,7 @@ func (c *Picture) svg() ([]byte, error) {
 		}
 		points := make(plotter.XYs, len(line.Y))
 		for j := range points {
-			points[j] = plotter.XY{X: line.X[j], Y: line.Y[j]}
+			points[j] = plotter.XY{X: line.X[j], Y: c.least(line.Y[j])}
 		}
 		l, dots, err := plotter.NewLinePoints(points)
 		if err != nil {
@@ -71,9 +83,12 @@ func (c *Picture) svg() ([]byte, error) {
 	if c.LogX {
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	}
+	if c.LogY {
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	}
 	// Room above, so that the legend hides little.
 	p.Y.Max *= 1.25
-	if err := c.mark(p); err != nil {
+	if err := errors.Join(c.mark(p), c.band(p)); err != nil {
 		return nil, err
 	}
 	w, err := p.WriterTo(18*vg.Centimeter, 9*vg.Centimeter, "svg")
@@ -85,15 +100,63 @@ func (c *Picture) svg() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// mark draws the marks, from the bottom to the top.
+// least is a value, or the least one that the axis has.
+func (c *Picture) least(y float64) float64 {
+	if c.LogY {
+		return max(1, y)
+	}
+	return y
+}
+
+// band draws the bands below the axis. Each state has a colour, which the legend names.
+func (c *Picture) band(p *plot.Plot) error {
+	if len(c.Bands) == 0 {
+		return nil
+	}
+	high, from := 0.06*p.Y.Max, p.X.Min
+	p.Y.Tick.Marker = plot.TickerFunc(func(_, most float64) []plot.Tick { return plot.DefaultTicks{}.Ticks(0, most) })
+	var names, states []string
+	for _, b := range c.Bands {
+		if !slices.Contains(names, b.Name) {
+			names = append(names, b.Name)
+		}
+		y := -high * float64(1+slices.Index(names, b.Name))
+		area, err := plotter.NewPolygon(
+			plotter.XYs{{X: b.From, Y: y}, {X: b.To, Y: y}, {X: b.To, Y: y + high*0.9}, {X: b.From, Y: y + high*0.9}},
+		)
+		if err != nil {
+			return err
+		}
+		known := slices.Index(states, b.State)
+		if known < 0 {
+			known, states = len(states), append(states, b.State)
+			p.Legend.Add(b.State, area)
+		}
+		area.Color, area.LineStyle.Width = plotutil.SoftColors[(1+known)%len(plotutil.SoftColors)], 0 // the first is green
+		p.Add(area)
+	}
+	at := plotter.XYLabels{Labels: names}
+	for i := range names {
+		at.XYs = append(at.XYs, plotter.XY{X: from, Y: -high * (0.8 + float64(i))})
+	}
+	labels, err := plotter.NewLabels(at)
+	if err == nil {
+		p.Add(labels)
+	}
+	return err
+}
+
+// mark draws the marks, from the bottom to the top. The names of neighbours stand below each other.
 func (c *Picture) mark(p *plot.Plot) error {
-	for _, m := range c.Marks {
-		line, err := plotter.NewLine(plotter.XYs{{X: m.At, Y: 0}, {X: m.At, Y: p.Y.Max}})
+	for i, m := range c.Marks {
+		line, err := plotter.NewLine(plotter.XYs{{X: m.At, Y: c.least(0)}, {X: m.At, Y: p.Y.Max}})
 		if err != nil {
 			return err
 		}
 		line.Color, line.Dashes = color.Gray{0x99}, plotutil.Dashes(1)
-		label, err := plotter.NewLabels(plotter.XYLabels{XYs: plotter.XYs{{X: m.At, Y: 0.95 * p.Y.Max}}, Labels: []string{" " + m.Name}})
+		label, err := plotter.NewLabels(
+			plotter.XYLabels{XYs: plotter.XYs{{X: m.At, Y: (0.95 - 0.06*float64(i%4)) * p.Y.Max}}, Labels: []string{" " + m.Name}},
+		)
 		if err != nil {
 			return err
 		}

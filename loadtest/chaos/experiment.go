@@ -1,4 +1,4 @@
-package main
+package chaos
 
 import (
 	"context"
@@ -10,29 +10,26 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/loadtest/chaos"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
-// chaosFlags are the flags of chaos.
-type chaosFlags struct {
-	options chaos.Options
+// command is what the command line says.
+type command struct {
+	options Options
 	parts   []string // directories whose reports are taken over
 	seeds   int
 	first   uint64
 	prove   bool
 }
 
-// breakThings runs the rows of chaos with each seed: docs/chaos.md.
-func breakThings() lab.Experiment {
-	var c chaosFlags
+// Experiment runs the rows with each seed: docs/chaos.md.
+func Experiment() lab.Experiment {
+	var c command
 	return lab.Experiment{
 		Name:  "chaos",
 		Title: "What was broken, and what held",
-		Question: `Nodes and sidecars are broken under load, and the books are kept: what callers were told must be what is in the database. The cases that -only matches are rows: ` + strings.Join(
-			chaos.Rows(),
-			", ",
-		) + `. A small run (-size smoke) has a low
+		Question: `Nodes and sidecars are broken under load, and the books are kept: what callers were told must be what is in
+the database. The cases that -only matches are rows: ` + strings.Join(Rows(), ", ") + `. A small run (-size smoke) has a low
 rate and short windows; goals that depend on the machine's speed are shown there and not judged.`,
 		Apart: true,
 		Flags: func(flags *flag.FlagSet) {
@@ -63,18 +60,18 @@ rate and short windows; goals that depend on the machine's speed are shown there
 	}
 }
 
-func (c *chaosFlags) run(ctx context.Context, l *lab.Lab) error {
+func (c *command) run(ctx context.Context, l *lab.Lab) error {
 	if c.seeds < 1 {
 		return fmt.Errorf("seeds = %d; must be at least 1", c.seeds)
 	}
 	out := filepath.Join(l.Out, "chaos")
 	o := c.options
 	o.Bin, o.Quick, o.Duration, o.Log, o.Logs = l.Bin, l.Size == lab.Smoke, l.Duration, os.Stderr, out
-	rows := slices.DeleteFunc(slices.Clone(chaos.Rows()), func(name string) bool { return !l.Wanted(name) })
+	rows := slices.DeleteFunc(slices.Clone(Rows()), func(name string) bool { return !l.Wanted(name) })
 	if len(rows) == 0 {
-		return fmt.Errorf("-only matches no row; there are %s", strings.Join(chaos.Rows(), ", "))
+		return fmt.Errorf("-only matches no row; there are %s", strings.Join(Rows(), ", "))
 	}
-	r := chaos.NewReport(o)
+	r := NewReport(o)
 	for _, dir := range c.parts {
 		if err := r.Take(dir); err != nil {
 			return err
@@ -85,10 +82,10 @@ func (c *chaosFlags) run(ctx context.Context, l *lab.Lab) error {
 			if r.Has(name, c.first+i) {
 				continue
 			}
-			result, err := chaos.Run(ctx, o, name, c.first+i)
+			result, err := Run(ctx, o, name, c.first+i)
 			if err == nil && result.Disturbed() {
 				l.Progress("again: other programs were busy")
-				result, err = chaos.Run(ctx, o, name, c.first+i)
+				result, err = Run(ctx, o, name, c.first+i)
 			}
 			if ctx.Err() != nil {
 				return err
@@ -107,8 +104,9 @@ func (c *chaosFlags) run(ctx context.Context, l *lab.Lab) error {
 			return err
 		}
 	}
-	_, text, _ := strings.Cut(r.Markdown(), "\n") // it has a title of its own
-	l.Report.Add(lab.Section{Text: text})
+	for _, s := range r.sections() {
+		l.Report.Add(s)
+	}
 	if n := r.Failed(); n > 0 {
 		l.Report.Fault("%d runs missed a goal", n)
 	}
