@@ -22,7 +22,6 @@ type InlineCall struct {
 	Own      *Room   // nil: the reply is small
 	tx       *txStep // of the transaction that the call begins, goes on with or ends; nil
 	err      error   // of the beginning; nil: the first call is to be made
-	values   int     // of the parameters of a request that was read without a message
 }
 
 // Job is what differs from one kind of call to another.
