@@ -336,7 +336,7 @@ function pausePool() {
   const on = !last.pool.paused;
   question({
     title: on ? "Pause the pool" : "Resume the pool", yes: on ? "Pause" : "Resume",
-    text: on ? "No session is handed out: callers wait in the queue until it is resumed or their time is up. Those that have a session finish." : "Callers in line get sessions again.",
+    text: on ? "No session is handed out: callers wait in the queue until it is resumed or their time is up. Those that have a session finish." : "Callers in the queue get sessions again.",
     run: () => post(`/pool/${on ? "pause" : "resume"}`), done: on ? "The pool is paused." : "The pool goes on.",
   });
 }
