@@ -122,14 +122,14 @@ func runHostile(ctx context.Context, l *lab.Lab, seed uint64, heaps string) erro
 	return u.hour(ctx, cluster, seed)
 }
 
-// honestCalls are those of the honest load, in turn.
-func honestCalls(l *lab.Lab, s *lab.Sidecar) (lab.Call, error) {
-	var faces []traffic.Face
+// honestFaces are the callers of the honest load: the plain API over gRPC and HTTP, and three users of YDB's protocol.
+func honestFaces(l *lab.Lab, s *lab.Sidecar) (faces []traffic.Face, err error) {
 	for _, kind := range []string{traffic.FaceGRPC, traffic.FaceHTTP} {
 		f, err := traffic.DialFace(kind, s, 0)
 		if err != nil {
 			return nil, err
 		}
+		l.Defer(f.Close)
 		faces = append(faces, f)
 	}
 	for _, user := range []string{"alice", "bob", "carol"} {
@@ -148,12 +148,21 @@ func honestCalls(l *lab.Lab, s *lab.Sidecar) (lab.Call, error) {
 		if err != nil {
 			return nil, err
 		}
-		faces = append(faces,
-			&traffic.WireFace{Conn: conn, Client: Ydb_Query_V1.NewQueryServiceClient(conn), Sessions: make(chan *traffic.WireSession, 4)})
+		f := &traffic.WireFace{Conn: conn, Client: Ydb_Query_V1.NewQueryServiceClient(conn), Sessions: make(chan *traffic.WireSession, 4)}
+		l.Defer(f.Close)
+		faces = append(faces, f)
+	}
+	return faces, nil
+}
+
+// honestCalls are those of the honest load, in turn.
+func honestCalls(l *lab.Lab, s *lab.Sidecar) (lab.Call, error) {
+	faces, err := honestFaces(l, s)
+	if err != nil {
+		return nil, err
 	}
 	var calls []lab.Call
 	for _, f := range faces {
-		l.Defer(f.Close)
 		calls = append(calls, func(ctx context.Context) error { return traffic.VerifiedRead(ctx, f) })
 	}
 	kv := sidecarv1.NewKeyValueClient(s.Conn)

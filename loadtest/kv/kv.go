@@ -182,6 +182,41 @@ const (
 	kvAsQuery = `DECLARE $ids AS List<Uint64>; SELECT id, payload FROM bench WHERE id IN $ids`
 )
 
+// kvNamed is one way to make a call.
+type kvNamed struct {
+	name string
+	call func(*kvLoad) lab.Call
+}
+
+// kvGroups are the ways that are compared with each other.
+var kvGroups = []struct {
+	name, title, base string // base: the statement of the same mode
+	calls             []kvNamed
+}{
+	{"read-http", "A point read of 100 bytes, HTTP", "POST /v1/query, snapshot_ro", []kvNamed{
+		{"POST /v1/query", func(k *kvLoad) lab.Call { return k.queryHTTP("") }},
+		{"POST /v1/query, snapshot_ro", func(k *kvLoad) lab.Call { return k.queryHTTP("snapshot_ro") }},
+		{"GET /v1/kv", func(k *kvLoad) lab.Call { return k.getHTTP }},
+		{"GET /v1/kv, a missing key", func(k *kvLoad) lab.Call { return k.missingHTTP }}}},
+	{"read-grpc", "A point read of 100 bytes, gRPC", "Execute, snapshot_ro", []kvNamed{
+		{"Execute", func(k *kvLoad) lab.Call { return k.query("") }},
+		{"Execute, snapshot_ro", func(k *kvLoad) lab.Call { return k.query("snapshot_ro") }},
+		{"KeyValue/Get", func(k *kvLoad) lab.Call { return k.get }}}},
+	{"write-http", "A write of 100 bytes, HTTP", "POST /v1/query, serializable_rw", []kvNamed{
+		{"POST /v1/query", func(k *kvLoad) lab.Call { return k.upsertHTTP("") }},
+		{"POST /v1/query, serializable_rw", func(k *kvLoad) lab.Call { return k.upsertHTTP("serializable_rw") }},
+		{"PUT /v1/kv", func(k *kvLoad) lab.Call { return k.putHTTP("bench") }},
+		{"PUT /v1/kv with a version", func(k *kvLoad) lab.Call { return k.putHTTP("versions") }}}},
+	{"write-grpc", "A write of 100 bytes, gRPC", "Execute, serializable_rw", []kvNamed{
+		{"Execute", func(k *kvLoad) lab.Call { return k.upsert("") }},
+		{"Execute, serializable_rw", func(k *kvLoad) lab.Call { return k.upsert("serializable_rw") }},
+		{"KeyValue/Put", func(k *kvLoad) lab.Call { return k.put("bench") }},
+		{"KeyValue/Put with a version", func(k *kvLoad) lab.Call { return k.put("versions") }}}},
+	{"batch", fmt.Sprintf("%d rows by their keys, gRPC", kvBatch), "Execute with IN", []kvNamed{
+		{"Execute with IN", func(k *kvLoad) lab.Call { return k.queryMany }},
+		{"KeyValue/BatchGet", func(k *kvLoad) lab.Call { return k.batchGet }}}},
+}
+
 // kvFaces compares the key-value face with statements.
 func kvFaces(ctx context.Context, l *lab.Lab, sides []*lab.Sidecar) error {
 	const underWay = 16
@@ -198,37 +233,7 @@ func kvFaces(ctx context.Context, l *lab.Lab, sides []*lab.Sidecar) error {
 		loads[i] = &kvLoad{base: "http://" + s.HTTP, sql: s.Client, kv: sidecarv1.NewKeyValueClient(s.Conn),
 			payload: strings.Repeat("x", 100), web: web}
 	}
-	type named struct {
-		name string
-		call func(*kvLoad) lab.Call
-	}
-	for _, g := range []struct {
-		name, title, base string // base: the statement of the same mode
-		calls             []named
-	}{
-		{"read-http", "A point read of 100 bytes, HTTP", "POST /v1/query, snapshot_ro", []named{
-			{"POST /v1/query", func(k *kvLoad) lab.Call { return k.queryHTTP("") }},
-			{"POST /v1/query, snapshot_ro", func(k *kvLoad) lab.Call { return k.queryHTTP("snapshot_ro") }},
-			{"GET /v1/kv", func(k *kvLoad) lab.Call { return k.getHTTP }},
-			{"GET /v1/kv, a missing key", func(k *kvLoad) lab.Call { return k.missingHTTP }}}},
-		{"read-grpc", "A point read of 100 bytes, gRPC", "Execute, snapshot_ro", []named{
-			{"Execute", func(k *kvLoad) lab.Call { return k.query("") }},
-			{"Execute, snapshot_ro", func(k *kvLoad) lab.Call { return k.query("snapshot_ro") }},
-			{"KeyValue/Get", func(k *kvLoad) lab.Call { return k.get }}}},
-		{"write-http", "A write of 100 bytes, HTTP", "POST /v1/query, serializable_rw", []named{
-			{"POST /v1/query", func(k *kvLoad) lab.Call { return k.upsertHTTP("") }},
-			{"POST /v1/query, serializable_rw", func(k *kvLoad) lab.Call { return k.upsertHTTP("serializable_rw") }},
-			{"PUT /v1/kv", func(k *kvLoad) lab.Call { return k.putHTTP("bench") }},
-			{"PUT /v1/kv with a version", func(k *kvLoad) lab.Call { return k.putHTTP("versions") }}}},
-		{"write-grpc", "A write of 100 bytes, gRPC", "Execute, serializable_rw", []named{
-			{"Execute", func(k *kvLoad) lab.Call { return k.upsert("") }},
-			{"Execute, serializable_rw", func(k *kvLoad) lab.Call { return k.upsert("serializable_rw") }},
-			{"KeyValue/Put", func(k *kvLoad) lab.Call { return k.put("bench") }},
-			{"KeyValue/Put with a version", func(k *kvLoad) lab.Call { return k.put("versions") }}}},
-		{"batch", fmt.Sprintf("%d rows by their keys, gRPC", kvBatch), "Execute with IN", []named{
-			{"Execute with IN", func(k *kvLoad) lab.Call { return k.queryMany }},
-			{"KeyValue/BatchGet", func(k *kvLoad) lab.Call { return k.batchGet }}}},
-	} {
+	for _, g := range kvGroups {
 		c := lab.Case{Name: g.name, Title: g.title, Baseline: l.Name(g.base, 0),
 			Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}, Ratios: []string{lab.PerSecond, lab.CPU}}
 		for i, s := range sides {

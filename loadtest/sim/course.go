@@ -38,8 +38,10 @@ const (
 )
 
 // Course plays what is judged: sidecars that have more callers than the cluster
-// can serve, but for some that have two; one in ten comes later; a third of the nodes goes and
+// can serve, except some that have two; one in ten comes later; a third of the nodes goes and
 // comes back; half of the sidecars become idle and come back.
+//
+// Long: it is a script in the order of time, and each verdict is about the seconds that have just been played.
 func Course(c Config) (*World, []Verdict) {
 	w := New(c)
 	early := c.Sidecars * 9 / 10

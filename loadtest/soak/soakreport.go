@@ -113,6 +113,26 @@ func (k *Soaking) audit(ctx context.Context) error {
 	return nil
 }
 
+// held is the faults, and what the sidecar had before and after them, as tables.
+func (k *Soaking) held(start, end lab.Gauges) string {
+	var b strings.Builder
+	b.WriteString("| fault | times |\n|---|--:|\n")
+	for _, what := range slices.Sorted(maps.Keys(k.faults.count)) {
+		fmt.Fprintf(&b, "| %s | %d |\n", what, k.faults.count[what])
+	}
+	fmt.Fprintf(&b,
+		"\n| | goroutines | descriptors | anonymous memory | heap | sessions | in use | of SDKs |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
+	for _, row := range []struct {
+		name string
+		g    lab.Gauges
+	}{{"at the start, at rest", start}, {"at the end, at rest", end}} {
+		g := row.g
+		fmt.Fprintf(&b, "| %s | %d | %d | %.1f MB | %.1f MB | %d | %d | %d |\n", row.name, g.Goroutines, g.Descriptors,
+			float64(g.Anonymous)/1e6, float64(g.Heap)/1e6, g.Sessions, g.Busy, g.Virtual)
+	}
+	return b.String()
+}
+
 func (k *Soaking) report(run lab.Run, capacity lab.Result, rate int, seen *samples, start, end lab.Gauges, listed int) {
 	made, fair, late, _ := k.told.sums()
 	t := lab.NewTable(
@@ -158,22 +178,7 @@ func (k *Soaking) report(run lab.Run, capacity lab.Result, rate int, seen *sampl
 		float64(end.Goroutines-start.Goroutines-2*max(0, end.Sessions-start.Sessions)), 20+traffic.KeptGoroutines, false)
 	k.l.Report.Add(lab.Section{Table: t})
 	k.l.Report.Add(lab.Section{Title: "What callers were told", Text: k.told.markdown()})
-	var b strings.Builder
-	b.WriteString("| fault | times |\n|---|--:|\n")
-	for _, what := range slices.Sorted(maps.Keys(k.faults.count)) {
-		fmt.Fprintf(&b, "| %s | %d |\n", what, k.faults.count[what])
-	}
-	fmt.Fprintf(&b,
-		"\n| | goroutines | descriptors | anonymous memory | heap | sessions | in use | of SDKs |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
-	for _, row := range []struct {
-		name string
-		g    lab.Gauges
-	}{{"at the start, at rest", start}, {"at the end, at rest", end}} {
-		g := row.g
-		fmt.Fprintf(&b, "| %s | %d | %d | %.1f MB | %.1f MB | %d | %d | %d |\n", row.name, g.Goroutines, g.Descriptors,
-			float64(g.Anonymous)/1e6, float64(g.Heap)/1e6, g.Sessions, g.Busy, g.Virtual)
-	}
-	k.l.Report.Add(lab.Section{Title: "Faults, and what was held at rest", Text: b.String()})
+	k.l.Report.Add(lab.Section{Title: "Faults, and what was held at rest", Text: k.held(start, end)})
 	for _, one := range sampled {
 		k.l.Report.Add(
 			lab.Section{

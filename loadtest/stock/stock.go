@@ -265,7 +265,12 @@ func measureStock(ctx context.Context, l *lab.Lab) error {
 	if err := headline(ctx, l, cluster, ways); err != nil {
 		return err
 	}
-	// The others say how the five loads compare, not what is exact: fewer rounds, and not the same with one processor.
+	return otherLoads(ctx, l, cluster, append(ways[:1:1], plain[false]...))
+}
+
+// otherLoads measures the loads beside the headline's. They say how the five loads compare, not what is exact: fewer rounds,
+// and not the same with one processor.
+func otherLoads(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, ways []stockWay) error {
 	rounds := l.Rounds
 	l.Rounds = min(l.Rounds, 3)
 	defer func() { l.Rounds = rounds }()
@@ -273,7 +278,7 @@ func measureStock(ctx context.Context, l *lab.Lab) error {
 		c := lab.Case{Name: load.name, Title: fmt.Sprintf("%s: %s; %d under way", load.name, load.title, load.underWay),
 			Baseline: "direct", Ratios: []string{lab.PerSecond, lab.P50, lab.P99},
 			Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU, traffic.FigureRetries, traffic.FigureAborted}}
-		for _, w := range append(ways[:1:1], plain[false]...) {
+		for _, w := range ways {
 			c.Variants = append(c.Variants, lab.Variant{Name: w.name, Under: w.under,
 				Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
 					return load.run(ctx, cluster, w.do, load.underWay, d)
