@@ -455,7 +455,7 @@ func (a *stopAnswers) overHTTP(ctx context.Context, s *sidecar) {
 		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) ||
 			err != nil && strings.Contains(err.Error(), "server closed idle connection") {
 			// HTTP/1.1 has no word to prevent that a request meets the end of a connection that
-			// rested: its sender may have paused for so long. The nodes' count tells it from a lost answer.
+			// was idle: its sender may have paused until then. The nodes' count tells it from a lost answer.
 			a.mu.Lock()
 			a.unread++
 			a.mu.Unlock()

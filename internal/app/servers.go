@@ -211,7 +211,7 @@ func (a *App) newHTTP() *http.Server {
 		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
 	}
-	// An idle timeout that the server of HTTP/2 knows keeps each connection that ends with requests open, some 45 KB, for so long after
+	// An idle timeout that the server of HTTP/2 knows keeps each connection that ends with requests open, some 45 KB, for that time after
 	// its end: their last one starts the timer again (Go 1.26, closeStream in net/http/h2_bundle.go). So it is not told, and connections
 	// see to it. TestConnectionsOfHTTP2AreForgotten shows whether a later Go needs it.
 	//lint:ignore SA1019 what is to be used in its place cannot have a timeout for HTTP/1.1 alone

@@ -153,7 +153,7 @@ func TestCallersMakeNoSeries(t *testing.T) {
 	before := s.series()
 	sendDistinct(warm, flood/20, s.sendOne)
 	handler := s.api.Handler()
-	sendDistinct(flood/20, flood, func(n int) { s.callOne(handler, n) }) // the same without sockets, which cost more than all else
+	sendDistinct(flood/20, flood, func(n int) { s.callOne(handler, n) }) // without sockets, which cost more than all else
 	after := s.series()
 	label := regexp.MustCompile(`([a-z_]+)="[^"]*` + madeUp + `[^"]*"`)
 	names, added := map[string]bool{}, 0

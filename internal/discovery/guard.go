@@ -25,8 +25,8 @@ func (c Config) grace() time.Duration { return max(graceMin, graceRuns*c.Interva
 // known to be gone. Discovery.Run owns it.
 //
 // Nodes vanish in numbers if within one grace heldLeast of them do, and more than one
-// in heldPart, without those that are known to be gone, those that were drained by who
-// lists them, and those whose address another node has now.
+// in heldPart, without those that are known to be gone, those that were drained by
+// the server that lists them, and those whose address another node has now.
 type guard struct {
 	grace    time.Duration
 	answer   cluster.Topology // the newest

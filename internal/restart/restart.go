@@ -21,7 +21,7 @@ import (
 // How one sidecar takes the place of another (docs/decisions/0005-takeover.md).
 // The new process gets copies of the listening descriptors, builds everything,
 // and accepts beside the old one; then it says so, the old one closes its copies,
-// and everything that is at rest there moves: HTTP/1.1 connections as
+// and everything that is idle there moves: HTTP/1.1 connections as
 // descriptors, clients of HTTP/2 by GOAWAY. Calls for transactions of the other
 // process are handed over until the old one has ended.
 

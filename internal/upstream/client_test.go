@@ -316,7 +316,7 @@ func TestAPanicInTheCallersFunctionGivesTheSessionBack(t *testing.T) {
 func TestACallGivenUpKeepsItsSession(t *testing.T) {
 	for name, c := range map[string]struct {
 		end   func(t *testing.T, s *stack)
-		says  []Ydb.StatusIds_StatusCode // when it is asked whether the session is at rest
+		says  []Ydb.StatusIds_StatusCode // answers to the question whether the session is idle
 		after time.Duration
 		kept  bool
 	}{

@@ -358,7 +358,7 @@ type PoolState struct {
 	Database   string `json:"database"`
 	Identity   string `json:"identity"` // own, anonymous, user NAME, or ticket and a hash
 	Table      bool   `json:"table,omitempty"`
-	App        string `json:"app,omitempty"` // that the sessions bear the name of
+	App        string `json:"app,omitempty"` // name that the sessions bear
 	Virtual    int    `json:"virtual_sessions"`
 	Sessions   int    `json:"sessions"` // on the nodes; of these:
 	Opening    int    `json:"opening"`

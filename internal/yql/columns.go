@@ -24,7 +24,7 @@ type Columns struct {
 	keys    [][]byte                            // "name": in JSON
 	header  atomic.Pointer[[]*sidecarv1.Column] // of Header; nil: it was not called
 	text    atomic.Pointer[[]byte]              // of AppendHeader; nil: it was not called
-	encoded atomic.Pointer[[]byte]              // of AppendMessages; likewise
+	encoded atomic.Pointer[[]byte]              // of AppendMessages; nil: it was not called
 }
 
 // NewColumns prepares to write rows with these columns.

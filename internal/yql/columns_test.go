@@ -19,8 +19,8 @@ func columns(t testing.TB, pairs ...string) *Columns {
 	return NewColumns(list)
 }
 
-// octets is a row as it comes.
-func octets(t testing.TB, row *Ydb.Value) []byte {
+// rowBytes is a row as it comes.
+func rowBytes(t testing.TB, row *Ydb.Value) []byte {
 	t.Helper()
 	b, err := proto.Marshal(row)
 	if err != nil {
@@ -54,7 +54,7 @@ func row(t testing.TB, typ, in string) *Ydb.Value {
 
 func TestRowsAreObjectsOrArrays(t *testing.T) {
 	c := columns(t, "id", "Uint64", "na\"me", "Utf8?")
-	r := octets(t, row(t, "Tuple<Uint64,Utf8?>", `[1,"Ann"]`))
+	r := rowBytes(t, row(t, "Tuple<Uint64,Utf8?>", `[1,"Ann"]`))
 	if got, err := c.AppendObject([]byte("x"), r, JSONOptions{}); err != nil || string(got) != `x{"id":"1","na\"me":"Ann"}` {
 		t.Errorf("got %s, %v", got, err)
 	}
@@ -91,7 +91,7 @@ func TestColumnsOfOneNameKeepTheirValues(t *testing.T) {
 			pairs = append(pairs, name, "Int32")
 			r.Items = append(r.Items, &Ydb.Value{Value: &Ydb.Value_Int32Value{Int32Value: int32(i + 1)}})
 		}
-		if got, err := columns(t, pairs...).AppendObject(nil, octets(t, r), JSONOptions{}); err != nil || string(got) != c.want {
+		if got, err := columns(t, pairs...).AppendObject(nil, rowBytes(t, r), JSONOptions{}); err != nil || string(got) != c.want {
 			t.Errorf("%q: got %s, %v; want %s", c.names, got, err, c.want)
 		}
 	}
@@ -99,8 +99,8 @@ func TestColumnsOfOneNameKeepTheirValues(t *testing.T) {
 
 func TestRowsThatDoNotFitAreErrors(t *testing.T) {
 	c := columns(t, "id", "Uint64")
-	for _, r := range [][]byte{nil, octets(t, &Ydb.Value{Items: []*Ydb.Value{boolValue(true)}}),
-		octets(t,
+	for _, r := range [][]byte{nil, rowBytes(t, &Ydb.Value{Items: []*Ydb.Value{boolValue(true)}}),
+		rowBytes(t,
 			&Ydb.Value{
 				Items: []*Ydb.Value{{Value: &Ydb.Value_Uint64Value{Uint64Value: 1}}, {Value: &Ydb.Value_Uint64Value{Uint64Value: 2}}},
 			}),
@@ -115,7 +115,7 @@ func TestRowsThatDoNotFitAreErrors(t *testing.T) {
 			t.Errorf("%v: no error", r)
 		}
 	}
-	_, err := c.AppendObject(nil, octets(t, &Ydb.Value{Items: []*Ydb.Value{boolValue(true)}}), JSONOptions{})
+	_, err := c.AppendObject(nil, rowBytes(t, &Ydb.Value{Items: []*Ydb.Value{boolValue(true)}}), JSONOptions{})
 	if want := "id: the server sent a *Ydb.Value_BoolValue as a Uint64"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -128,7 +128,7 @@ func everything(t testing.TB) (*Columns, []byte) {
 		"uuid", "Uuid", "ratio", "Double", "data", "String", "took", "Interval", "none", "Json?", "on", "Bool")
 	r := row(t, "Tuple<Uint64,Int32?,Utf8?,Timestamp,Date,Decimal(22,9),Uuid,Double,String,Interval,Json?,Bool>",
 		`[18446744073709551615,5,"Ann \"é\"\n","2024-01-31T10:00:00.123456Z","2024-01-31","-12345678901.5","5ca32c22-841b-11e8-adc0-fa7ae01bbebc",0.1,"AP/+AP/+","P1DT2H3M4.5S",null,true]`)
-	return c, octets(t, r)
+	return c, rowBytes(t, r)
 }
 
 func TestWritingARowDoesNotAllocate(t *testing.T) {
@@ -152,7 +152,7 @@ func TestWritingARowDoesNotAllocate(t *testing.T) {
 
 func BenchmarkAppendObject(b *testing.B) {
 	point := columns(b, "id", "Uint64", "name", "Utf8?")
-	pointRow := octets(b, row(b, "Tuple<Uint64,Utf8?>", `[42,"Ann"]`))
+	pointRow := rowBytes(b, row(b, "Tuple<Uint64,Utf8?>", `[42,"Ann"]`))
 	wide, wideRow := everything(b)
 	for _, c := range []struct {
 		name string

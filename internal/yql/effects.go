@@ -151,7 +151,7 @@ type survey struct {
 	pragma     string // its name so far
 	named      bool   // name is whole
 	created    int    // how much of TABLE ... AS has come of this CREATE; -1: it makes a view
-	statements int    // those that read or change something count
+	statements int    // statements that read or change something
 	others     int    // statements that are not known to be of one transaction with the rest
 	pure       bool
 	parts      bool

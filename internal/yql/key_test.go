@@ -133,19 +133,19 @@ func TestAppendKeyTellsKeysApart(t *testing.T) {
 func TestOctets(t *testing.T) {
 	for _, name := range []string{"String", "Utf8", "Json", "JsonDocument", "Yson"} {
 		typ := keyType(t, name)
-		octets, err := AppendRaw(nil, []byte("\u00fc"), typ)
+		rowBytes, err := AppendRaw(nil, []byte("\u00fc"), typ)
 		if err != nil || !IsBytes(typ) {
 			t.Errorf("%s: %v", name, err)
 		}
 		v := new(Ydb.Value)
-		if err := proto.Unmarshal(octets, v); err != nil {
+		if err := proto.Unmarshal(rowBytes, v); err != nil {
 			t.Fatal(err)
 		}
 		for _, o := range []*Ydb.Type{typ, {Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: typ}}}} {
 			if b, null, err := RawBytes(v, o); string(b) != "\u00fc" || null || err != nil {
 				t.Errorf("%s: %q, null %v, %v", FormatType(o), b, null, err)
 			}
-			if b, null, ok := RawOf(octets, o); string(b) != "\u00fc" || null || !ok {
+			if b, null, ok := RawOf(rowBytes, o); string(b) != "\u00fc" || null || !ok {
 				t.Errorf("%s of its bytes: %q, null %v, %v", FormatType(o), b, null, ok)
 			}
 		}

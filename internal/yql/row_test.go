@@ -93,13 +93,13 @@ func checkRow(t *testing.T, text []byte, typ *Ydb.Type) {
 
 func checkRowValue(t *testing.T, v *sidecarv1.Value, typ *Ydb.Type) {
 	t.Helper()
-	octets, err := proto.Marshal(&sidecarv1.Row{Values: []*sidecarv1.Value{v}})
+	rowBytes, err := proto.Marshal(&sidecarv1.Row{Values: []*sidecarv1.Value{v}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	rows := NewRows([]string{"c"}, []*Ydb.Type{typ})
 	var c Cells
-	err = rows.Encoded([]int{0}, octets, &c)
+	err = rows.Encoded([]int{0}, rowBytes, &c)
 	want, wantErr := Param(v, typ)
 	if fmt.Sprint(err) != fmt.Sprint(At(wantErr, "c")) {
 		t.Fatalf("%v as %s: %v; Param says %v", v, FormatType(typ), err, wantErr)
@@ -119,42 +119,42 @@ func FuzzRowWire(f *testing.F) {
 			{Kind: &sidecarv1.Value_NullValue{NullValue: true}}},
 		{{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: 1 << 40}}, {}, {Kind: &sidecarv1.Value_BytesValue{BytesValue: []byte{255}}}},
 	} {
-		octets, err := proto.Marshal(&sidecarv1.Row{Values: values})
+		rowBytes, err := proto.Marshal(&sidecarv1.Row{Values: values})
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(octets)
+		f.Add(rowBytes)
 	}
-	f.Fuzz(func(t *testing.T, octets []byte) {
+	f.Fuzz(func(t *testing.T, rowBytes []byte) {
 		var c Cells
-		err := rows.Encoded([]int{0, 1, 2}, octets, &c)
+		err := rows.Encoded([]int{0, 1, 2}, rowBytes, &c)
 		var m sidecarv1.Row
-		if proto.Unmarshal(octets, &m) != nil {
+		if proto.Unmarshal(rowBytes, &m) != nil {
 			if err == nil {
-				t.Fatalf("%x is no message and was taken", octets)
+				t.Fatalf("%x is no message and was taken", rowBytes)
 			}
 			return
 		}
 		if err == nil && len(m.Values) != 3 {
-			t.Fatalf("%x: %d values were taken for 3 columns", octets, len(m.Values))
+			t.Fatalf("%x: %d values were taken for 3 columns", rowBytes, len(m.Values))
 		}
 		for i, v := range m.Values[:min(3, len(m.Values))] {
 			want, fault := Param(v, types[i])
 			if fault != nil && err == nil {
-				t.Fatalf("%x was taken; Param says %v", octets, fault)
+				t.Fatalf("%x was taken; Param says %v", rowBytes, fault)
 			}
 			if err == nil {
-				checkOctets(t, octets, c.Value(i), want.Value, types[i])
+				checkOctets(t, rowBytes, c.Value(i), want.Value, types[i])
 			}
 		}
 	})
 }
 
-func checkOctets(t *testing.T, from any, octets []byte, want *Ydb.Value, typ *Ydb.Type) {
+func checkOctets(t *testing.T, from any, rowBytes []byte, want *Ydb.Value, typ *Ydb.Type) {
 	t.Helper()
 	var got Ydb.Value
-	if err := proto.Unmarshal(octets, &got); err != nil {
-		t.Fatalf("%v as %s: %v in %x", from, FormatType(typ), err, octets)
+	if err := proto.Unmarshal(rowBytes, &got); err != nil {
+		t.Fatalf("%v as %s: %v in %x", from, FormatType(typ), err, rowBytes)
 	}
 	if !proto.Equal(&got, want) {
 		t.Fatalf("%v as %s: got %v, want %v", from, FormatType(typ), &got, want)

@@ -26,20 +26,20 @@ func FuzzNamed(f *testing.F) {
 		{Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: -7}}}},
 		{Columns: map[string]*sidecarv1.Value{"nope": {}}},
 	} {
-		octets, err := proto.Marshal(row)
+		rowBytes, err := proto.Marshal(row)
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(octets)
-		f.Add(append(octets, octets...))
+		f.Add(rowBytes)
+		f.Add(append(rowBytes, rowBytes...))
 	}
-	f.Fuzz(func(t *testing.T, octets []byte) {
+	f.Fuzz(func(t *testing.T, rowBytes []byte) {
 		var message sidecarv1.BulkRow
-		if proto.Unmarshal(octets, &message) != nil {
+		if proto.Unmarshal(rowBytes, &message) != nil {
 			return // what is no message may be read further than a decoder would
 		}
 		var cells Cells
-		err := rows.Named(octets, &cells)
+		err := rows.Named(rowBytes, &cells)
 		failed := false
 		for name, value := range message.GetColumns() {
 			i, ok := rows.Find(name)

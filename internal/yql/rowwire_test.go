@@ -55,7 +55,7 @@ func TestRowsFromOctetsAreAsFromMessages(t *testing.T) {
 				typ = yqltest.Optional(typ)
 			}
 		}
-		item := octets(t, yqltest.Value(r, typ))
+		item := rowBytes(t, yqltest.Value(r, typ))
 		checkCell(t, item, typ)
 		c := newCell("c", typ)
 		if _, ok := quickPlain(nil, item, &c); ok {
@@ -81,7 +81,7 @@ func TestLengthsOfRowsArePutRight(t *testing.T) {
 			for range count {
 				columns, row.Items = append(columns, &Ydb.Column{Name: "c", Type: typ}), append(row.Items, v)
 			}
-			got, err := plain(t, NewColumns(columns), octets(t, row))
+			got, err := plain(t, NewColumns(columns), rowBytes(t, row))
 			if err != nil || len(got.Values) != count || (name == "Utf8" && len(got.Values[0].GetTextValue()) != n) {
 				t.Fatalf("%d of %s: %d values, %v", n, name, len(got.GetValues()), err)
 			}

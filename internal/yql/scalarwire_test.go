@@ -41,12 +41,12 @@ func checkScalar(t *testing.T, value []byte, declared *Ydb.Type) bool {
 	if err != nil {
 		t.Fatalf("%x of %v was taken: %v", value, declared, err)
 	}
-	octets, err := proto.Marshal(want.Value)
+	rowBytes, err := proto.Marshal(want.Value)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !proto.Equal(typ, want.Type) || !bytes.Equal(out, append([]byte("before"), octets...)) {
-		t.Errorf("%x of %v: %x of %v; want %x of %v", value, declared, out, typ, octets, want.Type)
+	if !proto.Equal(typ, want.Type) || !bytes.Equal(out, append([]byte("before"), rowBytes...)) {
+		t.Errorf("%x of %v: %x of %v; want %x of %v", value, declared, out, typ, rowBytes, want.Type)
 	}
 	return true
 }
@@ -74,12 +74,12 @@ func TestScalars(t *testing.T) {
 	}
 	taken := make(map[string]int)
 	for _, v := range values {
-		octets, err := proto.Marshal(v)
+		rowBytes, err := proto.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, declared := range scalarTypes() {
-			if checkScalar(t, octets, declared) {
+			if checkScalar(t, rowBytes, declared) {
 				taken[kindName(v)]++
 			}
 		}

@@ -60,7 +60,7 @@ func (s *Server) EmptyCall(context.Context, *testpb.Empty) (*testpb.Empty, error
 	return &testpb.Empty{}, nil
 }
 
-// Payload returns n octets that everybody can check.
+// Payload returns n bytes that any client can check.
 func Payload(n int32) *testpb.Payload {
 	b := make([]byte, n)
 	for i := range b {

@@ -1,5 +1,5 @@
 // Package contract is the meaning of the plain API as a table of cases that runs
-// over both of its faces, against any sidecar that is given by its addresses. For
+// as both APIs, against any sidecar that is given by its addresses. For
 // the tests of facade, and for checks against running programs.
 //
 // A case is written once, in terms of Client; a face that answers otherwise than
@@ -47,7 +47,7 @@ type TxSelector struct {
 }
 
 // Set is one result set. Values are nil, bool, string (every number, text and
-// date), []any, and map[string]any (a Struct): the same over both faces.
+// date), []any, and map[string]any (a Struct): the same over both APIs.
 type Set struct {
 	Columns   []Column
 	Rows      [][]any
@@ -158,7 +158,7 @@ type IngestPart struct {
 // IngestEnd is the end of a stream that ended well.
 type IngestEnd struct{ Next, Rows, Refused uint64 }
 
-// Error is a refusal, as either face sends it.
+// Error is a refusal, as either API sends it.
 type Error struct {
 	Code       string
 	Status     int // of HTTP, which gRPC tells too

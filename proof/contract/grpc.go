@@ -17,7 +17,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// OverGRPC is the gRPC face.
+// OverGRPC calls the gRPC API.
 func OverGRPC(conn *grpc.ClientConn) Client {
 	return &grpcClient{conn, sidecarv1.NewSidecarClient(conn)}
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// OverHTTP is the HTTP/JSON face at a base URL such as http://127.0.0.1:7401.
+// OverHTTP calls the HTTP API at a base URL such as http://127.0.0.1:7401.
 func OverHTTP(base string) Client {
 	keeps := &http.Transport{MaxIdleConnsPerHost: mostIdle, IdleConnTimeout: time.Minute}
 	return &httpClient{base: strings.TrimSuffix(base, "/"), client: &http.Client{Transport: keeps}}

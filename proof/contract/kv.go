@@ -17,7 +17,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// KV is one call of the key-value face. An id has a part for each column of the
+// KV is one call of the key-value API. An id has a part for each column of the
 // key: text, or []byte for String.
 type KV struct {
 	Table     string
@@ -47,7 +47,7 @@ type KVItem struct {
 	Version string
 }
 
-// kvClient is the part of Client for the key-value face.
+// kvClient is the part of Client for the key-value API.
 type kvClient interface {
 	Get(ctx context.Context, c KV) (*KVReply, error)
 	Put(ctx context.Context, c KV) (*KVReply, error)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The tables of the cases of the key-value face. They have names of their own
+// The tables of the cases of the key-value API. They have names of their own
 // and are made by the cases.
 const (
 	kvPlain   = "contract_kv_plain"   // key Uint64, value String, no version
@@ -49,7 +49,7 @@ func keyTable(typ string) string {
 	return "contract_kv_" + strings.ToLower(strings.TrimRight(strings.NewReplacer("(", "_", ",", "_").Replace(typ), ")"))
 }
 
-// KVTables is what kv.tables has to be for the cases of the key-value face, with tables in a
+// KVTables is what kv.tables has to be for the cases of the key-value API, with tables in a
 // directory of the database; "": in its root.
 func KVTables(directory string) string {
 	at := func(name, table string) string { return name + "=" + path.Join(directory, table) }
@@ -68,7 +68,7 @@ func KVTables(directory string) string {
 	return strings.Join(tables, ",")
 }
 
-// kvCases is the contract of the key-value face; it needs KVTables.
+// kvCases is the contract of the key-value API; it needs KVTables.
 var kvCases = []struct {
 	name string
 	run  func(*test)

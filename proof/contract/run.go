@@ -25,7 +25,7 @@ type Target struct {
 	Directory string // of the database, for the tables of the cases; "": its root
 }
 
-// Run runs every case over both faces of a sidecar.
+// Run runs every case over both APIs of a sidecar.
 func Run(t *testing.T, target Target) {
 	t.Helper()
 	secure := target.TLS
@@ -54,7 +54,7 @@ func Run(t *testing.T, target Target) {
 	}
 }
 
-// test is one case over one face.
+// test is one case over one API.
 type test struct {
 	*testing.T
 	Client
@@ -62,7 +62,7 @@ type test struct {
 	directory string
 }
 
-// Name is the case's; the face has one too.
+// Name is the case's; the client has one too.
 func (t *test) Name() string { return t.T.Name() }
 
 // table makes a table (id Uint64, name Utf8, n Int32) for the length of a case, and returns its

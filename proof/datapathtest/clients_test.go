@@ -193,7 +193,7 @@ func framed(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
 
-// Clients of HTTP/2 that know nothing of gRPC: bodies are the same, octet by octet.
+// Clients of HTTP/2 that know nothing of gRPC: bodies are the same, byte by byte.
 func TestPlainHTTP2Clients(t *testing.T) {
 	targets, _ := through(t)
 	const path = "/grpc.testing.TestService/"

@@ -389,7 +389,7 @@ func (s *scene) callsGoOn(anywhere *load) {
 		}
 		return ""
 	})
-	if _, now := anywhere.so(); s.s.node(t, 1).Use == "none" && sum(now) > sum(failed)+4 { // those under way may fail
+	if _, now := anywhere.so(); s.s.node(t, 1).Use == "none" && sum(now) > sum(failed)+4 { // calls under way may fail
 		t.Errorf("with the node ejected, calls to any node fail: %v, before %v", now, failed)
 	}
 }

@@ -207,7 +207,7 @@ func (s *sidecar) rss(t testing.TB) int64 {
 	return u
 }
 
-// 300 MB go to a reader who takes them when he likes: the sidecar keeps little of them.
+// 300 MB go to a reader that pauses: the sidecar keeps little of them.
 func TestLongStreamToASlowReader(t *testing.T) {
 	const parts, size, most = 300, 1 << 20, 64 << 20
 	s := startSidecar(t, []string{startNode(t, 1)})
@@ -232,7 +232,7 @@ func TestLongStreamToASlowReader(t *testing.T) {
 	}
 	want, peak := conformance.Payload(size).Body, int64(0)
 	for i := range parts {
-		if i%30 == 0 { // he pauses, and others get on meanwhile
+		if i%30 == 0 { // the reader pauses, and others go on meanwhile
 			for range 20 {
 				if err := echo(ctx, other, future); err != nil {
 					t.Fatal(err)

@@ -1,7 +1,7 @@
 // Package doctable compares documents that code writes with what it would write
 // now. It owns how such a document is read, compared and written. What always
 // holds: without -update no file changes, with it nothing outside of the marks
-// does, and a difference names the command that writes the document anew.
+// does, and a difference names the command that writes the document again.
 package doctable
 
 import (

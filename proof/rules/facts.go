@@ -62,7 +62,7 @@ func facts() []Rule {
 			if result.GetUser() == "" {
 				return Seen{Answer: "SUCCESS, no user"}, nil
 			}
-			return Seen{Answer: "SUCCESS, a user"}, nil // whose name is not for a report
+			return Seen{Answer: "SUCCESS, a user"}, nil // the name is not for a report
 		}},
 		{Name: "transaction without a session", Says: "What becomes of a transaction that stays open without a session?",
 			ask: func(ctx context.Context, c *Cluster) (Seen, error) {

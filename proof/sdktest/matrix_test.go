@@ -367,7 +367,7 @@ func (c *ydb) sum(t *testing.T, counter string) (n int64) {
 	return n
 }
 
-// unclean says what is left behind, or "". Sessions of the sidecar's pool may stay, at rest.
+// unclean says what is left behind, or "". Idle sessions of the sidecar's pool may stay.
 func (c *ydb) unclean(t *testing.T, where string) string {
 	sessions, err := c.Sessions(t.Context())
 	if err != nil {

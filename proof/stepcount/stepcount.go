@@ -92,7 +92,7 @@ func (r Reader) lead() []byte {
 		text []byte
 		per  float64
 	}
-	random := rand.New(rand.NewPCG(7, uint64(len(r.Name)))) // the same each time
+	random := rand.New(rand.NewPCG(7, uint64(len(r.Name)))) // it gives the same numbers each time
 	var best []found
 	keep := func(text []byte) {
 		if len(text) > longest {

@@ -6,7 +6,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
-// The contract of the plain API over both faces of the built program, on each client that says it to the nodes.
+// The contract of the plain API over both APIs of the built program, on each client that says it to the nodes.
 func TestRealContract(t *testing.T) {
 	for _, client := range []string{"h2", "grpc"} {
 		t.Run(client, func(t *testing.T) {

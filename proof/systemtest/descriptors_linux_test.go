@@ -16,7 +16,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
-// startWithFiles runs a sidecar that may have so many files open, of a cluster that is away.
+// startWithFiles runs a sidecar that may have that number of files open, of a cluster that is away.
 func startWithFiles(t *testing.T, files int, settings ...string) *sidecar {
 	t.Helper()
 	args := []string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, files), filepath.Join(bin, "sidecar"), "serve",

@@ -26,7 +26,7 @@ type outcome int
 const (
 	answered outcome = iota // the whole answer
 	refused                 // by the sidecar, in its words: DRAINING, nothing was sent
-	absent                  // nobody listens any more, or the connection at rest was closed: nothing was read
+	absent                  // nobody listens any more, or the idle connection was closed: nothing was read
 	cut                     // anything else: a call that was under way was lost
 )
 
@@ -148,8 +148,8 @@ func stopUnderLoad(t *testing.T, settings ...string) {
 	}
 }
 
-// errUnread wraps the error of a request that was on its way when a connection
-// at rest was closed. HTTP/1.1 has no word to prevent that. It is not what a
+// errUnread wraps the error of a request that was on its way when its idle
+// connection was closed. HTTP/1.1 has no word to prevent that. It is not what a
 // lost answer is: the count of statements tells the two apart.
 var errUnread = errors.New("the connection was closed before the request was read")
 

@@ -30,8 +30,8 @@ type envoy struct {
 	conn    *grpc.ClientConn
 }
 
-// startEnvoy starts an Envoy that gets its nodes from a sidecar. Only addresses differ from the shipped configuration, but for
-// the header upstream, and for what edit says: pairs of a text and what takes its place.
+// startEnvoy starts an Envoy that gets its nodes from a sidecar. Only addresses differ from the shipped configuration, except
+// the header upstream, and what edit says: pairs of a text and what takes its place.
 func startEnvoy(t *testing.T, s *sidecar, edit ...string) *envoy {
 	t.Helper()
 	shipped, err := os.ReadFile(filepath.Join(standtest.Root(t), "deploy", "envoy", "envoy.yaml"))

@@ -149,7 +149,7 @@ func (w *faultWorld) metric(t *testing.T, code string) bool {
 	return strings.Contains(string(text), "ydb_sidecar_finding{ydb_sidecar_code=\""+code+"\"} 1\n")
 }
 
-// Who sees only what the sidecar says first knows which of six faults is on: the
+// The first thing that the sidecar says tells which of six faults is on: the
 // finding of that fault is the first one, none of the other five is told, and it goes
 // when the fault does.
 func TestSixFaultsAreToldApart(t *testing.T) {

@@ -171,7 +171,7 @@ func dialOnce(address string) (*grpc.ClientConn, error) {
 const settle = 6 * time.Second
 
 // TestIngestKeepsItsWordWhileEverythingIsKilled: nodes, the sidecar and clients are
-// killed at random moments while rows are written over both faces. What was
+// killed at random moments while rows are written over both APIs. What was
 // acknowledged is there at any time, and in the end each key has its last values.
 func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
 	seed := rand.Uint64()
@@ -432,7 +432,7 @@ func TestIngestStopsInOrder(t *testing.T) {
 	}
 }
 
-// TestAppsIngest: both example apps write a feed over both faces, and read it back.
+// TestAppsIngest: both example apps write a feed over both APIs, and read it back.
 func TestAppsIngest(t *testing.T) {
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil)

@@ -216,7 +216,7 @@ func largeStatement(ctx context.Context, s *sidecar) error {
 // of bytes that wait in calls cuts those that hold most. The process stays near its limit either way.
 func TestMemoryGuard(t *testing.T) {
 	const limit = 34 << 20
-	// Some 10 MiB are in use at rest. The guard closes at 22 MiB, before the budget of bytes that wait in calls (8 MiB in each
+	// Some 10 MiB are in use when idle. The guard closes at 22 MiB, before the budget of bytes that wait in calls (8 MiB in each
 	// shard) is used up, and opens at 17 MiB.
 	guarded, with := floodWithLimit(t, "memory.headroom=33")
 	_, without := floodWithLimit(t, "memory.headroom=0")

@@ -53,7 +53,7 @@ func (s *sidecar) get(t *testing.T, path string) (int, string) {
 	return response.StatusCode, string(text)
 }
 
-// traffic is calls of both faces that go on until stop, each to succeed.
+// traffic is calls of both APIs that go on until stop, each to succeed.
 type traffic struct {
 	tallies [2]*tally
 	cancel  context.CancelFunc
@@ -86,7 +86,7 @@ func startTraffic(t *testing.T, s *sidecar, each int) *traffic {
 	return l
 }
 
-// more waits for so many further answers of each kind.
+// more waits for n further answers of each kind.
 func (l *traffic) more(t *testing.T, n int64) {
 	t.Helper()
 	var before [2]int64
@@ -132,7 +132,7 @@ func TestLameDuckUnderLoadThenStop(t *testing.T) {
 		t.Errorf("/readyz = %d %s; want 503", code, text)
 	}
 	l.more(t, 20)
-	// Who comes only now is served as well.
+	// A caller that comes only now is served as well.
 	_, late := dial(t, s.GRPC)
 	if _, err := late.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err != nil {
 		t.Errorf("a new connection: %v", err)

@@ -30,7 +30,7 @@ const pictureAfter = 150
 
 // TestPage looks at the admin page in a headless Chromium while there is load:
 // testdata/page/check.mjs has what must be seen, and says when a node is to be
-// killed and the sidecar to be started anew.
+// killed and the sidecar to be started again.
 func TestPage(t *testing.T) {
 	c := startCluster(t, nil, "-locations", "zone-a,zone-b,zone-c")
 	// another process comes there

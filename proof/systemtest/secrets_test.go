@@ -22,8 +22,8 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// planted are secrets, and texts of callers that are nobody else's business; none may
-// come out anywhere, but for an answer to the caller himself.
+// planted are secrets, and texts of callers that are for no one else; none may
+// come out anywhere, except in an answer to the caller itself.
 var planted = []string{
 	"planted-admin-token", "planted-app-token", "planted-file-token", "planted-upstream-token", "planted-wrong-token", // credentials
 	"planted_statement", "planted-parameter", "planted-row", // of statements

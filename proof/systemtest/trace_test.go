@@ -129,7 +129,7 @@ func (c *collector) spans(t *testing.T) map[string]span {
 type request struct {
 	app, server span
 	tries       []try
-	lease       *span // that its span is linked to
+	lease       *span // span that its own is linked to
 }
 
 // try is one attempt.
@@ -222,7 +222,7 @@ func (q request) only() (try, bool) {
 func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 	to := startCollector(t)
 	c := startCluster(t, to.overGRPC(), "-processes", "-data", filepath.Join(t.TempDir(), "data"))
-	// Two sessions for six workers: they wait in line for one another.
+	// Two sessions for six workers: they wait in the queue for one another.
 	s := startSidecar(t, c, to.overHTTP(), "pool.max=2")
 	shop := python(t, "grpc://"+s.GRPC)
 	shop.run(t, "init")

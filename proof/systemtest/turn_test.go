@@ -23,7 +23,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// told is all that a caller is told, but for what differs from call to call.
+// told is all that a caller is told, except what differs from call to call.
 type told struct {
 	Answer   proto.Message
 	Code     codes.Code

@@ -196,7 +196,7 @@ func TestPreparedQueriesGoAnywhere(t *testing.T) {
 	}
 }
 
-// Who has YDB's protos needs no session: each statement takes one of the pool, at the price of its own call.
+// A client with YDB's protos needs no session: each statement takes one of the pool, at the price of its own call.
 func TestStatementsWithoutASession(t *testing.T) {
 	const callers, rounds, most = 16, 10, 4
 	c := startCluster(t, nil)

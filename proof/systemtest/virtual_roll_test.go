@@ -23,7 +23,7 @@ type written struct {
 	mu    sync.Mutex
 	told  map[uint64]bool // they are there
 	doubt map[uint64]bool // nobody can tell
-	first error           // of those in doubt
+	first error           // of the calls in doubt
 }
 
 func (w *written) add(id uint64, err error) {

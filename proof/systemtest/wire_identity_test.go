@@ -53,7 +53,7 @@ func TestPoolsOfIdentities(t *testing.T) {
 	if got := pools(); got != "user alice true; user bob true; " && got != "user bob true; user alice true; " {
 		t.Errorf("the pools: %s", got)
 	}
-	// Who has no ticket, or a wrong one, is told so, and nothing is opened for them.
+	// A client with no ticket, or a wrong one, is told so, and nothing is opened for it.
 	for name, option := range map[string]ydbsdk.Option{"none": ydbsdk.WithAnonymousCredentials(),
 		"wrong": ydbsdk.WithAccessTokenCredentials("wrong")} {
 		db, err := ydbsdk.Open(t.Context(), s.sdk(), option)

@@ -38,11 +38,11 @@ var (
 )
 
 const (
-	batches   = 20 // bulk upserts of table big
-	writers   = 4
-	loadRows  = 25               // that each writer writes
-	patience  = 60 * time.Second // for one call, tried again as often as that takes
-	bigOctets = 20 << 20         // of the texts in table big: too much for any buffer on the way
+	batches  = 20 // bulk upserts of table big
+	writers  = 4
+	loadRows = 25               // rows of each writer
+	patience = 60 * time.Second // for one call, tried again as often as that takes
+	bigBytes = 20 << 20         // of the texts in table big: too much for any buffer on the way
 )
 
 // param is a parameter of a statement, without the dollar.
@@ -54,7 +54,7 @@ type param struct {
 func id(n uint64) param { return param{"id", n} }
 func n(n uint64) param  { return param{"n", n} }
 
-// transaction is an open one.
+// transaction is open until its commit or rollback.
 type transaction interface {
 	exec(ctx context.Context, sql string, params ...param) error
 	rows(ctx context.Context, sql string, params ...param) ([][]uint64, error)
@@ -162,7 +162,7 @@ func (s *steps) all(ctx context.Context) {
 	s.must("write", err)
 	read, err := s.rows(ctx, selectFew)
 	say("read", read, orStatus(err))
-	text := strings.Repeat("x", int(bigOctets/s.large))
+	text := strings.Repeat("x", int(bigBytes/s.large))
 	err = nil
 	for i := uint64(0); i < batches && err == nil; i++ {
 		err = s.bulk(ctx, i*s.large/batches, (i+1)*s.large/batches, text)
