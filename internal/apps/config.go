@@ -20,7 +20,7 @@ type Config struct {
 	Max int `yaml:"max"`
 	// what an app may use, "*" for each that is not listed: NAME weight=2 open=100 sessions=10
 	// calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB class=system
-	// pool_id=olap; a weight is its part of the line next to others (1), class the highest that
+	// pool_id=olap; a weight is its part of the queue next to others (1), class the highest that
 	// its calls may have, system or interactive (interactive), bytes are those of requests and
 	// answers, a burst is one second's worth if it is not named, pool_id names the resource pool
 	// of the server for statements that name none

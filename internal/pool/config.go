@@ -21,7 +21,7 @@ type Config struct {
 	MaxPerNode int           `yaml:"max_per_node"`
 	Min        int           `yaml:"min"`       // sessions opened ahead of need and spared by idle expiry; 0 to max
 	Queue      int           `yaml:"queue"`     // callers that may wait at a time, all classes; 1 to 1000000
-	QueueAge   time.Duration `yaml:"queue_age"` // nobody waits in line for longer, whatever the deadline; 0: no such limit
+	QueueAge   time.Duration `yaml:"queue_age"` // no caller waits in the queue for longer, whatever the deadline; 0: no such limit
 	// when callers of an app have waited for 100ms without a pause, those that waited for longer
 	// than this are refused, so that the others are fast; not in class batch; about the time of a
 	// usual call; 0: off
