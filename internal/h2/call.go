@@ -220,7 +220,7 @@ func (c *Call) ask(live bool) {
 	case err == nil && !conn.Usable():
 		c.fail(&Status{Code: unavailable, Message: "the node's connection is closing; the call was not sent"})
 	case err == nil && conn.full():
-		if !conn.wait(c) {
+		if !conn.wait(c, f.config.Held) {
 			c.overload()
 			return
 		}

@@ -310,7 +310,7 @@ func (o *output) backlog() int { return o.ahead.size + len(o.out) + o.flying }
 func (c *Conn) buf() []byte {
 	c.mark()
 	if cap(c.out)-len(c.out) < frameRoom {
-		c.nextPiece()
+		c.nextPiece(c.f)
 	}
 	return c.out
 }
@@ -320,17 +320,17 @@ func (c *Conn) buf() []byte {
 const frameRoom = 1 << 10
 
 // nextPiece has what follows go into a new piece of the output.
-func (c *Conn) nextPiece() {
-	if len(c.out) > 0 {
-		c.ahead.push(c.out)
+func (o *output) nextPiece(f *Forwarder) {
+	if len(o.out) > 0 {
+		o.ahead.push(o.out)
 	}
-	c.out = c.f.buffer()
+	o.out = f.buffer()
 }
 
 // unwrite forgets the output that is not taken.
-func (c *Conn) unwrite() {
-	for b := c.take(); b != nil; b = c.take() {
-		c.f.Recycle(b)
+func (o *output) unwrite(f *Forwarder) {
+	for b := o.take(); b != nil; b = o.take() {
+		f.Recycle(b)
 	}
 }
 
@@ -457,7 +457,7 @@ func (c *Conn) receive(p []byte) *ConnError {
 			return nil
 		}
 		if want == frameHeaderLen {
-			if err := c.checkLen(c.partial); err != nil {
+			if err := checkLen(c.partial); err != nil {
 				return err
 			}
 			if frameLen(c.partial) > 0 {
@@ -475,7 +475,7 @@ func (c *Conn) receive(p []byte) *ConnError {
 		}
 	}
 	for len(p) >= frameHeaderLen {
-		if err := c.checkLen(p); err != nil {
+		if err := checkLen(p); err != nil {
 			return err
 		}
 		n := frameHeaderLen + frameLen(p)
@@ -503,7 +503,7 @@ func (c *Conn) begin(p []byte) {
 	c.partial = append(c.partial, p...)
 }
 
-func (c *Conn) checkLen(header []byte) *ConnError {
+func checkLen(header []byte) *ConnError {
 	if frameLen(header) > minFrameSize {
 		return &ConnError{FrameSizeError, "a frame is longer than 16384 octets"}
 	}
@@ -564,7 +564,7 @@ const unpackedPerSpend = 4 << 10
 
 // spend counts a frame that carries nothing against the peer's allowance.
 func (c *Conn) spend() *ConnError {
-	c.refill()
+	c.refill(c.f.now, &c.f.config)
 	if c.control--; c.control < 0 {
 		c.f.stats.Abuses[ControlFlood]++
 		return &ConnError{EnhanceYourCalm, "too many frames that carry nothing"}
@@ -580,7 +580,7 @@ func (c *Conn) spendReset() *ConnError {
 	if !c.isClient {
 		return nil
 	}
-	c.refill()
+	c.refill(c.f.now, &c.f.config)
 	if c.resets--; c.resets < 0 {
 		c.f.stats.Abuses[RapidReset]++
 		return &ConnError{EnhanceYourCalm, "too many streams are reset"}
@@ -588,17 +588,18 @@ func (c *Conn) spendReset() *ConnError {
 	return nil
 }
 
-func (c *Conn) refill() {
-	if seconds := (c.f.now - c.refilled) / time.Second; seconds >= 1 {
+// refill gives the peer its allowances of the seconds that have passed.
+func (k *keeping) refill(now time.Duration, config *Config) {
+	if seconds := (now - k.refilled) / time.Second; seconds >= 1 {
 		// the others do not go below 0
-		c.cancels = max(c.cancels, min(c.cancels+int(min(seconds, 1000))*c.f.config.Resets, c.f.config.Resets))
-		c.refilled = c.f.now
-		c.control = max(c.control, c.f.config.Control)
-		c.walks = walksPerSecond
-		c.resets = max(c.resets, c.f.config.Resets)
+		k.cancels = max(k.cancels, min(k.cancels+int(min(seconds, 1000))*config.Resets, config.Resets))
+		k.refilled = now
+		k.control = max(k.control, config.Control)
+		k.walks = walksPerSecond
+		k.resets = max(k.resets, config.Resets)
 	}
 }
 
 // earn allows frames for the traffic that explains them: a window update or two,
 // and the pings with which some peers measure the connection.
-func (c *Conn) earn() { c.control = min(c.control+4, 4*c.f.config.Control) }
+func (k *keeping) earn(config *Config) { k.control = min(k.control+4, 4*config.Control) }

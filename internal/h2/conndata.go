@@ -28,7 +28,7 @@ func (c *Conn) data(fr frame) *ConnError {
 	}
 	end := fr.flags&flagEndStream != 0
 	if len(p) > 0 {
-		c.earn()
+		c.earn(&c.f.config)
 	} else if !end {
 		if err := c.spend(); err != nil {
 			return err

@@ -71,7 +71,7 @@ func (c *Conn) Close() {
 		}
 		c.end()
 	}
-	c.unwrite()
+	c.unwrite(c.f)
 	c.f.resumeWaiting()
 }
 

@@ -112,7 +112,7 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 		c.reset(fr.stream, RefusedStream)
 		return c.spendReset()
 	}
-	c.earn()
+	c.earn(&c.f.config)
 	call := f.newCall()
 	if t, ok := call.Timeout(); ok {
 		call.deadline = max(call.outcome.Began+t, 1)
@@ -135,7 +135,7 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 			call.fail(st)
 			return nil
 		}
-		if c.refill(); c.cancels < 0 {
+		if c.refill(c.f.now, &c.f.config); c.cancels < 0 {
 			f.stats.Abuses[RapidReset]++
 			call.fail(tooManyCancels)
 			return nil
@@ -219,7 +219,7 @@ func (c *Conn) refuse(err *ConnError) {
 		c.err = err
 	}
 	if !c.isClient {
-		c.unwrite() // calls that have not left are sent elsewhere
+		c.unwrite(c.f) // calls that have not left are sent elsewhere
 	}
 	if c.greeted {
 		c.sayGoAway(min(c.lastID, c.goneAt), err.Code, err.Reason) // what came behind goneAt was not looked at

@@ -96,16 +96,16 @@ func (c *Conn) resizeWindows(to int64) *ConnError {
 	return nil
 }
 
-// wait has a call resumed when the connection has room. False: too many wait.
-func (c *Conn) wait(call *Call) bool {
-	most := 2 * c.f.config.Held // more than unpark leaves
-	if len(c.waiting) == cap(c.waiting) || len(c.waiting) >= most {
-		c.forgetEnded()
+// wait has a call resumed when the connection has room. False: too many wait. Config.Held is held.
+func (l *load) wait(call *Call, held int) bool {
+	most := 2 * held // more than unpark leaves
+	if len(l.waiting) == cap(l.waiting) || len(l.waiting) >= most {
+		l.forgetEnded()
 	}
-	if len(c.waiting) >= most {
+	if len(l.waiting) >= most {
 		return false
 	}
-	c.waiting = append(c.waiting, call.Ticket())
+	l.waiting = append(l.waiting, call.Ticket())
 	return true
 }
 

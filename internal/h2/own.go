@@ -189,7 +189,7 @@ func (o *own) depart() {
 		c.expire()
 		return
 	case conn.full():
-		if !conn.wait(c) || !c.isHeld && !o.park() {
+		if !conn.wait(c, f.config.Held) || !c.isHeld && !o.park() {
 			c.overload()
 		}
 		return

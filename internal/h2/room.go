@@ -305,7 +305,7 @@ func (f *Forwarder) expelReaders() (more bool) {
 		if !c.finished { // the end of another may have ended it
 			f.stats.Abuses[SlowReader]++
 			c.expelled = true
-			c.unwrite()
+			c.unwrite(c.f)
 			c.refuse(&ConnError{EnhanceYourCalm, "the sidecar's memory for bytes to be written is full, and this " +
 				"connection has taken the least of its own"})
 		}
@@ -469,10 +469,10 @@ func (f *Forwarder) unpark() {
 }
 
 // unpark ends the newest n calls of a client's that are held.
-func (c *Conn) unpark(n int) {
-	for ; n > 0 && c.lastHeld != nil; n-- {
-		newest := c.lastHeld
-		if newest.overload(); c.lastHeld == newest {
+func (g *charge) unpark(n int) {
+	for ; n > 0 && g.lastHeld != nil; n-- {
+		newest := g.lastHeld
+		if newest.overload(); g.lastHeld == newest {
 			return
 		}
 	}

@@ -318,10 +318,10 @@ func (s *stream) data(p []byte, end bool) {
 	c.window -= int64(n)
 	c.out, p = fill(appendFrame(c.buf(), len(p), frameData, flags, s.id), p)
 	for len(p) > 0 {
-		c.nextPiece()
+		c.nextPiece(c.f)
 		c.out, p = fill(c.out, p)
 	}
-	c.earn()
+	c.earn(&c.f.config)
 	s.twin().giveBack(n)
 }
 

@@ -129,7 +129,7 @@ func (s *stream) answer(end bool) *ConnError {
 		}
 		return c.spend()
 	}
-	c.earn()
+	c.earn(&c.f.config)
 	if call.outcome.FirstByte == 0 {
 		call.outcome.FirstByte = f.now
 	}
