@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
@@ -28,21 +31,35 @@ type few struct {
 	shard   *Shard
 	up      *Upstream
 	reaches chan openCall
-	open    []openCall       // what has reached the node
-	tickets []h2.Ticket      // of all calls
-	lost    func(number int) // has the node end a connection
+	open    []openCall                    // what has reached the node
+	tickets []h2.Ticket                   // of all calls
+	lost    func(number int)              // has the node end a connection
+	dials   func() int                    // attempts so far
+	serve   func(nc net.Conn, number int) // is the node
 }
 
 // newFew makes the attempts as they are listed, and any further one succeeds at once.
 func newFew(t *testing.T, attempts ...attempt) *few {
 	w := &few{reaches: make(chan openCall, 100)}
 	w.shard = runShard(t, nil)
+	w.serve = func(nc net.Conn, number int) {
+		streams := perConn
+		if number < len(attempts) {
+			streams = cmp.Or(attempts[number].streams, perConn)
+		}
+		serveFew(t, nc, number, streams, w.reaches)
+	}
 	var mu sync.Mutex
 	var nodes []net.Conn
 	w.lost = func(number int) {
 		mu.Lock()
 		defer mu.Unlock()
 		nodes[number].Close()
+	}
+	w.dials = func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(nodes)
 	}
 	w.up = w.shard.Upstream(func(context.Context) (net.Conn, error) {
 		here, there := newPipe()
@@ -57,7 +74,7 @@ func newFew(t *testing.T, attempts ...attempt) *few {
 		if time.Sleep(a.slow); a.fails {
 			return nil, errors.New("not yet")
 		}
-		go serveFew(t, there, number, cmp.Or(a.streams, perConn), w.reaches)
+		go w.serve(there, number)
 		return here, nil
 	}, nil)
 	return w
@@ -200,6 +217,60 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 					t.Errorf("%d calls are held", st.Held)
 				}
 				w.shard.Do(func(*h2.Forwarder) { w.up.Close() })
+			})
+		})
+	}
+}
+
+// A call waits for no connection that is being made while another one has room.
+func TestCallsPreferConnectionsThatStand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFew(t, attempt{}, attempt{slow: time.Second}, attempt{})
+		w.begin(perConn)
+		w.reached(t, perConn)
+		w.begin(perConn + 1) // for the last of them a third connection is made, and stands before the second
+		w.reached(t, perConn)
+		w.open[perConn].answer()
+		w.reached(t, 1)
+		w.open[perConn+1].answer()
+		synctest.Wait()
+		w.begin(1)
+		w.reached(t, 1)
+	})
+}
+
+// Further connections that the node ends at once are not made in a row, and calls wait meanwhile.
+func TestUselessFurtherConnectionsAreNotMadeInARow(t *testing.T) {
+	for name, ends := range map[string]func(net.Conn){
+		"it closes": func(nc net.Conn) { nc.Close() },
+		"it goes away": func(nc net.Conn) {
+			f := http2.NewFramer(nc, nc)
+			f.WriteSettings()
+			f.WriteGoAway(0, http2.ErrCodeNo, nil)
+			io.Copy(io.Discard, nc)
+			nc.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newFew(t)
+				first := w.serve
+				w.serve = func(nc net.Conn, number int) {
+					if number == 0 {
+						first(nc, number)
+						return
+					}
+					ends(nc)
+				}
+				w.begin(perConn)
+				w.reached(t, perConn)
+				for range 200 {
+					w.begin(1)
+					time.Sleep(time.Millisecond)
+				}
+				if n := w.dials(); n < 2 || n > 6 {
+					t.Errorf("%d attempts", n)
+				}
 			})
 		})
 	}

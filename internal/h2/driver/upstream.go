@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"math/rand/v2"
@@ -131,11 +132,19 @@ func (u *Upstream) choose(now time.Duration) *h2.Conn {
 		return u.conn
 	}
 	u.limited = now
-	u.more = slices.DeleteFunc(u.more, func(c *h2.Conn) bool { return !c.Usable() })
+	u.more = slices.DeleteFunc(u.more, u.over)
+	var made *h2.Conn // is being made
 	for _, c := range u.more {
-		if !c.AtLimit() && (c.Ready() || !c.Exceeds(u.conn.MaxStreams())) {
+		switch {
+		case c.AtLimit():
+		case c.Ready():
 			return c
+		case made == nil && !c.Exceeds(u.conn.MaxStreams()):
+			made = c
 		}
+	}
+	if made != nil {
+		return made
 	}
 	if len(u.more) == mostMore || now < u.retryAt {
 		return u.conn
@@ -164,6 +173,20 @@ func (u *Upstream) roomLater(now time.Duration) {
 			u.roomLater(f.Now())
 		})
 	})
+}
+
+// over reports whether a further connection takes no more calls. Whatever the node does with those, they are not made in a row
+// without a pause.
+func (u *Upstream) over(c *h2.Conn) bool {
+	switch {
+	case c.Usable():
+		return false
+	case c.Ready():
+		u.retryAt = max(u.retryAt, u.dialed+firstBackoff)
+	default:
+		u.failed(cmp.Or(c.Err(), h2.ErrClosed), u.dialed)
+	}
+	return true
 }
 
 // promote puts a further connection in the place of the first, if there is one of use.
