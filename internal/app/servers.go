@@ -170,7 +170,7 @@ func (a *App) begin() map[string]wire.Begin {
 			request []byte, via wire.Via) unary.InlineCall {
 			caller := facade.Caller{Headers: headers, Connection: from.Number()}
 			caller.User, caller.Local = driver.User(from)
-			// A nil *facade.GRPCTurn would be a unary.InlineCall that is not nil.
+			// A nil *grpcapi.InlineCall would be a unary.InlineCall that is not nil.
 			if t := begin(ctx, caller, request, via); t != nil {
 				return t
 			}

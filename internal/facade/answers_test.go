@@ -17,6 +17,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
+	"github.com/ydb-sidecar/sidecar/internal/facade/grpcapi"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -141,7 +142,7 @@ func checkAnswer(t *testing.T, failure failure, stake string, err error, d core.
 	if f.After > 0 && !f.Safe {
 		t.Errorf("%s: a pause of %v before a call that must not be repeated", name, f.After)
 	}
-	p, st := f.Proto(""), status.Convert(statusOf(f, ""))
+	p, st := f.Proto(""), status.Convert(grpcapi.StatusOf(f, ""))
 	if p.Status != uint32(f.Code.HTTP) || st.Code() != f.Code.GRPC || p.SafeToRetry != f.Safe || p.OutcomeUnknown != f.Unknown {
 		t.Errorf("%s: HTTP %d, gRPC %v; want those of %s", name, p.Status, st.Code(), f.Code.Name)
 	}

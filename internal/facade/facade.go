@@ -2,9 +2,10 @@
 // nodes and retries, with one set of semantics and two APIs: gRPC
 // (sidecar.v1.Sidecar, sidecar.v1.KeyValue, sidecar.v1.Ingest) and HTTP/JSON.
 //
-// It owns the form of calls over gRPC, and composes the packages below it:
+// It owns the settings of the plain API, and composes the packages below it:
 // core runs the calls, kv serves rows by key, rows serves streams of rows, and
-// httpapi has the form of calls over HTTP. Sessions, retries and nodes are the driver's.
+// grpcapi and httpapi have the forms of calls over gRPC and over HTTP. Sessions,
+// retries and nodes are the driver's.
 //
 // What always holds:
 //
@@ -32,6 +33,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/facade/grpcapi"
 	"github.com/ydb-sidecar/sidecar/internal/facade/httpapi"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
@@ -88,7 +90,7 @@ type Service struct {
 	core *core.Service
 	kv   kv.Service
 	rows rows.Service
-	grpc grpcAPI
+	grpc grpcapi.API
 	http httpapi.API
 }
 
@@ -110,7 +112,7 @@ func New(cfg Config, deps core.Deps) (*Service, error) {
 	if err := s.rows.Open(calls, cfg.Ingest); err != nil {
 		return nil, err
 	}
-	s.grpc.open(calls, &s.kv, &s.rows)
+	s.grpc.Open(calls, &s.kv, &s.rows)
 	if err := s.http.Open(calls, &s.kv, &s.rows, cfg.HTTP); err != nil {
 		return nil, err
 	}
@@ -177,8 +179,8 @@ func (s *Service) ServerOptions() []grpc.ServerOption { return s.grpc.ServerOpti
 // OtherOptions are ServerOptions for the server over which the other process calls.
 func (s *Service) OtherOptions() []grpc.ServerOption { return s.grpc.OtherOptions() }
 
-// InlineCalls calls each with the path of every method whose calls may be Turns, and what begins one.
-func (s *Service) InlineCalls(each func(path string, begin Begin)) { s.grpc.Turns(each) }
+// InlineCalls calls each with the path of every method whose calls may be inline, and what begins one.
+func (s *Service) InlineCalls(each func(path string, begin Begin)) { s.grpc.InlineCalls(each) }
 
 // HTTPServer returns a server of Handler whose limits fit the settings; those of
 // headers are larger, so that what exceeds the setting a little is still answered
@@ -214,6 +216,10 @@ type (
 	Connection = core.Connection
 	// Code is one row of the error map.
 	Code = core.Code
+	// Begin begins an inline call over gRPC.
+	Begin = grpcapi.Begin
+	// Caller is what an inline call over gRPC needs to know of its caller.
+	Caller = grpcapi.Caller
 )
 
 // NewDriver lets a Service use an upstream.Client.

@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 // ingestServer is the service sidecar.v1.Ingest.
 type ingestServer struct {
 	sidecarv1.UnimplementedIngestServer
-	api *grpcAPI
+	api *API
 }
 
 // Ingest writes rows as they come.
@@ -50,7 +50,7 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 		return i.rows(ctx, c, in, stream)
 	})
 	if fault != nil {
-		return statusOf(fault, c.TraceID)
+		return StatusOf(fault, c.TraceID)
 	}
 	return nil
 }
@@ -67,7 +67,7 @@ func (i ingestServer) rows(ctx context.Context, c *core.Call, in rows.Request,
 	return i.api.rows.Run(ctx, c, in, &ingestStream{api: i.api, stream: stream, outbox: out, traceID: c.TraceID})
 }
 
-// first returns the message that opens a stream, as octets, unless ctx ends before it comes:
+// first returns the message that opens a stream, as bytes, unless ctx ends before it comes:
 // gRPC's Recv ends only with the handler.
 func (i ingestServer) first(ctx context.Context,
 	stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) ([]byte, error) {
@@ -100,9 +100,9 @@ func gone(ctx context.Context, err error) error {
 	return core.BadRequest("a message cannot be read: %v", err)
 }
 
-// ingestStream is the gRPC face of one stream.
+// ingestStream is the gRPC side of one stream.
 type ingestStream struct {
-	api     *grpcAPI
+	api     *API
 	stream  grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]
 	outbox  outbox[sidecarv1.IngestResponse]
 	traceID string
@@ -149,7 +149,7 @@ const (
 	fieldRow     = 2 // IngestRows.rows
 )
 
-// add adds the rows of one message: the octets of IngestRows.
+// add adds the rows of one message: the bytes of IngestRows.
 func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Stream) error {
 	var names []string
 	for number, field := range yql.Fields(message) {
@@ -177,7 +177,7 @@ func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Strea
 	return nil
 }
 
-// partOf returns the part of an IngestRequest: its number, 0 if there is none, and its octets.
+// partOf returns the part of an IngestRequest: its number, 0 if there is none, and its bytes.
 func partOf(message []byte) (part protowire.Number, octets []byte, err error) {
 	for number, field := range yql.Fields(message) {
 		switch {

@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"context"
@@ -13,64 +13,64 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// GRPCTurn is a Turn of a call of gRPC.
-type GRPCTurn struct {
+// InlineCall is a call over gRPC that begins in the turn in which its request arrives.
+type InlineCall struct {
 	core.InlineCall
-	api    *grpcAPI
-	values int // of the parameters of a request that was read without a message
+	api    *API
+	values int // values of the parameters of a request that was read without a message
 }
 
 // answering is the job of a call of gRPC.
 type answering interface {
 	core.Job
-	// read reads the request. m is it as a message; nil: it was read without one. False: it is none for a Turn.
-	read(t *GRPCTurn, request []byte) (m proto.Message, ok bool)
+	// read reads the request. m is its message; nil: it was read without one. False: its call cannot be inline.
+	read(t *InlineCall, request []byte) (m proto.Message, ok bool)
 	// rest makes the first call, or waits for its answer, and what follows. It appends the encoded answer.
-	rest(t *GRPCTurn, b []byte) ([]byte, error)
+	rest(t *InlineCall, b []byte) ([]byte, error)
 }
 
-// jobs are the methods of gRPC whose calls may be Turns, by path.
+// jobs are the methods of gRPC whose calls may be inline, by path.
 var jobs = map[string]struct {
 	name string
-	make func(a *grpcAPI) answering
+	make func(a *API) answering
 }{
-	sidecarv1.Sidecar_Execute_FullMethodName:   {"Execute", func(a *grpcAPI) answering { return &executingGRPC{api: a} }},
-	sidecarv1.Sidecar_Begin_FullMethodName:     {"Begin", func(*grpcAPI) answering { return new(beginningGRPC) }},
+	sidecarv1.Sidecar_Execute_FullMethodName:   {"Execute", func(a *API) answering { return &executing{api: a} }},
+	sidecarv1.Sidecar_Begin_FullMethodName:     {"Begin", func(*API) answering { return new(beginning) }},
 	sidecarv1.Sidecar_Commit_FullMethodName:    {"Commit", newCommitting},
 	sidecarv1.Sidecar_Rollback_FullMethodName:  {"Rollback", newRollingBack},
-	sidecarv1.KeyValue_Get_FullMethodName:      {core.CallKVGet, func(a *grpcAPI) answering { return &kvGetting{api: a} }},
-	sidecarv1.KeyValue_BatchGet_FullMethodName: {core.CallKVBatchGet, func(a *grpcAPI) answering { return &kvBatchGetting{api: a} }},
-	sidecarv1.KeyValue_Put_FullMethodName:      {core.CallKVPut, func(a *grpcAPI) answering { return &kvPutting{api: a} }},
-	sidecarv1.KeyValue_Delete_FullMethodName:   {core.CallKVDelete, func(a *grpcAPI) answering { return &kvDeleting{api: a} }},
+	sidecarv1.KeyValue_Get_FullMethodName:      {core.CallKVGet, func(a *API) answering { return &kvGetting{api: a} }},
+	sidecarv1.KeyValue_BatchGet_FullMethodName: {core.CallKVBatchGet, func(a *API) answering { return &kvBatchGetting{api: a} }},
+	sidecarv1.KeyValue_Put_FullMethodName:      {core.CallKVPut, func(a *API) answering { return &kvPutting{api: a} }},
+	sidecarv1.KeyValue_Delete_FullMethodName:   {core.CallKVDelete, func(a *API) answering { return &kvDeleting{api: a} }},
 }
 
-// Caller is what Turn wants to know of a call.
+// Caller is what an inline call needs to know of its caller.
 type Caller struct {
-	// but for gRPC's own; valid until Turn returns. False: there are some of which only a server
-	// of gRPC knows what to say
+	// Headers calls each with every header except those of gRPC itself; they are valid until the call has begun. False: there
+	// are some that only a server of gRPC can answer.
 	Headers    func(each func(name, value []byte)) bool
 	Connection uint64 // a number that no other one of this process has
-	User       uint32 // that its program runs as, if Local
+	User       uint32 // user that its program runs as, if Local
 	Local      bool   // it came over a Unix socket of this machine
 }
 
 // Begin begins a call, and does not wait. ctx ends with the call, or when its caller no longer waits
 // for the answer. via carries the first call to a node. Nil: the call cannot be begun in a turn, and
 // nothing has happened. Otherwise Resume must be called.
-type Begin func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *GRPCTurn
+type Begin func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *InlineCall
 
-// Turns calls each with the path of every method whose calls may be Turns, and what begins one.
-func (a *grpcAPI) Turns(each func(path string, begin Begin)) {
+// InlineCalls calls each with the path of every method whose calls may be inline, and what begins one.
+func (a *API) InlineCalls(each func(path string, begin Begin)) {
 	if a.core.Client == nil {
 		return
 	}
 	for path, kind := range jobs {
-		each(path, func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *GRPCTurn {
+		each(path, func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *InlineCall {
 			if a.core.Deps.Memory.Tight() {
 				return nil
 			}
 			j := kind.make(a)
-			t := &GRPCTurn{InlineCall: core.InlineCall{Core: a.core, Job: j}, api: a}
+			t := &InlineCall{InlineCall: core.InlineCall{Core: a.core, Job: j}, api: a}
 			t.Call.Name, t.Call.From, t.Call.Begun = kind.name, caller.Connection, ctx
 			m, ok := j.read(t, request)
 			if !ok {
@@ -147,7 +147,7 @@ func set(s *string, value []byte) {
 }
 
 // Resume ends the call, and appends the encoded answer. The trailer alternates names and values.
-func (t *GRPCTurn) Resume(b []byte) (answer []byte, trailer []string, err error) {
+func (t *InlineCall) Resume(b []byte) (answer []byte, trailer []string, err error) {
 	c := &t.Call
 	fault := t.Finish(func() (err error) {
 		if answer, err = t.Job.(answering).rest(t, b); err == nil && c.App.Metered() {
@@ -159,7 +159,7 @@ func (t *GRPCTurn) Resume(b []byte) (answer []byte, trailer []string, err error)
 		trailer = []string{keyServerTiming, timing}
 	}
 	if fault != nil {
-		return nil, trailer, statusOf(fault, c.TraceID)
+		return nil, trailer, StatusOf(fault, c.TraceID)
 	}
 	return answer, trailer, nil
 }
@@ -180,15 +180,15 @@ func encode(b []byte, m proto.Message, err error) ([]byte, error) {
 	return b, nil
 }
 
-// executingGRPC is one over gRPC.
-type executingGRPC struct {
+// executing is one over gRPC.
+type executing struct {
 	core.Executing
-	api  *grpcAPI
+	api  *API
 	req  readRequest
 	rows protoSink
 }
 
-func (j *executingGRPC) read(t *GRPCTurn, request []byte) (m proto.Message, ok bool) {
+func (j *executing) read(t *InlineCall, request []byte) (m proto.Message, ok bool) {
 	j.Out, j.req.values.depth = &j.rows, t.Core.Cfg.API.MaxDepth
 	if j.req.read(request) {
 		j.In, t.values = j.req.ExecuteRequest, j.req.values.count()
@@ -202,7 +202,7 @@ func (j *executingGRPC) read(t *GRPCTurn, request []byte) (m proto.Message, ok b
 	return m, j.In.Tx == nil || t.Core.Other.Owner(j.In.Tx.ID) == nil
 }
 
-func (j *executingGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+func (j *executing) rest(t *InlineCall, b []byte) ([]byte, error) {
 	done, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return nil, err
@@ -210,10 +210,10 @@ func (j *executingGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
 	return j.rows.appendResponse(b, &t.Call, done)
 }
 
-// beginningGRPC is a call of Begin over gRPC.
-type beginningGRPC struct{ core.Beginning }
+// beginning is a call of Begin over gRPC.
+type beginning struct{ core.Beginning }
 
-func (j *beginningGRPC) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
+func (j *beginning) read(_ *InlineCall, request []byte) (proto.Message, bool) {
 	if readTexts(request, &j.In.Mode, &j.In.Timeout, &j.In.Priority) {
 		return nil, true
 	}
@@ -223,7 +223,7 @@ func (j *beginningGRPC) read(_ *GRPCTurn, request []byte) (proto.Message, bool) 
 	return req, err == nil
 }
 
-func (j *beginningGRPC) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+func (j *beginning) rest(t *InlineCall, b []byte) ([]byte, error) {
 	res, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return nil, err
@@ -241,10 +241,10 @@ type endRequest[T any] interface {
 	GetTimeout() string
 }
 
-// endingGRPC is a call of Commit, or of Rollback, over gRPC.
-type endingGRPC[T any, R endRequest[T]] struct{ core.Ending }
+// ending is a call of Commit, or of Rollback, over gRPC.
+type ending[T any, R endRequest[T]] struct{ core.Ending }
 
-func (j *endingGRPC[T, R]) read(t *GRPCTurn, request []byte) (m proto.Message, ok bool) {
+func (j *ending[T, R]) read(t *InlineCall, request []byte) (m proto.Message, ok bool) {
 	if !readTexts(request, &j.ID, &j.Timeout) {
 		req := R(new(T))
 		if proto.Unmarshal(request, req) != nil {
@@ -255,17 +255,17 @@ func (j *endingGRPC[T, R]) read(t *GRPCTurn, request []byte) (m proto.Message, o
 	return m, t.Core.Other.Owner(j.ID) == nil
 }
 
-func (j *endingGRPC[T, R]) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+func (j *ending[T, R]) rest(t *InlineCall, b []byte) ([]byte, error) {
 	if err := j.Run(&t.InlineCall); err != nil {
 		return nil, err
 	}
 	return appendInfoAlone(b, t.Call.Info), nil
 }
 
-func newCommitting(*grpcAPI) answering {
-	return new(endingGRPC[sidecarv1.CommitRequest, *sidecarv1.CommitRequest])
+func newCommitting(*API) answering {
+	return new(ending[sidecarv1.CommitRequest, *sidecarv1.CommitRequest])
 }
 
-func newRollingBack(*grpcAPI) answering {
-	return &endingGRPC[sidecarv1.RollbackRequest, *sidecarv1.RollbackRequest]{Ending: core.Ending{Back: true}}
+func newRollingBack(*API) answering {
+	return &ending[sidecarv1.RollbackRequest, *sidecarv1.RollbackRequest]{Ending: core.Ending{Back: true}}
 }

@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// grpcAPI is the gRPC API: the service sidecar.v1.Sidecar, and what the other services of it share.
-type grpcAPI struct {
+// API is the gRPC API: the service sidecar.v1.Sidecar, and what the other services of it share.
+type API struct {
 	sidecarv1.UnimplementedSidecarServer
 
 	core *core.Service
@@ -28,21 +28,21 @@ type grpcAPI struct {
 	rows *rows.Service
 }
 
-// open makes the API ready for its first call.
-func (a *grpcAPI) open(s *core.Service, byKey *kv.Service, streams *rows.Service) {
+// Open makes the API ready for its first call.
+func (a *API) Open(s *core.Service, byKey *kv.Service, streams *rows.Service) {
 	a.core, a.kv, a.rows = s, byKey, streams
 }
 
-// Register makes the gRPC face known to a server made with ServerOptions.
-func (a *grpcAPI) Register(r grpc.ServiceRegistrar) {
+// Register makes the gRPC API known to a server made with ServerOptions.
+func (a *API) Register(r grpc.ServiceRegistrar) {
 	for _, one := range a.services() {
 		r.RegisterService(a.weighed(one.desc), one.of)
 	}
 }
 
-// Unary calls each with every method of the gRPC face that has one request and one answer:
+// Unary calls each with every method of the gRPC API that has one request and one answer:
 // its path, and what runs it as a server would.
-func (a *grpcAPI) Unary(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
+func (a *API) Unary(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
 	for _, one := range a.services() {
 		for _, m := range a.weighed(one.desc).Methods {
 			each(one.path(m.MethodName), func(ctx context.Context, decode func(any) error) (any, error) {
@@ -53,7 +53,7 @@ func (a *grpcAPI) Unary(each func(path string, run func(ctx context.Context, dec
 }
 
 // Streaming is Unary for the methods that have one request and many answers.
-func (a *grpcAPI) Streaming(each func(path string, run func(grpc.ServerStream) error)) {
+func (a *API) Streaming(each func(path string, run func(grpc.ServerStream) error)) {
 	for _, one := range a.services() {
 		for _, m := range a.weighed(one.desc).Streams {
 			if !m.ClientStreams {
@@ -63,9 +63,9 @@ func (a *grpcAPI) Streaming(each func(path string, run func(grpc.ServerStream) e
 	}
 }
 
-// Denied calls each with every method of the gRPC face: its path, and what answers a call that comes with no token of an app, while any app
+// Denied calls each with every method of the gRPC API: its path, and what answers a call that comes with no token of an app, while any app
 // has one. That does all that the method does with such a call, but without its request, of which nothing needs to be here.
-func (a *grpcAPI) Denied(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
+func (a *API) Denied(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
 	for _, one := range a.services() {
 		var names []string
 		for _, m := range one.desc.Methods {
@@ -79,7 +79,7 @@ func (a *grpcAPI) Denied(each func(path string, run func(ctx context.Context, de
 			each(path, func(ctx context.Context, _ func(any) error) (any, error) {
 				in, c := callOf(ctx, nameOf(path))
 				fault := a.core.Serve(in, c, func(context.Context) error { return apps.ErrToken }) // which an app may have by now
-				return nil, statusOf(fault, c.TraceID)
+				return nil, StatusOf(fault, c.TraceID)
 			})
 		}
 	}
@@ -90,7 +90,7 @@ func nameOf(path string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(path, "/sidecar.v1."), "Sidecar/")
 }
 
-// served is a service of the gRPC face.
+// served is a service of the gRPC API.
 type served struct {
 	desc *grpc.ServiceDesc
 	of   any
@@ -99,7 +99,7 @@ type served struct {
 // path is that of a method.
 func (v served) path(method string) string { return "/" + v.desc.ServiceName + "/" + method }
 
-func (a *grpcAPI) services() []served {
+func (a *API) services() []served {
 	return []served{{&sidecarv1.Sidecar_ServiceDesc, a}, {&sidecarv1.KeyValue_ServiceDesc, keyValueServer{api: a}},
 		{&sidecarv1.Ingest_ServiceDesc, ingestServer{api: a}}}
 }
@@ -107,7 +107,7 @@ func (a *grpcAPI) services() []served {
 // ServerOptions bound what a gRPC server reads. The limits are twice those of the
 // settings, so that what exceeds a setting a little is still answered with an
 // error that names it.
-func (a *grpcAPI) ServerOptions() []grpc.ServerOption {
+func (a *API) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(2 * a.core.Cfg.API.MaxBody),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
@@ -132,8 +132,8 @@ const (
 	errorDomain     = "sidecar.v1"
 )
 
-// unary runs one call of the gRPC face.
-func unary[Res proto.Message](ctx context.Context, a *grpcAPI, name string, req proto.Message,
+// unary runs one call of the gRPC API.
+func unary[Res proto.Message](ctx context.Context, a *API, name string, req proto.Message,
 	f func(context.Context, *core.Call) (Res, error)) (Res, error) {
 	var res Res
 	c, fault := a.call(ctx, name, req, func(ctx context.Context, c *core.Call) (err error) {
@@ -151,7 +151,7 @@ func unary[Res proto.Message](ctx context.Context, a *grpcAPI, name string, req 
 	}
 	if fault != nil {
 		var none Res
-		return none, statusOf(fault, c.TraceID)
+		return none, StatusOf(fault, c.TraceID)
 	}
 	return res, nil
 }
@@ -166,7 +166,7 @@ func callOf(ctx context.Context, name string) (context.Context, *core.Call) {
 			From: core.ConnectionOf(ctx, get)}
 }
 
-func (a *grpcAPI) call(
+func (a *API) call(
 	ctx context.Context, name string, req proto.Message, f func(context.Context, *core.Call) error,
 ) (*core.Call, *core.Fault) {
 	in, c := callOf(ctx, name)
@@ -182,7 +182,7 @@ func (a *grpcAPI) call(
 }
 
 // weigh refuses a request that is too large, for which there is no memory, or that says more than this process understands.
-func (a *grpcAPI) weigh(c *core.Call, headers, size int, early *received, req proto.Message) error {
+func (a *API) weigh(c *core.Call, headers, size int, early *received, req proto.Message) error {
 	if err := a.weighRead(c, headers, size, early, func() int { return valuesOf(req) }); err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (a *grpcAPI) weigh(c *core.Call, headers, size int, early *received, req pr
 }
 
 // weighRead is weigh without the look for unknown fields, for whoever has read the request by hand. values counts those of its parameters.
-func (a *grpcAPI) weighRead(c *core.Call, headers, size int, early *received, values func() int) error {
+func (a *API) weighRead(c *core.Call, headers, size int, early *received, values func() int) error {
 	if headers > a.core.Cfg.API.MaxHeaders {
 		return core.OverLimit("bytes of metadata", headers, a.core.Cfg.API.MaxHeaders, "api.max_headers")
 	}
@@ -213,7 +213,7 @@ func (a *grpcAPI) weighRead(c *core.Call, headers, size int, early *received, va
 }
 
 // Execute runs one statement and returns all rows.
-func (a *grpcAPI) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*sidecarv1.ExecuteResponse, error) {
+func (a *API) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*sidecarv1.ExecuteResponse, error) {
 	return unary(ctx, a, "Execute", req, func(ctx context.Context, c *core.Call) (*sidecarv1.ExecuteResponse, error) {
 		var rows protoSink
 		done, err := a.core.Execute(ctx, c, a.executeOf(req), &rows)
@@ -256,7 +256,7 @@ func (p *protoSink) appendResponse(b []byte, c *core.Call, done core.Outcome) ([
 }
 
 // ExecuteStream runs one statement and sends its rows as they arrive.
-func (a *grpcAPI) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
+func (a *API) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
 	c, fault := a.call(stream.Context(), "ExecuteStream", req, func(ctx context.Context, c *core.Call) error {
 		if p := a.core.Other.OwnerOf(ctx, c, txID(req)); p != nil {
 			return a.relayStream(ctx, c, p, req, stream)
@@ -267,12 +267,12 @@ func (a *grpcAPI) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.Serve
 		stream.SetTrailer(metadata.Pairs(keyServerTiming, timing))
 	}
 	if fault != nil {
-		return statusOf(fault, c.TraceID)
+		return StatusOf(fault, c.TraceID)
 	}
 	return nil
 }
 
-func (a *grpcAPI) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.ExecuteRequest,
+func (a *API) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.ExecuteRequest,
 	stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) (err error) {
 	in := a.executeOf(req)
 	in.Streamed = true
@@ -299,7 +299,7 @@ func (a *grpcAPI) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.Exe
 }
 
 // Transact runs a list of statements as one transaction.
-func (a *grpcAPI) Transact(ctx context.Context, req *sidecarv1.TransactRequest) (*sidecarv1.TransactResponse, error) {
+func (a *API) Transact(ctx context.Context, req *sidecarv1.TransactRequest) (*sidecarv1.TransactResponse, error) {
 	return unary(ctx, a, "Transact", req, func(ctx context.Context, c *core.Call) (*sidecarv1.TransactResponse, error) {
 		in := core.TransactRequest{Mode: req.Mode, Idempotent: req.Idempotent, Timeout: req.Timeout, Priority: req.Priority}
 		for _, st := range req.Statements {
@@ -324,7 +324,7 @@ func (a *grpcAPI) Transact(ctx context.Context, req *sidecarv1.TransactRequest) 
 }
 
 // Begin opens an interactive transaction.
-func (a *grpcAPI) Begin(ctx context.Context, req *sidecarv1.BeginRequest) (*sidecarv1.BeginResponse, error) {
+func (a *API) Begin(ctx context.Context, req *sidecarv1.BeginRequest) (*sidecarv1.BeginResponse, error) {
 	return unary(ctx, a, "Begin", req, func(ctx context.Context, c *core.Call) (*sidecarv1.BeginResponse, error) {
 		tx, err := a.core.Tx.Begin(ctx, c, core.BeginRequest{Mode: req.Mode, Timeout: req.Timeout, Priority: req.Priority})
 		return &sidecarv1.BeginResponse{Tx: tx, Info: c.Info}, err
@@ -332,28 +332,28 @@ func (a *grpcAPI) Begin(ctx context.Context, req *sidecarv1.BeginRequest) (*side
 }
 
 // Commit commits an interactive transaction.
-func (a *grpcAPI) Commit(ctx context.Context, req *sidecarv1.CommitRequest) (*sidecarv1.CommitResponse, error) {
+func (a *API) Commit(ctx context.Context, req *sidecarv1.CommitRequest) (*sidecarv1.CommitResponse, error) {
 	return unary(ctx, a, "Commit", req, func(ctx context.Context, c *core.Call) (*sidecarv1.CommitResponse, error) {
 		return &sidecarv1.CommitResponse{Info: c.Info}, a.core.Tx.Commit(ctx, c, req.Id, req.Timeout)
 	})
 }
 
 // Rollback rolls an interactive transaction back.
-func (a *grpcAPI) Rollback(ctx context.Context, req *sidecarv1.RollbackRequest) (*sidecarv1.RollbackResponse, error) {
+func (a *API) Rollback(ctx context.Context, req *sidecarv1.RollbackRequest) (*sidecarv1.RollbackResponse, error) {
 	return unary(ctx, a, "Rollback", req, func(ctx context.Context, c *core.Call) (*sidecarv1.RollbackResponse, error) {
 		return &sidecarv1.RollbackResponse{Info: c.Info}, a.core.Tx.RollBack(ctx, c, req.Id, req.Timeout)
 	})
 }
 
 // GetTransaction tells the state of an open interactive transaction.
-func (a *grpcAPI) GetTransaction(ctx context.Context, req *sidecarv1.GetTransactionRequest) (*sidecarv1.GetTransactionResponse, error) {
+func (a *API) GetTransaction(ctx context.Context, req *sidecarv1.GetTransactionRequest) (*sidecarv1.GetTransactionResponse, error) {
 	return unary(ctx, a, "GetTransaction", req, func(context.Context, *core.Call) (*sidecarv1.GetTransactionResponse, error) {
 		return a.core.Tx.Get(req.Id)
 	})
 }
 
 // Batch runs independent statements, each with an outcome of its own.
-func (a *grpcAPI) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*sidecarv1.BatchResponse, error) {
+func (a *API) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*sidecarv1.BatchResponse, error) {
 	return unary(ctx, a, "Batch", req, func(ctx context.Context, c *core.Call) (*sidecarv1.BatchResponse, error) {
 		in := core.BatchRequest{Timeout: req.Timeout, Priority: req.Priority}
 		for _, st := range req.Statements {
@@ -383,7 +383,7 @@ func (a *grpcAPI) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*side
 }
 
 // BulkUpsert writes rows without a transaction.
-func (a *grpcAPI) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertRequest) (*sidecarv1.BulkUpsertResponse, error) {
+func (a *API) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertRequest) (*sidecarv1.BulkUpsertResponse, error) {
 	return unary(ctx, a, "BulkUpsert", req, func(ctx context.Context, c *core.Call) (*sidecarv1.BulkUpsertResponse, error) {
 		in := core.BulkRequest{Table: req.Table, Types: req.Types, Timeout: req.Timeout, Priority: req.Priority, Rows: receivedOf(ctx).rows}
 		n, err := a.core.BulkUpsert(ctx, c, in)
@@ -392,7 +392,7 @@ func (a *grpcAPI) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertReque
 }
 
 // Explain returns the plan of a statement.
-func (a *grpcAPI) Explain(ctx context.Context, req *sidecarv1.ExplainRequest) (*sidecarv1.ExplainResponse, error) {
+func (a *API) Explain(ctx context.Context, req *sidecarv1.ExplainRequest) (*sidecarv1.ExplainResponse, error) {
 	return unary(ctx, a, "Explain", req, func(ctx context.Context, c *core.Call) (*sidecarv1.ExplainResponse, error) {
 		plan, err := a.core.Explain(
 			ctx, c, core.ExplainRequest{SQL: req.Sql, Types: req.Types, Timeout: req.Timeout, Priority: req.Priority},
@@ -402,14 +402,14 @@ func (a *grpcAPI) Explain(ctx context.Context, req *sidecarv1.ExplainRequest) (*
 }
 
 // Describe returns the columns and the key of a table.
-func (a *grpcAPI) Describe(ctx context.Context, req *sidecarv1.DescribeRequest) (*sidecarv1.DescribeResponse, error) {
+func (a *API) Describe(ctx context.Context, req *sidecarv1.DescribeRequest) (*sidecarv1.DescribeResponse, error) {
 	return unary(ctx, a, "Describe", req, func(ctx context.Context, c *core.Call) (*sidecarv1.DescribeResponse, error) {
 		return a.core.DescribeTable(ctx, c, req.Path, req.Timeout)
 	})
 }
 
 // Status returns the state of the sidecar.
-func (a *grpcAPI) Status(ctx context.Context, req *sidecarv1.StatusRequest) (*sidecarv1.StatusResponse, error) {
+func (a *API) Status(ctx context.Context, req *sidecarv1.StatusRequest) (*sidecarv1.StatusResponse, error) {
 	return unary(ctx, a, "Status", req, func(context.Context, *core.Call) (*sidecarv1.StatusResponse, error) {
 		return a.core.Status(), nil
 	})

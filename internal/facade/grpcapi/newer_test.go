@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -27,9 +28,10 @@ func placed(err error, path string) error {
 // TestRequestsOfNewerCallers: what a request asks for in fields that this sidecar does not
 // know is not passed over.
 func TestRequestsOfNewerCallers(t *testing.T) {
-	b := start(t, withKV(t, plainEntry),
-		&facadetest.Driver{Answer: facadetest.Echo, Bulk: func(*Ydb_Table.BulkUpsertRequest) error { return nil },
-			Table: facadetest.NewWriter(t).Table})
+	d := &facadetest.Driver{Answer: facadetest.Echo, Bulk: func(*Ydb_Table.BulkUpsertRequest) error { return nil },
+		Table: facadetest.NewWriter(t).Table}
+	b := compose(t, small(), core.Deps{Driver: d, Database: "/local"},
+		facadetest.Entry(t, "plain=t key=id:Uint64 value=v:String")).serve(t, d)
 	kv := sidecarv1.NewKeyValueClient(b.conn)
 	opened := &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "dir/items"}}}
 	ingested := func(ctx context.Context, messages ...*sidecarv1.IngestRequest) error {
@@ -190,14 +192,14 @@ func TestRequestsOfNewerCallers(t *testing.T) {
 			if err := call(t.Context(), func(proto.Message) {}); err != nil {
 				t.Fatalf("as it is: %v", err)
 			}
-			b.Taken()
+			d.Taken()
 			err := call(t.Context(), func(m proto.Message) {
 				m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
 			})
 			if err == nil || !strings.Contains(err.Error(), "field 99 of sidecar.v1.") {
 				t.Errorf("%v; want that field 99 is not known", err)
 			}
-			if n := len(b.Taken()); n != 0 {
+			if n := len(d.Taken()); n != 0 {
 				t.Errorf("%d statements were sent", n)
 			}
 		})

@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"slices"
@@ -12,7 +12,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// FuzzIngestFields finds what the messages have, in any octets.
+// FuzzIngestFields finds what the messages have, in any bytes.
 func FuzzIngestFields(f *testing.F) {
 	m := &sidecarv1.IngestRequest{
 		Part: &sidecarv1.IngestRequest_Rows{Rows: &sidecarv1.IngestRows{Columns: []string{"id", "a"}, Rows: []*sidecarv1.Row{{}, {}}}},

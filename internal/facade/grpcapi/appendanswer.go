@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -94,7 +94,7 @@ func readCondition(c *kv.Condition, message []byte) bool {
 }
 
 // key makes the parameters of a statement on the row.
-func (r *kvRequest) key(a *grpcAPI, t *kv.Table) (*upstream.Params, error) {
+func (r *kvRequest) key(a *API, t *kv.Table) (*upstream.Params, error) {
 	if r.columns == nil {
 		id, err := a.id(t, r.id)
 		if err != nil {
@@ -125,7 +125,7 @@ func (r *kvRequest) key(a *grpcAPI, t *kv.Table) (*upstream.Params, error) {
 }
 
 // toWrite finds the table of a call that writes, and makes its key.
-func (r *kvRequest) toWrite(a *grpcAPI) (*kv.Table, *upstream.Params, error) {
+func (r *kvRequest) toWrite(a *API) (*kv.Table, *upstream.Params, error) {
 	t, err := a.kv.TableToWrite(r.table)
 	if err != nil {
 		return nil, nil, err

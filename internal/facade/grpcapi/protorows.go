@@ -1,11 +1,11 @@
-package facade
+package grpcapi
 
 import (
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// protoRows are the octets of rows that came over gRPC, each with its tag and length.
+// protoRows are the bytes of rows that came over gRPC, each with its tag and length.
 type protoRows []byte
 
 func (r protoRows) Each(f func(row []byte) error) error {

@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"errors"
@@ -17,14 +17,14 @@ import (
 // knows more.
 func panicStatus(err error) error {
 	if _, ok := errors.AsType[*panics.Error](err); ok {
-		return statusOf(core.FaultOf(err, core.Deed{}), "")
+		return StatusOf(core.FaultOf(err, core.Deed{}), "")
 	}
 	return err
 }
 
-// statusOf is what gRPC sends for a fault: the code and message, and as details
+// StatusOf is what gRPC sends for a fault: the code and message, and as details
 // google.rpc.ErrorInfo, google.rpc.RetryInfo and the same message that HTTP sends.
-func statusOf(f *core.Fault, traceID string) error {
+func StatusOf(f *core.Fault, traceID string) error {
 	if f.Relayed != nil {
 		return f.Relayed
 	}

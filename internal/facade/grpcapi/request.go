@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"context"
@@ -44,7 +44,7 @@ func understood(m protoreflect.Message) error {
 
 var valueName = (&sidecarv1.Value{}).ProtoReflect().Descriptor().FullName()
 
-// requestSize is how many bytes a request has. Who brought it may know.
+// requestSize is how many bytes a request has, which its server may know.
 func requestSize(ctx context.Context, early *received, req proto.Message) int {
 	if early != nil {
 		return early.size
@@ -66,7 +66,7 @@ func metadataSize(md metadata.MD) int {
 }
 
 // executeOf reads the request of Execute and ExecuteStream.
-func (a *grpcAPI) executeOf(req *sidecarv1.ExecuteRequest) core.ExecuteRequest {
+func (a *API) executeOf(req *sidecarv1.ExecuteRequest) core.ExecuteRequest {
 	return core.ExecuteRequest{
 		Spec: core.Spec{SQL: req.Sql, Params: a.values(req.Params), Types: req.Types, Stats: req.Stats, Limits: limitsOf(req.Limits)},
 		Mode: req.Mode, Tx: selectorOf(req.Tx), Idempotent: req.Idempotent, Timeout: req.Timeout, Priority: req.Priority,

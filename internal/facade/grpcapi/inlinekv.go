@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"google.golang.org/protobuf/proto"
@@ -12,11 +12,11 @@ import (
 // kvGetting is a call of Get.
 type kvGetting struct {
 	kv.Reading
-	api *grpcAPI
+	api *API
 	req kvRequest
 }
 
-func (j *kvGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
+func (j *kvGetting) read(_ *InlineCall, request []byte) (proto.Message, bool) {
 	const table, id, cond, timeout, priority = 1, 2, 3, 4, 5
 	if j.req.read(request, kvFields{table, id, cond, timeout, priority, 0}) {
 		return nil, true
@@ -36,7 +36,7 @@ func (j *kvGetting) Begin(t *core.InlineCall) (ready bool, err error) {
 	return j.Get(t, key, j.req.timeout, j.req.priority)
 }
 
-func (j *kvGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+func (j *kvGetting) rest(t *InlineCall, b []byte) ([]byte, error) {
 	row, modified, err := j.Row(&t.InlineCall, j.req.cond)
 	if err != nil {
 		return nil, err
@@ -47,12 +47,12 @@ func (j *kvGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
 // kvBatchGetting is a call of BatchGet.
 type kvBatchGetting struct {
 	kv.Reading
-	api *grpcAPI
+	api *API
 	req sidecarv1.KvBatchGetRequest
 	ids []kv.ID
 }
 
-func (j *kvBatchGetting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
+func (j *kvBatchGetting) read(_ *InlineCall, request []byte) (proto.Message, bool) {
 	return readMessage(request, &j.req)
 }
 
@@ -64,7 +64,7 @@ func (j *kvBatchGetting) Begin(t *core.InlineCall) (ready bool, err error) {
 	return j.Look(t, j.req.Timeout, j.req.Priority)
 }
 
-func (j *kvBatchGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+func (j *kvBatchGetting) rest(t *InlineCall, b []byte) ([]byte, error) {
 	found, err := j.Found(&t.InlineCall, j.ids)
 	if err != nil {
 		return nil, err
@@ -76,11 +76,11 @@ func (j *kvBatchGetting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
 // kvPutting is a call of Put.
 type kvPutting struct {
 	kv.Writing
-	api *grpcAPI
+	api *API
 	req kvRequest
 }
 
-func (j *kvPutting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
+func (j *kvPutting) read(_ *InlineCall, request []byte) (proto.Message, bool) {
 	const table, id, value, cond, timeout, priority = 1, 2, 3, 4, 5, 6
 	if j.req.read(request, kvFields{table, id, cond, timeout, priority, value}) {
 		return nil, true
@@ -101,7 +101,7 @@ func (j *kvPutting) Begin(t *core.InlineCall) (bool, error) {
 	return j.Writing.Start(t, w, j.req.timeout, j.req.priority)
 }
 
-func (j *kvPutting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+func (j *kvPutting) rest(t *InlineCall, b []byte) ([]byte, error) {
 	done, err := j.Run(&t.InlineCall)
 	if err != nil {
 		return nil, err
@@ -112,11 +112,11 @@ func (j *kvPutting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
 // kvDeleting is a call of Delete.
 type kvDeleting struct {
 	kv.Writing
-	api *grpcAPI
+	api *API
 	req kvRequest
 }
 
-func (j *kvDeleting) read(_ *GRPCTurn, request []byte) (proto.Message, bool) {
+func (j *kvDeleting) read(_ *InlineCall, request []byte) (proto.Message, bool) {
 	const table, id, cond, timeout, priority = 1, 2, 3, 4, 5
 	if j.req.read(request, kvFields{table, id, cond, timeout, priority, 0}) {
 		return nil, true
@@ -133,7 +133,7 @@ func (j *kvDeleting) Begin(t *core.InlineCall) (bool, error) {
 	return j.Writing.Start(t, table.Delete(key, j.req.cond), j.req.timeout, j.req.priority)
 }
 
-func (j *kvDeleting) rest(t *GRPCTurn, b []byte) ([]byte, error) {
+func (j *kvDeleting) rest(t *InlineCall, b []byte) ([]byte, error) {
 	if _, err := j.Run(&t.InlineCall); err != nil {
 		return nil, err
 	}

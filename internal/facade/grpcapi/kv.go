@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // keyValueServer is the service sidecar.v1.KeyValue.
 type keyValueServer struct {
 	sidecarv1.UnimplementedKeyValueServer
-	api *grpcAPI
+	api *API
 }
 
 // Get reads one value.
@@ -37,7 +37,7 @@ func (k keyValueServer) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*
 	})
 }
 
-func (a *grpcAPI) getOf(req *sidecarv1.KvGetRequest) (*kv.Table, kv.ID, error) {
+func (a *API) getOf(req *sidecarv1.KvGetRequest) (*kv.Table, kv.ID, error) {
 	t, err := a.kv.Table(req.Table)
 	if err != nil {
 		return nil, nil, err
@@ -66,7 +66,7 @@ func (k keyValueServer) Put(ctx context.Context, req *sidecarv1.KvPutRequest) (*
 	})
 }
 
-func (a *grpcAPI) putOf(req *sidecarv1.KvPutRequest) (*kv.Write, error) {
+func (a *API) putOf(req *sidecarv1.KvPutRequest) (*kv.Write, error) {
 	t, err := a.kv.TableToWrite(req.Table)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (k keyValueServer) Delete(ctx context.Context, req *sidecarv1.KvDeleteReque
 	})
 }
 
-func (a *grpcAPI) deleteOf(req *sidecarv1.KvDeleteRequest) (*kv.Write, error) {
+func (a *API) deleteOf(req *sidecarv1.KvDeleteRequest) (*kv.Write, error) {
 	t, err := a.kv.TableToWrite(req.Table)
 	if err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetR
 	})
 }
 
-func (a *grpcAPI) batchOf(req *sidecarv1.KvBatchGetRequest) (*kv.Table, []kv.ID, error) {
+func (a *API) batchOf(req *sidecarv1.KvBatchGetRequest) (*kv.Table, []kv.ID, error) {
 	t, err := a.kv.Table(req.Table)
 	if err == nil {
 		err = a.kv.Count(len(req.Ids))
@@ -159,7 +159,7 @@ func batchResponse(t *kv.Table, c *core.Call, ids []kv.ID, found []kv.Found) (*s
 }
 
 // id reads an id.
-func (a *grpcAPI) id(t *kv.Table, id *sidecarv1.KvId) (kv.ID, error) {
+func (a *API) id(t *kv.Table, id *sidecarv1.KvId) (kv.ID, error) {
 	parts := id.GetColumns()
 	return a.kv.ID(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
 		if deeper(parts[i], 2) { // a value, or one with its type
@@ -169,7 +169,7 @@ func (a *grpcAPI) id(t *kv.Table, id *sidecarv1.KvId) (kv.ID, error) {
 	})
 }
 
-// idOf writes an id as grpcAPI.id reads one.
+// idOf writes an id as API.id reads one.
 func idOf(t *kv.Table, id kv.ID) (*sidecarv1.KvId, error) {
 	out := &sidecarv1.KvId{Columns: make([]*sidecarv1.Value, len(id))}
 	for i, v := range id {

@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// readAs is everything that a request says, but for its values.
+// readAs is everything that a request says, except its values.
 func readAs(in core.ExecuteRequest) string {
 	tx := "none"
 	if in.Tx != nil {
@@ -33,10 +33,7 @@ func readAs(in core.ExecuteRequest) string {
 
 // FuzzReadExecute: a request that is read without messages says what its message does, and becomes the same parameters.
 func FuzzReadExecute(f *testing.F) {
-	s, err := New(Default(), core.Deps{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	s := compose(f, core.DefaultAPI(), core.Deps{})
 	text := func(s string) *sidecarv1.Value {
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
 	}
@@ -130,7 +127,7 @@ func checkBound(t *testing.T, request []byte, got, want core.Spec, bind func(cor
 	}
 }
 
-// TestUsualRequestsAreReadWithoutMessages: what clients send usually is read so, up to so many parameters.
+// TestUsualRequestsAreReadWithoutMessages: what clients usually send is read without messages, up to mostRead parameters.
 func TestUsualRequestsAreReadWithoutMessages(t *testing.T) {
 	many := make(map[string]*sidecarv1.Value)
 	for i := range mostRead {

@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"context"
@@ -42,8 +42,8 @@ func receivedOf(ctx context.Context) *received {
 	return r
 }
 
-// weighed returns a service whose requests are looked at as octets first, unless they are small.
-func (a *grpcAPI) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
+// weighed returns a service whose requests are looked at as bytes first, unless they are small.
+func (a *API) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out := *d
 	out.Methods = slices.Clone(d.Methods)
 	for i, m := range d.Methods {
@@ -76,7 +76,7 @@ func (a *grpcAPI) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 // weighedStream is a call that has one request and many answers.
 type weighedStream struct {
 	grpc.ServerStream
-	api *grpcAPI
+	api *API
 	ctx context.Context
 	r   received
 }
@@ -87,7 +87,7 @@ func (w *weighedStream) RecvMsg(into any) error {
 	return w.api.receive(w.ctx, &w.r, w.ServerStream.RecvMsg, into.(proto.Message))
 }
 
-// requestBytes returns a request that somebody has as octets before it is decoded. They are there until it is answered.
+// requestBytes returns a request that somebody has as bytes before it is decoded. They are there until it is answered.
 func requestBytes(ctx context.Context) (request []byte, ok bool) {
 	s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ Request() []byte })
 	if !ok {
@@ -99,7 +99,7 @@ func requestBytes(ctx context.Context) (request []byte, ok bool) {
 // rawMessage are a message that is not decoded.
 type rawMessage []byte
 
-// codec is that of messages, which leaves octets as they came.
+// codec is that of messages, which leaves bytes as they came.
 type codec struct{ encoding.CodecV2 }
 
 // Unmarshal implements encoding.CodecV2.
@@ -113,15 +113,15 @@ func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
 
 // receive decodes a request if its app is known and there is memory for it. If not, the message stays empty, and the
 // call says why. gRPC calls it before any interceptor, so it catches its own panics. Nothing has run by then.
-func (a *grpcAPI) receive(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
+func (a *API) receive(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
 	err := panics.Call("the decoding of a request", func() error { return a.receiveNow(ctx, r, decode, into) })
 	if _, ok := errors.AsType[*panics.Error](err); ok {
-		return statusOf(core.FaultOf(err, core.Deed{Harmless: true}), "")
+		return StatusOf(core.FaultOf(err, core.Deed{Harmless: true}), "")
 	}
 	return err
 }
 
-func (a *grpcAPI) receiveNow(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
+func (a *API) receiveNow(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
 	raw, ok := requestBytes(ctx)
 	if !ok {
 		if err := decode((*rawMessage)(&raw)); err != nil {
@@ -148,7 +148,7 @@ func (a *grpcAPI) receiveNow(ctx context.Context, r *received, decode func(any) 
 }
 
 // decodeRaw decodes a request, if there is memory for it.
-func (a *grpcAPI) decodeRaw(r *received, raw []byte, into proto.Message) error {
+func (a *API) decodeRaw(r *received, raw []byte, into proto.Message) error {
 	d := into.ProtoReflect().Descriptor()
 	if err := a.tooMany(d, raw); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (a *grpcAPI) decodeRaw(r *received, raw []byte, into proto.Message) error {
 }
 
 // tooMany refuses more parameters, types or statements than a request may have, before any of them is decoded.
-func (a *grpcAPI) tooMany(d protoreflect.MessageDescriptor, message []byte) error {
+func (a *API) tooMany(d protoreflect.MessageDescriptor, message []byte) error {
 	var bounds [3]core.Bound
 	var numbers [3]protowire.Number
 	var counts [3]int

@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"context"
@@ -31,7 +31,7 @@ type sender interface {
 	Send(ctx context.Context, m proto.Message) error
 }
 
-func newOutbox[M any](ctx context.Context, a *grpcAPI, stream interface{ Send(*M) error }) outbox[M] {
+func newOutbox[M any](ctx context.Context, a *API, stream interface{ Send(*M) error }) outbox[M] {
 	if direct, ok := grpc.ServerTransportStreamFromContext(ctx).(sender); ok {
 		return outbox[M]{direct: direct}
 	}
@@ -92,10 +92,10 @@ type protoStream struct {
 	columns *yql.Columns
 	sent    bool
 	call    *core.Call // nil: nobody counts
-	chunks  [2][]byte  // rows as octets: of the message that is sent, and of the one that is made
+	chunks  [2][]byte  // rows as bytes: of the message that is sent, and of the one that is made
 }
 
-func (a *grpcAPI) newStream(ctx context.Context, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
+func (a *API) newStream(ctx context.Context, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
 	return &protoStream{outbox: newOutbox[sidecarv1.ExecuteStreamResponse](ctx, a, stream), set: -1}
 }
 

@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"log/slog"
@@ -15,10 +15,7 @@ func TestAPanicInAStreamOfRowsEndsItsSender(t *testing.T) {
 	panics.LogTo(slog.New(slog.DiscardHandler))
 	defer panics.LogTo(slog.Default())
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Default(), core.Deps{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := compose(t, core.DefaultAPI(), core.Deps{})
 		if panics.Call("a stream of rows", func() error {
 			return ingestServer{api: &s.grpc}.rows(t.Context(), nil, rows.Request{Table: "t"}, nil)
 		}) == nil {

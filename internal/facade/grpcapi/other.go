@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 )
 
 // OtherOptions are ServerOptions for the server over which the other process calls.
-func (a *grpcAPI) OtherOptions() []grpc.ServerOption {
+func (a *API) OtherOptions() []grpc.ServerOption {
 	return append(a.ServerOptions(),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			return next(context.WithValue(ctx, core.FromOther{}, true), req)
@@ -57,8 +57,8 @@ func mayCommit(req proto.Message) bool {
 	return false
 }
 
-// relayUnary hands a call of the gRPC face over.
-func relayUnary[Res proto.Message](ctx context.Context, a *grpcAPI, c *core.Call, p *core.OtherProcess, req proto.Message) (Res, error) {
+// relayUnary hands a call of the gRPC API over.
+func relayUnary[Res proto.Message](ctx context.Context, a *API, c *core.Call, p *core.OtherProcess, req proto.Message) (Res, error) {
 	var none Res
 	res := none.ProtoReflect().New().Interface().(Res)
 	var header, trailer metadata.MD
@@ -66,7 +66,7 @@ func relayUnary[Res proto.Message](ctx context.Context, a *grpcAPI, c *core.Call
 		err := p.GRPC.Invoke(relayed(ctx, c), methodPath(c.Name), req, res, grpc.Header(&header), grpc.Trailer(&trailer))
 		return relayedFault(ctx, err, mayCommit(req))
 	})
-	_ = grpc.SetHeader(ctx, own(header)) // these fail only outside a call
+	_ = grpc.SetHeader(ctx, own(header)) // headers and trailers fail only outside a call
 	_ = grpc.SetTrailer(ctx, own(trailer))
 	if err != nil {
 		return none, err
@@ -75,7 +75,7 @@ func relayUnary[Res proto.Message](ctx context.Context, a *grpcAPI, c *core.Call
 }
 
 // relayStream hands ExecuteStream over.
-func (a *grpcAPI) relayStream(ctx context.Context, c *core.Call, p *core.OtherProcess, req *sidecarv1.ExecuteRequest,
+func (a *API) relayStream(ctx context.Context, c *core.Call, p *core.OtherProcess, req *sidecarv1.ExecuteRequest,
 	stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
 	return a.core.Other.HandOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
 		from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))

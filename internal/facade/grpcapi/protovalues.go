@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"context"
@@ -19,7 +19,7 @@ type protoValues struct {
 	depth  int // how deep they may nest
 }
 
-func (a *grpcAPI) values(m map[string]*sidecarv1.Value) core.Values {
+func (a *API) values(m map[string]*sidecarv1.Value) core.Values {
 	return protoValues{m, a.core.Cfg.API.MaxDepth}
 }
 
@@ -89,7 +89,7 @@ type protoSink struct {
 	one   [1]*protoSet
 }
 
-// protoSet is a result set whose rows are octets of the field rows.
+// protoSet is a result set whose rows are bytes of the field rows.
 type protoSet struct {
 	columns   []*sidecarv1.Column
 	rows      []byte
@@ -162,7 +162,7 @@ func (p *protoSink) result() (first *protoSet, all []*sidecarv1.ResultSet) {
 	return p.sets[0], all
 }
 
-// withRows gives a message that has a field rows the octets of that field. They go out as
+// withRows gives a message that has a field rows the bytes of that field. They go out as
 // they are, as those of an unknown field do: the rows are never messages here.
 func withRows[M proto.Message](m M, rows []byte) M {
 	if len(rows) > 0 {

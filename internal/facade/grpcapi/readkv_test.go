@@ -1,4 +1,4 @@
-package facade
+package grpcapi
 
 import (
 	"bytes"
@@ -19,10 +19,7 @@ import (
 
 // FuzzReadKV: a request for a row that is read without a message says what its message does, and its key is the same.
 func FuzzReadKV(f *testing.F) {
-	s, err := New(Default(), core.Deps{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	s := compose(f, core.DefaultAPI(), core.Deps{})
 	table := kv.NewTable(facadetest.Entry(f, "x=x key=a:Utf8 key=b:Timestamp value=v:Json version=r:Int64"), "/local/x")
 	text := func(s string) *sidecarv1.Value {
 		return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
