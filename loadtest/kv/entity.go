@@ -71,6 +71,14 @@ func entityMix() (all []vegeta.Target, err error) {
 	return all, err
 }
 
+// entityOn is a load on a sidecar.
+func entityOn(name string, s *lab.Sidecar, e *entityLoad, pacer vegeta.Pacer, options ...func(*vegeta.Attacker)) lab.Variant {
+	return lab.Variant{Name: name, Under: []*lab.Process{s.Process},
+		Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+			return e.run(ctx, pacer, d, options...), nil
+		}}
+}
+
 // entityLoad sends the mix to a table.
 type entityLoad struct {
 	mix     []vegeta.Target
@@ -195,12 +203,8 @@ func measureEntities(ctx context.Context, l *lab.Lab, rows int) (err error) {
 			Ratios: []string{lab.CPU, "get-p50-ns", "put-p50-ns"}}
 		for _, t := range tables {
 			for i, s := range sides {
-				e := &entityLoad{mix: mix, address: s.HTTP, table: t.name, ids: t.ids}
-				c.Variants = append(c.Variants, lab.Variant{Name: l.Name(entityVariant(t.name, t.ids), i),
-					Under: []*lab.Process{s.Process},
-					Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
-						return e.run(ctx, load.pacer, d, load.options...), nil
-					}})
+				c.Variants = append(c.Variants, entityOn(l.Name(entityVariant(t.name, t.ids), i), s,
+					&entityLoad{mix: mix, address: s.HTTP, table: t.name, ids: t.ids}, load.pacer, load.options...))
 			}
 		}
 		if _, err := l.Compare(ctx, c); err != nil {

@@ -187,6 +187,34 @@ func (c *caller) check(from int) error {
 	return nil
 }
 
+// dial opens the connections to an address.
+func (f *field) dial(transport credentials.TransportCredentials, address string) (of []*grpc.ClientConn, err error) {
+	for range f.options.Conns {
+		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(transport),
+			grpc.WithDisableRetry(), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(checking{})))
+		if err != nil {
+			return of, err
+		}
+		of = append(of, conn)
+	}
+	return of, nil
+}
+
+// parts are the parts of an answer as each node sends them.
+func parts(s Scenario) (want [][nodes][]byte, err error) {
+	bodies, err := expected(s)
+	if err != nil {
+		return nil, err
+	}
+	want = make([][nodes][]byte, s.Parts)
+	for part := range want {
+		for i := range nodes {
+			want[part][i] = bodies[i][part]
+		}
+	}
+	return want, nil
+}
+
 // callers connects to a target and returns n callers, whose sessions are spread over the nodes.
 func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all []*caller, hangUp func(), err error) {
 	end := t.at(s)
@@ -207,31 +235,14 @@ func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all 
 			return nil, hangUp, err
 		}
 	}
-	dial := func(address string) (of []*grpc.ClientConn, err error) {
-		for range f.options.Conns {
-			conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(transport),
-				grpc.WithDisableRetry(), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(checking{})))
-			if err != nil {
-				return of, err
-			}
-			of = append(of, conn)
-		}
-		return of, nil
-	}
 	for i, address := range end.addresses {
-		if conns[i], err = dial(address); err != nil {
+		if conns[i], err = f.dial(transport, address); err != nil {
 			return nil, hangUp, err
 		}
 	}
-	bodies, err := expected(s)
+	want, err := parts(s)
 	if err != nil {
 		return nil, hangUp, err
-	}
-	want := make([][nodes][]byte, s.Parts)
-	for part := range want {
-		for i := range nodes {
-			want[part][i] = bodies[i][part]
-		}
 	}
 	for i := range n {
 		owner := i%nodes + 1

@@ -84,6 +84,11 @@ func measurePoolSizes(ctx context.Context, l *lab.Lab) error {
 			return err
 		}
 	}
+	return compareSizes(ctx, l, closed, open)
+}
+
+// compareSizes measures the closed and the open loop, draws both, and says what follows.
+func compareSizes(ctx context.Context, l *lab.Lab, closed, open lab.Case) error {
 	full, err := l.Compare(ctx, closed)
 	if err != nil {
 		return err

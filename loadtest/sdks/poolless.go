@@ -68,23 +68,33 @@ func poollessCases(ctx context.Context, l *lab.Lab, root string) error {
 			if !l.Wanted(name(network.name, n)) {
 				continue
 			}
-			c := lab.Case{Name: name(network.name, n),
-				Title:    fmt.Sprintf("@ydbjs/query with a session for each query, %d in flight, network %v", n, network.delay),
-				Baseline: "directly",
-				Text: "`SELECT 1`, directly and through the sidecar in turn. The network is as much time before " +
-					"each call that the cluster is sent. *query* is the time of all queries by their number, *p50* " +
-					"the median of one query.",
-				Figures:  []string{queryTime, lab.P50, sdksApp, sdksCluster, sdksSidecar, clusterCalls},
-				Ratios:   []string{queryTime},
-				Variants: []lab.Variant{{Name: "directly"}, {Name: "through the sidecar"}}}
-			runs, err := poollessRuns(ctx, l, root, n, cluster, side)
-			if err != nil {
+			if err := poollessCase(ctx, l, root, name(network.name, n), n, network.delay, cluster, side); err != nil {
 				return err
 			}
-			l.Report.Add(lab.Section{Table: lab.NewTable(c, runs)})
-			l.Progress("%s", c.Name)
 		}
 	}
+	return nil
+}
+
+// poollessCase is one number of queries in flight over one network.
+func poollessCase(
+	ctx context.Context, l *lab.Lab, root, name string, n int, delay time.Duration, cluster *lab.Cluster, side *lab.Sidecar,
+) error {
+	c := lab.Case{Name: name,
+		Title:    fmt.Sprintf("@ydbjs/query with a session for each query, %d in flight, network %v", n, delay),
+		Baseline: "directly",
+		Text: "`SELECT 1`, directly and through the sidecar in turn. The network is as much time before " +
+			"each call that the cluster is sent. *query* is the time of all queries by their number, *p50* " +
+			"the median of one query.",
+		Figures:  []string{queryTime, lab.P50, sdksApp, sdksCluster, sdksSidecar, clusterCalls},
+		Ratios:   []string{queryTime},
+		Variants: []lab.Variant{{Name: "directly"}, {Name: "through the sidecar"}}}
+	runs, err := poollessRuns(ctx, l, root, n, cluster, side)
+	if err != nil {
+		return err
+	}
+	l.Report.Add(lab.Section{Table: lab.NewTable(c, runs)})
+	l.Progress("%s", c.Name)
 	return nil
 }
 
