@@ -2,6 +2,7 @@ package peers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
@@ -17,26 +18,27 @@ type goal struct {
 	value         func(r results, s Scenario, subject string) (float64, bool) // false: it was not measured
 }
 
-// goals are those of a face; without a stretch it is 0.
+// closed is scenarios of small calls without TLS, with one of the counts in flight.
+func closed(counts ...int) func(Scenario) bool {
+	return func(s Scenario) bool {
+		return s.TLS == nowhere && !s.bulk() && s.Rate == 0 && slices.Contains(counts, s.InFlight)
+	}
+}
+
+// rate is scenarios without TLS at a rate, of at least that many calls a second.
+func rate(least int) func(Scenario) bool {
+	return func(s Scenario) bool { return s.TLS == nowhere && s.Rate >= least }
+}
+
+// either is scenarios of one kind or the other.
+func either(one, other func(Scenario) bool) func(Scenario) bool {
+	return func(s Scenario) bool { return one(s) || other(s) }
+}
+
+// goals are those of an API; without a stretch it is 0.
 func goals(of api) []goal {
 	if of != ydbAPI {
 		return plainGoals(of)
-	}
-	closed := func(counts ...int) func(Scenario) bool {
-		return func(s Scenario) bool {
-			for _, n := range counts {
-				if s.TLS == nowhere && !s.bulk() && s.Rate == 0 && s.InFlight == n {
-					return true
-				}
-			}
-			return false
-		}
-	}
-	rate := func(least int) func(Scenario) bool {
-		return func(s Scenario) bool { return s.TLS == nowhere && s.Rate >= least }
-	}
-	either := func(one, other func(Scenario) bool) func(Scenario) bool {
-		return func(s Scenario) bool { return one(s) || other(s) }
 	}
 	all := []goal{}
 	for _, row := range []struct {

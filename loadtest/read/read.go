@@ -198,18 +198,8 @@ func (w readWorkload) faces(
 			sides[mode], closers = s, append(closers, func(context.Context) error { l.End(s.Process); return nil })
 		}
 		s := sides["transaction"]
-		transport := &http.Transport{MaxIdleConnsPerHost: max(2, n), DisableCompression: true}
-		client := &http.Client{Transport: transport, Timeout: 20 * time.Second}
-		closers = append(closers, func(context.Context) error { transport.CloseIdleConnections(); return nil })
-		all = append(all,
-			readFace{l.Name("gRPC", i), s, []*lab.Process{s.Process},
-				plain(record, func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
-					return traffic.RecordsOverGRPC(ctx, s.Client, r)
-				})},
-			readFace{l.Name("HTTP", i), s, []*lab.Process{s.Process},
-				plain(record, func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
-					return traffic.RecordsOverHTTP(ctx, client, s.HTTP, r)
-				})})
+		faces, hangUp := plainFaces(l, i, s, max(2, n), record)
+		all, closers = append(all, faces...), append(closers, func(context.Context) error { hangUp(); return nil })
 		for _, mode := range []string{"transaction", "passthrough"} {
 			s := sides[mode]
 			read, err := pooled(s.Conn)
@@ -221,6 +211,22 @@ func (w readWorkload) faces(
 		all[0].side = s
 	}
 	return all, end, nil
+}
+
+// plainFaces read by the plain API of the sidecar of the i-th program, over gRPC and HTTP.
+func plainFaces(l *lab.Lab, i int, s *lab.Sidecar, conns int, record func() traffic.AppRecord) (all []readFace, hangUp func()) {
+	transport := &http.Transport{MaxIdleConnsPerHost: conns, DisableCompression: true}
+	client := &http.Client{Transport: transport, Timeout: 20 * time.Second}
+	return []readFace{
+		{l.Name("gRPC", i), s, []*lab.Process{s.Process},
+			plain(record, func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
+				return traffic.RecordsOverGRPC(ctx, s.Client, r)
+			})},
+		{l.Name("HTTP", i), s, []*lab.Process{s.Process},
+			plain(record, func(ctx context.Context, r traffic.AppRecord) (time.Duration, error) {
+				return traffic.RecordsOverHTTP(ctx, client, s.HTTP, r)
+			})},
+	}, transport.CloseIdleConnections
 }
 
 // dialAll connects to all nodes.
