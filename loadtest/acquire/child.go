@@ -449,5 +449,6 @@ func ask(ctx context.Context, client *http.Client, address string, o order) (a a
 		n, _ := response.Body.Read(text)
 		return a, fmt.Errorf("%s: %s", childName, cmp.Or(string(text[:n]), response.Status))
 	}
-	return a, json.NewDecoder(response.Body).Decode(&a)
+	err = json.NewDecoder(response.Body).Decode(&a)
+	return a, err
 }

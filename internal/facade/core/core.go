@@ -65,7 +65,7 @@ type Service struct {
 	tel    *telemetry
 	meter  *history.Meter // nil: none
 
-	Client  *upstream.Client // is inside Driver; nil: Driver is of another kind, and calls are no Turns
+	Client  *upstream.Client // is inside Driver; nil: Driver is of another kind, and no call is inline
 	Senders sync.WaitGroup   // goroutines that end with handlers: they send and receive for streams, and end transactions
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // InlineCall is a call of one statement, or of one step of a transaction, that needs no goroutine
-// while it waits for a session and while a node works on it. Service.Turns begins it; Resume does the
+// while it waits for a session and while a node works on it. InlineCalls of the facade begins it; Resume does the
 // rest once the answer is here, or whatever else has become of it. Both run what the call runs
 // otherwise.
 type InlineCall struct {

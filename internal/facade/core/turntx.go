@@ -10,7 +10,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// The calls that begin and end interactive transactions, as Turns.
+// The calls that begin and end interactive transactions, as inline calls.
 
 // takeStep takes the turn of a step of an open transaction, without waiting. False: the step must wait, or cannot run.
 func (t *InlineCall) takeStep(id string, step lease.Step) bool {
