@@ -146,7 +146,7 @@ func checkAnswer(t *testing.T, failure failure, stake string, err error, d core.
 	if p.Status != uint32(f.Code.HTTP) || st.Code() != f.Code.GRPC || p.SafeToRetry != f.Safe || p.OutcomeUnknown != f.Unknown {
 		t.Errorf("%s: HTTP %d, gRPC %v; want those of %s", name, p.Status, st.Code(), f.Code.Name)
 	}
-	if !slices.Contains(append(slices.Collect(maps.Values(core.YDBCodes)), core.OwnCodes...), f.Code) {
+	if !slices.Contains(core.Codes(), *f.Code) {
 		t.Errorf("%s: %s is in no table", name, f.Code.Name)
 	}
 }

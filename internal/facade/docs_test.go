@@ -3,9 +3,7 @@ package facade
 import (
 	"flag"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -25,18 +23,15 @@ const docs = "../../docs/api.md"
 func codeTable() string {
 	var b strings.Builder
 	b.WriteString("| code | HTTP | gRPC | safe | meaning | what to do |\n|---|---|---|---|---|---|\n")
-	row := func(c *core.Code) {
+	row := func(c core.Code) {
 		safe := "no"
 		if c.Safe {
 			safe = "yes"
 		}
 		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s | %s |\n", c.Name, c.HTTP, c.GRPC, safe, c.Title, c.Hint)
 	}
-	for _, c := range core.OwnCodes {
+	for _, c := range core.Codes() {
 		row(c)
-	}
-	for _, s := range slices.Sorted(maps.Keys(core.YDBCodes)) {
-		row(core.YDBCodes[s])
 	}
 	return b.String()
 }
@@ -88,7 +83,7 @@ func TestKVDocsNameTheSettings(t *testing.T) {
 
 func TestEveryStatusHasACode(t *testing.T) {
 	seen := map[string]bool{}
-	for _, c := range core.OwnCodes {
+	for _, c := range core.Codes() {
 		if seen[c.Name] {
 			t.Errorf("%s stands twice", c.Name)
 		}
@@ -100,7 +95,7 @@ func TestEveryStatusHasACode(t *testing.T) {
 		case Ydb.StatusIds_STATUS_CODE_UNSPECIFIED, Ydb.StatusIds_SUCCESS, Ydb.StatusIds_UNDETERMINED:
 			continue
 		}
-		if c := core.YDBCodes[s]; c == nil || c.Name != "YDB_"+name {
+		if c := core.CodeYDB(s); c.Name != "YDB_"+name || !seen[c.Name] {
 			t.Errorf("%s has the code %v; want YDB_%s", name, c, name)
 		}
 	}

@@ -21,6 +21,13 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
+const (
+	// mostTypes is how many types one statement of a request may name.
+	mostTypes = 1 << 14
+	// shortPart is the size in bytes of the parts of an answer while memory is short.
+	shortPart = 64 << 10
+)
+
 // tight returns a guard that finds memory short as long as the test lasts.
 func tight(t *testing.T) *memguard.Guard {
 	t.Helper()
@@ -91,8 +98,8 @@ func TestShortMemory(t *testing.T) {
 		}
 	})
 	for _, limit := range limits {
-		if limit != core.ShortPartBytes {
-			t.Errorf("parts of %d bytes were asked for; want %d", limit, core.ShortPartBytes)
+		if limit != shortPart {
+			t.Errorf("parts of %d bytes were asked for; want %d", limit, shortPart)
 		}
 	}
 	if st := g.State(); st.Refused < 4 || st.Slowed < 2*sets {
@@ -131,7 +138,7 @@ func TestTypesOfOneStatementHaveAnEnd(t *testing.T) {
 		},
 	}
 	b := start(t, Default(), f, func(d *core.Deps) { d.Requests = budget })
-	wide := "Tuple<" + strings.Repeat("Int8?,", core.MostTypes/2-10) + "Int8>?"
+	wide := "Tuple<" + strings.Repeat("Int8?,", mostTypes/2-10) + "Int8>?"
 	var list []string
 	for range 3 {
 		list = append(list, fmt.Sprintf(`{"sql":"SELECT $p","params":{"p":null},"types":{"p":%q}}`, wide))
@@ -165,7 +172,7 @@ func TestTypesOfBatchesAreCounted(t *testing.T) {
 			return nil, nil
 		},
 	}
-	wide := "Tuple<" + strings.Repeat("Int8?,", core.MostTypes/2-10) + "Int8>?"
+	wide := "Tuple<" + strings.Repeat("Int8?,", mostTypes/2-10) + "Int8>?"
 	body := fmt.Sprintf(`{"statements":[{"sql":"SELECT $p","params":{"p":null},"types":{"p":%q}}]}`, wide)
 	for most, want := range map[int64]string{4 << 20: "MEMORY_SHORT", 16 << 20: ""} {
 		budget := memguard.OfBytes(most)

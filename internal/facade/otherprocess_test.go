@@ -313,8 +313,8 @@ func TestOtherProcessThatHangs(t *testing.T) {
 		began := time.Now()
 		_, err := face.Execute(t.Context(), contract.Statement{SQL: "A", Timeout: "20ms", Tx: &contract.TxSelector{ID: tx.ID}})
 		refused(t, err, "DEADLINE_EXCEEDED", true, false)
-		if took := time.Since(began); took < core.OtherSlack {
-			t.Errorf("gave up after %v; the other process's own answer may take %v more than the call", took, core.OtherSlack)
+		if took := time.Since(began); took < time.Second {
+			t.Errorf("gave up after %v; the other process's own answer may take a second more than the call", took)
 		}
 	}
 }

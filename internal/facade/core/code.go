@@ -111,8 +111,8 @@ var (
 		"A fault of the sidecar", "The log has it under the trace_id."}
 )
 
-// OwnCodes lists them in the order of docs/api.md.
-var OwnCodes = []*Code{
+// ownCodes lists them in the order of docs/api.md.
+var ownCodes = []*Code{
 	codeBadRequest, CodeLimit, CodeBusy, CodeQuota, CodeMemory, CodeNoToken, codeNotYours, codeForbidden, CodeMedia,
 	CodeNoRoute, CodeMethod,
 	CodeTableNotOpen, CodeReadOnly, CodeTableMismatch, CodeKeyNotFound, CodeKeyTooLarge, CodeCondition,
@@ -121,9 +121,9 @@ var OwnCodes = []*Code{
 	CodeStreamEnded, codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, CodeInternal,
 }
 
-// YDBCodes are the answers of the database itself. UNDETERMINED is missing: it
+// ydbCodes are the answers of the database itself. UNDETERMINED is missing: it
 // is OUTCOME_UNKNOWN.
-var YDBCodes = map[Ydb.StatusIds_StatusCode]*Code{
+var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 	Ydb.StatusIds_BAD_REQUEST: {"YDB_BAD_REQUEST", http.StatusBadRequest, codes.InvalidArgument, false,
 		"The database does not understand the request", "issues say what is wrong."},
 	Ydb.StatusIds_UNAUTHORIZED: {"YDB_UNAUTHORIZED", http.StatusForbidden, codes.PermissionDenied, false,
@@ -164,7 +164,7 @@ var YDBCodes = map[Ydb.StatusIds_StatusCode]*Code{
 
 // CodeYDB finds the row of a status; one newer than this table is INTERNAL to callers.
 func CodeYDB(s Ydb.StatusIds_StatusCode) *Code {
-	if c, ok := YDBCodes[s]; ok {
+	if c, ok := ydbCodes[s]; ok {
 		return c
 	}
 	return &Code{"YDB_" + s.String(), http.StatusInternalServerError, codes.Unknown, false,
@@ -173,12 +173,12 @@ func CodeYDB(s Ydb.StatusIds_StatusCode) *Code {
 
 // Codes lists the error map: the sidecar's own codes, then those of the database.
 func Codes() []Code {
-	out := make([]Code, 0, len(OwnCodes)+len(YDBCodes))
-	for _, c := range OwnCodes {
+	out := make([]Code, 0, len(ownCodes)+len(ydbCodes))
+	for _, c := range ownCodes {
 		out = append(out, *c)
 	}
-	for _, s := range slices.Sorted(maps.Keys(YDBCodes)) {
-		out = append(out, *YDBCodes[s])
+	for _, s := range slices.Sorted(maps.Keys(ydbCodes)) {
+		out = append(out, *ydbCodes[s])
 	}
 	return out
 }

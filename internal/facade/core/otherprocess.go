@@ -27,9 +27,9 @@ type OtherProcess struct {
 	HTTP     http.RoundTripper
 }
 
-// OtherSlack is how much longer than its deadline a call that was handed over may
+// otherSlack is how much longer than its deadline a call that was handed over may
 // take: the answer of the other process says more than that there was none.
-const OtherSlack = time.Second
+const otherSlack = time.Second
 
 // Instance names this process in the ids of its transactions.
 func (s *Service) Instance() string { return s.Tx.leases.Instance() }
@@ -82,7 +82,7 @@ func (o *otherProcess) HandOver(ctx context.Context, timeouts []string, f func(c
 	// Not a deadline, which would go to the owner as the caller's own.
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	timer := time.AfterFunc(time.Until(until)+OtherSlack, func() { end(context.DeadlineExceeded) })
+	timer := time.AfterFunc(time.Until(until)+otherSlack, func() { end(context.DeadlineExceeded) })
 	defer timer.Stop()
 	return f(ctx)
 }
@@ -110,12 +110,12 @@ func Unanswered(ctx context.Context, err error, commits bool) *Fault {
 
 // CodeNamed finds a row of the error map by its name; of an unknown name it makes one.
 func CodeNamed(name string) *Code {
-	for _, c := range OwnCodes {
+	for _, c := range ownCodes {
 		if c.Name == name {
 			return c
 		}
 	}
-	for _, c := range YDBCodes {
+	for _, c := range ydbCodes {
 		if c.Name == name {
 			return c
 		}

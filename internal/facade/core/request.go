@@ -159,7 +159,7 @@ func isName(s string) bool {
 
 const (
 	typeCost  = 160     // that a type takes, in bytes: an optional one is three objects of 128 in all
-	MostTypes = 1 << 14 // that one statement of a request may name, those within others included
+	mostTypes = 1 << 14 // that one statement of a request may name, those within others included
 )
 
 // parseTypes reads the types that a request names, by name without the dollar. They take so many bytes.
@@ -172,9 +172,9 @@ func parseTypes(in map[string]string, limit int, setting string) (types map[stri
 	}
 	most := 0
 	for _, text := range in {
-		if most += yql.MostTypes(text); most > MostTypes {
+		if most += yql.MostTypes(text); most > mostTypes {
 			return nil, 0, Faultf(CodeLimit,
-				"types: those of one statement name more than %d types, those within others included", MostTypes)
+				"types: those of one statement name more than %d types, those within others included", mostTypes)
 		}
 	}
 	types = make(map[string]*Ydb.Type, len(in))

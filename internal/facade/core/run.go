@@ -71,7 +71,7 @@ func (m *Room) forget() {
 // part is how much of a result the database may send in one piece.
 func (m *Room) part() int64 {
 	if m != nil && m.memory.Tight() {
-		return ShortPartBytes
+		return shortPartBytes
 	}
 	return partBytes
 }
@@ -157,8 +157,8 @@ type ending struct {
 // how much of a stream is held at a time.
 const partBytes = 1 << 20
 
-// ShortPartBytes is the same while memory is short.
-const ShortPartBytes = 64 << 10
+// shortPartBytes is the same while memory is short.
+const shortPartBytes = 64 << 10
 
 // unwanted is how many parts of an answer are read and thrown away before it is
 // cut short. A session whose call was cut serves nobody until its node says that it is at rest, so an

@@ -21,9 +21,9 @@ var errTxMax = errors.New("facade: the transaction is as old as it may get")
 // rollbackTimeout bounds the clean-up of a transaction that nobody finished.
 const rollbackTimeout = 5 * time.Second
 
-// FailedTimeout bounds it while the caller of a step that failed waits for its
+// failedTimeout bounds it while the caller of a step that failed waits for its
 // answer, which must not be late.
-const FailedTimeout = 500 * time.Millisecond
+const failedTimeout = 500 * time.Millisecond
 
 // transactions are the interactive ones: those that callers begin, go on with and end by calls.
 type transactions struct {
@@ -356,7 +356,7 @@ func (x *transactions) failed(turn *txStep, err error, commits bool) *Fault {
 		turn.Undo()
 		return f
 	}
-	t.lost, t.until = !ok || e.Status == 0, time.Now().Add(FailedTimeout)
+	t.lost, t.until = !ok || e.Status == 0, time.Now().Add(failedTimeout)
 	switch f.Code {
 	case codeUpstreamLost, codeNoNode, CodeYDB(Ydb.StatusIds_BAD_SESSION), CodeYDB(Ydb.StatusIds_SESSION_EXPIRED):
 		// Whatever the reason, what the caller needs to know is that the

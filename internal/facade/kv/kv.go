@@ -473,7 +473,7 @@ func (k *Service) Put(t *Table, key *upstream.Params, value []byte, cond Conditi
 		if t.versioned() {
 			first := t.first()
 			params.Add("$version", first)
-			w.done.Version = VersionText(first)
+			w.done.Version = versionText(first)
 		}
 	case !t.versioned() && cond.Match == nil: // no tag of none_match can be this row's
 		w.alone, w.again = t.put, true
@@ -488,7 +488,7 @@ func (k *Service) Put(t *Table, key *upstream.Params, value []byte, cond Conditi
 				}
 				params.Truncate(first) // of a try before
 				params.Add("$version", next)
-				w.done.Version = VersionText(next)
+				w.done.Version = versionText(next)
 			}
 			return t.put, nil
 		}

@@ -134,8 +134,8 @@ func (t *Table) versionOf(n uint64) *Ydb.TypedValue {
 	return &Ydb.TypedValue{Type: t.Version.Type, Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: n}}}
 }
 
-// VersionText is a version as callers see it.
-func VersionText(v *Ydb.TypedValue) string {
+// versionText is a version as callers see it.
+func versionText(v *Ydb.TypedValue) string {
 	if x, ok := v.Value.Value.(*Ydb.Value_Int64Value); ok {
 		return strconv.FormatInt(x.Int64Value, 10)
 	}
