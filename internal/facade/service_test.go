@@ -19,12 +19,10 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// The types of bodies of the HTTP API, and a token.
+// The types of bodies of the HTTP API.
 const (
 	mediaNDJSON  = "application/x-ndjson"
 	mediaProblem = "application/problem+json"
-
-	secretOfWeb = "0123456789abcdef0123456789abcdef"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
