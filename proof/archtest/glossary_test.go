@@ -63,6 +63,42 @@ func TestGlossary(t *testing.T) {
 	}
 }
 
+var (
+	sourceFile = regexp.MustCompile(`^[\w/]+\.go$`)
+	qualified  = regexp.MustCompile(`^(\w+\.)?\w+\.\w+$`) // package.Name, Type.member, package.Type.member
+)
+
+// TestArchitectureNamesWhatThereIs fails on a file and on a name in backticks of ARCHITECTURE.md that are not there.
+func TestArchitectureNamesWhatThereIs(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	product := productNames(t)
+	seen := 0
+	for i, line := range strings.Split(string(text), "\n") {
+		for _, m := range backticked.FindAllStringSubmatch(line, -1) {
+			name := m[1]
+			switch {
+			case sourceFile.MatchString(name):
+				seen++
+				if _, err := os.Stat(filepath.Join(root, "internal", name)); err != nil {
+					t.Errorf("ARCHITECTURE.md:%d: there is no internal/%s", i+1, name)
+				}
+			case qualified.MatchString(name) && !product.settings[name] && !product.literals[name]:
+				seen++
+				parts := strings.Split(name, ".")
+				if !product.declared[strings.Join(parts[len(parts)-2:], ".")] {
+					t.Errorf("ARCHITECTURE.md:%d: %q is in no package", i+1, name)
+				}
+			}
+		}
+	}
+	if seen < 80 {
+		t.Errorf("ARCHITECTURE.md has %d such names; the test has lost some", seen)
+	}
+}
+
 // have reports whether the product has a name of the glossary.
 func (n *names) have(name string) bool {
 	if strings.Contains(name, "/") && !strings.Contains(name, " ") && !strings.HasPrefix(name, "/") {
@@ -135,6 +171,7 @@ func (n *names) add(file *ast.File) {
 			}
 		case *ast.TypeSpec:
 			n.declared[pkg+"."+node.Name.Name] = true
+			n.addMembers(node)
 		case *ast.ValueSpec:
 			for _, name := range node.Names {
 				n.declared[pkg+"."+name.Name] = true
@@ -156,4 +193,22 @@ func (n *names) add(file *ast.File) {
 		}
 		return true
 	})
+}
+
+// addMembers adds the fields of a struct and the methods of an interface.
+func (n *names) addMembers(of *ast.TypeSpec) {
+	var list *ast.FieldList
+	switch t := of.Type.(type) {
+	case *ast.StructType:
+		list = t.Fields
+	case *ast.InterfaceType:
+		list = t.Methods
+	default:
+		return
+	}
+	for _, field := range list.List {
+		for _, name := range field.Names {
+			n.declared[of.Name.Name+"."+name.Name] = true
+		}
+	}
 }
