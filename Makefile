@@ -181,7 +181,7 @@ CLIENT ?= h2
 test-sdk: build deps sdks
 	$(GO) test -count=1 -v -timeout 90m ./proof/sdktest -run 'TestMatrix$(if $(SDK),/^$(SDK)$$)' -args -full -client $(CLIENT) $(if $(filter h2,$(CLIENT)),-report $(CURDIR)/docs/sdk-matrix.md)
 
-# The experiments of loadtest/, each with a report in report/NAME: the short form, under ten minutes. One of them: make bench BENCH=overhead.
+# The experiments of loadtest/, each with a report in report/NAME: the short form, under ten minutes. One of them, or one that `all` leaves out (hostile, chaos, sim, overload, xds, peers): make bench BENCH=overhead.
 BENCH ?= all
 .PHONY: bench-full bench-smoke bench-diff
 bench: build bench-deps peers-deps
@@ -191,7 +191,7 @@ bench: build bench-deps peers-deps
 bench-full: build bench-deps peers-deps
 	bin/loadtest $(BENCH) -size full -out docs/benchmarks
 
-# That every experiment works, on tiny sizes; nothing is judged.
+# That every experiment of `loadtest all` works, on tiny sizes; nothing is judged.
 bench-smoke: build bench-deps
 	bin/loadtest $(BENCH) -size smoke -out report/smoke
 
@@ -205,7 +205,7 @@ bench-deps: deps
 	$(GO) build -o bin/h2forward ./loadtest/h2forward
 
 # The data path next to HAProxy, Envoy, nginx and a forwarder made of grpc-go: a quarter of an hour. The report goes to report/peers.
-# One row: make peers PEERS='-only unary100-c64 -rounds 5'
+# One row: make peers PEERS='-only ^unary100-c64$$ -rounds 5'
 PEERS ?=
 peers: build peers-deps
 	$(GO) build -o bin/h2forward ./loadtest/h2forward

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Regenerates the Go code of proto/ with the pinned compiler and plugins.
-# Needs the project's Python environment (make venv), which holds protoc.
+# Needs the project's Python environment (make gen makes it), which holds protoc.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p .cache/gen

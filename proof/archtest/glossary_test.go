@@ -212,3 +212,47 @@ func (n *names) addMembers(of *ast.TypeSpec) {
 		}
 	}
 }
+
+// TestThreatModelNamesItsTests fails on a test in docs/threat-model.md that is not in the package named before it.
+func TestThreatModelNamesItsTests(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/threat-model.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := map[string]string{} // the text of a package's tests
+	testsOf := func(folder string) string {
+		if known, ok := in[folder]; ok {
+			return known
+		}
+		var all strings.Builder
+		files, _ := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(text)
+		}
+		in[folder] = all.String()
+		return in[folder]
+	}
+	seen := 0
+	word := regexp.MustCompile("`([\\w/]+)`|\\b((?:Test|Fuzz)[A-Z]\\w*)")
+	for i, line := range strings.Split(string(text), "\n") {
+		folder := ""
+		for _, m := range word.FindAllStringSubmatch(line, -1) {
+			if m[1] != "" {
+				folder = m[1]
+				continue
+			}
+			seen++
+			here := "\nfunc " + m[2] + "("
+			if folder == "" || !strings.Contains(testsOf("internal/"+folder), here) && !strings.Contains(testsOf(folder), here) {
+				t.Errorf("docs/threat-model.md:%d: %s is not in package %q", i+1, m[2], folder)
+			}
+		}
+	}
+	if seen < 80 {
+		t.Errorf("docs/threat-model.md has %d tests; this test has lost some", seen)
+	}
+}
