@@ -118,11 +118,12 @@ func (o *opener) answers(status string) int {
 	return o.statuses[status]
 }
 
-// refused is how many calls were refused: on a machine that is busy the refusals of some take too long.
+// refused is how many calls were refused: on a machine that is busy the refusals of some, but no more than half of
+// them, take too long.
 func (o *opener) refused() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.statuses["503"] + o.late
+	return o.statuses["503"] + min(o.late, o.statuses["503"])
 }
 
 // post opens so many calls, with headers of their own.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -186,6 +187,71 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 				w.reached(t, 2)
 			},
 		},
+		"the first is lost while another is made, and a new first has room": {
+			attempts: []attempt{{}, {slow: 4 * time.Second}},
+			run: func(t *testing.T, w *few) {
+				w.begin(perConn)
+				w.reached(t, perConn)
+				w.begin(1)
+				time.Sleep(2 * firstBackoff)
+				w.lost(0)
+				w.open = nil
+				w.reached(t, 0)
+				w.begin(1)
+				w.reached(t, 2)
+				time.Sleep(4 * time.Second)
+			},
+		},
+		"the first is lost while another is made, which stands before a new first": {
+			attempts: []attempt{{}, {slow: time.Second, streams: 3}, {slow: 4 * time.Second}},
+			run: func(t *testing.T, w *few) {
+				w.begin(perConn)
+				w.reached(t, perConn)
+				w.begin(1)
+				time.Sleep(2 * firstBackoff)
+				w.lost(0)
+				w.open = nil
+				w.reached(t, 0)
+				w.begin(1)
+				time.Sleep(time.Second)
+				w.reached(t, 2)
+				w.begin(1)
+				w.reached(t, 1)
+				time.Sleep(4 * time.Second)
+			},
+		},
+		"attempts at one time fail together": {
+			attempts: slices.Concat([]attempt{{}}, slices.Repeat([]attempt{{slow: firstBackoff, fails: true}}, mostMore)),
+			run: func(t *testing.T, w *few) {
+				w.begin(perConn)
+				w.reached(t, perConn)
+				w.begin(mostMore * perConn) // they end with the attempts
+				time.Sleep(firstBackoff)
+				synctest.Wait()
+				if n := w.dials(); n != 1+mostMore {
+					t.Errorf("%d attempts; want all that there may be", n)
+				}
+				w.begin(1)
+				time.Sleep(3 * firstBackoff)
+				w.reached(t, 1)
+			},
+		},
+		"attempts fail between others that succeed": {
+			attempts: slices.Concat([]attempt{{}}, slices.Repeat([]attempt{{fails: true}, {}}, 10)),
+			run: func(t *testing.T, w *few) {
+				w.begin(perConn)
+				w.reached(t, perConn)
+				for i := range 10 {
+					w.begin(1) // it ends with the attempt
+					w.begin(1)
+					time.Sleep(3 * firstBackoff)
+					w.reached(t, 1)
+					w.lost(2 + 2*i)
+					w.open = w.open[:perConn]
+					time.Sleep(2 * firstBackoff)
+				}
+			},
+		},
 		"a call that waits is given up": {
 			attempts: []attempt{{}, {fails: true}, {slow: time.Minute}},
 			run: func(t *testing.T, w *few) {
@@ -274,4 +340,64 @@ func TestUselessFurtherConnectionsAreNotMadeInARow(t *testing.T) {
 			})
 		})
 	}
+}
+
+// After the end nothing looks for room, and an attempt that fails late changes nothing.
+func TestNoMoreAttemptsAfterTheEnd(t *testing.T) {
+	for name, end := range map[string]func(*Upstream){"close": (*Upstream).Close, "cut": (*Upstream).Cut, "shelve": (*Upstream).Shelve} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newFew(t, attempt{}, attempt{slow: time.Second, fails: true})
+				w.begin(perConn)
+				w.reached(t, perConn)
+				w.begin(1)
+				if !w.looks() {
+					t.Error("nothing looks for room for a call that waits")
+				}
+				var why error
+				w.shard.Do(func(*h2.Forwarder) { end(w.up); why = w.up.failure })
+				if w.looks() {
+					t.Error("room is looked for after the end")
+				}
+				for _, o := range w.open {
+					o.answer()
+				}
+				time.Sleep(10 * time.Second)
+				w.begin(1)
+				if n := w.dials(); n != 2 {
+					t.Errorf("%d attempts; want none after the end", n)
+				}
+				w.shard.Do(func(*h2.Forwarder) {
+					if w.up.failure != why {
+						t.Errorf("calls are told %v; want %v", w.up.failure, why)
+					}
+					w.up.Cut()
+				})
+			})
+		})
+	}
+}
+
+// A caller that is in a hurry does not wait for the end of a pause, nor do calls that wait already.
+func TestHurryEndsAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFew(t, slices.Concat([]attempt{{}}, slices.Repeat([]attempt{{fails: true}}, 6))...)
+		w.begin(perConn)
+		w.reached(t, perConn)
+		for range 6 {
+			w.begin(1) // it ends with the attempt
+			w.shard.Do(func(*h2.Forwarder) { w.up.retryAt = 0 })
+		}
+		w.shard.Do(func(f *h2.Forwarder) { w.up.retryAt = f.Now() + lastBackoff })
+		w.begin(1)
+		w.reached(t, 0)
+		w.shard.Do(func(*h2.Forwarder) { w.up.Hurry() })
+		time.Sleep(time.Millisecond)
+		w.reached(t, 1)
+		for _, o := range w.open {
+			o.answer()
+		}
+		synctest.Wait()
+		w.shard.Do(func(*h2.Forwarder) { w.up.Close() })
+	})
 }

@@ -26,7 +26,7 @@ type Upstream struct {
 	more    []*h2.Conn    // while conn is at its limit, and some time longer
 	limited time.Duration // conn was at its limit last
 	dialed  time.Duration // the last one was begun
-	fails   int           // attempts since one of its connections was of use
+	fails   int           // rounds of attempts since one of its connections was of use
 	failure error
 	retryAt time.Duration
 	again   *time.Timer // looks for room for calls that wait; nil: none does
@@ -78,6 +78,9 @@ func (u *Upstream) Conn() (*h2.Conn, error) {
 		return nil, u.unable()
 	}
 	u.conn = u.connect(now)
+	if len(u.more) > 0 { // which are being made: their calls may go on here
+		u.conn.Others = u.all
+	}
 	return u.room(now), nil
 }
 
@@ -120,6 +123,7 @@ func (u *Upstream) room(now time.Duration) *h2.Conn {
 // choose returns the first connection, or while that is at its limit one that is not. If all
 // are, and no more can be made, it is the first.
 func (u *Upstream) choose(now time.Duration) *h2.Conn {
+	u.prefer()
 	if !u.conn.AtLimit() {
 		if len(u.more) > 0 && now-u.limited >= keepMore {
 			u.more = slices.DeleteFunc(u.more, func(c *h2.Conn) bool {
@@ -155,6 +159,19 @@ func (u *Upstream) choose(now time.Duration) *h2.Conn {
 	return c
 }
 
+// prefer makes the first connection one that stands, if there is one.
+func (u *Upstream) prefer() {
+	if u.conn.Ready() {
+		return
+	}
+	for i, c := range u.more {
+		if c.Usable() && c.Ready() {
+			u.conn, u.more[i] = c, u.conn
+			return
+		}
+	}
+}
+
 // roomLater has further connections made, as soon as they may be and one after the other, until no call waits for one. An attempt may
 // outlast the time until the next look, and then fail or bring less room than is needed: so each look is followed by another one.
 func (u *Upstream) roomLater(now time.Duration) {
@@ -178,6 +195,9 @@ func (u *Upstream) roomLater(now time.Duration) {
 // over reports whether a further connection takes no more calls. Whatever the node does with those, they are not made in a row
 // without a pause.
 func (u *Upstream) over(c *h2.Conn) bool {
+	if c.Ready() {
+		u.fails = 0
+	}
 	switch {
 	case c.Usable():
 		return false
@@ -215,8 +235,20 @@ func (u *Upstream) unable() error {
 
 // Hurry has the next attempt to connect made at once, within a router's method or Do.
 func (u *Upstream) Hurry() {
-	if u.retryAt < never {
-		u.retryAt = 0
+	if u.retryAt == never {
+		return
+	}
+	u.retryAt = 0
+	if u.again != nil && u.again.Stop() {
+		u.again.Reset(0)
+	}
+}
+
+// giveUp has no more attempts made, and says why.
+func (u *Upstream) giveUp(why error) {
+	u.retryAt, u.failure = never, why
+	if u.again != nil && u.again.Stop() {
+		u.again = nil
 	}
 }
 
@@ -232,14 +264,14 @@ func (u *Upstream) Shelve() {
 	for _, c := range u.all() {
 		c.Shelve()
 	}
-	u.retryAt, u.failure = never, h2.ErrSilent
+	u.giveUp(h2.ErrSilent)
 }
 
 // Cut ends the connection at once, and what is left on it. Within Do.
 func (u *Upstream) Cut() {
 	all := u.all()
 	u.conn, u.more = nil, nil
-	u.retryAt, u.failure = never, net.ErrClosed
+	u.giveUp(net.ErrClosed)
 	for _, c := range all {
 		u.cut(c)
 	}
@@ -261,11 +293,17 @@ func (u *Upstream) cut(conn *h2.Conn) {
 // never is a moment that does not come.
 const never = 1 << 62
 
-// failed puts the next attempt off, counted from a moment.
+// failed puts the next attempt off, counted from a moment. Attempts that fail while it is put off are of one round.
 func (u *Upstream) failed(err error, from time.Duration) {
+	if u.retryAt == never {
+		return
+	}
+	if u.failure = err; from < u.retryAt {
+		return
+	}
 	d := min(firstBackoff<<min(u.fails, 16), lastBackoff)
 	u.fails++
-	u.failure, u.retryAt = err, from+d/2+rand.N(d/2)
+	u.retryAt = from + d/2 + rand.N(d/2)
 }
 
 // Close ends the connection once its calls have ended, within a router's method or Do.
@@ -274,5 +312,5 @@ func (u *Upstream) Close() {
 		c.Drain()
 	}
 	u.conn, u.more = nil, nil
-	u.retryAt, u.failure = never, net.ErrClosed
+	u.giveUp(net.ErrClosed)
 }
