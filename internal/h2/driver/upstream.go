@@ -84,8 +84,26 @@ func (u *Upstream) Conn() (*h2.Conn, error) {
 	return u.room(now), nil
 }
 
-// stands reports whether there is a first connection of use. A further one takes its place if there is none.
-func (u *Upstream) stands() bool { return u.conn != nil && u.conn.Usable() || u.promote() }
+// stands reports whether there is a first connection of use. A further one takes its place if there is none, and goes
+// before one that is being made.
+func (u *Upstream) stands() bool {
+	usable := u.conn != nil && u.conn.Usable()
+	if usable && u.conn.Ready() {
+		return true
+	}
+	i := slices.IndexFunc(u.more, func(c *h2.Conn) bool { return c.Usable() && c.Ready() })
+	if i < 0 {
+		return usable
+	}
+	first := u.more[i]
+	if usable {
+		u.more[i] = u.conn
+	} else {
+		u.more = slices.Delete(u.more, i, i+1)
+	}
+	u.conn = first
+	return true
+}
 
 func (u *Upstream) connect(now time.Duration) *h2.Conn {
 	u.dialed = now
@@ -123,7 +141,6 @@ func (u *Upstream) room(now time.Duration) *h2.Conn {
 // choose returns the first connection, or while that is at its limit one that is not. If all
 // are, and no more can be made, it is the first.
 func (u *Upstream) choose(now time.Duration) *h2.Conn {
-	u.prefer()
 	if !u.conn.AtLimit() {
 		if len(u.more) > 0 && now-u.limited >= keepMore {
 			u.more = slices.DeleteFunc(u.more, func(c *h2.Conn) bool {
@@ -157,19 +174,6 @@ func (u *Upstream) choose(now time.Duration) *h2.Conn {
 	u.more = append(u.more, c)
 	c.Others, u.conn.Others = u.all, u.all
 	return c
-}
-
-// prefer makes the first connection one that stands, if there is one.
-func (u *Upstream) prefer() {
-	if u.conn.Ready() {
-		return
-	}
-	for i, c := range u.more {
-		if c.Usable() && c.Ready() {
-			u.conn, u.more[i] = c, u.conn
-			return
-		}
-	}
 }
 
 // roomLater has further connections made, as soon as they may be and one after the other, until no call waits for one. An attempt may
@@ -207,17 +211,6 @@ func (u *Upstream) over(c *h2.Conn) bool {
 		u.failed(cmp.Or(c.Err(), h2.ErrClosed), u.dialed)
 	}
 	return true
-}
-
-// promote puts a further connection in the place of the first, if there is one of use.
-func (u *Upstream) promote() bool {
-	for i, c := range u.more {
-		if c.Usable() && c.Ready() {
-			u.conn, u.more = c, slices.Delete(u.more, i, i+1)
-			return true
-		}
-	}
-	return false
 }
 
 // all are the connections that there are.
