@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/loadtest/traffic"
 )
 
 // common are the goals of every row.
@@ -66,7 +68,7 @@ func (r *run) measure(ctx context.Context) (span, error) {
 	}
 	from := r.rec.now()
 	for r.rec.count(from, r.rec.now()) < calls {
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := traffic.Pause(ctx, 100*time.Millisecond); err != nil {
 			return span{}, err
 		}
 		if r.rec.now()-from > time.Minute {
@@ -84,7 +86,7 @@ func (r *run) normal(ctx context.Context) (span, error) {
 	_, before := r.line.sums()
 	s, err := r.measure(ctx)
 	if err == nil {
-		if err := sleep(ctx, 2*sampleEvery); err != nil {
+		if err := traffic.Pause(ctx, 2*sampleEvery); err != nil {
 			return span{}, err
 		}
 		_, after := r.line.sums()

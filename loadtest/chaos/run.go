@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/loadtest/traffic"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
@@ -264,7 +265,7 @@ func (r *run) all(ctx context.Context, seed uint64) (err error) {
 		r.background.Wait()
 	}()
 	r.log("%s, seed %d: %d operations a second (capacity %.0f)", r.row.name, seed, r.result.Rate, r.result.Capacity)
-	if err := sleep(ctx, time.Second); err != nil {
+	if err := traffic.Pause(ctx, time.Second); err != nil {
 		return err
 	}
 	_, before := r.line.sums()
@@ -345,11 +346,11 @@ func (r *run) end(ctx context.Context, shop *apps, judge func(), goroutines int,
 
 // endSidecar stops the sidecar and counts what it leaves behind.
 func (r *run) endSidecar(ctx context.Context, goroutines int) error {
-	if err := sleep(ctx, 500*time.Millisecond); err != nil { // what the last calls left is cleaned up
+	if err := traffic.Pause(ctx, 500*time.Millisecond); err != nil { // what the last calls left is cleaned up
 		return err
 	}
 	r.sidecar.apis[1].Close() // idle connections of callers are not what calls left
-	if err := sleep(ctx, 200*time.Millisecond); err != nil {
+	if err := traffic.Pause(ctx, 200*time.Millisecond); err != nil {
 		return err
 	}
 	now, err := r.sidecar.goroutines(ctx)
@@ -386,7 +387,7 @@ func (r *run) noSessions(ctx context.Context, within time.Duration) error {
 			r.goal("no session left on the nodes", len(sessions) == 0, "%d left", len(sessions))
 			return nil
 		}
-		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+		if err := traffic.Pause(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -450,15 +451,6 @@ func (r *run) figure(name string, value any) {
 
 func (r *run) log(format string, args ...any) {
 	fmt.Fprintf(r.o.Log, "%6.1fs "+format+"\n", append([]any{r.rec.now().Seconds()}, args...)...)
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // act does something to a node and returns when it began and when it was done.

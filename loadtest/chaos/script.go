@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/loadtest/traffic"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
@@ -35,7 +36,7 @@ func ask[T any](s *script, step func(ctx context.Context) (T, error)) (answer T)
 }
 
 func (s *script) sleep(d time.Duration) {
-	s.try(func(ctx context.Context) error { return sleep(ctx, d) })
+	s.try(func(ctx context.Context) error { return traffic.Pause(ctx, d) })
 }
 
 // normal measures the window without fault, which is part of every row.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
@@ -26,10 +27,8 @@ func AtRest(ctx context.Context, s *lab.Sidecar, patience time.Duration) (lab.Ga
 
 // Pause waits, or returns why it could not.
 func Pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
+	if awake.Sleep(ctx, d) {
 		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
+	return context.Cause(ctx)
 }
