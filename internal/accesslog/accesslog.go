@@ -31,7 +31,7 @@ type Config struct {
 	// which calls get a line of their own: off | errors | slow (those, and those of
 	// log.access_slow) | all
 	Access string        `yaml:"access"`
-	Slow   time.Duration `yaml:"access_slow"` // what takes so long is slow
+	Slow   time.Duration `yaml:"access_slow"` // a call that takes this long or longer is slow
 	// lines of calls a second, at most; what exceeds it is counted, and the count is logged
 	Rate int `yaml:"access_rate"`
 	// show the text of statements of the plain API in the lines of calls, up to 1 KiB of it: they

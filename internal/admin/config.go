@@ -25,10 +25,10 @@ type Config struct {
 	Listen string `yaml:"listen"` // host:port of this API; port 0 takes a free one
 	Socket string `yaml:"socket"` // path of a Unix socket of this API, for this user and root only; "" is off
 	// who may drain, ban and so on over TCP: peer (programs of this user and of root on this
-	// machine, and whoever has the token) | token (who has it) | socket (nobody); over
-	// admin.socket one always may
+	// machine, and whoever has the token) | token (whoever has it) | socket (no program does); over
+	// admin.socket each may
 	Control   string `yaml:"control"`
-	Token     string `yaml:"token"`      // bearer token that admits to control over TCP; "" admits nobody
+	Token     string `yaml:"token"`      // bearer token that admits to control over TCP; "" admits no program
 	TokenFile string `yaml:"token_file"` // a file with it instead, read at each use
 	// host:port that serves the three probes and nothing else, for a kubelet, which cannot reach
 	// loopback; "" is off

@@ -96,7 +96,7 @@ const sessionsForName = 4
 
 // poolConfigFor is the configuration of the pool of an identity.
 func poolConfigFor(c pool.Config) pool.Config {
-	c.Min = 0 // nobody knows whether the caller comes again
+	c.Min = 0 // the caller may never come again
 	return c
 }
 

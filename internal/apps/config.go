@@ -26,7 +26,7 @@ type Config struct {
 	// of the server for statements that name none
 	Quotas []string `yaml:"limits"`
 	Users  []string `yaml:"users"` // uid=name: programs of that user on this machine, over a Unix socket of the API, are that app
-	// name=secret: who calls the plain API with that bearer token is that app, and nobody without
+	// name=secret: a caller of the plain API with that bearer token is that app, and no caller without
 	// one is served there over TCP
 	Token []string `yaml:"token"`
 	// which apps have sessions of their own on the nodes, that bear the app's name

@@ -17,7 +17,7 @@
 //     key-value calls have texts of their own, of the settings alone. Neither
 //     texts nor parameters are logged or traced.
 //   - A numbered statement of a transaction runs at most once. A transaction that
-//     nobody finishes is rolled back, and its session freed.
+//     no call finishes is rolled back, and its session freed.
 //   - Nothing of a streamed result is held beyond one part of the answer.
 //   - Every error says whether nothing was kept or the outcome is unknown.
 package facade

@@ -29,7 +29,7 @@ type Config struct {
 	// refuse at once what cannot be done within its deadline, by the time that the same work took
 	// before and by the wait in the queue; and, once an eighth of the calls of an app that come to the
 	// queue get no session for 100ms or more, those that would have to wait for longer than the
-	// work takes, but for class batch
+	// work takes, except in class batch
 	Shed bool          `yaml:"shed"`
 	Idle time.Duration `yaml:"idle"` // a session unused for this long is closed, at most two tenths of it late; 0: never
 	// a session is closed between four fifths of this age and, at most a twentieth late, this age,

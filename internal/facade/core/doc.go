@@ -10,7 +10,7 @@
 //
 //   - Every call that has come whole counts against api.max_open, and its cancel goes down with its context.
 //   - A numbered statement of a transaction runs at most once. A transaction that
-//     nobody finishes is rolled back, and its session freed.
+//     no call finishes is rolled back, and its session freed.
 //   - Nothing of a streamed result is held beyond one part of the answer.
 //   - Every fault says whether nothing was kept or the outcome is unknown.
 package core

@@ -83,7 +83,7 @@ func TooMuch(why string) error {
 	return Faultf(CodeMemory, "%s", why)
 }
 
-// BadAnswer marks what the database sent and nobody can read. The error quotes
+// BadAnswer marks what the database sent and the sidecar cannot read. The error quotes
 // values, so the caller hears it and the log does not.
 func BadAnswer(err error) error {
 	if err == nil {

@@ -133,7 +133,7 @@ func (m *Room) lend(n int) error {
 // once, in order, and its rows follow. An error stops the statement.
 type Sink interface {
 	Begin(ctx context.Context, columns *yql.Columns) error
-	// Rows are octets of Ydb.Value, good until it returns.
+	// Rows gets encoded messages Ydb.Value, which are good until it returns.
 	Rows(ctx context.Context, rows [][]byte) error
 	// Cut says that the current result set has more rows than were handed on.
 	Cut()

@@ -391,8 +391,8 @@ func (x *transactions) repeat(ctx context.Context, id string, old *stored, out S
 	return done, nil
 }
 
-// fault finds the words for a step that was refused. A transaction that nobody
-// knows may have been committed by a call whose answer got lost; mayBeOver says
+// fault finds the words for a step that was refused. A transaction that is not
+// known may have been committed by a call whose answer got lost; mayBeOver says
 // that this caller may have made one: it commits (again), or looks, or cleans up.
 func (x *transactions) fault(id string, err error, mayBeOver bool) *Fault {
 	if errors.Is(err, lease.ErrForeign) {

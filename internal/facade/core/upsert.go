@@ -25,7 +25,7 @@ func (s *Service) Upsert(ctx context.Context, call upstream.Call, request mem.Bu
 	})
 }
 
-// encoded is a message that is octets already.
+// encoded is a message that is encoded already.
 type encoded struct{ mem.Buffer }
 
 // AppendMessage has the data path's client send the octets.
