@@ -33,6 +33,9 @@ func main() {
 	key := flag.String("key", "", "file with the certificate's private key")
 	ca := flag.String("ca", "", "file with the certificates that vouch for the nodes; empty: plaintext")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		log.Fatalf("h2forward takes flags alone; got %q", flag.Args())
+	}
 	if *profile != "" {
 		go func() { log.Fatal(http.ListenAndServe(*profile, nil)) }()
 	}

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"cmp"
+	"context"
 	"debug/buildinfo"
 	"fmt"
 	"maps"
@@ -135,10 +136,15 @@ func newReport(e Experiment, o Options) *Report {
 	return r
 }
 
+// versionTime bounds how long a program may take to tell its version: one that does not know the question may serve instead.
+const versionTime = 10 * time.Second
+
 // Version notes the version of a program of ours: what it says of itself, or
 // what it was built from.
 func (r *Report) Version(program string) {
-	out, err := exec.Command(program, "version").Output()
+	ctx, cancel := context.WithTimeout(context.Background(), versionTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, program, "version").Output()
 	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	if err != nil || line == "" {
 		info, err := buildinfo.ReadFile(program)
