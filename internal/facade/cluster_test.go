@@ -81,25 +81,14 @@ func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
 	for _, run := range []func(context.Context) error{driver.Run, judge.Run, finder.Run, sessions.Run, s.Run} {
 		wg.Go(func() { _ = run(ctx) })
 	}
-	server, web := grpc.NewServer(s.ServerOptions()...), s.HTTPServer()
-	s.Register(server)
-	for where, serve := range map[*string]func(net.Listener) error{&w.target.GRPC: server.Serve, &w.target.HTTP: web.Serve} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		*where = l.Addr().String()
-		wg.Go(func() { _ = serve(l) })
-	}
-	w.target.HTTP = "http://" + w.target.HTTP
+	hangUp := w.listen(t)
 	t.Cleanup(func() {
 		end, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.Drain(end); err != nil {
 			t.Errorf("drain: %v", err)
 		}
-		server.Stop()
-		_ = web.Close()
+		hangUp()
 		err := sessions.Close(end)
 		if left := nodes.Sessions(); len(left) > 0 && !w.lossy {
 			t.Errorf("%d sessions are left on the nodes: %v", len(left), left)
@@ -113,12 +102,50 @@ func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
 	return w
 }
 
-// client is a face of the world.
-func (w *world) client(t *testing.T) contract.Client {
+// listen serves both APIs until what it returns is called.
+func (w *world) listen(t *testing.T) (hangUp func()) {
 	t.Helper()
-	c := contract.OverHTTP(w.target.HTTP)
-	t.Cleanup(c.Close)
-	return c
+	server, web := grpc.NewServer(w.s.ServerOptions()...), w.s.HTTPServer()
+	w.s.Register(server)
+	var wg sync.WaitGroup
+	for where, serve := range map[*string]func(net.Listener) error{&w.target.GRPC: server.Serve, &w.target.HTTP: web.Serve} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		*where = l.Addr().String()
+		wg.Go(func() { _ = serve(l) })
+	}
+	w.target.HTTP = "http://" + w.target.HTTP
+	return func() {
+		server.Stop()
+		_ = web.Close()
+		wg.Wait()
+	}
+}
+
+// faces are clients of the gRPC API and of the HTTP API.
+func (w *world) faces(t *testing.T) []contract.Client {
+	t.Helper()
+	conn, err := grpc.NewClient("dns:///"+w.target.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	faces := []contract.Client{contract.OverGRPC(conn), contract.OverHTTP(w.target.HTTP)}
+	for _, c := range faces {
+		t.Cleanup(c.Close)
+	}
+	return faces
+}
+
+// onNodes does something to every node of the cluster.
+func (w *world) onNodes(t *testing.T, do func(*devcluster.Node) error) {
+	t.Helper()
+	for id := range uint32(3) {
+		if err := do(w.cluster.Node(id + 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestContract(t *testing.T) {
@@ -136,58 +163,79 @@ func TestContract(t *testing.T) {
 	contract.Run(t, w.target)
 }
 
-// TestReadsWhoseAnswersAreCut: what only reads is repeated, or may be, in the default mode too.
-// What was handed on of a stream before it was cut is never repeated silently.
-func TestReadsWhoseAnswersAreCut(t *testing.T) {
-	config := Default()
-	config.API.Timeout = time.Minute // no call is to fail of its own time, however slow the machine
-	w := newWorld(t, config, nil)
-	conn, err := grpc.NewClient("dns:///"+w.target.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	faces := []contract.Client{contract.OverGRPC(conn), w.client(t)}
-	t.Cleanup(faces[0].Close)
-	long := strings.Repeat("x", 1000)
-	if _, err := faces[0].Execute(
+// cutReads reads a table over connections that break, and counts what came of it.
+type cutReads struct {
+	rows                                        int // of the table
+	answered, streams, cutStreams, transactions int
+}
+
+// fill creates the table.
+func (r *cutReads) fill(t *testing.T, face contract.Client) {
+	t.Helper()
+	if _, err := face.Execute(
 		t.Context(), contract.Statement{SQL: "CREATE TABLE cut (id Int64 NOT NULL, v Utf8, PRIMARY KEY (id))"},
 	); err != nil {
 		t.Fatal(err)
 	}
-	const rows = 1500 // some parts of an answer
-	for from := 0; from < rows; from += 500 {
+	long := strings.Repeat("x", 1000)
+	for from := 0; from < r.rows; from += 500 {
 		batch := contract.Bulk{Table: "cut"}
 		for i := range 500 {
 			batch.Rows = append(batch.Rows, map[string]any{"id": from + i, "v": long})
 		}
-		if _, err := faces[0].BulkUpsert(t.Context(), batch); err != nil {
+		if _, err := face.BulkUpsert(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cut := func(share float64) {
-		for id := range uint32(3) {
-			if err := w.cluster.Node(id + 1).Cut(share); err != nil {
-				t.Fatal(err)
+}
+
+// row is a statement that reads one row.
+func (r *cutReads) row(id int) contract.Statement {
+	return contract.Statement{SQL: "DECLARE $id AS Int64; SELECT id FROM cut WHERE id = $id", Params: map[string]any{"id": id}}
+}
+
+// safe reports whether a call was answered, and fails unless it was, or may be repeated.
+func (r *cutReads) safe(t *testing.T, what string, err error) bool {
+	t.Helper()
+	if err == nil {
+		return true
+	}
+	if e, ok := errors.AsType[*contract.Error](err); !ok || e.Unknown || !e.Safe || e.Code == "OUTCOME_UNKNOWN" {
+		t.Errorf("%s: %v; want an answer, or to be told that it is safe to retry", what, err)
+	}
+	return false
+}
+
+// stream reads the whole table. What comes before a cut is the beginning of the table.
+func (r *cutReads) stream(t *testing.T, face contract.Client) {
+	t.Helper()
+	reply, err := face.Stream(t.Context(), contract.Statement{SQL: "SELECT id, v FROM cut ORDER BY id"})
+	r.streams++
+	if !r.safe(t, "stream", err) {
+		r.cutStreams++
+	} else if len(reply.Rows) != r.rows {
+		t.Errorf("a stream that ended well has %d rows; want %d", len(reply.Rows), r.rows)
+	}
+	if reply != nil {
+		for at, row := range reply.Rows {
+			if row[0] != fmt.Sprint(at) {
+				t.Fatalf("row %d of a stream is %v", at, row[0])
 			}
 		}
 	}
-	check := func(what string, err error) bool {
-		if err == nil {
-			return true
-		}
-		if e, ok := errors.AsType[*contract.Error](err); !ok || e.Unknown || !e.Safe || e.Code == "OUTCOME_UNKNOWN" {
-			t.Errorf("%s: %v; want an answer, or to be told that it is safe to retry", what, err)
-		}
-		return false
-	}
-	w.lossy = true
-	cut(0.35)
-	interactive := func(face contract.Client, statement contract.Statement, inline bool) error {
+}
+
+// transaction reads a row in a transaction, which ends in a call of its own or with its second statement.
+func (r *cutReads) transaction(t *testing.T, face contract.Client, id int, inline bool) {
+	t.Helper()
+	r.transactions++
+	r.safe(t, "transaction", func() error {
 		tx, err := face.Begin(t.Context(), "")
 		if err != nil {
 			return err
 		}
 		defer func() { _ = face.Rollback(t.Context(), tx.ID) }()
+		statement := r.row(id)
 		statement.Tx = &contract.TxSelector{ID: tx.ID}
 		if _, err = face.Execute(t.Context(), statement); err != nil {
 			return err
@@ -198,8 +246,40 @@ func TestReadsWhoseAnswersAreCut(t *testing.T) {
 		statement.Tx.Commit = true
 		_, err = face.Execute(t.Context(), statement)
 		return err
+	}())
+}
+
+// query reads a row with one statement, or with two of a list.
+func (r *cutReads) query(t *testing.T, face contract.Client, id int, list bool) {
+	t.Helper()
+	var replies []*contract.Reply
+	var err error
+	if list {
+		replies, err = face.Transact(t.Context(), contract.Transaction{Statements: []contract.Statement{r.row(id), r.row(id)}})
+	} else {
+		replies = make([]*contract.Reply, 1)
+		replies[0], err = face.Execute(t.Context(), r.row(id))
 	}
-	answered, streams, broken, transactions := 0, 0, 0, 0
+	if !r.safe(t, "query", err) {
+		return
+	}
+	r.answered++
+	if rows := replies[len(replies)-1].Rows; len(rows) != 1 || rows[0][0] != fmt.Sprint(id) {
+		t.Errorf("%v; want the row %d", rows, id)
+	}
+}
+
+// TestReadsWhoseAnswersAreCut: what only reads is repeated, or may be, in the default mode too.
+// What was handed on of a stream before it was cut is never repeated silently.
+func TestReadsWhoseAnswersAreCut(t *testing.T) {
+	config := Default()
+	config.API.Timeout = time.Minute // no call is to fail of its own time, however slow the machine
+	w := newWorld(t, config, nil)
+	faces := w.faces(t)
+	r := &cutReads{rows: 1500} // some parts of an answer
+	r.fill(t, faces[0])
+	w.lossy = true
+	w.onNodes(t, func(n *devcluster.Node) error { return n.Cut(0.35) })
 	calls := short.Of(200, 60)
 	for i := range calls {
 		face := faces[i%2]
@@ -210,62 +290,27 @@ func TestReadsWhoseAnswersAreCut(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if i%20 == 5 {
-			r, err := face.Stream(t.Context(), contract.Statement{SQL: "SELECT id, v FROM cut ORDER BY id"})
-			streams++
-			if !check("stream", err) {
-				broken++
-			} else if len(r.Rows) != rows {
-				t.Errorf("a stream that ended well has %d rows; want %d", len(r.Rows), rows)
-			}
-			if r != nil {
-				for at, row := range r.Rows {
-					if row[0] != fmt.Sprint(at) {
-						t.Fatalf("row %d of a stream is %v", at, row[0])
-					}
-				}
-			}
-			continue
-		}
-		statement := contract.Statement{SQL: "DECLARE $id AS Int64; SELECT id FROM cut WHERE id = $id", Params: map[string]any{"id": i}}
-		var r *contract.Reply
-		switch i % 5 {
-		case 1:
-			var list []*contract.Reply
-			twice := contract.Transaction{Statements: []contract.Statement{statement, statement}}
-			if list, err = face.Transact(t.Context(), twice); err == nil {
-				r = list[1]
-			}
-		case 3:
-			transactions++
-			check("transaction", interactive(face, statement, i%4 < 2))
-			continue
+		switch {
+		case i%20 == 5:
+			r.stream(t, face)
+		case i%5 == 3:
+			r.transaction(t, face, i, i%4 < 2)
 		default:
-			r, err = face.Execute(t.Context(), statement)
-		}
-		if check("query", err) {
-			answered++
-			if len(r.Rows) != 1 || r.Rows[0][0] != fmt.Sprint(i) {
-				t.Errorf("%v; want the row %d", r.Rows, i)
-			}
+			r.query(t, face, i, i%5 == 1)
 		}
 	}
-	t.Logf("%d of %d queries were answered, %d of %d streams cut", answered, calls-streams-transactions, broken, streams)
-	if answered < calls/4 {
-		t.Errorf("%d queries were answered", answered)
+	queries := calls - r.streams - r.transactions
+	t.Logf("%d of %d queries were answered, %d of %d streams cut", r.answered, queries, r.cutStreams, r.streams)
+	if r.answered < calls/4 {
+		t.Errorf("%d queries were answered", r.answered)
 	}
-	cut(0)
+	w.onNodes(t, func(n *devcluster.Node) error { return n.Cut(0) })
 }
 
 // TestTextsInParts: what YDB does not roll back is not sent again, and nobody is told that nothing was kept.
 func TestTextsInParts(t *testing.T) {
 	w := newWorld(t, Default(), nil)
-	conn, err := grpc.NewClient("dns:///"+w.target.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	faces := []contract.Client{contract.OverGRPC(conn), w.client(t)}
-	t.Cleanup(faces[0].Close)
+	faces := w.faces(t)
 	// The second statement fails by itself, after the table of the first one is there.
 	if _, err := faces[0].Execute(
 		t.Context(), contract.Statement{SQL: "CREATE TABLE is_there (id Int64 NOT NULL, PRIMARY KEY (id))"},
@@ -291,13 +336,9 @@ func TestTextsInParts(t *testing.T) {
 		}
 	}
 	for _, status := range []string{"ABORTED", "UNAVAILABLE", "OVERLOADED"} {
-		for id := range uint32(3) {
-			if err := w.cluster.Node(id + 1).Errors(
-				devcluster.Errors{Status: status, Share: 1, Methods: []string{"ExecuteQuery"}, After: true},
-			); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w.onNodes(t, func(n *devcluster.Node) error {
+			return n.Errors(devcluster.Errors{Status: status, Share: 1, Methods: []string{"ExecuteQuery"}, After: true})
+		})
 		for _, face := range faces {
 			name := strings.ToLower(status + "_" + face.Name())
 			_, err := face.Execute(
@@ -318,13 +359,7 @@ func TestTextsInParts(t *testing.T) {
 // cache of plans works.
 func TestOneCompilationPerNode(t *testing.T) {
 	w := newWorld(t, Default(), nil)
-	c := w.client(t)
-	compiled := func() (n int64) {
-		for id := range uint32(3) {
-			n += w.cluster.Node(id + 1).Counters().Compilations
-		}
-		return n
-	}
+	c := w.faces(t)[1]
 	var wg sync.WaitGroup
 	for at := range 10 {
 		wg.Go(func() {
@@ -340,7 +375,12 @@ func TestOneCompilationPerNode(t *testing.T) {
 	}
 
 	wg.Wait()
-	if n := compiled(); n < 1 || n > 3 {
+	n := int64(0)
+	w.onNodes(t, func(node *devcluster.Node) error {
+		n += node.Counters().Compilations
+		return nil
+	})
+	if n < 1 || n > 3 {
 		t.Errorf("%d compilations for 1000 calls on 3 nodes; want at most one each", n)
 	}
 }
