@@ -40,13 +40,7 @@ func guarded(f *facadetest.Driver) *facadetest.Driver {
 // A panic ends its call with INTERNAL and an unknown outcome, and nothing else: every place
 // that the call held is free again, so that a stop ends at once.
 func TestPanicsEndTheirCallsAlone(t *testing.T) {
-	var logged bytes.Buffer
-	var mu sync.Mutex
-	panics.LogTo(slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return logged.Write(p)
-	}), nil)))
+	logged := logOfPanics()
 	before := panics.Stats().Count
 	w := facadetest.NewWriter(t)
 	w.Answer = func(
@@ -86,75 +80,104 @@ func TestPanicsEndTheirCallsAlone(t *testing.T) {
 			t.Errorf("%d transactions are open", n)
 		}
 	})
-	t.Run("outside_of_a_session", func(t *testing.T) {
-		value := func(s string) *sidecarv1.Value {
-			return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
-		}
-		_, err := b.api.BulkUpsert(
-			t.Context(),
-			&sidecarv1.BulkUpsertRequest{Table: "dir/items",
-				Rows: []*sidecarv1.BulkRow{
-					{
-						Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}},
-							"name": value("panic")},
-					},
-				}},
-		)
-		if status.Code(err) != codes.Internal {
-			t.Errorf("gRPC: %v; want Internal", err)
-		}
-		code, _, body := facadetest.Send(t, "POST", b.base+"/v1/bulk", `{"table":"dir/items","rows":[{"id":1,"name":"panic"}]}`, nil)
-		if code != 500 || !strings.Contains(body, `"outcome_unknown":true`) {
-			t.Errorf("HTTP: %d %s; want 500 and an unknown outcome", code, body)
-		}
-	})
-	t.Run("batch", func(t *testing.T) {
-		res, err := b.api.Batch(
-			t.Context(),
-			&sidecarv1.BatchRequest{Statements: []*sidecarv1.BatchStatement{{Sql: "S"}, {Sql: "PANIC"}, {Sql: "S"}}},
-		)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, want := range []string{"", "INTERNAL", ""} {
-			if got := res.Results[i].GetError(); got.GetCode() != want || got.GetOutcomeUnknown() != (want != "") {
-				t.Errorf("statement %d: %v; want %q", i, got, want)
-			}
-		}
-	})
-	t.Run("ingest", func(t *testing.T) {
-		s, err := b.grpc.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		if err := s.Send([]string{"id", "name"}, []any{1, "panic"}); err != nil {
-			t.Fatal(err)
-		}
-		for err == nil {
-			_, err = s.Next()
-		}
-		if e, ok := errors.AsType[*contract.Error](err); !ok || e.Code != "INTERNAL" {
-			t.Errorf("the stream ended with %v; want INTERNAL", err)
-		}
-	})
+	t.Run("outside_of_a_session", b.bulkThatPanics)
+	t.Run("batch", b.batchThatPanics)
+	t.Run("ingest", b.ingestThatPanics)
 	if n := panics.Stats().Count - before; n < 8 {
 		t.Errorf("%d panics were counted; want one for each at least", n)
 	}
-	mu.Lock()
-	if text := logged.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "TestPanicsEndTheirCallsAlone") {
+	if text := logged(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "TestPanicsEndTheirCallsAlone") {
 		t.Errorf("the log has no stack:\n%.2000s", text)
 	}
-	mu.Unlock()
+	nothingIsHeld(t, b.s)
+}
+
+// A panic outside of a session leaves the outcome unknown in both APIs.
+func (b *bench) bulkThatPanics(t *testing.T) {
+	value := func(s string) *sidecarv1.Value {
+		return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
+	}
+	_, err := b.api.BulkUpsert(
+		t.Context(),
+		&sidecarv1.BulkUpsertRequest{Table: "dir/items",
+			Rows: []*sidecarv1.BulkRow{
+				{
+					Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}},
+						"name": value("panic")},
+				},
+			}},
+	)
+	if status.Code(err) != codes.Internal {
+		t.Errorf("gRPC: %v; want Internal", err)
+	}
+	code, _, body := facadetest.Send(t, "POST", b.base+"/v1/bulk", `{"table":"dir/items","rows":[{"id":1,"name":"panic"}]}`, nil)
+	if code != 500 || !strings.Contains(body, `"outcome_unknown":true`) {
+		t.Errorf("HTTP: %d %s; want 500 and an unknown outcome", code, body)
+	}
+}
+
+// A panic of a statement of a list fails that statement alone.
+func (b *bench) batchThatPanics(t *testing.T) {
+	res, err := b.api.Batch(
+		t.Context(),
+		&sidecarv1.BatchRequest{Statements: []*sidecarv1.BatchStatement{{Sql: "S"}, {Sql: "PANIC"}, {Sql: "S"}}},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"", "INTERNAL", ""} {
+		if got := res.Results[i].GetError(); got.GetCode() != want || got.GetOutcomeUnknown() != (want != "") {
+			t.Errorf("statement %d: %v; want %q", i, got, want)
+		}
+	}
+}
+
+// A panic while rows are written ends their stream with INTERNAL.
+func (b *bench) ingestThatPanics(t *testing.T) {
+	s, err := b.grpc.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Send([]string{"id", "name"}, []any{1, "panic"}); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = s.Next()
+	}
+	if e, ok := errors.AsType[*contract.Error](err); !ok || e.Code != "INTERNAL" {
+		t.Errorf("the stream ended with %v; want INTERNAL", err)
+	}
+}
+
+// logOfPanics has panics logged, and returns what reads the log.
+func logOfPanics() func() string {
+	var logged bytes.Buffer
+	var mu sync.Mutex
+	panics.LogTo(slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return logged.Write(p)
+	}), nil)))
+	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return logged.String()
+	}
+}
+
+// nothingIsHeld stops a service, and fails if a call, a transaction or a place of an app is still held.
+func nothingIsHeld(t *testing.T, s *Service) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := b.s.Drain(ctx); err != nil {
+	if err := s.Drain(ctx); err != nil {
 		t.Errorf("Drain = %v; want that nothing is open", err)
 	}
-	if state := b.s.State(); state.OpenCalls != 0 || state.Transactions != 0 {
+	if state := s.State(); state.OpenCalls != 0 || state.Transactions != 0 {
 		t.Errorf("%+v after all", state)
 	}
-	for _, app := range b.s.core.Deps.Apps.State([4]string{"a", "b", "c", "d"}) {
+	for _, app := range s.core.Deps.Apps.State([4]string{"a", "b", "c", "d"}) {
 		if app.Open != 0 {
 			t.Errorf("app %s has %d calls open", app.App, app.Open)
 		}
