@@ -19,54 +19,58 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
+// postAsWeb returns what sends a request of the app "web" over HTTP, and returns the words of a failure.
+func postAsWeb(path, body string) func(*Service) string {
+	return func(s *Service) string {
+		r := httptest.NewRequest("POST", "http://localhost"+path, strings.NewReader(body))
+		facadetest.Header("Content-Type", core.MediaJSON, "X-Sidecar-App", "web")(r)
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, r)
+		if w.Code == 200 {
+			return ""
+		}
+		return strconv.Itoa(w.Code) + " " + w.Body.String()
+	}
+}
+
+// callAsWeb returns what makes a call of the app "web" over gRPC, and returns the words of a failure.
+func callAsWeb(call func(context.Context, *Service) error) func(*Service) string {
+	return func(s *Service) string {
+		err := call(metadata.NewIncomingContext(context.Background(), metadata.Pairs("x-sidecar-app", "web")), s)
+		if err == nil {
+			return ""
+		}
+		return status.Convert(err).Message()
+	}
+}
+
 // An app that goes on calling while it is in debt gets its rate of bytes, and is served as
 // soon as what was served is paid for: refusals cost nothing.
 func TestRefusedCallsCostNoBytes(t *testing.T) {
 	const rate, size = 1000, 4000 // bytes a second, and bytes of a call at least
-	post := func(path, body string) func(*Service) string {
-		return func(s *Service) string {
-			r := httptest.NewRequest("POST", "http://localhost"+path, strings.NewReader(body))
-			facadetest.Header("Content-Type", core.MediaJSON, "X-Sidecar-App", "web")(r)
-			w := httptest.NewRecorder()
-			s.Handler().ServeHTTP(w, r)
-			if w.Code == 200 {
-				return ""
-			}
-			return strconv.Itoa(w.Code) + " " + w.Body.String()
-		}
-	}
-	called := func(call func(context.Context, *Service) error) func(*Service) string {
-		return func(s *Service) string {
-			err := call(metadata.NewIncomingContext(context.Background(), metadata.Pairs("x-sidecar-app", "web")), s)
-			if err == nil {
-				return ""
-			}
-			return status.Convert(err).Message()
-		}
-	}
 	long := strings.Repeat("x", size)
-	query := post("/v1/query", `{"sql":"`+long+`"}`)
+	query := postAsWeb("/v1/query", `{"sql":"`+long+`"}`)
 	for _, tc := range []struct {
 		name   string
 		call   func(*Service) string // returns the words of a failure
 		failed string                // the words of every call; "": some are served
 	}{
 		{"query", query, ""},
-		{"list", post("/v1/batch", `{"statements":[{"sql":"`+long+`"}]}`), ""},
-		{"list_in_a_transaction", post("/v1/tx", `{"statements":[{"sql":"`+long+`"}]}`), ""},
-		{"explain", post("/v1/explain", `{"sql":"`+long+`"}`), ""},
-		{"grpc", called(func(ctx context.Context, s *Service) error {
+		{"list", postAsWeb("/v1/batch", `{"statements":[{"sql":"`+long+`"}]}`), ""},
+		{"list_in_a_transaction", postAsWeb("/v1/tx", `{"statements":[{"sql":"`+long+`"}]}`), ""},
+		{"explain", postAsWeb("/v1/explain", `{"sql":"`+long+`"}`), ""},
+		{"grpc", callAsWeb(func(ctx context.Context, s *Service) error {
 			_, err := s.grpc.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: long})
 			return err
 		}), ""},
-		{"grpc_list", called(func(ctx context.Context, s *Service) error {
+		{"grpc_list", callAsWeb(func(ctx context.Context, s *Service) error {
 			_, err := s.grpc.Batch(ctx, &sidecarv1.BatchRequest{Statements: []*sidecarv1.BatchStatement{{Sql: long}}})
 			return err
 		}), ""},
-		{"no_JSON", post("/v1/query", long), "BAD_REQUEST"},
-		{"no_transaction", post("/v1/query", `{"sql":"`+long+`","tx":{"id":"tx_none"}}`), "not the id"},
-		{"no_transaction_to_end", post("/v1/tx/tx_none/commit", `{"timeout":"`+strings.Repeat("0", size)+`1s"}`), "not the id"},
-		{"grpc_no_transaction", called(func(ctx context.Context, s *Service) error {
+		{"no_JSON", postAsWeb("/v1/query", long), "BAD_REQUEST"},
+		{"no_transaction", postAsWeb("/v1/query", `{"sql":"`+long+`","tx":{"id":"tx_none"}}`), "not the id"},
+		{"no_transaction_to_end", postAsWeb("/v1/tx/tx_none/commit", `{"timeout":"`+strings.Repeat("0", size)+`1s"}`), "not the id"},
+		{"grpc_no_transaction", callAsWeb(func(ctx context.Context, s *Service) error {
 			_, err := s.grpc.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: long, Tx: &sidecarv1.TxSelector{Id: "tx_none"}})
 			return err
 		}), "not the id"},

@@ -34,6 +34,24 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
+// ended reads a stream to its end, and returns what it says there and which rows were refused on the way.
+func ended(t *testing.T, s contract.IngestStream) (end *contract.IngestEnd, refused []uint64) {
+	t.Helper()
+	for {
+		p, err := s.Next()
+		if err == io.EOF {
+			return end, refused
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Refused != nil {
+			refused = append(refused, p.Offset)
+		}
+		end = p.End
+	}
+}
+
 func TestIngest(t *testing.T) {
 	w := facadetest.NewWriter(t)
 	b := start(t, small(), w.Driver)
@@ -71,18 +89,7 @@ func TestIngest(t *testing.T) {
 			if err := s.CloseSend(); err != nil {
 				t.Fatal(err)
 			}
-			var end *contract.IngestEnd
-			for {
-				p, err := s.Next()
-				if err == io.EOF {
-					break
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				end = p.End
-			}
-			if end == nil || *end != (contract.IngestEnd{Next: 12, Rows: 3, Refused: 2}) {
+			if end, _ := ended(t, s); end == nil || *end != (contract.IngestEnd{Next: 12, Rows: 3, Refused: 2}) {
 				t.Errorf("end %+v", end)
 			}
 		})
@@ -315,6 +322,32 @@ func TestWhichWritesMayStillCome(t *testing.T) {
 	}
 }
 
+// sendLong sends rows with names of the given length, and ends its side of the stream.
+func sendLong(s contract.IngestStream, firstID uint64, rows, length int) error {
+	for n := range rows {
+		if err := s.Send([]string{"id", "name"}, []any{firstID + uint64(n), strings.Repeat("x", length)}); err != nil {
+			return err
+		}
+	}
+	return s.CloseSend()
+}
+
+// largeIsRefused fails unless a message of the given size ends its stream for want of memory.
+func largeIsRefused(t *testing.T, face contract.Client, bytes int) {
+	t.Helper()
+	s, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items"})
+	if err == nil {
+		err = s.Send([]string{"id", "name"}, []any{uint64(1), strings.Repeat("x", bytes)})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Next(); !strings.Contains(fmt.Sprint(err), "MEMORY_SHORT") {
+		t.Errorf("a large message is told %v", err)
+	}
+	s.Close()
+}
+
 // Rows that are not written yet count for the memory of requests: small parts wait for it, a large one ends its stream.
 func TestIngestCounts(t *testing.T) {
 	const most, each, count = 1 << 20, 20_000, 40
@@ -350,13 +383,7 @@ func TestIngestCounts(t *testing.T) {
 			}
 			for i, s := range streams {
 				sending.Go(func() {
-					for n := range count {
-						if err := s.Send([]string{"id", "name"}, []any{uint64(count*i + n), strings.Repeat("x", each)}); err != nil {
-							t.Error(err)
-							return
-						}
-					}
-					if err := s.CloseSend(); err != nil {
+					if err := sendLong(s, uint64(count*i), count, each); err != nil {
 						t.Error(err)
 					}
 				})
@@ -371,34 +398,15 @@ func TestIngestCounts(t *testing.T) {
 				t.Errorf("%d bytes are held; want up to %d, the half of one app", held, most/2)
 			}
 			if name == "grpc" {
-				s, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items"})
-				if err == nil {
-					err = s.Send([]string{"id", "name"}, []any{uint64(1), strings.Repeat("x", most/2)})
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := s.Next(); !strings.Contains(fmt.Sprint(err), "MEMORY_SHORT") {
-					t.Errorf("a large message is told %v", err)
-				}
-				s.Close()
+				largeIsRefused(t, face, most/2)
 			}
 			goOn()
 			for i, s := range streams {
-				for {
-					p, err := s.Next()
-					if err == io.EOF {
-						break
-					}
-					if err != nil || p.Refused != nil {
-						t.Fatalf("stream %d: %v, %v", i, err, p.Refused)
-					}
-					if p.End != nil && p.End.Rows != count {
-						t.Errorf("stream %d wrote %d rows", i, p.End.Rows)
-					}
+				if end, refused := ended(t, s); end == nil || end.Rows != count || len(refused) > 0 {
+					t.Errorf("stream %d ended with %+v, and refused the rows %v; want that %d are written", i, end, refused, count)
 				}
 			}
-			await.True(t, "no byte is held for nobody", func() bool { return budget.State().Held == 0 })
+			await.True(t, "no byte is held any more", func() bool { return budget.State().Held == 0 })
 		})
 	}
 }

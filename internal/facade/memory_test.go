@@ -3,7 +3,6 @@ package facade
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -106,25 +105,10 @@ func TestShortMemory(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	// A body that does not say how long it is.
-	request, err := http.NewRequest(
-		http.MethodPost, b.base+"/v1/query",
-		io.MultiReader(strings.NewReader(`{"sql":"`), strings.NewReader(strings.Repeat("x", 40<<10)+`"}`)),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	if text, err := io.ReadAll(
-		answer.Body,
-	); answer.StatusCode != http.StatusServiceUnavailable || err != nil ||
-		!strings.Contains(string(text), "MEMORY_SHORT") || answer.Header.Get("Retry-After") == "" {
-		t.Errorf("%d %v %s, %v", answer.StatusCode, answer.Header, text, err)
+	code, header, text := facadetest.Send(t, http.MethodPost, b.base+"/v1/query", `{"sql":"`+strings.Repeat("x", 40<<10)+`"}`,
+		func(r *http.Request) { r.ContentLength = -1 })
+	if code != http.StatusServiceUnavailable || !strings.Contains(text, "MEMORY_SHORT") || header.Get("Retry-After") == "" {
+		t.Errorf("%d %v %s", code, header, text)
 	}
 }
 
