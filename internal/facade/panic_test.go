@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -17,11 +16,9 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
@@ -197,16 +194,8 @@ func TestPanicOfAnotherHandler(t *testing.T) {
 	server := grpc.NewServer(
 		append(s.ServerOptions(), grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { panic("broken") }))...,
 	)
-	pipe := bufconn.Listen(1 << 16)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(pipe) }()
-	defer func() { server.Stop(); <-served }()
-	conn, err := grpc.NewClient("passthrough:///pipe", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn, hangUp := facadetest.OverPipe(t, server)
+	defer hangUp()
 	for range 2 {
 		if err := conn.Invoke(t.Context(), "/some.Service/Method", &sidecarv1.StatusRequest{},
 			&sidecarv1.StatusResponse{}); status.Code(err) != codes.Internal {
@@ -228,16 +217,8 @@ func TestPanicWhileARequestIsDecoded(t *testing.T) {
 	}
 	server := grpc.NewServer(append(s.ServerOptions(), grpc.ForceServerCodecV2(brokenCodec{encoding.GetCodecV2("proto")}))...)
 	s.Register(server)
-	pipe := bufconn.Listen(1 << 16)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(pipe) }()
-	defer func() { server.Stop(); <-served }()
-	conn, err := grpc.NewClient("passthrough:///pipe", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn, hangUp := facadetest.OverPipe(t, server)
+	defer hangUp()
 	api := sidecarv1.NewSidecarClient(conn)
 	for name, call := range map[string]func() error{
 		"unary": func() error {

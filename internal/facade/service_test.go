@@ -9,8 +9,6 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
@@ -44,8 +42,7 @@ func (b *bench) faces() []contract.Client { return []contract.Client{b.grpc, b.h
 
 func small() Config {
 	c := Default()
-	c.API.MaxBody, c.API.MaxHeaders = 64<<10, 4<<10
-	c.API.MaxParams, c.API.MaxStatements, c.API.MaxDepth, c.API.MaxGroups = 8, 4, 8, 2
+	c.API = facadetest.Small()
 	return c
 }
 
@@ -64,8 +61,6 @@ func start(t *testing.T, cfg Config, f *facadetest.Driver, deps ...func(*core.De
 	var wg sync.WaitGroup
 	server := grpc.NewServer(s.ServerOptions()...)
 	s.Register(server)
-	pipe := bufconn.Listen(1 << 20)
-	wg.Go(func() { _ = server.Serve(pipe) })
 	wg.Go(func() { _ = s.Run(ctx) })
 	web := s.HTTPServer()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -73,18 +68,13 @@ func start(t *testing.T, cfg Config, f *facadetest.Driver, deps ...func(*core.De
 		t.Fatal(err)
 	}
 	wg.Go(func() { _ = web.Serve(listener) })
-	conn, err := grpc.NewClient("passthrough:///pipe", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, hangUp := facadetest.OverPipe(t, server)
 	b := &bench{Driver: f, s: s, base: "http://" + listener.Addr().String(), grpc: contract.OverGRPC(conn), conn: conn,
 		api: sidecarv1.NewSidecarClient(conn), ingest: sidecarv1.NewIngestClient(conn)}
 	b.http = contract.OverHTTP(b.base)
 	t.Cleanup(func() {
-		b.grpc.Close()
+		hangUp()
 		b.http.Close()
-		server.Stop()
 		_ = web.Close()
 		cut, now := context.WithCancel(context.Background())
 		now()

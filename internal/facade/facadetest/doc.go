@@ -1,4 +1,5 @@
-// Package facadetest holds what the tests of the plain API have in common: a driver without a database.
+// Package facadetest holds what the tests of the plain API have in common: a driver without a database, and what
+// both APIs stand on, composed over it.
 //
 // What always holds:
 //

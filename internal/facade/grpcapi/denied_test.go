@@ -61,7 +61,7 @@ func TestDenialsAreThoseOfTheMethods(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &facadetest.Driver{Answer: facadetest.Echo}
-	b := compose(t, small(), core.Deps{Driver: d, Database: "/local", Apps: all}).serve(t, d)
+	b := compose(t, facadetest.Small(), core.Deps{Driver: d, Apps: all}).serve(t, d)
 	desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 	methods := 0
 	b.grpc.Denied(func(path string, run func(context.Context, func(any) error) (any, error)) {

@@ -21,6 +21,6 @@ func TestAPanicInAStreamOfRowsEndsItsSender(t *testing.T) {
 		}) == nil {
 			t.Error("it did not panic")
 		}
-		s.core.Senders.Wait()
+		s.Core.Senders.Wait()
 	})
 }

@@ -30,7 +30,7 @@ func placed(err error, path string) error {
 func TestRequestsOfNewerCallers(t *testing.T) {
 	d := &facadetest.Driver{Answer: facadetest.Echo, Bulk: func(*Ydb_Table.BulkUpsertRequest) error { return nil },
 		Table: facadetest.NewWriter(t).Table}
-	b := compose(t, small(), core.Deps{Driver: d, Database: "/local"},
+	b := compose(t, facadetest.Small(), core.Deps{Driver: d},
 		facadetest.Entry(t, "plain=t key=id:Uint64 value=v:String")).serve(t, d)
 	kv := sidecarv1.NewKeyValueClient(b.conn)
 	opened := &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "dir/items"}}}

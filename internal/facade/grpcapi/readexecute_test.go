@@ -80,7 +80,7 @@ func FuzzReadExecute(f *testing.F) {
 		refused := proto.Unmarshal(b, &message)
 		request := slices.Clone(b)
 		var r readRequest
-		r.values.depth = s.core.Cfg.API.MaxDepth
+		r.values.depth = s.Core.Cfg.API.MaxDepth
 		if !r.read(request) {
 			return
 		}
@@ -103,7 +103,7 @@ func FuzzReadExecute(f *testing.F) {
 						now[yql.ParamName(name)] = learnt
 					}
 				}
-				fresh, err := core.New(s.core.Cfg, core.Deps{Caches: 1 << 20})
+				fresh, err := core.New(s.Core.Cfg, core.Deps{Caches: 1 << 20})
 				if err != nil {
 					return nil, 0, err
 				}

@@ -87,7 +87,7 @@ func TestDiscardsHaveAPace(t *testing.T) {
 		s := compose(t, core.DefaultAPI(), core.Deps{Driver: &facadetest.Driver{}})
 		var n atomic.Int64
 		s.api.discard(counted{&n}, time.Now().Add(linger))
-		if want := int64(2 * s.core.Cfg.API.MaxBody); n.Load() != want {
+		if want := int64(2 * s.Core.Cfg.API.MaxBody); n.Load() != want {
 			t.Errorf("%d bytes of one body are read; want %d", n.Load(), want)
 		}
 		time.Sleep(time.Minute)
@@ -98,7 +98,7 @@ func TestDiscardsHaveAPace(t *testing.T) {
 			all.Go(func() { s.api.discard(counted{&n}, time.Now().Add(linger)) })
 		}
 		all.Wait()
-		if most := int64(s.core.Cfg.API.MaxBody + discardRate); n.Load() > most || n.Load() < most*9/10 {
+		if most := int64(s.Core.Cfg.API.MaxBody + discardRate); n.Load() > most || n.Load() < most*9/10 {
 			t.Errorf("%d bytes of 50 bodies are read; want about %d", n.Load(), most)
 		}
 		if took := time.Since(began); took > linger {

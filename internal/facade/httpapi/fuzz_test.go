@@ -24,7 +24,7 @@ func FuzzBodies(f *testing.F) {
 	db.Bulk = func(*Ydb_Table.BulkUpsertRequest) error {
 		return facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_ABORTED)
 	}
-	handler := compose(f, small(), core.Deps{Driver: db}).api.Handler()
+	handler := compose(f, facadetest.Small(), core.Deps{Driver: db}).api.Handler()
 	for i, body := range []string{
 		`{"sql":"DECLARE $id AS Uint64; SELECT $id","params":{"id":42,"$x":{"type":"Decimal(22,9)","value":"1.5"}},` +
 			`"types":{"y":"List<Int32>?"}}`,

@@ -20,7 +20,7 @@ type kvReply struct {
 // TestKVOverHTTP is what only HTTP has: methods, headers and addresses.
 func TestKVOverHTTP(t *testing.T) {
 	f := facadetest.Shelf(t)
-	b := compose(t, small(), core.Deps{Driver: f},
+	b := compose(t, facadetest.Small(), core.Deps{Driver: f},
 		facadetest.Entry(t, "versions=t key=id:Uint64 value=v:String version=rev:Uint64"),
 		facadetest.Entry(t, "read=t key=id:Uint64 value=v:String media=image/png read_only")).serve(t, f)
 	at := b.base + "/v1/kv/"

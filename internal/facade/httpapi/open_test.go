@@ -180,12 +180,12 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 				before := facadetest.InUse()
 				o.post(t, calls, headers)
 				await.True(t, "all are open and counted", func() bool {
-					return b.core.State().OpenCalls == calls && budget.State().Held >= calls*openCall
+					return b.Core.State().OpenCalls == calls && budget.State().Held >= calls*openCall
 				})
 				counted = budget.State().Held
 				takes = facadetest.InUse() - before
 				_ = o.conn.Close() // before the next ones are measured
-				await.True(t, "all are over", func() bool { return b.core.State().OpenCalls == 0 })
+				await.True(t, "all are over", func() bool { return b.Core.State().OpenCalls == 0 })
 				return takes, counted
 			})
 		})
@@ -202,7 +202,7 @@ func TestOpenCallsAreBounded(t *testing.T) {
 	o.post(t, calls, func(int) []hpack.HeaderField { return nil })
 	bound := most / 2 / openCall
 	await.True(t, "all that there is no room for are refused", func() bool { return o.refused() >= calls-bound })
-	if held, open := budget.State().Held, b.core.State().OpenCalls; held > most/2 || open > bound {
+	if held, open := budget.State().Held, b.Core.State().OpenCalls; held > most/2 || open > bound {
 		t.Errorf("%d calls are open and hold %d bytes; want %d at most", open, held, bound)
 	}
 	if n := o.answers("200"); n > 0 {
@@ -236,7 +236,7 @@ func TestOpenCallsTakeNoPlace(t *testing.T) {
 			config.MaxOpen = 5
 			b := start(t, config, &facadetest.Driver{Answer: facadetest.Echo})
 			open(t, b).post(t, calls, func(int) []hpack.HeaderField { return headers })
-			await.True(t, "all are open", func() bool { return b.core.State().OpenCalls == calls })
+			await.True(t, "all are open", func() bool { return b.Core.State().OpenCalls == calls })
 			if _, err := b.client.Execute(t.Context(), contract.Statement{SQL: "SELECT 1"}); err != nil {
 				t.Error(err)
 			}

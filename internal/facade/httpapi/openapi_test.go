@@ -177,7 +177,7 @@ func members(t reflect.Type) []string {
 func TestRepliesAreAsDescribed(t *testing.T) {
 	d := read(t)
 	f := facadetest.Numbered(t)
-	b := start(t, small(), f)
+	b := start(t, facadetest.Small(), f)
 	tx := func() string {
 		got, err := b.client.Begin(t.Context(), "")
 		if err != nil {

@@ -67,7 +67,7 @@ func refusing(t *testing.T) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, small(), facadetest.NewWriter(t).Driver, func(d *core.Deps) { d.Apps = all })
+	b := start(t, facadetest.Small(), facadetest.NewWriter(t).Driver, func(d *core.Deps) { d.Apps = all })
 	for range 2 { // uses up the quota for minutes
 		facadetest.Send(t, "POST", b.base+"/v1/tx/begin", `{"timeout":"`+strings.Repeat("0", 1000)+`1s"}`,
 			facadetest.Header("Authorization", "Bearer "+secretOfGreedy))
@@ -98,7 +98,7 @@ func TestEarlyRefusalsDoNotWaitForTheBody(t *testing.T) {
 			}
 			t.Run(tc.name+"_"+how, func(t *testing.T) {
 				if strings.HasPrefix(tc.name, "draining") {
-					b.refuseNew()
+					b.RefuseNew()
 				}
 				conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 				if err != nil {
@@ -170,7 +170,7 @@ func TestEarlyRefusalsOverHTTP2(t *testing.T) {
 	for _, tc := range early {
 		t.Run(tc.name, func(t *testing.T) {
 			if strings.HasPrefix(tc.name, "draining") {
-				b.refuseNew()
+				b.RefuseNew()
 			}
 			body, more := io.Pipe()
 			defer more.Close()

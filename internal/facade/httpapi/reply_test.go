@@ -40,7 +40,7 @@ func (d *timedReply) SetWriteDeadline(at time.Time) error { return d.SetReadDead
 
 // A call that the stop cut off sets no deadline behind its last moment.
 func TestNoDeadlineIsLaterThanTheStop(t *testing.T) {
-	s := start(t, small(), facadetest.NewWriter(t).Driver)
+	s := start(t, facadetest.Small(), facadetest.NewWriter(t).Driver)
 	for name, do := range map[string]func(x *exchange){
 		"body": func(x *exchange) { x.receive(t.Context())() },
 		"send": func(x *exchange) { x.sendBy(time.Time{}); x.sendBy(time.Now().Add(replyTimeout)) },

@@ -13,7 +13,7 @@ import (
 
 // What the first piece of a body shows to be wrong is answered before the rest has come.
 func TestTheRestOfAWrongBodyIsNotWaitedFor(t *testing.T) {
-	cfg := small()
+	cfg := facadetest.Small()
 	cfg.MaxBody = 4 * pieceSize
 	b := start(t, cfg, &facadetest.Driver{})
 	for _, tc := range []struct{ path, begins, repeats, want string }{

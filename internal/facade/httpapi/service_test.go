@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"net"
 	"sync"
 	"testing"
@@ -11,9 +10,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
-	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
-	"github.com/ydb-sidecar/sidecar/internal/ingest"
-	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
@@ -21,39 +17,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // service is the HTTP API and what it stands on.
 type service struct {
-	core   *core.Service
-	kv     kv.Service
-	rows   rows.Service
+	*facadetest.Service
 	api    API
 	base   string // the URL, once it is served
 	client contract.Client
 }
 
-func small() core.API {
-	c := core.DefaultAPI()
-	c.MaxBody, c.MaxHeaders = 64<<10, 4<<10
-	c.MaxParams, c.MaxStatements, c.MaxDepth, c.MaxGroups = 8, 4, 8, 2
-	return c
-}
-
 // compose returns a service that is not served.
 func compose(t testing.TB, api core.API, deps core.Deps, tables ...kv.Entry) *service {
 	t.Helper()
-	deps.Database = "/local"
-	calls, err := core.New(core.Config{API: api, Tx: lease.Default()}, deps)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &service{core: calls}
-	keyed := kv.Default()
-	keyed.Tables = tables
-	if err := s.kv.Open(calls, keyed); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.rows.Open(calls, ingest.Default()); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.api.Open(calls, &s.kv, &s.rows, Config{}); err != nil {
+	s := &service{Service: facadetest.Compose(t, api, deps, tables...)}
+	if err := s.api.Open(s.Core, &s.KV, &s.Rows, Config{}); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -66,25 +40,15 @@ func (s *service) serve(t *testing.T, d *facadetest.Driver) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
+	var serving sync.WaitGroup
 	web := s.api.Server()
-	running.Go(func() { _ = web.Serve(listener) })
-	running.Go(func() { _ = s.core.Run(ctx, s.rows.Engine.Close) })
+	serving.Go(func() { _ = web.Serve(listener) })
 	s.base = "http://" + listener.Addr().String()
 	s.client = contract.OverHTTP(s.base)
-	t.Cleanup(func() {
+	s.Run(t, d, func() {
 		s.client.Close()
 		_ = web.Close()
-		cut, now := context.WithCancel(context.Background())
-		now()
-		s.refuseNew()
-		_ = s.core.Drain(cut, s.rows.Engine.Cut) // waits for handlers, whose callers may be gone
-		cancel()
-		running.Wait()
-		if n := d.Count(&d.Open); n != 0 {
-			t.Errorf("%d sessions are still in use", n)
-		}
+		serving.Wait()
 	})
 	return s
 }
@@ -97,10 +61,4 @@ func start(t *testing.T, api core.API, d *facadetest.Driver, change ...func(*cor
 		change(&deps)
 	}
 	return compose(t, api, deps).serve(t, d)
-}
-
-// refuseNew does what a drain does first.
-func (s *service) refuseNew() {
-	s.core.RefuseNew()
-	s.rows.Engine.Drain()
 }
