@@ -45,6 +45,7 @@ func TestStepsOfTexts(t *testing.T) {
 		"declarations": {35, func(text string) { _, _ = Declarations(text) }},
 		"effects":      {55, func(text string) { EffectsOf(text) }},
 		"uses":         {80, func(text string) { Uses(text) }},
+		"normal form":  {90, func(text string) { AppendNormal(nil, text) }},
 	} {
 		stepcount.Reader{Name: name, Most: read.most, Read: func(b []byte) { read.f(string(b)) }, Texts: statements}.Check(t)
 	}
