@@ -104,7 +104,7 @@ var spans = map[string]string{
 	"ydb.sidecar.session":          "short hash of the session",
 	"ydb.sidecar.shed_reason":      "why it was turned away",
 	"ydb.sidecar.transaction":      "span: an interactive transaction, linked from its calls",
-	"ydb.sidecar.transaction.end":  "how the transaction ended",
+	"ydb.sidecar.transaction.end":  "how the transaction ended: a reason of `ydb.sidecar.transactions.ended`",
 	"ydb.sidecar.transaction.mode": "its mode",
 	"ydb.sidecar.waited":           "it had to wait",
 }

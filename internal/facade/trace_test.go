@@ -231,7 +231,7 @@ func TestTheCallsOfATransactionAreLinkedToIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  string // of the path
 		want string
-	}{"commit": {"/commit", "finished"}, "rollback": {"/rollback", "abandoned"}} {
+	}{"commit": {"/commit", "committed"}, "rollback": {"/rollback", "rolled_back"}} {
 		t.Run(name, func(t *testing.T) {
 			tracer, rec := traced(tracing.Config{}, tracing.Ratio(1))
 			b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo}, func(d *core.Deps) { d.Tracer = tracer })

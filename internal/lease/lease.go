@@ -105,12 +105,13 @@ const (
 	Abandoned               // its holder gave it up (rolled back)
 	Failed                  // a step failed
 	Idle                    // not used for Config.Idle
+	Unused                  // not used for the time of EndUnused
 	Expired                 // older than Config.Max
 	Closed                  // the table was closed
 )
 
 func (r Reason) String() string {
-	return [...]string{"open", "finished", "abandoned", "failed", "idle", "expired", "closed"}[r%7]
+	return [...]string{"open", "finished", "abandoned", "failed", "idle", "unused", "expired", "closed"}[r%8]
 }
 
 // Step is one call on a lease.
@@ -431,8 +432,10 @@ func (t *Table[V, O]) over(l *lease[V, O], now time.Time) Reason {
 	switch {
 	case now.Sub(l.granted) >= t.cfg.Max:
 		return Expired
-	case !now.Before(t.idleEnd(l)):
+	case now.Sub(l.touched) >= t.cfg.Idle:
 		return Idle
+	case !now.Before(t.idleEnd(l)):
+		return Unused
 	}
 	return Open
 }

@@ -20,13 +20,13 @@ func TestEndUnused(t *testing.T) {
 		bank.wants(t)
 		take(t, table, used, Step{Seq: 1}).Keep(nil)
 		sleep(time.Millisecond)
-		bank.wants(t, "1 idle")
-		over(t, table, forgotten, Step{Seq: 1}, Idle)
+		bank.wants(t, "1 unused")
+		over(t, table, forgotten, Step{Seq: 1}, Unused)
 		if _, left, err := lookLeft(table, used); left != 10*time.Second-time.Millisecond || err != nil {
 			t.Errorf("%v left, %v; want 9.999s", left, err)
 		}
 		sleep(10 * time.Second)
-		bank.wants(t, "1 idle", "2 idle")
+		bank.wants(t, "1 unused", "2 unused")
 	})
 }
 

@@ -250,7 +250,7 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 		"a commit": func(q request) bool {
 			one, ok := q.only()
 			return ok && q.lease != nil && one.hops[0].attributes["ydb.sidecar.commit"] == "true" &&
-				q.lease.attributes["ydb.sidecar.transaction.end"] == "finished"
+				q.lease.attributes["ydb.sidecar.transaction.end"] == "committed"
 		},
 		"a wait in line": func(q request) bool {
 			one, ok := q.only()

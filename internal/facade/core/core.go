@@ -63,6 +63,7 @@ type Service struct {
 	Cached *caches
 	large  *lane.Door // of large requests
 	tel    *telemetry
+	counts counts
 	meter  *history.Meter // nil: none
 
 	Client  *upstream.Client // is inside Driver; nil: Driver is of another kind, and no call is inline
@@ -90,10 +91,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		Cfg: cfg, Deps: deps, tel: tel,
 		gate:   newGate(cfg.API.MaxOpen),
-		Tx:     transactions{leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) })},
 		Cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
 		large:  deps.Lane.NewDoor(),
 	}
+	s.Tx.leases = lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, s) })
 	s.Other.core, s.Tx.core = s, s
 	if d, ok := deps.Driver.(driver); ok {
 		s.Client = d.client
@@ -169,6 +170,7 @@ type State struct {
 	HandedOver   uint64 `json:"handed_over"` // calls for transactions of the process that this one replaces, or that replaces it
 	Draining     bool   `json:"draining"`
 	Transactions int    `json:"transactions"` // open ones
+	Counts
 }
 
 // State returns the counters of this moment.
@@ -179,7 +181,7 @@ func (s *Service) State() State {
 		Refused: s.gate.refused, Draining: s.gate.draining,
 	}
 	s.gate.mu.Unlock()
-	state.Transactions, state.HandedOver = s.Tx.leases.Size(), s.Other.handed.Load()
+	state.Transactions, state.HandedOver, state.Counts = s.Tx.leases.Size(), s.Other.handed.Load(), s.counts.read()
 	return state
 }
 
@@ -246,6 +248,7 @@ type admission struct {
 	lowered  bool             // it asked for a class above that of its app, which is counted once
 	admitted bool             // as fresh
 	bytes    atomic.Int64     // of request and answer
+	cut      atomic.Bool      // the reply lacks rows, because a limit was reached
 }
 
 // overHTTP is what only a call over HTTP has.
@@ -329,6 +332,7 @@ func (s *Service) end(ctx context.Context, c *Call, err error) *Fault {
 		out = FaultOf(err, Deed{})
 	}
 	took := time.Since(c.began)
+	s.counts.count(c, out)
 	s.tel.finish(c, out, took)
 	s.logCall(c, out, took)
 	s.remember(c, out, took)

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
@@ -39,6 +40,7 @@ type Room struct {
 	streamed bool // the reply is not held, and the room for it has no end
 	here     bool // all of it is here, and nobody must wait where it is read
 	reserved *memguard.Reservation
+	cut      *atomic.Bool // set once the reply lacks rows
 
 	mu          sync.Mutex // guards all below: the statements of a Batch run side by side
 	rows, bytes int
@@ -85,7 +87,7 @@ func (m *Room) slow(ctx context.Context) {
 
 // Room is the room of a call whose reply is held.
 func (s *Service) Room(c *Call) *Room {
-	return &Room{reserved: &c.Reserved, rows: s.Cfg.API.MaxRows, bytes: s.Cfg.API.MaxBytes, memory: s.Deps.Memory,
+	return &Room{reserved: &c.Reserved, cut: &c.cut, rows: s.Cfg.API.MaxRows, bytes: s.Cfg.API.MaxBytes, memory: s.Deps.Memory,
 		short: s.Deps.Memory.Tight()}
 }
 
@@ -286,6 +288,9 @@ func (r *reader) part(ctx context.Context, p *upstream.Part) error {
 	}
 	if (len(kept) < len(rows) || rs.GetTruncated()) && !r.full {
 		r.full, r.end.truncated = true, true
+		if r.own != nil {
+			r.own.cut.Store(true)
+		}
 		r.out.Cut()
 	}
 	return nil

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
-	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
@@ -242,12 +241,12 @@ func (l *txTrace) within(ctx context.Context) context.Context {
 }
 
 // ended makes the span of a transaction that is over.
-func (t *telemetry) ended(x *transaction, why lease.Reason, r *upstream.Report) {
+func (t *telemetry) ended(x *transaction, how TxEnd, r *upstream.Report) {
 	l := &x.spans
 	if !l.span.IsValid() {
 		return
 	}
-	failed := why != lease.Finished && why != lease.Abandoned
+	failed := how != txCommitted && how != txRolledBack
 	if !l.kept.Load() && !t.tracer.Keep(&l.opener, failed, 0) {
 		return
 	}
@@ -255,10 +254,10 @@ func (t *telemetry) ended(x *transaction, why lease.Reason, r *upstream.Report) 
 		ID: l.span.SpanID(), Name: tracing.Transaction, Start: l.since, Took: time.Since(l.since),
 		Attributes: []attribute.KeyValue{hop.System, t.database, hop.NodeID(x.node),
 			attribute.String("ydb.sidecar.transaction.mode", x.mode.name),
-			attribute.String("ydb.sidecar.transaction.end", why.String())},
+			attribute.String("ydb.sidecar.transaction.end", how.String())},
 	}
 	if failed {
-		s.Failed = why.String()
+		s.Failed = how.String()
 	}
 	t.report(t.tracer.Below(l.opener.Span(), s), r)
 }

@@ -228,7 +228,9 @@ func (s *Service) batchOne(ctx context.Context, c *Call, in BatchRequest, i int,
 	}()
 	r := batchResult{Outcome: done, Info: one.Info, reports: one.reports}
 	if err != nil {
-		r.Fault = FaultOf(err, Deed{})
+		if r.Fault = FaultOf(err, Deed{}); r.Fault.Unknown {
+			s.counts.unknown.Add(1)
+		}
 	}
 	return r
 }

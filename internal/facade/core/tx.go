@@ -42,6 +42,7 @@ type transaction struct {
 	trace   string // of the call that did
 	fate    *Fault // of the step that ended it; nil if none failed
 	lost    bool   // the session is of no use: a call on it was cut, or got no answer
+	maxed   bool   // a step of it ran into tx.max
 	writes  bool   // not all of its statements so far certainly only read
 	spans   txTrace
 	until   time.Time       // when a caller that waits for the end must have its answer; zero: none waits
@@ -51,10 +52,12 @@ type transaction struct {
 // end gives the session back. What was not committed is rolled back first,
 // unless the session is lost anyway; a rollback that fails costs the session,
 // which rolls back as well.
-func (t *transaction) end(why lease.Reason, tel *telemetry) {
+func (t *transaction) end(why lease.Reason, core *Service) {
 	clean := why == lease.Finished
+	how := t.endOf(why)
+	core.counts.ended[how].Add(1)
 	var report upstream.Report
-	defer func() { tel.ended(t, why, &report) }()
+	defer func() { core.tel.ended(t, how, &report) }()
 	if !clean && !t.lost {
 		ctx, cancel := t.ending()
 		defer cancel()
@@ -357,6 +360,7 @@ func (x *transactions) failed(turn *txStep, err error, commits bool) *Fault {
 		return f
 	}
 	t.lost, t.until = !ok || e.Status == 0, time.Now().Add(failedTimeout)
+	t.maxed = errors.Is(err, errTxMax)
 	switch f.Code {
 	case codeUpstreamLost, codeNoNode, CodeYDB(Ydb.StatusIds_BAD_SESSION), CodeYDB(Ydb.StatusIds_SESSION_EXPIRED):
 		// Whatever the reason, what the caller needs to know is that the
@@ -378,8 +382,8 @@ func refusedUnrun(e *upstream.Error) bool {
 
 // repeat answers a statement that was run before.
 func (x *transactions) repeat(ctx context.Context, id string, old *stored, out Sink) (Outcome, error) {
-	if old.fault != nil {
-		return Outcome{}, old.fault
+	if err := x.repeated(old); err != nil {
+		return Outcome{}, err
 	}
 	if err := old.replay(ctx, out); err != nil {
 		return Outcome{}, err
@@ -412,10 +416,8 @@ func (x *transactions) fault(id string, err error, mayBeOver bool) *Fault {
 		f.Message += "it was rolled back"
 	case lease.Idle:
 		f.Message += "nothing was sent for " + x.core.Cfg.Tx.Idle.String() + " (tx.idle), so it was rolled back"
-		if x.core.State().Draining {
-			f.Message = "the transaction is over: the sidecar stops, and nothing was sent for a while (drain.idle, " +
-				"tx.idle), so it was rolled back"
-		}
+	case lease.Unused:
+		f.Message += "the sidecar stops, and nothing was sent for a while (drain.idle), so it was rolled back"
 	case lease.Expired:
 		f.Message += "it was open for " + x.core.Cfg.Tx.Max.String() + " (tx.max), so it was rolled back"
 	case lease.Closed:
@@ -454,7 +456,7 @@ func (x *transactions) commitWaiting(ctx context.Context, c *Call, call upstream
 		return x.fault(id, err, true)
 	}
 	if old != nil {
-		return old.err()
+		return x.repeated(old)
 	}
 	ctx, stop := lasting(ctx, turn)
 	defer stop()
@@ -496,7 +498,7 @@ func (x *transactions) rollBackWaiting(ctx context.Context, c *Call, id string) 
 		return f
 	}
 	if old != nil {
-		return old.err()
+		return x.repeated(old)
 	}
 	x.endsBy(ctx, c, turn)
 	turn.End(lease.Abandoned, &stored{})
@@ -510,11 +512,13 @@ func (x *transactions) endsBy(ctx context.Context, c *Call, turn *txStep) {
 	t.until, _ = ctx.Deadline()
 }
 
-func (o *stored) err() error {
-	if o.fault == nil {
+// repeated counts a repeat that gets a stored outcome, and returns its error.
+func (x *transactions) repeated(old *stored) error {
+	x.core.counts.replayed.Add(1)
+	if old.fault == nil {
 		return nil
 	}
-	return o.fault
+	return old.fault
 }
 
 // Get tells the state of an interactive transaction that is open.

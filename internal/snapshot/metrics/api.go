@@ -11,6 +11,24 @@ var apiRows = []figure{
 	level("ydb.sidecar.transactions", "{transaction}",
 		"Open interactive transactions.",
 		func(m *moment, tell ints) { tell(int64(m.API.Transactions)) }),
+	counter("ydb.sidecar.transactions.ended", "{transaction}",
+		"Interactive transactions that ended, by how: committed, rolled_back by the caller, failed (a statement or the "+
+			"commit), lost with the session, timeout of a call, cancelled as the caller went away in the middle of a "+
+			"statement, idle (tx.idle), expired (tx.max), drained as the sidecar stopped.",
+		func(m *moment, tell ints) {
+			for how, n := range m.API.Ended {
+				tell(int64(n), reason(how))
+			}
+		}),
+	counter("ydb.sidecar.transactions.replayed", "{call}",
+		"Repeated calls of interactive transactions (seq, commit, rollback) that got the stored outcome of the first.",
+		func(m *moment, tell ints) { tell(int64(m.API.Replayed)) }),
+	counter("ydb.sidecar.api.truncated", "{call}",
+		"Calls whose reply lacks rows, because a limit was reached: the caller's own, api.max_rows or api.max_bytes.",
+		func(m *moment, tell ints) { tell(int64(m.API.Truncated)) }),
+	counter("ydb.sidecar.api.unknown", "{call}",
+		"Calls, and statements of batches, that failed with outcome_unknown: they may have run.",
+		func(m *moment, tell ints) { tell(int64(m.API.Unknown)) }),
 	level("ydb.sidecar.api.connections", "{connection}",
 		"Connections of clients, by API.",
 		func(m *moment, tell ints) {
