@@ -34,7 +34,7 @@ type few struct {
 	reaches chan openCall
 	open    []openCall                    // what has reached the node
 	tickets []h2.Ticket                   // of all calls
-	lost    func(number int)              // has the node end a connection
+	lost    func(number int)              // has the node end a connection, and its calls
 	dials   func() int                    // attempts so far
 	serve   func(nc net.Conn, number int) // is the node
 }
@@ -42,7 +42,8 @@ type few struct {
 // newFew makes the attempts as they are listed, and any further one succeeds at once.
 func newFew(t *testing.T, attempts ...attempt) *few {
 	w := &few{reaches: make(chan openCall, 100)}
-	w.shard = runShard(t, nil)
+	routes := &toUpstreams{}
+	w.shard = runShard(t, routes)
 	w.serve = func(nc net.Conn, number int) {
 		streams := perConn
 		if number < len(attempts) {
@@ -56,6 +57,7 @@ func newFew(t *testing.T, attempts ...attempt) *few {
 		mu.Lock()
 		defer mu.Unlock()
 		nodes[number].Close()
+		w.open = slices.DeleteFunc(w.open, func(o openCall) bool { return o.conn == number })
 	}
 	w.dials = func() int {
 		mu.Lock()
@@ -78,6 +80,7 @@ func newFew(t *testing.T, attempts ...attempt) *few {
 		go w.serve(there, number)
 		return here, nil
 	}, nil)
+	routes.all = []*Upstream{w.up}
 	return w
 }
 
@@ -115,6 +118,21 @@ func (w *few) reached(t *testing.T, want int) {
 	}
 }
 
+// reach begins calls that reach the node at once.
+func (w *few) reach(t *testing.T, calls int) {
+	t.Helper()
+	w.begin(calls)
+	w.reached(t, calls)
+}
+
+// answer has the node answer all that has reached it.
+func (w *few) answer() {
+	for _, o := range w.open {
+		o.answer()
+	}
+	synctest.Wait()
+}
+
 // looks reports whether the upstream looks for room.
 func (w *few) looks() (yes bool) {
 	w.shard.Do(func(*h2.Forwarder) { yes = w.up.again != nil })
@@ -131,8 +149,7 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 		"an attempt fails after the next look": {
 			attempts: []attempt{{}, {fails: true}, {slow: slow, fails: true}},
 			run: func(t *testing.T, w *few) {
-				w.begin(perConn)
-				w.reached(t, perConn)
+				w.reach(t, perConn)
 				w.begin(1) // it ends with the attempt
 				w.begin(1)
 				w.reached(t, 0)
@@ -143,8 +160,7 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 		"an attempt that succeeds after the next look brings too little room": {
 			attempts: []attempt{{}, {fails: true}, {slow: slow}},
 			run: func(t *testing.T, w *few) {
-				w.begin(perConn)
-				w.reached(t, perConn)
+				w.reach(t, perConn)
 				w.begin(1) // it ends with the attempt
 				w.begin(2*perConn + 1)
 				w.reached(t, 0)
@@ -163,13 +179,11 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 		},
 		"a connection is lost while there are as many as there may be": {
 			run: func(t *testing.T, w *few) {
-				w.begin((1 + mostMore) * perConn)
-				w.reached(t, (1+mostMore)*perConn)
+				w.reach(t, (1+mostMore)*perConn)
 				time.Sleep(time.Second) // nothing looks for room any more
 				w.begin(1)
 				w.reached(t, 0)
 				w.lost(mostMore)
-				w.open = w.open[:mostMore*perConn]
 				time.Sleep(time.Second)
 				w.reached(t, 1)
 			},
@@ -177,11 +191,9 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 		"the first is lost while another is made, which has room for few": {
 			attempts: []attempt{{}, {slow: slow, streams: 1}},
 			run: func(t *testing.T, w *few) {
-				w.begin(perConn)
-				w.reached(t, perConn)
+				w.reach(t, perConn)
 				w.begin(2)
 				w.lost(0)
-				w.open = nil
 				w.reached(t, 0)
 				time.Sleep(time.Second)
 				w.reached(t, 2)
@@ -190,12 +202,10 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 		"the first is lost while another is made, and a new first has room": {
 			attempts: []attempt{{}, {slow: 4 * time.Second}},
 			run: func(t *testing.T, w *few) {
-				w.begin(perConn)
-				w.reached(t, perConn)
+				w.reach(t, perConn)
 				w.begin(1)
 				time.Sleep(2 * firstBackoff)
 				w.lost(0)
-				w.open = nil
 				w.reached(t, 0)
 				w.begin(1)
 				w.reached(t, 2)
@@ -205,26 +215,22 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 		"the first is lost while another is made, which stands before a new first": {
 			attempts: []attempt{{}, {slow: time.Second, streams: 3}, {slow: 4 * time.Second}},
 			run: func(t *testing.T, w *few) {
-				w.begin(perConn)
-				w.reached(t, perConn)
+				w.reach(t, perConn)
 				w.begin(1)
 				time.Sleep(2 * firstBackoff)
 				w.lost(0)
-				w.open = nil
 				w.reached(t, 0)
 				w.begin(1)
 				time.Sleep(time.Second)
 				w.reached(t, 2)
-				w.begin(1)
-				w.reached(t, 1)
+				w.reach(t, 1)
 				time.Sleep(4 * time.Second)
 			},
 		},
 		"attempts at one time fail together": {
 			attempts: slices.Concat([]attempt{{}}, slices.Repeat([]attempt{{slow: firstBackoff, fails: true}}, mostMore)),
 			run: func(t *testing.T, w *few) {
-				w.begin(perConn)
-				w.reached(t, perConn)
+				w.reach(t, perConn)
 				w.begin(mostMore * perConn) // they end with the attempts
 				time.Sleep(firstBackoff)
 				synctest.Wait()
@@ -239,15 +245,13 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 		"attempts fail between others that succeed": {
 			attempts: slices.Concat([]attempt{{}}, slices.Repeat([]attempt{{fails: true}, {}}, 10)),
 			run: func(t *testing.T, w *few) {
-				w.begin(perConn)
-				w.reached(t, perConn)
+				w.reach(t, perConn)
 				for i := range 10 {
 					w.begin(1) // it ends with the attempt
 					w.begin(1)
 					time.Sleep(3 * firstBackoff)
 					w.reached(t, 1)
 					w.lost(2 + 2*i)
-					w.open = w.open[:perConn]
 					time.Sleep(2 * firstBackoff)
 				}
 			},
@@ -255,8 +259,7 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 		"a call that waits is given up": {
 			attempts: []attempt{{}, {fails: true}, {slow: time.Minute}},
 			run: func(t *testing.T, w *few) {
-				w.begin(perConn)
-				w.reached(t, perConn)
+				w.reach(t, perConn)
 				w.begin(1) // it ends with the attempt
 				w.begin(1)
 				time.Sleep(time.Second)
@@ -275,10 +278,7 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 				if w.looks() {
 					t.Error("room is looked for when no call waits")
 				}
-				for _, o := range w.open {
-					o.answer()
-				}
-				synctest.Wait()
+				w.answer()
 				if st := w.shard.Stats(); st.Held != 0 {
 					t.Errorf("%d calls are held", st.Held)
 				}
@@ -292,16 +292,14 @@ func TestCallsThatWaitGetFurtherConnections(t *testing.T) {
 func TestCallsPreferConnectionsThatStand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFew(t, attempt{}, attempt{slow: time.Second}, attempt{})
-		w.begin(perConn)
-		w.reached(t, perConn)
+		w.reach(t, perConn)
 		w.begin(perConn + 1) // for the last of them a third connection is made, and stands before the second
 		w.reached(t, perConn)
 		w.open[perConn].answer()
 		w.reached(t, 1)
 		w.open[perConn+1].answer()
 		synctest.Wait()
-		w.begin(1)
-		w.reached(t, 1)
+		w.reach(t, 1)
 	})
 }
 
@@ -328,8 +326,7 @@ func TestUselessFurtherConnectionsAreNotMadeInARow(t *testing.T) {
 					}
 					ends(nc)
 				}
-				w.begin(perConn)
-				w.reached(t, perConn)
+				w.reach(t, perConn)
 				for range 200 {
 					w.begin(1)
 					time.Sleep(time.Millisecond)
@@ -348,8 +345,7 @@ func TestNoMoreAttemptsAfterTheEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newFew(t, attempt{}, attempt{slow: time.Second, fails: true})
-				w.begin(perConn)
-				w.reached(t, perConn)
+				w.reach(t, perConn)
 				w.begin(1)
 				if !w.looks() {
 					t.Error("nothing looks for room for a call that waits")
@@ -359,9 +355,7 @@ func TestNoMoreAttemptsAfterTheEnd(t *testing.T) {
 				if w.looks() {
 					t.Error("room is looked for after the end")
 				}
-				for _, o := range w.open {
-					o.answer()
-				}
+				w.answer()
 				time.Sleep(10 * time.Second)
 				w.begin(1)
 				if n := w.dials(); n != 2 {
@@ -382,8 +376,7 @@ func TestNoMoreAttemptsAfterTheEnd(t *testing.T) {
 func TestHurryEndsAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFew(t, slices.Concat([]attempt{{}}, slices.Repeat([]attempt{{fails: true}}, 6))...)
-		w.begin(perConn)
-		w.reached(t, perConn)
+		w.reach(t, perConn)
 		for range 6 {
 			w.begin(1) // it ends with the attempt
 			w.shard.Do(func(*h2.Forwarder) { w.up.retryAt = 0 })
@@ -394,10 +387,7 @@ func TestHurryEndsAPause(t *testing.T) {
 		w.shard.Do(func(*h2.Forwarder) { w.up.Hurry() })
 		time.Sleep(time.Millisecond)
 		w.reached(t, 1)
-		for _, o := range w.open {
-			o.answer()
-		}
-		synctest.Wait()
+		w.answer()
 		w.shard.Do(func(*h2.Forwarder) { w.up.Close() })
 	})
 }

@@ -216,39 +216,26 @@ func serveFew(t *testing.T, there net.Conn, number, limit int, calls chan<- open
 // when they have been of no use for a while.
 func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const limit = 2
-		calls := make(chan openCall, 100)
-		r, dials, first := &toUpstreams{}, 0, net.Conn(nil)
-		s := runShard(t, r)
-		up := s.Upstream(func(context.Context) (net.Conn, error) {
-			here, there := newPipe()
-			number := dials
-			if dials++; number == 0 {
-				first = there
-			}
-			go serveFew(t, there, number, limit, calls)
-			return here, nil
-		}, nil)
-		r.all = []*Upstream{up}
+		w := newFew(t)
 		here, there := newPipe()
-		s.Accept(there, nil)
+		w.shard.Accept(there, nil)
 		c := newCaller(here)
 		go io.Copy(io.Discard, here)
 		call := func() (came *openCall) {
 			c.call(true)
 			synctest.Wait()
 			select {
-			case o := <-calls:
+			case o := <-w.reaches:
 				return &o
 			default:
 				return nil
 			}
 		}
 		var all []*openCall
-		for i := range (1 + mostMore) * limit {
+		for i := range (1 + mostMore) * perConn {
 			o := call()
-			if o == nil || o.conn != i/limit {
-				t.Fatalf("call %d: %+v; want connection %d", i, o, i/limit)
+			if o == nil || o.conn != i/perConn {
+				t.Fatalf("call %d: %+v; want connection %d", i, o, i/perConn)
 			}
 			all = append(all, o)
 		}
@@ -257,7 +244,7 @@ func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
 		}
 		all[0].answer()
 		synctest.Wait()
-		waited := <-calls
+		waited := <-w.reaches
 		if waited.conn != 0 {
 			t.Errorf("the call that waited went to connection %d", waited.conn)
 		}
@@ -265,7 +252,7 @@ func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
 		// What comes free elsewhere is used by the next call.
 		all[9].answer()
 		synctest.Wait()
-		if all[9] = call(); all[9] == nil || all[9].conn != 9/limit {
+		if all[9] = call(); all[9] == nil || all[9].conn != 9/perConn {
 			t.Fatalf("%+v", all[9])
 		}
 		for _, o := range all {
@@ -273,7 +260,7 @@ func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
 		}
 		synctest.Wait()
 		// When the first is lost, another one takes its place.
-		first.Close()
+		w.lost(0)
 		synctest.Wait()
 		for _, more := range []int{mostMore - 1, mostMore - 1, 0} {
 			o := call()
@@ -282,15 +269,15 @@ func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
 			}
 			o.answer()
 			synctest.Wait()
-			if n := s.Stats().Nodes; n != 1+more {
+			if n := w.shard.Stats().Nodes; n != 1+more {
 				t.Errorf("%d connections; want %d", n, 1+more)
 			}
 			time.Sleep(keepMore/2 + time.Millisecond)
 		}
-		if dials != 1+mostMore {
-			t.Errorf("%d dials", dials)
+		if n := w.dials(); n != 1+mostMore {
+			t.Errorf("%d dials", n)
 		}
-		s.Do(func(*h2.Forwarder) { up.Close() })
+		w.shard.Do(func(*h2.Forwarder) { w.up.Close() })
 		here.Close()
 	})
 }
