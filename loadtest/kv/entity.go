@@ -107,7 +107,7 @@ func checkEntity(hit *vegeta.Result) error {
 		return nil
 	case hit.Method == http.MethodGet && hit.Code == http.StatusOK:
 		if !bytes.Equal(hit.Body, entityValue) {
-			return fmt.Errorf("%s: a value of %d bytes that nobody put", hit.URL, len(hit.Body))
+			return fmt.Errorf("%s: a value of %d bytes that was never put", hit.URL, len(hit.Body))
 		}
 		return nil
 	case hit.Method != http.MethodGet && (hit.Code == http.StatusNoContent || hit.Code == http.StatusCreated):
@@ -151,6 +151,33 @@ func (e *entityLoad) run(ctx context.Context, pacer vegeta.Pacer, d time.Duratio
 	return result
 }
 
+// entityTable is a table, and how many ids it has.
+type entityTable struct {
+	name string
+	ids  int
+}
+
+// entityPace is a way to send requests, and what is reported of it.
+type entityPace struct {
+	name, title string
+	pacer       vegeta.Pacer
+	figures     []string
+	options     []func(*vegeta.Attacker)
+}
+
+// entityCase compares the sides and the tables at a pace.
+func entityCase(l *lab.Lab, p entityPace, tables []entityTable, sides []*lab.Sidecar, mix []vegeta.Target) lab.Case {
+	c := lab.Case{Name: p.name, Title: p.title, Baseline: l.Name(entityVariant(tables[0].name, tables[0].ids), 0), Figures: p.figures,
+		Ratios: []string{lab.CPU, "get-p50-ns", "put-p50-ns"}}
+	for _, t := range tables {
+		for i, s := range sides {
+			c.Variants = append(c.Variants, entityOn(l.Name(entityVariant(t.name, t.ids), i), s,
+				&entityLoad{mix: mix, address: s.HTTP, table: t.name, ids: t.ids}, p.pacer, p.options...))
+		}
+	}
+	return c
+}
+
 func measureEntities(ctx context.Context, l *lab.Lab, rows int) (err error) {
 	dir, err := os.MkdirTemp("", "loadtest-entity-")
 	if err != nil {
@@ -175,10 +202,7 @@ func measureEntities(ctx context.Context, l *lab.Lab, rows int) (err error) {
 	if err != nil {
 		return err
 	}
-	tables := []struct {
-		name string
-		ids  int
-	}{{"small", entitySmall}, {"large", rows}}
+	tables := []entityTable{{"small", entitySmall}, {"large", rows}}
 	for _, t := range tables {
 		if err := fillEntities(ctx, l, sides[0].Client, t.name, t.ids); err != nil {
 			return err
@@ -187,27 +211,13 @@ func measureEntities(ctx context.Context, l *lab.Lab, rows int) (err error) {
 	rate := min(l.MaxRate, lab.At(l, 100, 500, 500))
 	const underWay = 16
 	figures := []string{"get-p50-ns", "get-p99-ns", "put-p50-ns", "put-p99-ns", "delete-p50-ns", "delete-p99-ns", lab.CPU, "missing"}
-	for _, load := range []struct {
-		name, title string
-		pacer       vegeta.Pacer
-		figures     []string
-		options     []func(*vegeta.Attacker)
-	}{
+	for _, pace := range []entityPace{
 		{"rate", fmt.Sprintf("%d requests a second", rate), lab.Rate(rate), append([]string{lab.Offered, lab.PerSecond}, figures...), nil},
 		{"busy", fmt.Sprintf("%d requests under way", underWay), lab.Rate(0),
 			append([]string{lab.PerSecond}, figures...),
 			[]func(*vegeta.Attacker){vegeta.Workers(underWay), vegeta.MaxWorkers(underWay)}},
 	} {
-		c := lab.Case{Name: load.name, Title: load.title,
-			Baseline: l.Name(entityVariant(tables[0].name, tables[0].ids), 0), Figures: load.figures,
-			Ratios: []string{lab.CPU, "get-p50-ns", "put-p50-ns"}}
-		for _, t := range tables {
-			for i, s := range sides {
-				c.Variants = append(c.Variants, entityOn(l.Name(entityVariant(t.name, t.ids), i), s,
-					&entityLoad{mix: mix, address: s.HTTP, table: t.name, ids: t.ids}, load.pacer, load.options...))
-			}
-		}
-		if _, err := l.Compare(ctx, c); err != nil {
+		if _, err := l.Compare(ctx, entityCase(l, pace, tables, sides, mix)); err != nil {
 			return err
 		}
 	}

@@ -215,6 +215,28 @@ func parts(s Scenario) (want [][nodes][]byte, err error) {
 	return want, nil
 }
 
+// prepare makes ready what a caller sends to a target: over YDB's API a session of a node, if there is to be one.
+func (c *caller) prepare(ctx context.Context, t *target, owner, number int) (err error) {
+	if t.api == plainAPI {
+		c.plain, err = plainCaller(c.scenario, c.conn)
+		return err
+	}
+	session := sessionID(owner, number)
+	switch {
+	case c.scenario.Implicit:
+		session = ""
+	case t.virtual:
+		if session, err = c.open(ctx); err != nil {
+			return err
+		}
+	}
+	if t.routes && !c.scenario.Implicit {
+		c.owner = owner
+	}
+	c.method, c.request, err = request(c.scenario, session)
+	return err
+}
+
 // callers connects to a target and returns n callers, whose sessions are spread over the nodes.
 func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all []*caller, hangUp func(), err error) {
 	end := t.at(s)
@@ -251,27 +273,8 @@ func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all 
 			of = conns[owner-1]
 		}
 		c := &caller{scenario: s, conn: of[i/nodes%len(of)], want: want, random: rand.New(rand.NewPCG(uint64(i), rand.Uint64()))}
-		if t.api == plainAPI {
-			if c.plain, err = plainCaller(s, c.conn); err != nil {
-				return nil, hangUp, err
-			}
-			all = append(all, c)
-			continue
-		}
-		session := sessionID(owner, i)
-		switch {
-		case s.Implicit:
-			session = ""
-		case t.virtual:
-			if session, err = c.open(ctx); err != nil {
-				return nil, hangUp, err
-			}
-		}
-		if c.method, c.request, err = request(s, session); err != nil {
+		if err := c.prepare(ctx, t, owner, i); err != nil {
 			return nil, hangUp, err
-		}
-		if t.routes && !s.Implicit {
-			c.owner = owner
 		}
 		all = append(all, c)
 	}

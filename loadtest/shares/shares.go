@@ -237,37 +237,33 @@ func measureShares(ctx context.Context, l *lab.Lab) error {
 	return nil
 }
 
-// divideSlots measures the ways to divide so many slots.
-func divideSlots(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, slots int) (sequences, bursts *lab.Table, err error) {
-	name := func(what string) string { return fmt.Sprintf("%s-%d", what, slots) }
-	if !l.Wanted(name("sequences")) && !l.Wanted(name("bursts")) {
-		return nil, nil, nil
-	}
-	var mixes []mix
-	for _, p := range plans(slots) {
-		m := mix{plan: p, workers: slots}
-		var clients []sidecarv1.SidecarClient
-		for _, size := range p.slots {
-			s, err := l.Sidecar(
-				ctx, cluster.Endpoint(), fmt.Sprint("pool.max=", size), fmt.Sprint("pool.max_per_node=", size),
-				fmt.Sprint("pool.min=", size),
-			)
-			if err != nil {
-				return nil, nil, err
-			}
-			defer l.End(s.Process)
-			clients, m.under = append(clients, s.Client), append(m.under, s.Process)
+// serve starts the sidecars of a plan.
+func (p plan) serve(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, workers int) (mix, error) {
+	m := mix{plan: p, workers: workers}
+	var clients []sidecarv1.SidecarClient
+	for _, size := range p.slots {
+		s, err := l.Sidecar(
+			ctx, cluster.Endpoint(), fmt.Sprint("pool.max=", size), fmt.Sprint("pool.max_per_node=", size),
+			fmt.Sprint("pool.min=", size),
+		)
+		if err != nil {
+			return m, err
 		}
-		call := func(to lane) lab.Call {
-			return func(ctx context.Context) error {
-				_, err := clients[to.sidecar].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Priority: to.priority})
-				return err
-			}
-		}
-		m.interactive, m.batch = call(p.interactive), call(p.batch)
-		mixes = append(mixes, m)
+		clients, m.under = append(clients, s.Client), append(m.under, s.Process)
 	}
-	c := lab.Case{Name: name("sequences"), Title: fmt.Sprintf("Sequences, %d slots", slots), Baseline: byOneLine,
+	call := func(to lane) lab.Call {
+		return func(ctx context.Context) error {
+			_, err := clients[to.sidecar].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Priority: to.priority})
+			return err
+		}
+	}
+	m.interactive, m.batch = call(p.interactive), call(p.batch)
+	return m, nil
+}
+
+// compareSequences measures sequences with each mix.
+func compareSequences(ctx context.Context, l *lab.Lab, name string, slots int, mixes []mix) (*lab.Table, error) {
+	c := lab.Case{Name: name, Title: fmt.Sprintf("Sequences, %d slots", slots), Baseline: byOneLine,
 		Ratios: []string{lab.Mean},
 		Text: fmt.Sprintf("The latency is that of a whole sequence of %d calls. %d sequences at a time, %d batch workers.",
 			sharesSteps*(1+sharesFan), slots, slots),
@@ -284,10 +280,12 @@ func divideSlots(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, slots in
 	for _, m := range mixes {
 		c.Variants = append(c.Variants, m.sequences())
 	}
-	if sequences, err = l.Compare(ctx, c); err != nil || !l.Wanted(name("bursts")) {
-		return sequences, nil, err
-	}
-	c = lab.Case{Name: name("bursts"), Title: fmt.Sprintf("Bursts of %d, %d slots", sharesFan, slots),
+	return l.Compare(ctx, c)
+}
+
+// compareBursts measures the highest rate of bursts with each mix that has one.
+func compareBursts(ctx context.Context, l *lab.Lab, name string, slots int, mixes []mix) (*lab.Table, error) {
+	c := lab.Case{Name: name, Title: fmt.Sprintf("Bursts of %d, %d slots", sharesFan, slots),
 		Baseline: byOneLine, Ratios: []string{interactiveRate, batchRate},
 		Text: fmt.Sprintf("%d batch workers. The rate is a 20th below the highest that was found to have a p99 of at most %v.",
 			slots, sharesLimit),
@@ -295,7 +293,7 @@ func divideSlots(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, slots in
 	for _, m := range mixes {
 		rate, err := m.bearable(ctx, l)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s, %s: %w", c.Name, m.name, err)
+			return nil, fmt.Errorf("%s, %s: %w", c.Name, m.name, err)
 		}
 		if rate == 0 {
 			c.Text += fmt.Sprintf(" With %s no rate that was tried has it.", m.name)
@@ -305,6 +303,29 @@ func divideSlots(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, slots in
 		c.Claims = append(c.Claims,
 			lab.Claim{Text: "p99 of a burst, " + m.name, Variant: m.name, Figure: lab.P99, Most: float64(sharesLimit)})
 	}
-	bursts, err = l.Compare(ctx, c)
+	return l.Compare(ctx, c)
+}
+
+// divideSlots measures the ways to divide the slots.
+func divideSlots(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, slots int) (sequences, bursts *lab.Table, err error) {
+	name := func(what string) string { return fmt.Sprintf("%s-%d", what, slots) }
+	if !l.Wanted(name("sequences")) && !l.Wanted(name("bursts")) {
+		return nil, nil, nil
+	}
+	var mixes []mix
+	for _, p := range plans(slots) {
+		m, err := p.serve(ctx, l, cluster, slots)
+		for _, process := range m.under {
+			defer l.End(process)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		mixes = append(mixes, m)
+	}
+	if sequences, err = compareSequences(ctx, l, name("sequences"), slots, mixes); err != nil || !l.Wanted(name("bursts")) {
+		return sequences, nil, err
+	}
+	bursts, err = compareBursts(ctx, l, name("bursts"), slots, mixes)
 	return sequences, bursts, err
 }
