@@ -47,6 +47,30 @@ func (s *sidecar) acknowledged(t *testing.T) {
 	}
 }
 
+// acknowledged fails the test if Envoy rejected anything that it was told.
+func (e *envoy) acknowledged(t *testing.T) {
+	t.Helper()
+	if bad := e.rejected(t); len(bad) > 0 {
+		t.Errorf("Envoy rejected updates: %v", bad)
+	}
+	if log := e.process.Log(); strings.Contains(log, "reject") || strings.Contains(log, "gRPC config for") {
+		t.Errorf("Envoy's log tells of something rejected:\n%s", log)
+	}
+}
+
+// stops waits until a node that the cluster drains has stopped.
+func (c *ydb) stops(t *testing.T, node stand.Node) {
+	t.Helper()
+	eventually(t, patience, "the drained node has stopped", func() string {
+		for _, n := range c.state(t) {
+			if n.ID == node.ID {
+				return strings.TrimPrefix(n.State, "stopped")
+			}
+		}
+		return "it is unknown"
+	})
+}
+
 // soon is within what time whoever takes the sidecar's view goes by a change of the cluster.
 const soon = 2 * time.Second
 
@@ -147,14 +171,7 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 		return follow.timed(t, "drained by the cluster", n,
 			do("drain", map[string]any{"mode": "hints", "notice": "1s", "soft": "10s", "hard": "10s"}), (*direct).stops)
 	})
-	eventually(t, patience, "the drained node has stopped", func() string {
-		for _, n := range c.state(t) {
-			if n.ID == leaving.ID {
-				return strings.TrimPrefix(n.State, "stopped")
-			}
-		}
-		return "it is unknown"
-	})
+	c.stops(t, leaving)
 	follow.each(t, func(n stand.Node) bool { return follow.slow(t, n) })
 	for _, d := range clients {
 		if err := d.failed(begun); err != nil {
@@ -168,12 +185,7 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 		t.Logf("%s: %d calls", d.name, len(d.since(begun)))
 	}
 	s.acknowledged(t)
-	if bad := e.rejected(t); len(bad) > 0 {
-		t.Errorf("Envoy rejected updates: %v", bad)
-	}
-	if log := e.process.Log(); strings.Contains(log, "reject") || strings.Contains(log, "gRPC config for") {
-		t.Errorf("Envoy's log tells of something rejected:\n%s", log)
-	}
+	e.acknowledged(t)
 }
 
 // calls has calls go through a sidecar until the test ends, 400 a second by 20 callers.
