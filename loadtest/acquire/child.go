@@ -134,7 +134,7 @@ func (c *child) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	_ = json.NewEncoder(w).Encode(a) // whoever asked is gone otherwise
+	_ = json.NewEncoder(w).Encode(a) // it fails only if the parent is gone
 }
 
 // measure measures a pool and the same without one, shortly one after the other.
@@ -353,7 +353,7 @@ func (w *window) run(ctx, calls context.Context, i int) {
 		n += int64(step)
 		t.operations.Store(n)
 		if step > 1 && n&63 == 0 {
-			// Who never waits has the processor for 10 ms, and whoever measures would come after 2000 such turns.
+			// A task that never waits keeps the processor for 10 ms, and the one that measures would come after 2000 such turns.
 			runtime.Gosched()
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
-// session is what the pools hold. What the pools note in it belongs to whoever holds it.
+// session is what the pools hold. What the pools note in it belongs to its holder.
 type session struct {
 	id       string
 	lease    *pool.Session
@@ -27,7 +27,7 @@ type session struct {
 // Close is for internal/pool: the session outlives the pool and serves the next.
 func (*session) Close(context.Context) error { return nil }
 
-// line is a pool as a task sees it. get waits if it must; its error is that of ctx. Whoever has
+// line is a pool as a task sees it. get waits if it must; its error is that of ctx. The task that has
 // waited longest gets what is given back, but for the channel's and the semaphore's own order, which is the same.
 type line interface {
 	get(ctx context.Context, task int) (*session, error)
@@ -179,7 +179,7 @@ type stack struct {
 type waiter struct {
 	c     chan *session
 	given bool // out of the ring: a session is in c, or will be
-	left  bool // nobody waits any more
+	left  bool // the task waits no more
 }
 
 func newStack(all []*session) (line, error) {
@@ -214,7 +214,7 @@ func (p *stack) get(ctx context.Context, _ int) (*session, error) {
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
-	w.left = !w.given // then whoever takes it out of the ring drops it
+	w.left = !w.given // then it is dropped when it is taken out of the ring
 	p.mu.Unlock()
 	if w.given {
 		p.put(<-w.c)
