@@ -284,7 +284,7 @@ func TestAllOctetsOfATicketsHashCount(t *testing.T) {
 					for _, who := range []*Credentials{&one, &other} {
 						_, err := ts.Of(who, false, nil, nil, woken{new(atomic.Int64)})
 						if err != ErrAsked {
-							t.Errorf("octet %d: %v of a ticket that is new", i, err)
+							t.Errorf("byte %d: %v of a ticket that is new", i, err)
 						}
 						var identity *IdentityPool
 						for range 2 { // it is asked whose the ticket is, and its pool is made
@@ -299,11 +299,11 @@ func TestAllOctetsOfATicketsHashCount(t *testing.T) {
 						case err == ErrUnauthorized && users[who.Ticket] == "":
 							said = append(said, err.Error())
 						default:
-							t.Fatalf("octet %d: %v", i, err)
+							t.Fatalf("byte %d: %v", i, err)
 						}
 					}
 					if said[0] == said[1] {
-						t.Errorf("octet %d: both are %s", i, said[0])
+						t.Errorf("byte %d: both are %s", i, said[0])
 					}
 					cancel()
 					ts.Wait()

@@ -29,7 +29,7 @@ func affinityRun(mean, share, hop float64) lab.Run {
 	return lab.Run{Calls: 1, Figures: lab.Figures{callMean: mean, forwarded: share, hopTime: hop, sizeMean(100): mean / 2}}
 }
 
-// A hop of 5 ms that two of three calls make and that nobody makes with affinity is the whole difference.
+// A hop of 5 ms that two of three calls make and that none makes with affinity is the whole difference.
 func TestGains(t *testing.T) {
 	random, owner, direct := affinityRun(10e6, 60, 0), affinityRun(7e6, 0, 0), affinityRun(8e6, 0, 5e6)
 	failed := lab.Run{Calls: 1, Failed: 1, Figures: lab.Figures{callMean: 0}}

@@ -24,7 +24,7 @@ func (f *failure) Error() string { return f.code + ": " + f.text }
 
 // The codes of calls that the sidecar did not answer.
 const (
-	absent   = "ABSENT"    // nobody listens: surely not sent
+	absent   = "ABSENT"    // no process listens: surely not sent
 	unread   = "UNREAD"    // an idle connection was closed before anything of the request was read; the ledger shows whether that is true
 	noAnswer = "NO_ANSWER" // cut off in the middle
 	hung     = "HUNG"      // no answer long after the deadline

@@ -19,7 +19,7 @@ const (
 	asked   outcome = iota // no answer yet
 	kept                   // acknowledged
 	nothing                // an error that says that nothing was kept
-	maybe                  // an error that says that nobody knows
+	maybe                  // an error that says that the outcome is unknown
 )
 
 // entry is one write. Its id is unique; the database counts how often it was applied.
@@ -91,7 +91,7 @@ func (b *Books) wrong(format string, args ...any) {
 	}
 }
 
-// check reads the tables. Nobody may be writing.
+// check reads the tables, to which nothing may write meanwhile.
 func (l *ledger) check(ctx context.Context, f api) (*Books, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ func (l *ledger) check(ctx context.Context, f api) (*Books, error) {
 			id := uint64(row[0])
 			times[id] = row[1]
 			if e := l.entries[id]; e == nil || e.table != table {
-				b.wrong("%s has write %d, which nobody asked for", table, id)
+				b.wrong("%s has write %d, which was never asked for", table, id)
 			}
 		}
 	}

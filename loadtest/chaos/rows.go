@@ -9,8 +9,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
-// rows are all events, in the order of the report. A function of its own: the
-// table is built for each use and nobody can change it.
+// rows are all events, in the order of the report. It is a function so that no
+// caller can change the table.
 func rows() []row {
 	return []row{
 		{name: "kill", event: "one node SIGKILLed", do: kill},
@@ -157,7 +157,7 @@ func (r *run) paced(from time.Duration) {
 	}
 }
 
-// add: a node that joins gets its share of the sessions, and nobody notices.
+// add: a node that joins gets its share of the sessions, and no call fails.
 func add(r *script) func() {
 	r.normal()
 	at := r.rec.now()

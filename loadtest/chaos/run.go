@@ -65,7 +65,7 @@ const (
 	loadShare    = 0.4 // of the capacity
 	ratio        = 1.5 // of the p99 of the window without fault
 	slack        = time.Second
-	quickSlack   = 4 * time.Second // after hangAfter nobody waits any more
+	quickSlack   = 4 * time.Second // after hangAfter no caller waits any more
 	capacitySpan = 3 * time.Second
 	ejectionWait = 12 * time.Second // for an ejection that does not come
 )

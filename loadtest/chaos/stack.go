@@ -81,7 +81,7 @@ func (s *stack) usage(ctx context.Context) (ours, machine time.Duration, err err
 	return ours, machine, err
 }
 
-// orphanLife is how long a node keeps a session that nobody is attached to: one
+// orphanLife is how long a node keeps a session that no client is attached to: one
 // whose creation was never answered, because the connection broke, has no id
 // that the sidecar could delete.
 const orphanLife = 3 * time.Second
@@ -171,7 +171,7 @@ func (s *stack) stop() {
 		l.close()
 	}
 	http.DefaultClient.CloseIdleConnections() // of stand.Control and the admin API
-	_ = os.RemoveAll(s.dir)                   // of the temporary directory; what stays harms nobody
+	_ = os.RemoveAll(s.dir)                   // of the temporary directory; what stays does no harm
 }
 
 // judged is what the sidecar thinks of a node.

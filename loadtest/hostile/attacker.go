@@ -47,7 +47,7 @@ func (t Target) Arguments(share float64, names ...string) []string {
 	return append([]string{t.GRPC, t.HTTP, t.Ticket, strconv.FormatFloat(share, 'g', -1, 64)}, names...)
 }
 
-// Burn is an attack on nobody: it uses its share of a core.
+// Burn is an attack that sends nothing: it uses its share of a core.
 const Burn = "burn"
 
 // Main attacks as the arguments say, by all attacks that they name at once, until ctx ends.
@@ -76,8 +76,8 @@ func Main(ctx context.Context, args []string) error {
 	return nil
 }
 
-// pace waits while the process has used more than its share. What it has left unused for longer than saved is lost, and whoever comes
-// while one waits here waits as well: neither many at once nor who rested may take a whole core for a while.
+// pace waits while the process has used more than its share. What it has left unused for longer than saved is lost. A call
+// that comes while one waits here waits as well: neither many at once nor one that rested may take a whole core for a while.
 func (a *attacker) pace(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

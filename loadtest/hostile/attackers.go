@@ -123,7 +123,7 @@ func smallHolders(ctx context.Context, a *attacker) {
 	})
 }
 
-// more sends another byte of a call, or the start of it anew if it has ended.
+// more sends another byte of a call, or the start of a new one if it has ended.
 func (p *peer) more(ctx context.Context, id *uint32, start []byte, fields []string) error {
 	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -134,7 +134,7 @@ func (p *peer) more(ctx context.Context, id *uint32, start []byte, fields []stri
 	if *id, err = p.open(false, fields...); err != nil {
 		return err
 	}
-	_ = p.send(limited, *id, start, false) // refused: it is begun anew
+	_ = p.send(limited, *id, start, false) // refused: it is begun again
 	return nil
 }
 

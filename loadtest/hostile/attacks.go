@@ -20,7 +20,7 @@ const (
 	plainService = "/sidecar.v1.Sidecar/"
 )
 
-// The row of answers that nobody reads. It is one, so that the attack is on who keeps the answer: what statements that are
+// The row of answers that the attacker does not read. It is one, so that the attack is on who keeps the answer: what statements that are
 // much work take of the nodes' processors, quotas of apps decide.
 const (
 	LargeTable  = "soak"

@@ -25,7 +25,7 @@ type peer struct {
 	window  int64            // what may be sent, in all
 	windows map[uint32]int64 // and on each stream that is open
 	initial int64
-	moved   chan struct{} // closed when windows or streams change, and made anew
+	moved   chan struct{} // closed when windows or streams change, and made again
 }
 
 // dialPeer connects. A peer without credit announces a window of nothing, and never takes more than that.

@@ -77,7 +77,7 @@ func keysOf(repeated bool, keys int) func(i int) uint64 {
 	}
 }
 
-var encodedBefore = grpc.ForceCodecV2(traffic.Octets{CodecV2: encoding.GetCodecV2("proto")})
+var encodedBefore = grpc.ForceCodecV2(traffic.Encoded{CodecV2: encoding.GetCodecV2("proto")})
 
 func asBulkRequest(table string, rows []ingestRow) []byte {
 	request := &sidecarv1.BulkUpsertRequest{Table: table}

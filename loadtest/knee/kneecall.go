@@ -54,14 +54,14 @@ func kneeMessages(sql string, params map[string]any) (plain, own []byte) {
 type checked func(answer []byte) error
 
 // checking is the codec of requests that were encoded before and of checked answers.
-type checking struct{ traffic.Octets }
+type checking struct{ traffic.Encoded }
 
-var checkedAfter = grpc.ForceCodecV2(checking{traffic.Octets{CodecV2: encoding.GetCodecV2("proto")}})
+var checkedAfter = grpc.ForceCodecV2(checking{traffic.Encoded{CodecV2: encoding.GetCodecV2("proto")}})
 
 func (c checking) Unmarshal(data mem.BufferSlice, v any) error {
 	f, ok := v.(checked)
 	if !ok {
-		return c.Octets.Unmarshal(data, v)
+		return c.Encoded.Unmarshal(data, v)
 	}
 	b := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer b.Free()

@@ -88,7 +88,7 @@ func besideCases(ctx context.Context, l *lab.Lab) error {
 	return nil
 }
 
-// attached is a figure: resident memory of each virtual session that nobody uses.
+// attached is a figure: resident memory of each virtual session that is not in use.
 const attached = "KiB a session"
 
 // virtualMemory counts what is allocated for a forwarded call, and what unused virtual sessions take.

@@ -96,7 +96,7 @@ func wanted(parameters map[string]*Ydb.TypedValue) (size, parts, rows int, err e
 	if size < 0 || size > maxSize || parts < 1 || parts > maxParts || rows < 0 || rows > maxRows ||
 		rows > 0 && (size < 10 || size*rows > maxSize) {
 		return 0, 0, 0, status.Errorf(codes.InvalidArgument,
-			"%d parts of %d octets in %d rows; must be at most %d of %d in %d, and at least 10 octets in each row",
+			"%d parts of %d bytes in %d rows; must be at most %d of %d in %d, and at least 10 bytes in each row",
 			parts, size, rows, maxParts, maxSize, maxRows)
 	}
 	return size, parts, rows, nil

@@ -50,10 +50,10 @@ func (c *counted) add(name string) (node int) {
 	return node
 }
 
-// check tells whether the answer had all its rows, and their names all octets.
+// check tells whether the answer had all its rows, and their names all bytes.
 func (c counted) check(s Scenario) error {
 	if want := (counted{s.Parts * s.Rows, s.Parts * s.Rows * s.Size}); c != want {
-		return fmt.Errorf("got %d rows of %d octets; want %d of %d", c.rows, c.bytes, want.rows, want.bytes)
+		return fmt.Errorf("got %d rows of %d bytes; want %d of %d", c.rows, c.bytes, want.rows, want.bytes)
 	}
 	return nil
 }
@@ -92,7 +92,7 @@ type plainAnswer struct {
 	end      bool            // a stream is complete
 }
 
-// plainly is the codec of requests, which are octets, and answers of the plain API.
+// plainly is the codec of requests, which are encoded already, and answers of the plain API.
 type plainly struct{ checking }
 
 func (plainly) Unmarshal(data mem.BufferSlice, v any) error {
@@ -378,7 +378,7 @@ func (w *web) lines(body io.Reader) error {
 	if !all.Scan() || !strings.HasPrefix(all.Text(), `{"columns":[{"name":`) {
 		return fmt.Errorf("%w: %.200s: %w", errBody, all.Text(), all.Err())
 	}
-	rows, octets, end := 0, 0, []byte(fmt.Sprintf(`{"end":{"rows":%d,"truncated":false`, w.scenario.Parts*max(1, w.scenario.Rows)))
+	rows, size, end := 0, 0, []byte(fmt.Sprintf(`{"end":{"rows":%d,"truncated":false`, w.scenario.Parts*max(1, w.scenario.Rows)))
 	var right [nodes]int
 	for all.Scan() {
 		text := all.Bytes()
@@ -387,8 +387,8 @@ func (w *web) lines(body io.Reader) error {
 				return fmt.Errorf("%w: %.200s", errBody, text)
 			}
 			if w.scenario.Rows > 0 {
-				if want := w.scenario.lineBytes(); octets != want || rows != w.scenario.Parts*w.scenario.Rows {
-					return fmt.Errorf("got %d rows of %d octets; want %d of %d", rows, octets, w.scenario.Parts*w.scenario.Rows, want)
+				if want := w.scenario.lineBytes(); size != want || rows != w.scenario.Parts*w.scenario.Rows {
+					return fmt.Errorf("got %d rows of %d bytes; want %d of %d", rows, size, w.scenario.Parts*w.scenario.Rows, want)
 				}
 			} else if right[0] != rows && right[1] != rows && right[2] != rows {
 				return errBody
@@ -404,7 +404,7 @@ func (w *web) lines(body io.Reader) error {
 			}
 		}
 		rows++
-		octets += len(text)
+		size += len(text)
 	}
 	return fmt.Errorf("the stream has no end: %w", errors.Join(io.ErrUnexpectedEOF, all.Err()))
 }

@@ -90,10 +90,10 @@ func TestPlainAnswersAreChecked(t *testing.T) {
 			fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(namedRow("1234567890")), streamed(namedRow("1234567890")), end}},
 			""},
 		{"too few", many, fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(namedRow("1234567890")), end}},
-			"got 1 rows of 10 octets; want 2 of 20"},
+			"got 1 rows of 10 bytes; want 2 of 20"},
 		{"too short", many,
 			fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(namedRow("1234567890"), namedRow("")), end}},
-			"got 2 rows of 10 octets; want 2 of 20"},
+			"got 2 rows of 10 bytes; want 2 of 20"},
 		{"of another width", many, fake{parts: []*sidecarv1.ExecuteStreamResponse{streamed(oneRow(1, 9, 0)), end}},
 			"not what any node answers"},
 	} {
@@ -124,7 +124,7 @@ func TestWhatIsNoMessageIsRefused(t *testing.T) {
 	for n := 1; n < len(whole); n++ {
 		a := plainAnswer{scenario: Scenario{Size: 9, Parts: 1}, want: [nodes][][]byte{{whole[2:]}}}
 		if err := (plainly{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(whole[:n])}, &a); err == nil {
-			t.Errorf("%d of %d octets: got no error", n, len(whole))
+			t.Errorf("%d of %d bytes: got no error", n, len(whole))
 		}
 	}
 }
@@ -163,7 +163,7 @@ func TestLinesAreChecked(t *testing.T) {
 		{"that goes on", stream, head + one(stream, 0) + one(stream, 1) + end(2) + end(2), "goes on after its end"},
 		{"many rows", many, head + manyRows + end(4), ""},
 		{"a row less", many, head + manyRows[strings.IndexByte(manyRows, '\n')+1:] + end(4), "got 3 rows"},
-		{"an octet more", many, head + strings.Replace(manyRows, "10", "100", 1) + end(4), "octets; want 4 of"},
+		{"a byte more", many, head + strings.Replace(manyRows, "10", "100", 1) + end(4), "bytes; want 4 of"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			status := http.StatusOK

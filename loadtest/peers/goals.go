@@ -148,11 +148,11 @@ func ratio(figure, of string) func(results, Scenario, string) (float64, bool) {
 	}
 }
 
-// least is the share of direct's latency that copying octets must add for a ratio to
+// least is the share of direct's latency that copying bytes must add for a ratio to
 // it to mean something: in a closed loop that fills the machine it may add nothing.
 const least = 0.1
 
-// added is what the subject adds to direct's latency, divided by what copying octets adds.
+// added is what the subject adds to direct's latency, divided by what copying bytes adds.
 func added(figure string) func(results, Scenario, string) (float64, bool) {
 	return func(r results, s Scenario, subject string) (float64, bool) {
 		a, ok := r.figure(s, subject, figure)

@@ -58,7 +58,7 @@ func (a *answer) refused(data mem.BufferSlice) error {
 	return fmt.Errorf("%w: %v %v", errBody, status, issues)
 }
 
-// checking is the codec of requests, which are octets, and answers.
+// checking is the codec of requests, which are encoded already, and answers.
 type checking struct{}
 
 func (checking) Marshal(v any) (mem.BufferSlice, error) {
@@ -102,7 +102,7 @@ type caller struct {
 	method   string
 	request  []byte
 	want     [][nodes][]byte // of each part
-	owner    int             // who must answer; 0: whoever does
+	owner    int             // the node that must answer; 0: any
 	random   *rand.Rand      // of trace ids
 
 	plain func(context.Context) error // makes a call of the plain API instead; nil
@@ -303,7 +303,7 @@ func (o *load) variant() lab.Variant {
 	return v
 }
 
-// ready connects anew and warms up.
+// ready connects again and warms up.
 func (o *load) ready(ctx context.Context) (err error) {
 	o.end()
 	l := o.field.lab

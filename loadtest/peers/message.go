@@ -84,12 +84,12 @@ func request(s Scenario, session string) (method string, message []byte, err err
 	return Ydb_Table_V1.TableService_ExecuteDataQuery_FullMethodName, message, err
 }
 
-// payload is what a node answers: octets that no other node and no other part has.
+// payload is what a node answers: bytes that no other node and no other part has.
 func payload(node, size, part int) []byte {
-	octets := make([]byte, size)
+	payload := make([]byte, size)
 	random := rand.NewChaCha8([32]byte{byte(node), byte(part)})
-	_, _ = random.Read(octets) // it never fails
-	return octets
+	_, _ = random.Read(payload) // it never fails
+	return payload
 }
 
 // rows is the payload as a result.
@@ -155,7 +155,7 @@ func queryAnswer(node, size, part, n int, last bool) *Ydb_Query.ExecuteQueryResp
 
 // expected returns the encoded messages that each node must answer: [node-1][part]. They
 // are nil in answers of many rows, which are counted.
-// One program encodes here and in the backends, so the octets are the same.
+// One program encodes here and in the backends, so the bytes are the same.
 func expected(s Scenario) ([nodes][][]byte, error) {
 	var all [nodes][][]byte
 	for i := range all {

@@ -5,7 +5,7 @@
 //
 // It owns the three backends, which answer as nodes would, the load, and every process that it starts:
 // none is left when the lab has stopped. What always holds: all targets get the same calls, one run
-// each in turn, in an order that changes with the round; every answer is compared octet for octet with
+// each in turn, in an order that changes with the round; every answer is compared byte for byte with
 // what the node that sent it must answer (of the plain API row for row, and answers of many rows are
 // decoded and counted), and from targets that route by session id it must come from the owner. The
 // main figure is the CPU time of the proxy's processes for each call, which survives a noisy machine
@@ -109,7 +109,7 @@ type Options struct {
 type Scenario struct {
 	Name     string `json:"name"`
 	Stream   bool   `json:"stream"`         // ExecuteQuery, else ExecuteDataQuery
-	Size     int    `json:"size"`           // octets of payload in each part of the answer, or of the name in each of its rows
+	Size     int    `json:"size"`           // bytes of payload in each part of the answer, or of the name in each of its rows
 	Rows     int    `json:"rows,omitempty"` // of each part; 0: one, of payload
 	Parts    int    `json:"parts"`          // of an answer; 1 if it is no stream
 	InFlight int    `json:"in_flight"`

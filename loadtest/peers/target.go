@@ -82,7 +82,7 @@ const unconfigured = "no goal needs it"
 
 func peers() []peer {
 	return []peer{
-		{name: haproxyTCP, plainly: "it copies octets", find: installed("haproxy"), version: says("-v"),
+		{name: haproxyTCP, plainly: "it copies bytes", find: installed("haproxy"), version: says("-v"),
 			command: configured("haproxy.cfg", true, "-db", "-f")},
 		{name: haproxy, find: installed("haproxy"), version: says("-v"), command: configured("haproxy.cfg", false, "-db", "-f")},
 		{name: haproxyOld, find: ofDebian("haproxy"), version: says("-v"), command: configured("haproxy.cfg", false, "-db", "-f")},

@@ -251,7 +251,7 @@ func (k *Soaking) one(ctx context.Context) (kind string, err error) {
 	}
 }
 
-// free returns a row that nobody visits, locked, or nil.
+// free returns a row that no caller is at, locked, or nil.
 func (k *Soaking) free() *Slot {
 	for range 20 {
 		if s := &k.slots[rand.IntN(len(k.slots))]; s.mu.TryLock() {

@@ -96,7 +96,7 @@ func flat(minutes, values []float64, floor float64) (growth, most float64) {
 	return growth, max(floor, median/10)
 }
 
-// audit looks at every row that changed, when nothing is broken and nobody writes.
+// audit looks at every row that changed, when nothing is broken and no caller writes.
 func (k *Soaking) audit(ctx context.Context) error {
 	for i := range k.slots {
 		s := &k.slots[i]

@@ -244,7 +244,7 @@ func (p *RecordSessions) Acquire(ctx context.Context) (RecordSession, error) {
 // Release gives a session back.
 func (p *RecordSessions) Release(s RecordSession) { p.Idle <- s }
 
-// Close deletes the sessions. Nobody may have one.
+// Close deletes the sessions, none of which may be in use.
 func (p *RecordSessions) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()

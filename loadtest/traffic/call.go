@@ -138,7 +138,7 @@ func (d *Direct) Close() {
 	}
 }
 
-// Read reads a random row on a session that nobody uses.
+// Read reads a random row on a session that is not in use.
 func (d *Direct) Read(ctx context.Context) error {
 	found, err := d.execute(ctx, Request{SQL: Read, Params: map[string]Value{"id": UnsignedValue(RandomID())}})
 	if err == nil && found != 1 {
@@ -147,7 +147,7 @@ func (d *Direct) Read(ctx context.Context) error {
 	return err
 }
 
-// execute sends a statement once, on a session that nobody uses, and counts the rows of its answer.
+// execute sends a statement once, on a session that is not in use, and counts the rows of its answer.
 func (d *Direct) execute(ctx context.Context, r Request) (found int, err error) {
 	var session DirectSession
 	select {
@@ -201,11 +201,11 @@ func Text(v string) *sidecarv1.Value {
 	return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: v}}
 }
 
-// Octets is the codec of messages that were encoded before; others it encodes.
-type Octets struct{ encoding.CodecV2 }
+// Encoded is the codec of messages that were encoded before; others it encodes.
+type Encoded struct{ encoding.CodecV2 }
 
 // Marshal returns bytes as they are, and encodes anything else.
-func (o Octets) Marshal(v any) (mem.BufferSlice, error) {
+func (o Encoded) Marshal(v any) (mem.BufferSlice, error) {
 	if data, ok := v.([]byte); ok {
 		return mem.BufferSlice{mem.SliceBuffer(data)}, nil
 	}

@@ -65,7 +65,7 @@ func DialFace(kind string, s *lab.Sidecar, sessions int) (Face, error) {
 // Refusal is a call that failed, in words that a report can count.
 type Refusal struct {
 	Code string // stable
-	Fair bool   // a caller may meet it while something is broken: nothing was kept, or it says that nobody knows
+	Fair bool   // a caller may meet it while something is broken: nothing was kept, or it says that the outcome is unknown
 	Open bool   // it may have been kept
 	Text string
 }
@@ -135,7 +135,7 @@ func (f plainFace) Stream(ctx context.Context, sql string, part func(rows int)) 
 type WireFace struct {
 	Conn     *grpc.ClientConn
 	Client   Ydb_Query_V1.QueryServiceClient
-	Sessions chan *WireSession // that nobody uses
+	Sessions chan *WireSession // sessions that are not in use
 }
 
 // WireSession is a session as an SDK has it.
@@ -184,7 +184,7 @@ func wireRefusal(err error) error {
 		err.Error()}
 }
 
-// take returns a session that nobody uses, or a new one.
+// take returns a session that is not in use, or a new one.
 func (f *WireFace) take(ctx context.Context) (*WireSession, error) {
 	select {
 	case s := <-f.Sessions:

@@ -11,7 +11,7 @@ import (
 // KeptGoroutines of the sidecar serve plain calls and stay for the next (internal/wire).
 const KeptGoroutines = 64
 
-// AtRest collects a sidecar's garbage and reads what it holds, again until nobody has or awaits a
+// AtRest collects a sidecar's garbage and reads what it holds, again until no caller has or awaits a
 // session or patience is over: on a busy machine it hears late that callers are gone.
 func AtRest(ctx context.Context, s *lab.Sidecar, patience time.Duration) (lab.Gauges, error) {
 	for end := time.Now().Add(patience); ; {

@@ -27,7 +27,7 @@ const MaxMessage = 64 << 20
 // Server is the server of gRPC's interoperability cases.
 type Server struct {
 	testpb.UnimplementedTestServiceServer
-	Cancelled chan struct{} // told when a stream's context ends early; what nobody takes is dropped beyond 1024
+	Cancelled chan struct{} // told when a stream's context ends early; what is not taken is dropped beyond 1024
 }
 
 // NewServer returns a server.

@@ -238,7 +238,7 @@ func TestPlainHTTP2Clients(t *testing.T) {
 				}
 				for _, at := range targets[1:] {
 					if got := run(t, at); sha256.Sum256(got) != sha256.Sum256(want) {
-						t.Errorf("%s: %d octets, which differ from the %d without it", at.Name, len(got), len(want))
+						t.Errorf("%s: %d bytes, which differ from the %d without it", at.Name, len(got), len(want))
 					}
 				}
 			})

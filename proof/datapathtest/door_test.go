@@ -145,7 +145,7 @@ func (p *pair) copy(to, from net.Conn) {
 	for {
 		n, err := from.Read(b)
 		select {
-		case <-p.frozen: // the peer's kernel acknowledges what nobody will see
+		case <-p.frozen: // the peer's kernel acknowledges what no program will see
 			n = 0
 		default:
 		}

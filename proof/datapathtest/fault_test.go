@@ -141,7 +141,7 @@ func (l *load) stop() (good int, failed map[string]int, late time.Duration) {
 	return l.good, l.failed, l.late
 }
 
-// slowness measures how late this machine wakes somebody up, and how late the sidecar answers
+// slowness measures how late this machine wakes a goroutine up, and how late the sidecar answers
 // whether it lives: its process is another one, and may have to wait for a processor alone.
 func slowness(t testing.TB, s *sidecar) (worst func() (machine, answer time.Duration)) {
 	stop, most, answered := make(chan struct{}), time.Duration(0), time.Duration(0)

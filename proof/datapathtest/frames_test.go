@@ -412,7 +412,7 @@ func answersToTwo(t *testing.T, p *peer) (large string) {
 	return large
 }
 
-// Whoever looks at the port with a browser's means is told what it is.
+// A browser that asks the port is told what it is.
 func TestPlainGet(t *testing.T) {
 	s := startSidecar(t, startNodes(t))
 	for _, path := range []string{"/", "/any/path", "/Ydb.Query.V1.QueryService/ExecuteQuery"} {

@@ -162,7 +162,7 @@ func (n *node) echo(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// raw is a message that nobody encodes.
+// raw is a message that is sent as it is.
 type raw []byte
 
 // rawCodec passes raw messages as they are.

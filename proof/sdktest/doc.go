@@ -3,7 +3,7 @@
 //
 // It owns the clients' programs (goclient, testdata) and docs/sdk-matrix.md, which `make test-sdk`
 // writes. A program prints one line for each step, and the lines must be those of the one list
-// in the test, whoever prints them and wherever the program runs; afterwards nothing may be left
+// in the test, whichever program prints them and wherever it runs; afterwards nothing may be left
 // in the cluster. `make test` runs each client directly and in mode transaction, with a small
 // table and no node killed; the Rust client only where `make sdks` has built it.
 //

@@ -68,7 +68,7 @@ func (p place) String() string {
 
 // places are those of this run.
 func places() (list []place) {
-	if *given != "" { // nobody can kill a node of it
+	if *given != "" { // its nodes cannot be killed
 		for _, where := range everywhere {
 			list = append(list, place{where, false})
 		}
@@ -178,7 +178,7 @@ func (c client) limit(p place) time.Duration {
 	return 5 * time.Minute
 }
 
-// runAt runs the client at an endpoint that nobody here controls, and returns what is wrong. Sessions and hops are not counted there.
+// runAt runs the client at an endpoint outside of this test's control, and returns what is wrong. Sessions and hops are not counted there.
 func (c client) runAt(t *testing.T, p place, endpoint string) (wrong []string) {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -278,7 +278,7 @@ func (c client) run(t *testing.T, p place) (r result) {
 	if p.killed { // until discovery drops the node, calls of transactions that are open there are sent through another
 		allowed = 10
 	}
-	if p.where != "direct" && p.where != oneAddress && r.hops > allowed { // behind one address nobody can choose the node
+	if p.where != "direct" && p.where != oneAddress && r.hops > allowed { // behind one address a client cannot choose the node
 		r.wrong = append(r.wrong, fmt.Sprintf("%d calls did not go to the owner of their session", r.hops))
 	}
 	if sidecar != nil {
@@ -401,7 +401,7 @@ func (c *ydb) watch(t *testing.T) (most func() int) {
 			}
 			now, both := map[string]bool{}, 0
 			for _, s := range sessions {
-				now[s.ID] = s.State != "created" // nobody is attached: a probe's, which belongs to no pool, or one being made
+				now[s.ID] = s.State != "created" // no client is attached: a probe's, which belongs to no pool, or one being made
 				if before[s.ID] {
 					both++
 				}

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Ports below those that the kernel gives to whoever asks for any, and above those that the
+// Ports below those that the kernel gives to a program that asks for any, and above those that the
 // development cluster takes.
 const firstPort, endPort = 30000, 32768
 
@@ -16,15 +16,15 @@ var nextPort atomic.Uint32
 
 func init() { nextPort.Store(rand.Uint32N(endPort - firstPort)) }
 
-// FreeAddress returns an address on the loopback interface at which nobody listens, another
+// FreeAddress returns an address on the loopback interface at which no program listens, another
 // one each time: for a program that does not say where it listens, and for one that goes away
-// and comes back. The kernel gives its port to nobody meanwhile.
+// and comes back. The kernel gives its port to no other meanwhile.
 func FreeAddress() (string, error) {
 	port, err := FreePorts(1)
 	return at(port), err
 }
 
-// FreePorts returns the first of some ports in a row at which nobody listens on the loopback
+// FreePorts returns the first of some ports in a row at which no program listens on the loopback
 // interface, as FreeAddress does for one.
 func FreePorts(n int) (first int, err error) {
 	const window = endPort - firstPort

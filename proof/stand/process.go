@@ -70,7 +70,7 @@ type Spec struct {
 
 // Process is one running program.
 type Process struct {
-	Role string            // what it is for whoever started it; "" unless that is set
+	Role string            // what it is for its parent; "" unless that is set
 	At   map[string]string // the addresses in its ready line by name, once Ready has returned
 
 	cmd  *exec.Cmd

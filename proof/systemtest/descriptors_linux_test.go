@@ -70,7 +70,7 @@ func (s *sidecar) files(t *testing.T) int {
 	return n
 }
 
-// With few descriptors a crowd of idle connections gets only those that nobody else needs.
+// With few descriptors a crowd of idle connections gets only those that nothing else needs.
 func TestFewDescriptors(t *testing.T) {
 	s := startWithFiles(t, 256)
 	eventually(t, patience, "it warns", func() string {

@@ -26,7 +26,7 @@ type outcome int
 const (
 	answered outcome = iota // the whole answer
 	refused                 // by the sidecar, in its words: DRAINING, nothing was sent
-	absent                  // nobody listens any more, or the idle connection was closed: nothing was read
+	absent                  // no process listens any more, or the idle connection was closed: nothing was read
 	cut                     // anything else: a call that was under way was lost
 )
 
@@ -131,7 +131,7 @@ func stopUnderLoad(t *testing.T, settings ...string) {
 		return ""
 	})
 	s.stops(t, c)
-	work.Wait() // every caller ends when it finds nobody
+	work.Wait() // every caller ends when no process listens
 	ran, told := c.sum(t, "statements")-before, int64(0)
 	for i, tally := range tallies {
 		told += tally.count[answered].Load() * kinds[i].statements
@@ -142,7 +142,7 @@ func stopUnderLoad(t *testing.T, settings ...string) {
 			t.Errorf("%s: %d calls were cut off, the first with %v", tally.kind, n, err)
 		}
 	}
-	// The nodes' own count: whatever ran was answered, and nobody was told less.
+	// The nodes' own count: whatever ran was answered, and no caller was told less.
 	if ran != told {
 		t.Errorf("the nodes ran %d statements and the callers had the answers to %d", ran, told)
 	}

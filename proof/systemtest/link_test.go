@@ -131,7 +131,7 @@ func writeAlways(t *testing.T, s *sidecar, n int) *writers {
 		switch e := said(err); {
 		case err == nil:
 			w.kept = append(w.kept, id)
-		case ctx.Err() != nil: // the test ends; nobody knows
+		case ctx.Err() != nil: // the test ends; the outcome is unknown
 		case e.OutcomeUnknown:
 			w.unknown = append(w.unknown, id)
 		case e.SafeToRetry:
@@ -336,7 +336,7 @@ func TestAResetLinkLosesTheTransactionTruthfully(t *testing.T) {
 	nothingLeft(t, c, s)
 }
 
-// A stopped process: its kernel accepts connections and data, and nobody answers.
+// A stopped process: its kernel accepts connections and data, and no answer comes.
 func TestAStoppedNodeKeepsNobodyWaiting(t *testing.T) {
 	c, s := startLink(t)
 	stopReads, writes := readLink(t, s), writeAlways(t, s, 12)

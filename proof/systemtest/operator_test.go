@@ -147,7 +147,7 @@ func TestLameDuckUnderLoadThenStop(t *testing.T) {
 	if exit, err := s.Process.Wait(wait); err != nil || exit != 0 {
 		t.Errorf("exit code %d, %v; want 0\n%s", exit, err, stand.LastLines(s.Process.Log(), 10))
 	}
-	l.work.Wait() // every caller ends when it finds nobody
+	l.work.Wait() // every caller ends when no process listens
 	l.check(t, "SIGTERM", cut)
 	if count := c.perNode(t); sum(count) != 0 {
 		t.Errorf("after the end the nodes hold sessions: %v", count)

@@ -126,7 +126,7 @@ func TestTwoHundredCallersShareTwentySessions(t *testing.T) {
 		return err
 	})
 	most, mostOnNode := 0, 0
-	// Whoever starves is never made up for; one who was not scheduled for a while is, because all others wait their turn.
+	// A caller that starves never catches up; one that was not scheduled for a while does, because all others wait their turn.
 	eventually(t, 60*time.Second, "every caller is served 10 times on average, by all sessions, and nobody starves", func() string {
 		count := c.attached(t)
 		sum := 0
@@ -146,7 +146,7 @@ func TestTwoHundredCallersShareTwentySessions(t *testing.T) {
 		t.Errorf("the nodes held up to %d sessions, one node up to %d; want %d, and at most %d", most, mostOnNode, pool, perNode)
 	}
 
-	// All 200 still call: a caller with little time is told at once, or after that time, if nobody knows how long the wait is.
+	// All 200 still call: a caller with little time is told at once, or after that time, if it is not known how long the wait is.
 	c.everywhere(t, "delay", map[string]any{"delay": "1s", "methods": []string{"ExecuteQuery"}})
 	eventually(t, patience, "a long line", func() string {
 		state, err := s.Status(t.Context(), &sidecarv1.StatusRequest{})
@@ -229,7 +229,7 @@ func TestABlackholedNodeHoldsNobodyElseUp(t *testing.T) {
 	if most > clients/2 || held > clients/2 {
 		t.Errorf("the dead node held %d sessions and %d callers; want at most half of %d", most, held, clients)
 	}
-	// Once the first calls have died of it, the judge acts, and nobody loses time there any more.
+	// Once the first calls have died of it, the judge acts, and no call loses time there any more.
 	eventually(t, patience, "the dead node is found out", func() string {
 		state, err := s.Status(t.Context(), &sidecarv1.StatusRequest{})
 		if err != nil {

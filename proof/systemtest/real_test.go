@@ -33,7 +33,7 @@ func endpoint(t *testing.T) string {
 func directory() string { return cmp.Or(os.Getenv("SIDECAR_TEST_DIRECTORY"), "real/tables") }
 
 // access are the settings by which a sidecar gets into the endpoint: the variables SIDECAR_YDB_...
-// of whoever runs the tests, which programs started here do not get otherwise.
+// of the user who runs the tests, which programs started here do not get otherwise.
 func access() (env []string) {
 	if os.Getenv("SIDECAR_TEST_YDB") == "" {
 		return nil

@@ -145,9 +145,9 @@ func (p *plantedSidecar) calls(t *testing.T) {
 		if status < 400 {
 			t.Errorf("%s: %d; want an error", tc.body, status)
 		}
-		p.outputs.WriteString(text) // to somebody else than the owner of the token, or about the form alone
+		p.outputs.WriteString(text) // to another caller than the owner of the token, or about the form alone
 	}
-	// What fails inside the statement is told to its caller, and to nobody else.
+	// What fails inside the statement is told to its caller alone.
 	for _, body := range []string{
 		`{"sql": "SELEC planted_statement"}`, `{"sql": "SELECT * FROM planted_statement"}`,
 		`{"sql": "SELECT $p + 1", "params": {"p": "planted-parameter"}}`,

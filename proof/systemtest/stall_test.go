@@ -259,7 +259,7 @@ func fillWide(t *testing.T, s *sidecar) {
 	}
 }
 
-// startUnread starts a sidecar whose standard error is a full pipe that nobody reads. It
+// startUnread starts a sidecar whose standard error is a full pipe that no process reads. It
 // returns the end from which the pipe could be read.
 func startUnread(t *testing.T, c *ydb, settings ...string) (*sidecar, *os.File) {
 	t.Helper()

@@ -273,7 +273,7 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 	}
 	stop()
 	wait()
-	// Whoever keeps a connection never notices that the process is another one.
+	// A client that keeps its connection never notices that the process is another one.
 	if n := sentAway.Load(); n != 0 {
 		t.Errorf("%d connections of HTTP clients that keep them were ended", n)
 	}
@@ -370,7 +370,7 @@ func (l *callers) goesOn(t *testing.T) {
 
 // Without -takeover a second sidecar finds the ports taken; one that takes over
 // and dies before it is ready leaves the running one as it was; while it tries,
-// nobody else may; and where nobody runs, -takeover starts as usual.
+// no third one may; and where none runs, -takeover starts as usual.
 func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 	c := startCluster(t, nil)
 	socket := "takeover.socket=" + filepath.Join(t.TempDir(), "takeover.sock")
@@ -403,7 +403,7 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 			return err
 		})
 	})
-	// It never gets warm: nobody is at the address of its cluster.
+	// It never gets warm: no node is at the address of its cluster.
 	stuck := second("-takeover", "-ydb", "grpc://127.0.0.1:1/local", "-set", "startup.wait=1h",
 		"-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0")
 	eventually(t, patience, "the new process has the descriptors", func() string {

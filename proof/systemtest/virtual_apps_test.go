@@ -227,7 +227,7 @@ func TestStatementsWithoutASession(t *testing.T) {
 	if n := sum(c.attached(t)); n > most {
 		t.Errorf("%d sessions; at most %d are allowed", n, most)
 	}
-	// A transaction that is left open has nobody who could end it.
+	// A transaction that is left open has no caller that could end it.
 	run("UPSERT INTO implicit (id) VALUES (1000000ul)", &Ydb_Query.TransactionControl{TxSelector: serializable})
 	c.clean(t, nil)
 	db := openSDK(t, s.sdk())

@@ -22,7 +22,7 @@ import (
 type written struct {
 	mu    sync.Mutex
 	told  map[uint64]bool // they are there
-	doubt map[uint64]bool // nobody can tell
+	doubt map[uint64]bool // the outcome is unknown
 	first error           // of the calls in doubt
 }
 
@@ -66,7 +66,7 @@ func writeRows(t *testing.T, db *ydbsdk.Driver, n int) *bookWriters {
 		ctx, cancel := context.WithTimeout(ctx, sdkPatience)
 		defer cancel()
 		// Half of them say that it may be repeated: it is an insert, so what an earlier try had
-		// written though nobody said so is found out.
+		// written without an answer is found out.
 		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error { return writeRow(ctx, tx, uint64(caller), id) },
 			query.WithIdempotent(caller%2 == 0))
 		if ydbsdk.IsOperationError(err, Ydb.StatusIds_PRECONDITION_FAILED) {
@@ -76,7 +76,7 @@ func writeRows(t *testing.T, db *ydbsdk.Driver, n int) *bookWriters {
 		if err != nil {
 			time.Sleep(20 * time.Millisecond) // as an application would, that is told to come again
 			if caller%2 != 0 && ydbsdk.IsTransportError(err) {
-				err = nil // the SDK does not repeat that, and nobody was there
+				err = nil // the SDK does not repeat that, and no process listened
 			}
 		}
 		return err

@@ -36,7 +36,7 @@ func TestStopUnderSDKLoadCutsNoAnswer(t *testing.T) {
 		before := c.sum(t, "statements")
 		var told atomic.Int64
 		load := call(t, 24, func(ctx context.Context, caller int) error {
-			ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // the client does not take it for an answer that nobody is there
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // the client does not take it for an answer that no process listens
 			defer cancel()
 			return clients[caller%3].Query().Do(ctx, func(ctx context.Context, s query.Session) error {
 				err := s.Exec(ctx, "SELECT 1")

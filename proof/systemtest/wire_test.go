@@ -407,7 +407,7 @@ func eachRow(ctx context.Context, s query.Session, sql string, f func() error) e
 }
 
 // cancelledStream: a stream that is given up in the middle, by its context, ends on
-// the node, which would else wait for ever for somebody to read.
+// the node, which would else wait for ever for the client to read.
 func cancelledStream(t *testing.T, c *ydb, db *ydbsdk.Driver) {
 	for range 5 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -525,7 +525,7 @@ func largeMessages(t *testing.T, _ *ydb, db *ydbsdk.Driver) {
 		err = row.Scan(&got)
 	}
 	if err != nil || string(got) != string(large) {
-		t.Errorf("%d octets came back, %v; want the %d sent", len(got), err, len(large))
+		t.Errorf("%d bytes came back, %v; want the %d sent", len(got), err, len(large))
 	}
 }
 

@@ -71,7 +71,7 @@ func (c *ydb) stops(t *testing.T, node stand.Node) {
 	})
 }
 
-// soon is within what time whoever takes the sidecar's view goes by a change of the cluster.
+// soon is within what time a client of the sidecar's view follows a change of the cluster.
 const soon = 2 * time.Second
 
 // followers are clients that follow the nodes, and the nodes to which nothing was done yet.

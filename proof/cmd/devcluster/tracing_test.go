@@ -55,7 +55,7 @@ func TestSpansAreExported(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	listed(t, p.ready.Nodes[1].Address) // by nobody's trace: no span
+	listed(t, p.ready.Nodes[1].Address) // in no trace: no span
 	if _, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(c).WhoAmI(testContext(t), &Ydb_Discovery.WhoAmIRequest{}); err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func (s session) commit(tx string) Ydb.StatusIds_StatusCode {
 	return r.GetStatus()
 }
 
-// Nodes in separate processes share the data: an open transaction stops nobody,
+// Nodes in separate processes share the data: an open transaction stops no other,
 // transactions on different keys do not disturb each other, and of two that
 // write what both read, the second is aborted.
 func TestTransactionsOfSeparateProcesses(t *testing.T) {
@@ -175,7 +175,7 @@ func TestSIGKILLUnderLoad(t *testing.T) {
 	}
 }
 
-// A node that somebody has killed starts again at once, also while the end of its process is not noticed yet.
+// A node that was killed from outside starts again at once, also while the end of its process is not noticed yet.
 func TestStartRightAfterAKill(t *testing.T) {
 	p := launch(t, "-control", "127.0.0.1:0", "-processes", "-nodes", "1")
 	for range 20 {

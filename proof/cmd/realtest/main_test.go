@@ -63,7 +63,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 
-	// The directory of somebody else is left alone.
+	// A directory of another user is left alone.
 	ticket, err := rules.Login(t.Context(), rules.Target{Address: cluster.Node(1).Address(), Database: "/local"}, user, password)
 	if err != nil {
 		t.Fatal(err)

@@ -73,7 +73,7 @@ func TestTopicTakesMessagesOfAProducerOnce(t *testing.T) {
 	if err != nil || fmt.Sprint(acks) != "[{2 2 true} {3 2 false}]" {
 		t.Errorf("acks %v, %v", acks, err)
 	}
-	for range 2 { // without a name nobody is a producer
+	for range 2 { // without a name a writer is no producer
 		if _, err := topic.Write(ctx, nil, 1, messages("", "1:x")); err != nil {
 			t.Error(err)
 		}

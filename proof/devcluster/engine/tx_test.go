@@ -140,7 +140,7 @@ func TestSnapshotAndOwnWrites(t *testing.T) {
 	})
 }
 
-// An open transaction with reads and writes stops nobody, however many there are.
+// An open transaction with reads and writes stops no other, however many there are.
 func TestOpenTransactionsHoldNoLock(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *DB) {
 		for i := range 50 {

@@ -56,7 +56,7 @@ func TestRule08SessionsAreMadeFast(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				if first { // nobody waits for this one
+				if first { // no caller waits for this one
 					inside.Done()
 				}
 			})
@@ -87,7 +87,7 @@ func TestRule09And10LifeOfTheAttachStream(t *testing.T) {
 	if len(states) != 2 || states[1].message.(*Ydb_Query.SessionState).GetStatus() != Ydb.StatusIds_SUCCESS {
 		t.Fatalf("attach stream of a used session: %v; want the request and one state", states)
 	}
-	// Somebody else deletes the client's session.
+	// Another client deletes the client's session.
 	session := cluster.Sessions()[0]
 	conn, err := grpc.NewClient(cluster.Node(session.NodeID).Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

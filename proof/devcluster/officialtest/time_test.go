@@ -70,7 +70,7 @@ func TestRule01KeepalivePings(t *testing.T) {
 	})
 }
 
-// Table sessions end when nobody uses them; the client makes another one.
+// Table sessions end when no call uses them; the client makes another one.
 func TestIdleTableSessions(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, cluster *devcluster.Cluster, db *ydb.Driver) {
 		use := func() {
