@@ -40,6 +40,15 @@ func TestDocsHaveTheCodes(t *testing.T) {
 	doctable.Part(t, *update, docs, "with -update -->\n", "<!-- /codes -->", codeTable())
 }
 
+func TestDocsHaveTheFeatures(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| feature | meaning |\n|---|---|\n")
+	for _, f := range core.Features() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", f.Name, f.Meaning)
+	}
+	doctable.Part(t, *update, "../../docs/compatibility.md", "with -update -->\n", "<!-- /features -->", b.String())
+}
+
 // TestDocsNameTheSettings: whoever meets a limit finds it on the page.
 func TestDocsNameTheSettings(t *testing.T) {
 	raw, err := os.ReadFile(docs)

@@ -170,6 +170,7 @@ func TestVersion1SeesEdits(t *testing.T) {
 		{"a code changes its status", set("code TX_LOST", " 409 Aborted"), "changed: "},
 		{"an error loses a detail", remove("grpc detail google.rpc.ErrorInfo"), "removed: "},
 		{"a header of requests counts no more", remove("honours gRPC x-ydb-priority"), "removed: "},
+		{"a feature is removed", remove("feature kv"), "removed: "},
 
 		{"a new field", set(message+"purpose", " 99 string"), ""},
 		{"a new method", set("rpc sidecar.v1.Sidecar.Watch", " sidecar.v1.WatchRequest returns sidecar.v1.WatchResponse"), ""},

@@ -36,6 +36,9 @@ func version1Now(t *testing.T) version1 {
 	} {
 		v.addFile(file)
 	}
+	for _, f := range core.Features() {
+		v["feature "+f.Name] = ""
+	}
 	for _, c := range core.Codes() {
 		v["code "+c.Name] = fmt.Sprintf(" %d %s", c.HTTP, c.GRPC)
 	}

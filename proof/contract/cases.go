@@ -46,6 +46,7 @@ var cases = []struct {
 	{"explain", explain},
 	{"describe", describe},
 	{"status", state},
+	{"version", whatIsServed},
 }
 
 func everyMode(t *test) {
@@ -464,5 +465,12 @@ func state(t *test) {
 	s, err := t.Status(t.ctx)
 	if err != nil || s.State != "serving" || !strings.HasPrefix(s.Database, "/") {
 		t.Errorf("status %+v, %v after %v; want serving and the database", s, err, time.Since(before))
+	}
+}
+
+func whatIsServed(t *test) {
+	api, features, err := t.Version(t.ctx)
+	if err != nil || api != "v1" || !slices.Contains(features, "kv") {
+		t.Errorf("%q with the features %q, %v; want v1 with kv among them", api, features, err)
 	}
 }

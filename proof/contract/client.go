@@ -199,6 +199,8 @@ type Client interface {
 	Explain(ctx context.Context, sql string, types map[string]string) (plan string, err error)
 	Describe(ctx context.Context, path string) (*Table, error)
 	Status(ctx context.Context) (*Status, error)
+	// Version returns the version of the API and the names of the features.
+	Version(ctx context.Context) (api string, features []string, err error)
 	kvClient
 	Close()
 }

@@ -196,6 +196,11 @@ func (g *grpcClient) Describe(ctx context.Context, path string) (*Table, error) 
 	return t, nil
 }
 
+func (g *grpcClient) Version(ctx context.Context) (string, []string, error) {
+	res, err := g.api.Version(ctx, &sidecarv1.VersionRequest{})
+	return res.GetApi(), res.GetFeatures(), grpcError(err)
+}
+
 func (g *grpcClient) Status(ctx context.Context) (*Status, error) {
 	res, err := g.api.Status(ctx, &sidecarv1.StatusRequest{})
 	return &Status{State: res.GetState(), Database: res.GetDatabase(), Open: res.GetOpenTransactions()}, grpcError(err)

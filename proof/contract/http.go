@@ -486,6 +486,15 @@ func (h *httpClient) Describe(ctx context.Context, path string) (*Table, error) 
 	return t, nil
 }
 
+func (h *httpClient) Version(ctx context.Context) (string, []string, error) {
+	var r struct {
+		API      string
+		Features []string
+	}
+	_, err := h.call(ctx, "GET", "/v1", nil, &r)
+	return r.API, r.Features, err
+}
+
 func (h *httpClient) Status(ctx context.Context) (*Status, error) {
 	var r struct {
 		State    string

@@ -350,7 +350,7 @@ var errUntold = errors.New("only its answer says why")
 // looks reports whether the call changes nothing, whatever it says.
 func (c *Call) looks() bool {
 	switch c.Name {
-	case "GetTransaction", "Describe", "Explain", "Status", "OpenAPI", CallKVGet, CallKVBatchGet:
+	case "GetTransaction", "Describe", "Explain", "Status", "Version", "OpenAPI", CallKVGet, CallKVBatchGet:
 		return true
 	}
 	return false

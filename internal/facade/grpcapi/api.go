@@ -414,3 +414,10 @@ func (a *API) Status(ctx context.Context, req *sidecarv1.StatusRequest) (*sideca
 		return a.core.Status(), nil
 	})
 }
+
+// Version says what the sidecar serves.
+func (a *API) Version(ctx context.Context, req *sidecarv1.VersionRequest) (*sidecarv1.VersionResponse, error) {
+	return unary(ctx, a, "Version", req, func(context.Context, *core.Call) (*sidecarv1.VersionResponse, error) {
+		return a.core.Version(), nil
+	})
+}

@@ -70,6 +70,7 @@ var routes = []route{
 	{core.Route{Method: http.MethodPost, Path: "/v1/ingest/{table...}"}, core.CallIngest, []string{mediaNDJSON}, (*API).ingest, true},
 	{core.Route{Method: http.MethodPost, Path: "/v1/explain"}, "Explain", []string{core.MediaJSON}, (*API).explain, true},
 	{core.Route{Method: http.MethodGet, Path: "/v1/schema/{path...}"}, "Describe", nil, (*API).describe, false},
+	{core.Route{Method: http.MethodGet, Path: "/v1"}, "Version", nil, (*API).version, false},
 	{core.Route{Method: http.MethodGet, Path: "/v1/status"}, "Status", nil, (*API).status, false},
 	{core.Route{Method: http.MethodGet, Path: "/v1/kv/{table}"}, core.CallKVGet, nil, (*API).kvGet, false},
 	{core.Route{Method: http.MethodPut, Path: "/v1/kv/{table}"}, core.CallKVPut, []string{core.MediaOctets}, (*API).kvPut, true},

@@ -246,4 +246,6 @@ func (a *API) describe(x *exchange) error {
 
 func (a *API) status(x *exchange) error { return x.replyMessage(a.core.Status()) }
 
+func (a *API) version(x *exchange) error { return x.replyMessage(a.core.Version()) }
+
 func (a *API) openAPI(x *exchange) error { return x.reply(mediaYAML, openAPI) }

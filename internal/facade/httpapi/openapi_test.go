@@ -197,6 +197,7 @@ func TestRepliesAreAsDescribed(t *testing.T) {
 		{"POST", "/v1/batch", "", `{"statements":[{"sql":"A"},{"sql":""}]}`},
 		{"POST", "/v1/explain", "", `{"sql":"A"}`},
 		{"GET", "/v1/status", "", ""},
+		{"GET", "/v1", "", ""},
 	} {
 		if c.route == "" {
 			c.route = c.path

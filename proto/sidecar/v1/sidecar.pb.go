@@ -3751,6 +3751,102 @@ func (x *PoolStatus) GetWaiting() uint32 {
 	return 0
 }
 
+type VersionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VersionRequest) Reset() {
+	*x = VersionRequest{}
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VersionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VersionRequest) ProtoMessage() {}
+
+func (x *VersionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
+func (*VersionRequest) Descriptor() ([]byte, []int) {
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{55}
+}
+
+type VersionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Api           string                 `protobuf:"bytes,1,opt,name=api,proto3" json:"api,omitempty"`           // v1
+	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`   // of the sidecar
+	Features      []string               `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"` // docs/compatibility.md lists them; ignore names that you do not know
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VersionResponse) Reset() {
+	*x = VersionResponse{}
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VersionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VersionResponse) ProtoMessage() {}
+
+func (x *VersionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
+func (*VersionResponse) Descriptor() ([]byte, []int) {
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *VersionResponse) GetApi() string {
+	if x != nil {
+		return x.Api
+	}
+	return ""
+}
+
+func (x *VersionResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *VersionResponse) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
 var File_sidecar_v1_sidecar_proto protoreflect.FileDescriptor
 
 const file_sidecar_v1_sidecar_proto_rawDesc = "" +
@@ -4078,7 +4174,12 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\x04idle\x18\x03 \x01(\rR\x04idle\x12\x12\n" +
 	"\x04busy\x18\x04 \x01(\rR\x04busy\x12\x1a\n" +
 	"\bcreating\x18\x05 \x01(\rR\bcreating\x12\x18\n" +
-	"\awaiting\x18\x06 \x01(\rR\awaiting2\xdc\x06\n" +
+	"\awaiting\x18\x06 \x01(\rR\awaiting\"\x10\n" +
+	"\x0eVersionRequest\"Y\n" +
+	"\x0fVersionResponse\x12\x10\n" +
+	"\x03api\x18\x01 \x01(\tR\x03api\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1a\n" +
+	"\bfeatures\x18\x03 \x03(\tR\bfeatures2\xa0\a\n" +
 	"\aSidecar\x12B\n" +
 	"\aExecute\x12\x1a.sidecar.v1.ExecuteRequest\x1a\x1b.sidecar.v1.ExecuteResponse\x12P\n" +
 	"\rExecuteStream\x12\x1a.sidecar.v1.ExecuteRequest\x1a!.sidecar.v1.ExecuteStreamResponse0\x01\x12E\n" +
@@ -4092,7 +4193,8 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"BulkUpsert\x12\x1d.sidecar.v1.BulkUpsertRequest\x1a\x1e.sidecar.v1.BulkUpsertResponse\x12B\n" +
 	"\aExplain\x12\x1a.sidecar.v1.ExplainRequest\x1a\x1b.sidecar.v1.ExplainResponse\x12E\n" +
 	"\bDescribe\x12\x1b.sidecar.v1.DescribeRequest\x1a\x1c.sidecar.v1.DescribeResponse\x12?\n" +
-	"\x06Status\x12\x19.sidecar.v1.StatusRequest\x1a\x1a.sidecar.v1.StatusResponseB;Z9github.com/ydb-sidecar/sidecar/proto/sidecar/v1;sidecarv1b\x06proto3"
+	"\x06Status\x12\x19.sidecar.v1.StatusRequest\x1a\x1a.sidecar.v1.StatusResponse\x12B\n" +
+	"\aVersion\x12\x1a.sidecar.v1.VersionRequest\x1a\x1b.sidecar.v1.VersionResponseB;Z9github.com/ydb-sidecar/sidecar/proto/sidecar/v1;sidecarv1b\x06proto3"
 
 var (
 	file_sidecar_v1_sidecar_proto_rawDescOnce sync.Once
@@ -4106,7 +4208,7 @@ func file_sidecar_v1_sidecar_proto_rawDescGZIP() []byte {
 	return file_sidecar_v1_sidecar_proto_rawDescData
 }
 
-var file_sidecar_v1_sidecar_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
+var file_sidecar_v1_sidecar_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_sidecar_v1_sidecar_proto_goTypes = []any{
 	(*Value)(nil),                  // 0: sidecar.v1.Value
 	(*ListValue)(nil),              // 1: sidecar.v1.ListValue
@@ -4163,15 +4265,17 @@ var file_sidecar_v1_sidecar_proto_goTypes = []any{
 	(*StatusResponse)(nil),         // 52: sidecar.v1.StatusResponse
 	(*NodeStatus)(nil),             // 53: sidecar.v1.NodeStatus
 	(*PoolStatus)(nil),             // 54: sidecar.v1.PoolStatus
-	nil,                            // 55: sidecar.v1.ExecuteRequest.ParamsEntry
-	nil,                            // 56: sidecar.v1.ExecuteRequest.TypesEntry
-	nil,                            // 57: sidecar.v1.Statement.ParamsEntry
-	nil,                            // 58: sidecar.v1.Statement.TypesEntry
-	nil,                            // 59: sidecar.v1.BatchStatement.ParamsEntry
-	nil,                            // 60: sidecar.v1.BatchStatement.TypesEntry
-	nil,                            // 61: sidecar.v1.BulkUpsertRequest.TypesEntry
-	nil,                            // 62: sidecar.v1.BulkRow.ColumnsEntry
-	nil,                            // 63: sidecar.v1.ExplainRequest.TypesEntry
+	(*VersionRequest)(nil),         // 55: sidecar.v1.VersionRequest
+	(*VersionResponse)(nil),        // 56: sidecar.v1.VersionResponse
+	nil,                            // 57: sidecar.v1.ExecuteRequest.ParamsEntry
+	nil,                            // 58: sidecar.v1.ExecuteRequest.TypesEntry
+	nil,                            // 59: sidecar.v1.Statement.ParamsEntry
+	nil,                            // 60: sidecar.v1.Statement.TypesEntry
+	nil,                            // 61: sidecar.v1.BatchStatement.ParamsEntry
+	nil,                            // 62: sidecar.v1.BatchStatement.TypesEntry
+	nil,                            // 63: sidecar.v1.BulkUpsertRequest.TypesEntry
+	nil,                            // 64: sidecar.v1.BulkRow.ColumnsEntry
+	nil,                            // 65: sidecar.v1.ExplainRequest.TypesEntry
 }
 var file_sidecar_v1_sidecar_proto_depIdxs = []int32{
 	1,  // 0: sidecar.v1.Value.list_value:type_name -> sidecar.v1.ListValue
@@ -4187,8 +4291,8 @@ var file_sidecar_v1_sidecar_proto_depIdxs = []int32{
 	0,  // 10: sidecar.v1.Pair.value:type_name -> sidecar.v1.Value
 	0,  // 11: sidecar.v1.VariantValue.value:type_name -> sidecar.v1.Value
 	0,  // 12: sidecar.v1.TypedValue.value:type_name -> sidecar.v1.Value
-	55, // 13: sidecar.v1.ExecuteRequest.params:type_name -> sidecar.v1.ExecuteRequest.ParamsEntry
-	56, // 14: sidecar.v1.ExecuteRequest.types:type_name -> sidecar.v1.ExecuteRequest.TypesEntry
+	57, // 13: sidecar.v1.ExecuteRequest.params:type_name -> sidecar.v1.ExecuteRequest.ParamsEntry
+	58, // 14: sidecar.v1.ExecuteRequest.types:type_name -> sidecar.v1.ExecuteRequest.TypesEntry
 	9,  // 15: sidecar.v1.ExecuteRequest.tx:type_name -> sidecar.v1.TxSelector
 	11, // 16: sidecar.v1.ExecuteRequest.limits:type_name -> sidecar.v1.Limits
 	10, // 17: sidecar.v1.TxSelector.begin:type_name -> sidecar.v1.BeginTx
@@ -4210,8 +4314,8 @@ var file_sidecar_v1_sidecar_proto_depIdxs = []int32{
 	16, // 33: sidecar.v1.StreamEnd.tx:type_name -> sidecar.v1.Tx
 	17, // 34: sidecar.v1.StreamEnd.info:type_name -> sidecar.v1.Info
 	18, // 35: sidecar.v1.StreamEnd.stats:type_name -> sidecar.v1.Stats
-	57, // 36: sidecar.v1.Statement.params:type_name -> sidecar.v1.Statement.ParamsEntry
-	58, // 37: sidecar.v1.Statement.types:type_name -> sidecar.v1.Statement.TypesEntry
+	59, // 36: sidecar.v1.Statement.params:type_name -> sidecar.v1.Statement.ParamsEntry
+	60, // 37: sidecar.v1.Statement.types:type_name -> sidecar.v1.Statement.TypesEntry
 	24, // 38: sidecar.v1.TransactRequest.statements:type_name -> sidecar.v1.Statement
 	11, // 39: sidecar.v1.TransactRequest.limits:type_name -> sidecar.v1.Limits
 	27, // 40: sidecar.v1.TransactResponse.results:type_name -> sidecar.v1.StatementResult
@@ -4226,8 +4330,8 @@ var file_sidecar_v1_sidecar_proto_depIdxs = []int32{
 	17, // 49: sidecar.v1.RollbackResponse.info:type_name -> sidecar.v1.Info
 	16, // 50: sidecar.v1.GetTransactionResponse.tx:type_name -> sidecar.v1.Tx
 	37, // 51: sidecar.v1.BatchRequest.statements:type_name -> sidecar.v1.BatchStatement
-	59, // 52: sidecar.v1.BatchStatement.params:type_name -> sidecar.v1.BatchStatement.ParamsEntry
-	60, // 53: sidecar.v1.BatchStatement.types:type_name -> sidecar.v1.BatchStatement.TypesEntry
+	61, // 52: sidecar.v1.BatchStatement.params:type_name -> sidecar.v1.BatchStatement.ParamsEntry
+	62, // 53: sidecar.v1.BatchStatement.types:type_name -> sidecar.v1.BatchStatement.TypesEntry
 	11, // 54: sidecar.v1.BatchStatement.limits:type_name -> sidecar.v1.Limits
 	39, // 55: sidecar.v1.BatchResponse.results:type_name -> sidecar.v1.BatchResult
 	13, // 56: sidecar.v1.BatchResult.columns:type_name -> sidecar.v1.Column
@@ -4238,10 +4342,10 @@ var file_sidecar_v1_sidecar_proto_depIdxs = []int32{
 	41, // 61: sidecar.v1.Error.issues:type_name -> sidecar.v1.Issue
 	41, // 62: sidecar.v1.Issue.issues:type_name -> sidecar.v1.Issue
 	43, // 63: sidecar.v1.BulkUpsertRequest.rows:type_name -> sidecar.v1.BulkRow
-	61, // 64: sidecar.v1.BulkUpsertRequest.types:type_name -> sidecar.v1.BulkUpsertRequest.TypesEntry
-	62, // 65: sidecar.v1.BulkRow.columns:type_name -> sidecar.v1.BulkRow.ColumnsEntry
+	63, // 64: sidecar.v1.BulkUpsertRequest.types:type_name -> sidecar.v1.BulkUpsertRequest.TypesEntry
+	64, // 65: sidecar.v1.BulkRow.columns:type_name -> sidecar.v1.BulkRow.ColumnsEntry
 	17, // 66: sidecar.v1.BulkUpsertResponse.info:type_name -> sidecar.v1.Info
-	63, // 67: sidecar.v1.ExplainRequest.types:type_name -> sidecar.v1.ExplainRequest.TypesEntry
+	65, // 67: sidecar.v1.ExplainRequest.types:type_name -> sidecar.v1.ExplainRequest.TypesEntry
 	17, // 68: sidecar.v1.ExplainResponse.info:type_name -> sidecar.v1.Info
 	49, // 69: sidecar.v1.DescribeResponse.columns:type_name -> sidecar.v1.ColumnDescription
 	50, // 70: sidecar.v1.DescribeResponse.indexes:type_name -> sidecar.v1.IndexDescription
@@ -4263,20 +4367,22 @@ var file_sidecar_v1_sidecar_proto_depIdxs = []int32{
 	45, // 86: sidecar.v1.Sidecar.Explain:input_type -> sidecar.v1.ExplainRequest
 	47, // 87: sidecar.v1.Sidecar.Describe:input_type -> sidecar.v1.DescribeRequest
 	51, // 88: sidecar.v1.Sidecar.Status:input_type -> sidecar.v1.StatusRequest
-	12, // 89: sidecar.v1.Sidecar.Execute:output_type -> sidecar.v1.ExecuteResponse
-	20, // 90: sidecar.v1.Sidecar.ExecuteStream:output_type -> sidecar.v1.ExecuteStreamResponse
-	26, // 91: sidecar.v1.Sidecar.Transact:output_type -> sidecar.v1.TransactResponse
-	29, // 92: sidecar.v1.Sidecar.Begin:output_type -> sidecar.v1.BeginResponse
-	31, // 93: sidecar.v1.Sidecar.Commit:output_type -> sidecar.v1.CommitResponse
-	33, // 94: sidecar.v1.Sidecar.Rollback:output_type -> sidecar.v1.RollbackResponse
-	35, // 95: sidecar.v1.Sidecar.GetTransaction:output_type -> sidecar.v1.GetTransactionResponse
-	38, // 96: sidecar.v1.Sidecar.Batch:output_type -> sidecar.v1.BatchResponse
-	44, // 97: sidecar.v1.Sidecar.BulkUpsert:output_type -> sidecar.v1.BulkUpsertResponse
-	46, // 98: sidecar.v1.Sidecar.Explain:output_type -> sidecar.v1.ExplainResponse
-	48, // 99: sidecar.v1.Sidecar.Describe:output_type -> sidecar.v1.DescribeResponse
-	52, // 100: sidecar.v1.Sidecar.Status:output_type -> sidecar.v1.StatusResponse
-	89, // [89:101] is the sub-list for method output_type
-	77, // [77:89] is the sub-list for method input_type
+	55, // 89: sidecar.v1.Sidecar.Version:input_type -> sidecar.v1.VersionRequest
+	12, // 90: sidecar.v1.Sidecar.Execute:output_type -> sidecar.v1.ExecuteResponse
+	20, // 91: sidecar.v1.Sidecar.ExecuteStream:output_type -> sidecar.v1.ExecuteStreamResponse
+	26, // 92: sidecar.v1.Sidecar.Transact:output_type -> sidecar.v1.TransactResponse
+	29, // 93: sidecar.v1.Sidecar.Begin:output_type -> sidecar.v1.BeginResponse
+	31, // 94: sidecar.v1.Sidecar.Commit:output_type -> sidecar.v1.CommitResponse
+	33, // 95: sidecar.v1.Sidecar.Rollback:output_type -> sidecar.v1.RollbackResponse
+	35, // 96: sidecar.v1.Sidecar.GetTransaction:output_type -> sidecar.v1.GetTransactionResponse
+	38, // 97: sidecar.v1.Sidecar.Batch:output_type -> sidecar.v1.BatchResponse
+	44, // 98: sidecar.v1.Sidecar.BulkUpsert:output_type -> sidecar.v1.BulkUpsertResponse
+	46, // 99: sidecar.v1.Sidecar.Explain:output_type -> sidecar.v1.ExplainResponse
+	48, // 100: sidecar.v1.Sidecar.Describe:output_type -> sidecar.v1.DescribeResponse
+	52, // 101: sidecar.v1.Sidecar.Status:output_type -> sidecar.v1.StatusResponse
+	56, // 102: sidecar.v1.Sidecar.Version:output_type -> sidecar.v1.VersionResponse
+	90, // [90:103] is the sub-list for method output_type
+	77, // [77:90] is the sub-list for method input_type
 	77, // [77:77] is the sub-list for extension type_name
 	77, // [77:77] is the sub-list for extension extendee
 	0,  // [0:77] is the sub-list for field type_name
@@ -4313,7 +4419,7 @@ func file_sidecar_v1_sidecar_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidecar_v1_sidecar_proto_rawDesc), len(file_sidecar_v1_sidecar_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   64,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,7 @@ const (
 	Sidecar_Explain_FullMethodName        = "/sidecar.v1.Sidecar/Explain"
 	Sidecar_Describe_FullMethodName       = "/sidecar.v1.Sidecar/Describe"
 	Sidecar_Status_FullMethodName         = "/sidecar.v1.Sidecar/Status"
+	Sidecar_Version_FullMethodName        = "/sidecar.v1.Sidecar/Version"
 )
 
 // SidecarClient is the client API for Sidecar service.
@@ -61,6 +62,8 @@ type SidecarClient interface {
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
 	// The state of the sidecar: nodes, pool, version.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// What this sidecar serves: version of the API, and features that not every sidecar has.
+	Version(ctx context.Context, in *VersionRequest, opts ...grpc.CallOption) (*VersionResponse, error)
 }
 
 type sidecarClient struct {
@@ -200,6 +203,16 @@ func (c *sidecarClient) Status(ctx context.Context, in *StatusRequest, opts ...g
 	return out, nil
 }
 
+func (c *sidecarClient) Version(ctx context.Context, in *VersionRequest, opts ...grpc.CallOption) (*VersionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(VersionResponse)
+	err := c.cc.Invoke(ctx, Sidecar_Version_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SidecarServer is the server API for Sidecar service.
 // All implementations must embed UnimplementedSidecarServer
 // for forward compatibility.
@@ -224,6 +237,8 @@ type SidecarServer interface {
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
 	// The state of the sidecar: nodes, pool, version.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// What this sidecar serves: version of the API, and features that not every sidecar has.
+	Version(context.Context, *VersionRequest) (*VersionResponse, error)
 	mustEmbedUnimplementedSidecarServer()
 }
 
@@ -269,6 +284,9 @@ func (UnimplementedSidecarServer) Describe(context.Context, *DescribeRequest) (*
 }
 func (UnimplementedSidecarServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedSidecarServer) Version(context.Context, *VersionRequest) (*VersionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Version not implemented")
 }
 func (UnimplementedSidecarServer) mustEmbedUnimplementedSidecarServer() {}
 func (UnimplementedSidecarServer) testEmbeddedByValue()                 {}
@@ -500,6 +518,24 @@ func _Sidecar_Status_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Sidecar_Version_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VersionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SidecarServer).Version(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Sidecar_Version_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SidecarServer).Version(ctx, req.(*VersionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Sidecar_ServiceDesc is the grpc.ServiceDesc for Sidecar service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -550,6 +586,10 @@ var Sidecar_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _Sidecar_Status_Handler,
+		},
+		{
+			MethodName: "Version",
+			Handler:    _Sidecar_Version_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -94,6 +94,11 @@ class SidecarStub:
                 request_serializer=sidecar_dot_v1_dot_sidecar__pb2.StatusRequest.SerializeToString,
                 response_deserializer=sidecar_dot_v1_dot_sidecar__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.Version = channel.unary_unary(
+                '/sidecar.v1.Sidecar/Version',
+                request_serializer=sidecar_dot_v1_dot_sidecar__pb2.VersionRequest.SerializeToString,
+                response_deserializer=sidecar_dot_v1_dot_sidecar__pb2.VersionResponse.FromString,
+                _registered_method=True)
 
 
 class SidecarServicer:
@@ -179,6 +184,13 @@ class SidecarServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Version(self, request, context):
+        """What this sidecar serves: version of the API, and features that not every sidecar has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SidecarServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -241,6 +253,11 @@ def add_SidecarServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=sidecar_dot_v1_dot_sidecar__pb2.StatusRequest.FromString,
                     response_serializer=sidecar_dot_v1_dot_sidecar__pb2.StatusResponse.SerializeToString,
+            ),
+            'Version': grpc.unary_unary_rpc_method_handler(
+                    servicer.Version,
+                    request_deserializer=sidecar_dot_v1_dot_sidecar__pb2.VersionRequest.FromString,
+                    response_serializer=sidecar_dot_v1_dot_sidecar__pb2.VersionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -567,6 +584,33 @@ class Sidecar:
             '/sidecar.v1.Sidecar/Status',
             sidecar_dot_v1_dot_sidecar__pb2.StatusRequest.SerializeToString,
             sidecar_dot_v1_dot_sidecar__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Version(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidecar.v1.Sidecar/Version',
+            sidecar_dot_v1_dot_sidecar__pb2.VersionRequest.SerializeToString,
+            sidecar_dot_v1_dot_sidecar__pb2.VersionResponse.FromString,
             options,
             channel_credentials,
             insecure,
