@@ -13,6 +13,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/snapshot"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot/kill"
 )
 
 // newAdmin says what the admin API asks and shows.
@@ -28,7 +29,7 @@ func (a *App) newAdmin() *admin.Server {
 		Metrics: a.telemetry.Metrics(),
 		Nodes:   nodes{a.core.detector},
 		Process: drainer{a},
-		Kill:    a.kill,
+		Kill:    kill.Killer{Views: &a.views.Source, Log: a.log}.Session,
 		Pool:    pools{a},
 		Logging: logging{a},
 		Events:  a.events,

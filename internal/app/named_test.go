@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot/kill"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -314,7 +315,7 @@ func TestOperatorsReachTheSessionsOfApps(t *testing.T) {
 	}
 	s.eventually("it is killed", func() bool {
 		for _, hash := range hashes() {
-			_, _ = s.kill(hash) // it may have gone
+			_, _ = kill.Killer{Views: &s.views.Source, Log: s.App.log}.Session(hash) // it may have gone
 		}
 		return byApp(c)["shop"] == 0
 	})

@@ -1,0 +1,68 @@
+// Package kill ends, on an operator's word, what a caller has under way.
+//
+// It owns what happens then beside the end itself: the line in the log, the event, and what the operator is
+// answered. Sessions are ended by the driver and their pool.
+package kill
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+const (
+	limit  = 5 * time.Second // for the node to delete a session
+	reason = "killed by an operator"
+)
+
+// Killer ends what the views show.
+type Killer struct {
+	Views *snapshot.Source
+	Log   *slog.Logger
+}
+
+// Session ends the session of that hash.
+func (k Killer) Session(hash string) (any, error) {
+	lines := k.Views.SessionLines(0)
+	s, r, of := k.session(hash)
+	if r == nil {
+		return nil, fmt.Errorf("%w: %.40q; GET /state/sessions lists them", admin.ErrSession, hash)
+	}
+	line := snapshot.SessionLine{Session: hash, Node: uint32(s.Node), State: "idle"}
+	if i := slices.IndexFunc(lines, func(l snapshot.SessionLine) bool { return l.Session == hash }); i >= 0 {
+		line = lines[i]
+	}
+	of.Kill(s.Session, reason)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := r.Kill(ctx); err != nil {
+		k.Log.Warn("a killed session was not deleted on its node", "session", hash, "node", s.Node, "err", err)
+	}
+	text := fmt.Sprintf("session %s on node %d was killed by an operator", hash, s.Node)
+	if line.App != "" {
+		text += ", held by app " + line.App
+	}
+	k.Log.Warn(text, "trace_id", line.Trace)
+	k.Views.Events.Add(admin.Event{Node: s.Node, App: line.App, Kind: "session", To: "killed", Reason: text})
+	line.State, line.Why = "ending", reason
+	return line, nil
+}
+
+// session finds the session of that hash and its pool; nil, if there is none.
+func (k Killer) session(hash string) (pool.SessionStats, *upstream.Session, *pool.Pool) {
+	for _, p := range k.Views.OwnPools() {
+		for _, s := range p.Sessions() {
+			if r, ok := s.Resource.(*upstream.Session); ok && r.Hash() == hash {
+				return s, r, p
+			}
+		}
+	}
+	return pool.SessionStats{}, nil, nil
+}
