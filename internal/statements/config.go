@@ -1,0 +1,24 @@
+package statements
+
+// Config is the section "statements" of the configuration.
+type Config struct {
+	// keep the text of statements for /state/statements, the page and sidecar statements, without
+	// literals and comments, up to 2 KiB of each: names of tables, columns and parameters are in
+	// it. off: a statement is known by its digest and its first keyword
+	Texts bool `yaml:"texts"`
+}
+
+// Set puts another configuration into force.
+func (r *Recorder) Set(c Config) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.keep.Store(c.Texts); c.Texts {
+		return
+	}
+	for _, d := range r.digests {
+		d.text = ""
+	}
+	for _, s := range *r.stripes.Load() {
+		s.forgetTexts()
+	}
+}
