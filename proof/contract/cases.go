@@ -25,6 +25,7 @@ var cases = []struct {
 	{"every_mode", everyMode},
 	{"limits_cut_and_say_so", limits},
 	{"statistics", statistics},
+	{"rows_affected", rowsAffected},
 	{"errors_of_the_database", databaseErrors},
 	{"errors_of_the_request", requestErrors},
 	{"a_stream_has_all_rows_and_an_end", stream},
@@ -105,6 +106,59 @@ func statistics(t *test) {
 	}
 	if r := t.mustRun(Statement{SQL: "SELECT * FROM " + table, Stats: "none"}); r.Stats {
 		t.Errorf("statistics nobody asked for")
+	}
+}
+
+func rowsAffected(t *test) {
+	table := t.table()
+	t.fill(table, 3)
+	// affected checks the count of one reply. A count that is not wanted, and statistics that were not asked for, are errors.
+	affected := func(what string, r *Reply, want ...uint64) {
+		t.Helper()
+		switch {
+		case r.Stats:
+			t.Errorf("%s has statistics", what)
+		case len(want) == 0 && r.Affected != nil:
+			t.Errorf("%s affected %d rows; want no count", what, *r.Affected)
+		case len(want) > 0 && (r.Affected == nil || *r.Affected != want[0]):
+			t.Errorf("%s: rows_affected is %v; want %d", what, r.Affected, want[0])
+		}
+	}
+	for _, c := range []struct {
+		sql  string
+		want []uint64
+	}{
+		{"SELECT * FROM " + table, nil},
+		{"INSERT INTO " + table + " (id, n) VALUES (10ul, 1), (11ul, 1)", []uint64{2}},
+		{"UPSERT INTO " + table + " (id, n) VALUES (10ul, 2)", []uint64{1}},
+		{"UPDATE " + table + " SET n = 5 WHERE id < 3", []uint64{3}},
+		{"UPDATE " + table + " SET n = 5 WHERE id = 1000", []uint64{0}},
+		{"DELETE FROM " + table + " WHERE id = 11", []uint64{1}},
+		{"UPDATE " + table + " SET n = 6 WHERE id = 10; SELECT n FROM " + table, []uint64{1}},
+	} {
+		affected(c.sql, t.mustRun(Statement{SQL: c.sql, Idempotent: true}), c.want...)
+	}
+	r, err := t.Stream(t.ctx, Statement{SQL: "UPDATE " + table + " SET n = 7 WHERE id < 2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	affected("a stream", r, 2)
+	list := []Statement{{SQL: "SELECT 1 AS one"}, {SQL: "UPDATE " + table + " SET n = 8 WHERE id < 2", Mode: "serializable_rw"}}
+	for name, run := range map[string]func() ([]*Reply, error){
+		"batch":    func() ([]*Reply, error) { return t.Batch(t.ctx, list) },
+		"transact": func() ([]*Reply, error) { return t.Transact(t.ctx, Transaction{Statements: list}) },
+	} {
+		got, err := run()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		affected(name+", the read", got[0])
+		affected(name+", the write", got[1], 2)
+	}
+	if r := t.mustRun(
+		Statement{SQL: "UPDATE " + table + " SET n = 9 WHERE id = 0", Stats: "basic"},
+	); !r.Stats || r.Affected == nil || *r.Affected != 1 {
+		t.Errorf("with statistics: statistics %v, rows_affected %v; want both", r.Stats, r.Affected)
 	}
 }
 

@@ -79,6 +79,7 @@ type Reply struct {
 	Tx       *Tx      // nil: none is open
 	Info     Info     //
 	Stats    bool     // there were statistics
+	Affected *uint64  // rows written or deleted; nil: not told
 	ReadRows uint64   // by the statistics
 	EndRows  uint64   // of a stream, by its end
 	Lines    []string // kinds of parts of a stream, in order

@@ -38,7 +38,7 @@ func (g *grpcClient) Execute(ctx context.Context, s Statement) (*Reply, error) {
 		return nil, grpcError(err)
 	}
 	r := grpcReply(res.Columns, res.Rows, res.Truncated, res.Sets)
-	r.Tx, r.Info = grpcTx(res.Tx), grpcInfo(res.Info, trailer)
+	r.Tx, r.Info, r.Affected = grpcTx(res.Tx), grpcInfo(res.Info, trailer), res.RowsAffected
 	r.addStats(res.Stats)
 	return r, nil
 }
@@ -70,7 +70,7 @@ func (g *grpcClient) Stream(ctx context.Context, s Statement) (*Reply, error) {
 		case *sidecarv1.ExecuteStreamResponse_End:
 			r.Lines = append(r.Lines, "end")
 			r.Tx, r.Info = grpcTx(p.End.Tx), grpcInfo(p.End.Info, nil)
-			r.EndRows, r.Truncated = p.End.Rows, p.End.Truncated
+			r.EndRows, r.Truncated, r.Affected = p.End.Rows, p.End.Truncated, p.End.RowsAffected
 			r.addStats(p.End.Stats)
 		}
 	}
@@ -111,7 +111,8 @@ func (g *grpcClient) Transact(ctx context.Context, t Transaction) ([]*Reply, err
 	var out []*Reply
 	for _, one := range res.Results {
 		r := grpcReply(one.Columns, one.Rows, one.Truncated, one.Sets)
-		r.Info = grpcInfo(res.Info, trailer)
+		r.Info, r.Affected = grpcInfo(res.Info, trailer), one.RowsAffected
+		r.addStats(one.Stats)
 		out = append(out, r)
 	}
 	return out, nil
@@ -158,7 +159,7 @@ func (g *grpcClient) Batch(ctx context.Context, list []Statement) ([]*Reply, err
 	var out []*Reply
 	for _, one := range res.Results {
 		r := grpcReply(one.Columns, one.Rows, one.Truncated, one.Sets)
-		r.Info = grpcInfo(one.Info, nil)
+		r.Info, r.Affected = grpcInfo(one.Info, nil), one.RowsAffected
 		if one.Error != nil {
 			r.Error = bodyError(one.Error)
 		}

@@ -122,6 +122,8 @@ type jsonReply struct {
 	Info  jsonInfo
 	Stats *jsonStats
 	Error json.RawMessage
+
+	Affected *uint64 `json:"rows_affected"`
 }
 
 type jsonTx struct {
@@ -202,7 +204,8 @@ func plain(v any) any {
 }
 
 func (r jsonReply) reply(res *http.Response) *Reply {
-	out := &Reply{Set: r.set(), Info: Info{Node: r.Info.Node, Attempts: r.Info.Attempts, TraceID: r.Info.TraceID, Units: r.Info.Units}}
+	out := &Reply{Set: r.set(), Affected: r.Affected,
+		Info: Info{Node: r.Info.Node, Attempts: r.Info.Attempts, TraceID: r.Info.TraceID, Units: r.Info.Units}}
 	if res != nil {
 		out.Info.Timing = res.Header.Get("Server-Timing")
 	}
@@ -331,7 +334,7 @@ func (h *httpClient) Stream(ctx context.Context, s Statement) (*Reply, error) {
 			out.Lines = append(out.Lines, "end")
 			end := line.End.reply(nil)
 			out.Tx, out.Info, out.Stats, out.ReadRows = end.Tx, end.Info, end.Stats, end.ReadRows
-			out.EndRows, out.Truncated = line.End.Rows, line.End.Truncated
+			out.EndRows, out.Truncated, out.Affected = line.End.Rows, line.End.Truncated, end.Affected
 		case line.Error != nil:
 			out.gather(sets)
 			return out, problem(line.Error)

@@ -35,7 +35,8 @@ type TxSelector struct {
 type Outcome struct {
 	Tx        *sidecarv1.Tx
 	Stats     *sidecarv1.Stats
-	Rows      uint64
+	Rows      uint64  // handed on to the caller
+	Affected  *uint64 // rows written or deleted; nil: see affected
 	Truncated bool
 }
 
@@ -122,7 +123,7 @@ func (s *Service) classify(call *upstream.Call, st *Statement) {
 }
 
 func (e ending) outcome() Outcome {
-	return Outcome{Stats: statsOf(e.stats), Rows: e.rows, Truncated: e.truncated}
+	return Outcome{Stats: statsOf(e.stats), Rows: e.rows, Truncated: e.truncated, Affected: e.affected}
 }
 
 // statsOf sums the statistics of all phases of a statement.

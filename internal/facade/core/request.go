@@ -55,6 +55,7 @@ func (s *Service) prepareWith(in Spec, learnt bool, now map[string]*Ydb.Type) (*
 	}
 	return &Statement{
 		SQL: in.SQL, Params: params, stats: stats, typed: typed, limits: in.Limits,
+		counts: mayChange(s.Cached.effectsOf(in.SQL, kindOf(in.SQL))),
 	}, nil
 }
 

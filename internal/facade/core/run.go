@@ -20,8 +20,9 @@ import (
 // Statement is one statement, ready to be sent.
 type Statement struct {
 	SQL    string
-	Params *upstream.Params // names with the dollar; nil: none
-	stats  Ydb_Query.StatsMode
+	Params *upstream.Params    // names with the dollar; nil: none
+	stats  Ydb_Query.StatsMode // asked for by the caller
+	counts bool                // it may change rows, and the server is asked how many
 	limits Limits
 	typed  int // bytes that its types and its parameters take, without those that a cache holds
 }
@@ -152,6 +153,7 @@ type ending struct {
 	tx        string // the open transaction, "" if none is
 	stats     *Ydb_TableStats.QueryStats
 	rows      uint64
+	affected  *uint64 // see affected
 	truncated bool
 }
 
@@ -206,6 +208,7 @@ func Run(ctx context.Context, s Session, st *Statement, control control, readOnl
 		}
 		own.slow(ctx)
 	}
+	r.end.counted(st, control)
 	return r.end, nil
 }
 
@@ -222,7 +225,7 @@ func sentAhead(s Session) (Stream, bool, error) {
 func (st *Statement) Request(control control, own *Room) upstream.Statement {
 	return upstream.Statement{
 		Text: st.SQL, Params: st.Params, Begin: control.begin, Within: control.within, TxID: control.id,
-		Commit: control.commit, Stats: st.stats, Part: own.part(),
+		Commit: control.commit, Stats: st.statsMode(), Part: own.part(),
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -229,7 +230,7 @@ func (p *protoSink) response(c *core.Call, done core.Outcome) *sidecarv1.Execute
 	first, all := p.result()
 	return withRows(&sidecarv1.ExecuteResponse{
 		Columns: first.columns, Truncated: first.truncated, Sets: all,
-		Tx: done.Tx, Stats: done.Stats, Info: c.Info,
+		Tx: done.Tx, Stats: done.Stats, Info: c.Info, RowsAffected: done.Affected,
 	}, first.rows)
 }
 
@@ -238,7 +239,7 @@ func (p *protoSink) appendResponse(b []byte, c *core.Call, done core.Outcome) ([
 	if len(p.sets) > 1 || done.Stats != nil {
 		return encode(b, p.response(c, done), nil)
 	}
-	const truncated, tx, info = 3, 5, 6 // of ExecuteResponse
+	const truncated, tx, info, affected = 3, 5, 6, 8 // of ExecuteResponse
 	if len(p.sets) == 1 {
 		b = p.columns.AppendMessages(b)
 		if p.sets[0].truncated {
@@ -249,6 +250,9 @@ func (p *protoSink) appendResponse(b []byte, c *core.Call, done core.Outcome) ([
 		b = messageField(b, tx, func(b []byte) []byte { return appendTx(b, done.Tx) })
 	}
 	b = messageField(b, info, func(b []byte) []byte { return appendInfo(b, c.Info) })
+	if done.Affected != nil {
+		b = protowire.AppendVarint(protowire.AppendTag(b, affected, protowire.VarintType), *done.Affected)
+	}
 	if len(p.sets) == 1 {
 		b = append(b, p.sets[0].rows...)
 	}
@@ -294,7 +298,7 @@ func (a *API) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.Execute
 		return err
 	}
 	return out.send(ctx, &sidecarv1.ExecuteStreamResponse{Part: &sidecarv1.ExecuteStreamResponse_End{End: &sidecarv1.StreamEnd{
-		Tx: done.Tx, Info: c.Info, Stats: done.Stats, Rows: done.Rows, Truncated: done.Truncated,
+		Tx: done.Tx, Info: c.Info, Stats: done.Stats, Rows: done.Rows, Truncated: done.Truncated, RowsAffected: done.Affected,
 	}}})
 }
 
@@ -316,7 +320,7 @@ func (a *API) Transact(ctx context.Context, req *sidecarv1.TransactRequest) (*si
 		for i := range sinks {
 			first, all := sinks[i].result()
 			res.Results = append(res.Results, withRows(&sidecarv1.StatementResult{
-				Columns: first.columns, Truncated: first.truncated, Sets: all, Stats: done[i].Stats,
+				Columns: first.columns, Truncated: first.truncated, Sets: all, Stats: done[i].Stats, RowsAffected: done[i].Affected,
 			}, first.rows))
 		}
 		return res, nil
@@ -376,7 +380,7 @@ func (a *API) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*sidecarv
 			}
 			first, all := sinks[i].result()
 			r := withRows(res.Results[i], first.rows)
-			r.Columns, r.Truncated, r.Sets = first.columns, first.truncated, all
+			r.Columns, r.Truncated, r.Sets, r.RowsAffected = first.columns, first.truncated, all, one.Affected
 		}
 		return res, nil
 	})

@@ -178,7 +178,10 @@ func TestAnswersAreEncoded(t *testing.T) {
 		"rows": {sets: []*protoSet{{rows: []byte{0x12, 0x00}, truncated: true}},
 			done: core.Outcome{Tx: &sidecarv1.Tx{Id: strings.Repeat("i", 200), ExpiresMs: 5}},
 			info: &sidecarv1.Info{TraceId: strings.Repeat("t", 200), ConsumedUnits: proto.Uint64(7)}},
-		"two sets": {sets: []*protoSet{{rows: []byte{0x12, 0x00}}, {truncated: true}}, info: &sidecarv1.Info{NodeId: 1}},
+		"a count": {sets: []*protoSet{{rows: []byte{0x12, 0x00}}}, done: core.Outcome{Affected: proto.Uint64(300)},
+			info: &sidecarv1.Info{}},
+		"none affected": {done: core.Outcome{Affected: proto.Uint64(0)}, info: &sidecarv1.Info{}},
+		"two sets":      {sets: []*protoSet{{rows: []byte{0x12, 0x00}}, {truncated: true}}, info: &sidecarv1.Info{NodeId: 1}},
 		"statistics": {sets: []*protoSet{{rows: []byte{0x12, 0x00}}},
 			done: core.Outcome{Stats: &sidecarv1.Stats{CpuUs: 1}, Tx: &sidecarv1.Tx{}}, info: &sidecarv1.Info{NodeId: 1}},
 	} {
@@ -199,7 +202,7 @@ func TestAnswersAreEncoded(t *testing.T) {
 			}
 		})
 	}
-	for m, want := range map[proto.Message]int{&sidecarv1.ExecuteResponse{}: 7, &sidecarv1.Tx{}: 2, &sidecarv1.Info{}: 8,
+	for m, want := range map[proto.Message]int{&sidecarv1.ExecuteResponse{}: 8, &sidecarv1.Tx{}: 2, &sidecarv1.Info{}: 8,
 		&sidecarv1.ExecuteRequest{}: 10, &sidecarv1.TxSelector{}: 4, &sidecarv1.BeginTx{}: 1, &sidecarv1.Limits{}: 2} {
 		if got := m.ProtoReflect().Descriptor().Fields().Len(); got != want {
 			t.Errorf("%T has %d fields; %d are read, or encoded, by hand", m, got, want)

@@ -135,7 +135,7 @@ func (a *API) batch(x *exchange) error {
 			sinks[i].appendTo(&p)
 			sinks[i].Again() // what was copied is there once
 		}
-		p.last = append(appendMember(p.last, "info", done[i].Info), '}')
+		p.last = append(appendOutcome(p.last, done[i].Outcome, done[i].Info), '}')
 	}
 	p.last = append(p.last, "]}"...)
 	return x.reply(core.MediaJSON, p.all()...)

@@ -235,8 +235,11 @@ func appendProblem(b []byte, f *core.Fault, traceID string) []byte {
 	return append(b, appendMessage(nil, body.ProtoReflect())[1:]...)
 }
 
-// appendOutcome writes the members tx, info and stats, as far as there are such.
+// appendOutcome writes the members rows_affected, tx, info and stats, as far as there are such.
 func appendOutcome(b []byte, done core.Outcome, info *sidecarv1.Info) []byte {
+	if done.Affected != nil {
+		b = strconv.AppendUint(append(b, `,"rows_affected":`...), *done.Affected, 10)
+	}
 	b = appendMember(b, "tx", done.Tx)
 	b = appendMember(b, "info", info)
 	return appendMember(b, "stats", done.Stats)

@@ -899,14 +899,16 @@ func (x *Limits) GetBytes() uint64 {
 }
 
 type ExecuteResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Columns       []*Column              `protobuf:"bytes,1,rep,name=columns,proto3" json:"columns,omitempty"` // of the first result set
-	Rows          []*Row                 `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
-	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	Sets          []*ResultSet           `protobuf:"bytes,4,rep,name=sets,proto3" json:"sets,omitempty"` // all result sets, when there is more than one
-	Tx            *Tx                    `protobuf:"bytes,5,opt,name=tx,proto3" json:"tx,omitempty"`     // the transaction, while it is open
-	Info          *Info                  `protobuf:"bytes,6,opt,name=info,proto3" json:"info,omitempty"`
-	Stats         *Stats                 `protobuf:"bytes,7,opt,name=stats,proto3" json:"stats,omitempty"` // when asked for
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Columns   []*Column              `protobuf:"bytes,1,rep,name=columns,proto3" json:"columns,omitempty"` // of the first result set
+	Rows      []*Row                 `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
+	Truncated bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Sets      []*ResultSet           `protobuf:"bytes,4,rep,name=sets,proto3" json:"sets,omitempty"` // all result sets, when there is more than one
+	Tx        *Tx                    `protobuf:"bytes,5,opt,name=tx,proto3" json:"tx,omitempty"`     // the transaction, while it is open
+	Info      *Info                  `protobuf:"bytes,6,opt,name=info,proto3" json:"info,omitempty"`
+	Stats     *Stats                 `protobuf:"bytes,7,opt,name=stats,proto3" json:"stats,omitempty"` // when asked for
+	// Rows written or deleted, by the count of YDB; absent: the text only reads, or YDB holds the writes back and has not counted them yet.
+	RowsAffected  *uint64 `protobuf:"varint,8,opt,name=rows_affected,json=rowsAffected,proto3,oneof" json:"rows_affected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -988,6 +990,13 @@ func (x *ExecuteResponse) GetStats() *Stats {
 		return x.Stats
 	}
 	return nil
+}
+
+func (x *ExecuteResponse) GetRowsAffected() uint64 {
+	if x != nil && x.RowsAffected != nil {
+		return *x.RowsAffected
+	}
+	return 0
 }
 
 type Column struct {
@@ -1206,7 +1215,7 @@ type Info struct {
 	QueueMs       float64                `protobuf:"fixed64,3,opt,name=queue_ms,json=queueMs,proto3" json:"queue_ms,omitempty"`       // in the line for a session
 	AcquireMs     float64                `protobuf:"fixed64,4,opt,name=acquire_ms,json=acquireMs,proto3" json:"acquire_ms,omitempty"` // from asking for a session to having it, the line included
 	HopMs         float64                `protobuf:"fixed64,5,opt,name=hop_ms,json=hopMs,proto3" json:"hop_ms,omitempty"`             // from sending to the last part, last attempt
-	ServerMs      float64                `protobuf:"fixed64,6,opt,name=server_ms,json=serverMs,proto3" json:"server_ms,omitempty"`    // by the server's own clock; 0 without stats
+	ServerMs      float64                `protobuf:"fixed64,6,opt,name=server_ms,json=serverMs,proto3" json:"server_ms,omitempty"`    // by the server's own clock; 0 for reads without stats
 	TraceId       string                 `protobuf:"bytes,7,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	ConsumedUnits *uint64                `protobuf:"varint,8,opt,name=consumed_units,json=consumedUnits,proto3,oneof" json:"consumed_units,omitempty"` // request units, all attempts; absent: the nodes reported none
 	unknownFields protoimpl.UnknownFields
@@ -1651,7 +1660,8 @@ type StreamEnd struct {
 	Info          *Info                  `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
 	Stats         *Stats                 `protobuf:"bytes,3,opt,name=stats,proto3" json:"stats,omitempty"`
 	Rows          uint64                 `protobuf:"varint,4,opt,name=rows,proto3" json:"rows,omitempty"`
-	Truncated     bool                   `protobuf:"varint,5,opt,name=truncated,proto3" json:"truncated,omitempty"` // a limit of the request was reached
+	Truncated     bool                   `protobuf:"varint,5,opt,name=truncated,proto3" json:"truncated,omitempty"`                                 // a limit of the request was reached
+	RowsAffected  *uint64                `protobuf:"varint,6,opt,name=rows_affected,json=rowsAffected,proto3,oneof" json:"rows_affected,omitempty"` // as in ExecuteResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1719,6 +1729,13 @@ func (x *StreamEnd) GetTruncated() bool {
 		return x.Truncated
 	}
 	return false
+}
+
+func (x *StreamEnd) GetRowsAffected() uint64 {
+	if x != nil && x.RowsAffected != nil {
+		return *x.RowsAffected
+	}
+	return 0
 }
 
 type Statement struct {
@@ -1932,6 +1949,7 @@ type StatementResult struct {
 	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	Sets          []*ResultSet           `protobuf:"bytes,4,rep,name=sets,proto3" json:"sets,omitempty"`
 	Stats         *Stats                 `protobuf:"bytes,5,opt,name=stats,proto3" json:"stats,omitempty"`
+	RowsAffected  *uint64                `protobuf:"varint,6,opt,name=rows_affected,json=rowsAffected,proto3,oneof" json:"rows_affected,omitempty"` // as in ExecuteResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1999,6 +2017,13 @@ func (x *StatementResult) GetStats() *Stats {
 		return x.Stats
 	}
 	return nil
+}
+
+func (x *StatementResult) GetRowsAffected() uint64 {
+	if x != nil && x.RowsAffected != nil {
+		return *x.RowsAffected
+	}
+	return 0
 }
 
 type BeginRequest struct {
@@ -2620,7 +2645,8 @@ type BatchResult struct {
 	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	Sets          []*ResultSet           `protobuf:"bytes,4,rep,name=sets,proto3" json:"sets,omitempty"`
 	Info          *Info                  `protobuf:"bytes,5,opt,name=info,proto3" json:"info,omitempty"`
-	Error         *Error                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"` // absent on success
+	Error         *Error                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`                                          // absent on success
+	RowsAffected  *uint64                `protobuf:"varint,7,opt,name=rows_affected,json=rowsAffected,proto3,oneof" json:"rows_affected,omitempty"` // as in ExecuteResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2695,6 +2721,13 @@ func (x *BatchResult) GetError() *Error {
 		return x.Error
 	}
 	return nil
+}
+
+func (x *BatchResult) GetRowsAffected() uint64 {
+	if x != nil && x.RowsAffected != nil {
+		return *x.RowsAffected
+	}
+	return 0
 }
 
 // Error is what HTTP sends as application/problem+json. gRPC sends it as a
@@ -3927,7 +3960,7 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\x04mode\x18\x01 \x01(\tR\x04mode\"2\n" +
 	"\x06Limits\x12\x12\n" +
 	"\x04rows\x18\x01 \x01(\x04R\x04rows\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\x9c\x02\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\xd8\x02\n" +
 	"\x0fExecuteResponse\x12,\n" +
 	"\acolumns\x18\x01 \x03(\v2\x12.sidecar.v1.ColumnR\acolumns\x12#\n" +
 	"\x04rows\x18\x02 \x03(\v2\x0f.sidecar.v1.RowR\x04rows\x12\x1c\n" +
@@ -3935,7 +3968,9 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\x04sets\x18\x04 \x03(\v2\x15.sidecar.v1.ResultSetR\x04sets\x12\x1e\n" +
 	"\x02tx\x18\x05 \x01(\v2\x0e.sidecar.v1.TxR\x02tx\x12$\n" +
 	"\x04info\x18\x06 \x01(\v2\x10.sidecar.v1.InfoR\x04info\x12'\n" +
-	"\x05stats\x18\a \x01(\v2\x11.sidecar.v1.StatsR\x05stats\"0\n" +
+	"\x05stats\x18\a \x01(\v2\x11.sidecar.v1.StatsR\x05stats\x12(\n" +
+	"\rrows_affected\x18\b \x01(\x04H\x00R\frowsAffected\x88\x01\x01B\x10\n" +
+	"\x0e_rows_affected\"0\n" +
 	"\x06Column\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\"0\n" +
@@ -3985,13 +4020,15 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\n" +
 	"StreamRows\x12\x10\n" +
 	"\x03set\x18\x01 \x01(\rR\x03set\x12#\n" +
-	"\x04rows\x18\x02 \x03(\v2\x0f.sidecar.v1.RowR\x04rows\"\xac\x01\n" +
+	"\x04rows\x18\x02 \x03(\v2\x0f.sidecar.v1.RowR\x04rows\"\xe8\x01\n" +
 	"\tStreamEnd\x12\x1e\n" +
 	"\x02tx\x18\x01 \x01(\v2\x0e.sidecar.v1.TxR\x02tx\x12$\n" +
 	"\x04info\x18\x02 \x01(\v2\x10.sidecar.v1.InfoR\x04info\x12'\n" +
 	"\x05stats\x18\x03 \x01(\v2\x11.sidecar.v1.StatsR\x05stats\x12\x12\n" +
 	"\x04rows\x18\x04 \x01(\x04R\x04rows\x12\x1c\n" +
-	"\ttruncated\x18\x05 \x01(\bR\ttruncated\"\x98\x02\n" +
+	"\ttruncated\x18\x05 \x01(\bR\ttruncated\x12(\n" +
+	"\rrows_affected\x18\x06 \x01(\x04H\x00R\frowsAffected\x88\x01\x01B\x10\n" +
+	"\x0e_rows_affected\"\x98\x02\n" +
 	"\tStatement\x12\x10\n" +
 	"\x03sql\x18\x01 \x01(\tR\x03sql\x129\n" +
 	"\x06params\x18\x02 \x03(\v2!.sidecar.v1.Statement.ParamsEntryR\x06params\x126\n" +
@@ -4017,13 +4054,15 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\bpriority\x18\a \x01(\tR\bpriority\"o\n" +
 	"\x10TransactResponse\x125\n" +
 	"\aresults\x18\x01 \x03(\v2\x1b.sidecar.v1.StatementResultR\aresults\x12$\n" +
-	"\x04info\x18\x02 \x01(\v2\x10.sidecar.v1.InfoR\x04info\"\xd6\x01\n" +
+	"\x04info\x18\x02 \x01(\v2\x10.sidecar.v1.InfoR\x04info\"\x92\x02\n" +
 	"\x0fStatementResult\x12,\n" +
 	"\acolumns\x18\x01 \x03(\v2\x12.sidecar.v1.ColumnR\acolumns\x12#\n" +
 	"\x04rows\x18\x02 \x03(\v2\x0f.sidecar.v1.RowR\x04rows\x12\x1c\n" +
 	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12)\n" +
 	"\x04sets\x18\x04 \x03(\v2\x15.sidecar.v1.ResultSetR\x04sets\x12'\n" +
-	"\x05stats\x18\x05 \x01(\v2\x11.sidecar.v1.StatsR\x05stats\"X\n" +
+	"\x05stats\x18\x05 \x01(\v2\x11.sidecar.v1.StatsR\x05stats\x12(\n" +
+	"\rrows_affected\x18\x06 \x01(\x04H\x00R\frowsAffected\x88\x01\x01B\x10\n" +
+	"\x0e_rows_affected\"X\n" +
 	"\fBeginRequest\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\tR\x04mode\x12\x18\n" +
 	"\atimeout\x18\x02 \x01(\tR\atimeout\x12\x1a\n" +
@@ -4072,14 +4111,16 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"B\n" +
 	"\rBatchResponse\x121\n" +
-	"\aresults\x18\x01 \x03(\v2\x17.sidecar.v1.BatchResultR\aresults\"\xf8\x01\n" +
+	"\aresults\x18\x01 \x03(\v2\x17.sidecar.v1.BatchResultR\aresults\"\xb4\x02\n" +
 	"\vBatchResult\x12,\n" +
 	"\acolumns\x18\x01 \x03(\v2\x12.sidecar.v1.ColumnR\acolumns\x12#\n" +
 	"\x04rows\x18\x02 \x03(\v2\x0f.sidecar.v1.RowR\x04rows\x12\x1c\n" +
 	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12)\n" +
 	"\x04sets\x18\x04 \x03(\v2\x15.sidecar.v1.ResultSetR\x04sets\x12$\n" +
 	"\x04info\x18\x05 \x01(\v2\x10.sidecar.v1.InfoR\x04info\x12'\n" +
-	"\x05error\x18\x06 \x01(\v2\x11.sidecar.v1.ErrorR\x05error\"\xb9\x02\n" +
+	"\x05error\x18\x06 \x01(\v2\x11.sidecar.v1.ErrorR\x05error\x12(\n" +
+	"\rrows_affected\x18\a \x01(\x04H\x00R\frowsAffected\x88\x01\x01B\x10\n" +
+	"\x0e_rows_affected\"\xb9\x02\n" +
 	"\x05Error\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
@@ -4407,12 +4448,16 @@ func file_sidecar_v1_sidecar_proto_init() {
 		(*Value_VariantValue)(nil),
 		(*Value_TypedValue)(nil),
 	}
+	file_sidecar_v1_sidecar_proto_msgTypes[12].OneofWrappers = []any{}
 	file_sidecar_v1_sidecar_proto_msgTypes[17].OneofWrappers = []any{}
 	file_sidecar_v1_sidecar_proto_msgTypes[20].OneofWrappers = []any{
 		(*ExecuteStreamResponse_Columns)(nil),
 		(*ExecuteStreamResponse_Rows)(nil),
 		(*ExecuteStreamResponse_End)(nil),
 	}
+	file_sidecar_v1_sidecar_proto_msgTypes[23].OneofWrappers = []any{}
+	file_sidecar_v1_sidecar_proto_msgTypes[27].OneofWrappers = []any{}
+	file_sidecar_v1_sidecar_proto_msgTypes[39].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
