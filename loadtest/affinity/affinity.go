@@ -216,14 +216,11 @@ func (c *affinityCluster) distances(ctx context.Context, want cell) error {
 	if c.now.client == want.client && c.now.hop == want.hop {
 		return nil
 	}
-	for _, node := range c.Nodes {
-		if err := c.Control.Do(ctx, node.ID, "delay", map[string]any{"delay": want.client.String(), "from": "clients"}); err != nil {
-			return err
-		}
-		if err := c.Control.Do(ctx, node.ID, "hop",
-			map[string]any{"delay": want.hop.String(), "near": (want.hop / 2).String()}); err != nil {
-			return err
-		}
+	if err := c.Everywhere(ctx, "delay", map[string]any{"delay": want.client.String(), "from": "clients"}); err != nil {
+		return err
+	}
+	if err := c.Everywhere(ctx, "hop", map[string]any{"delay": want.hop.String(), "near": (want.hop / 2).String()}); err != nil {
+		return err
 	}
 	c.now = want
 	return nil

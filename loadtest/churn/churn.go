@@ -268,12 +268,9 @@ func (c *churning) crowd(ctx context.Context, r *lab.Recorder, figures lab.Figur
 
 // storm cancels every second call at a random moment.
 func (c *churning) storm(ctx context.Context, r *lab.Recorder, figures lab.Figures) error {
-	for _, node := range c.cluster.Nodes {
-		if err := c.cluster.Control.Do(ctx, node.ID, "delay",
-			map[string]any{"delay": "2ms", "methods": []string{"ExecuteQuery"}}); err != nil {
-			return err
-		}
-		defer func() { _ = c.cluster.Control.Do(context.WithoutCancel(ctx), node.ID, "clear", nil) }() // if it fails, so does what follows
+	defer func() { _ = c.cluster.Everywhere(context.WithoutCancel(ctx), "clear", nil) }() // if it fails, so does what follows
+	if err := c.cluster.Everywhere(ctx, "delay", map[string]any{"delay": "2ms", "methods": []string{"ExecuteQuery"}}); err != nil {
+		return err
 	}
 	faces, err := c.faces(64)
 	if err != nil {

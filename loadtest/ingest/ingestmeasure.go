@@ -177,10 +177,8 @@ func (b *ingestBench) memory(ctx context.Context, cluster *lab.Cluster, rows row
 	if err != nil {
 		return err
 	}
-	for _, node := range cluster.Nodes {
-		if err := cluster.Control.Do(ctx, node.ID, "delay", map[string]any{"delay": "2s"}); err != nil {
-			return err
-		}
+	if err := cluster.Everywhere(ctx, "delay", map[string]any{"delay": "2s"}); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, lab.At(b.Lab, time.Second, 3*time.Second, 4*time.Second))
 	defer cancel()

@@ -116,12 +116,7 @@ func openCallsOf(cluster *lab.Cluster, n int,
 	held func(ctx context.Context, side *lab.Sidecar) (func(context.Context), error)) func(context.Context, *lab.Sidecar) (func(), error) {
 	return func(ctx context.Context, side *lab.Sidecar) (func(), error) {
 		late := func(what string, body any) error {
-			for _, node := range cluster.Nodes {
-				if err := cluster.Control.Do(context.WithoutCancel(ctx), node.ID, what, body); err != nil {
-					return err
-				}
-			}
-			return nil
+			return cluster.Everywhere(context.WithoutCancel(ctx), what, body)
 		}
 		before, err := cluster.Counter(ctx, "sessions")
 		if err == nil {

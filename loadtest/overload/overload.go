@@ -74,11 +74,9 @@ func run(ctx context.Context, l *lab.Lab) error {
 	if err != nil {
 		return err
 	}
-	for _, node := range cluster.Nodes {
-		if err := cluster.Control.Do(ctx, node.ID, "delay",
-			map[string]any{"delay": service.String(), "methods": []string{"ExecuteQuery"}}); err != nil {
-			return err
-		}
+	if err := cluster.Everywhere(ctx, "delay",
+		map[string]any{"delay": service.String(), "methods": []string{"ExecuteQuery"}}); err != nil {
+		return err
 	}
 	if err := goodput(ctx, l, cluster); err != nil {
 		return err

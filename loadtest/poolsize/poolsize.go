@@ -78,11 +78,9 @@ func measurePoolSizes(ctx context.Context, l *lab.Lab) error {
 		}
 		open.Variants = append(open.Variants, v)
 	}
-	for _, node := range cluster.Nodes {
-		if err := cluster.Control.Do(ctx, node.ID, "delay",
-			map[string]any{"delay": poolSizeStatement.String(), "share": 1, "methods": []string{"ExecuteQuery"}}); err != nil {
-			return err
-		}
+	if err := cluster.Everywhere(ctx, "delay",
+		map[string]any{"delay": poolSizeStatement.String(), "share": 1, "methods": []string{"ExecuteQuery"}}); err != nil {
+		return err
 	}
 	return compareSizes(ctx, l, closed, open)
 }

@@ -207,11 +207,9 @@ func measureShares(ctx context.Context, l *lab.Lab) error {
 	if err != nil {
 		return err
 	}
-	for _, node := range cluster.Nodes {
-		if err := cluster.Control.Do(ctx, node.ID, "delay",
-			map[string]any{"delay": sharesStatement.String(), "share": 1, "methods": []string{"ExecuteQuery"}}); err != nil {
-			return err
-		}
+	if err := cluster.Everywhere(ctx, "delay",
+		map[string]any{"delay": sharesStatement.String(), "share": 1, "methods": []string{"ExecuteQuery"}}); err != nil {
+		return err
 	}
 	var sequences, bursts []*lab.Table
 	for _, slots := range lab.At(l, []int{2}, []int{2, 4}, []int{1, 2, 4, 6}) {

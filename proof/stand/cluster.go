@@ -29,6 +29,16 @@ func StartCluster(ctx context.Context, spec Spec) (*Cluster, error) {
 // Endpoint is the address of its first node, for -ydb.
 func (c *Cluster) Endpoint() string { return "grpc://" + c.Nodes[0].Address + "/local" }
 
+// Everywhere does the same to every node that was there at the start.
+func (c *Cluster) Everywhere(ctx context.Context, what string, body any) error {
+	for _, node := range c.Nodes {
+		if err := c.Do(ctx, node.ID, what, body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Counter sums a counter of the nodes' own over all nodes.
 func (c *Cluster) Counter(ctx context.Context, name string) (sum int64, err error) {
 	nodes, err := c.Control.Nodes(ctx)
