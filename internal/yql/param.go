@@ -34,8 +34,10 @@ func ParamJSON(raw []byte, declared *Ydb.Type) (*Ydb.TypedValue, error) {
 // paramJSON is ParamJSON of at most so many values.
 func paramJSON(raw []byte, declared *Ydb.Type, most int) (*Ydb.TypedValue, error) {
 	t := declared
-	own, value, typed := TypedJSON(raw)
+	own, value, typed, wrong := TypedJSON(raw)
 	switch {
+	case wrong != nil && t == nil:
+		return nil, wrong
 	case typed && (t == nil || EqualTypes(t, own)):
 		t, raw = own, value
 	case t == nil:
@@ -49,17 +51,20 @@ func paramJSON(raw []byte, declared *Ydb.Type, most int) (*Ydb.TypedValue, error
 		if typed && !EqualTypes(t, own) {
 			return nil, typeConflict(own, t)
 		}
+		if wrong != nil {
+			return nil, wrong
+		}
 		return nil, err
 	}
 	return &Ydb.TypedValue{Type: t, Value: v}, nil
 }
 
 // TypedJSON recognizes a value that carries its type: an object with exactly
-// the members type, which names a YQL type, and value.
-func TypedJSON(raw []byte) (t *Ydb.Type, value []byte, ok bool) {
+// the members type, which is a text, and value. wrong says why that text names no YQL type.
+func TypedJSON(raw []byte) (t *Ydb.Type, value []byte, ok bool, wrong error) {
 	s := scanner{data: raw}
 	if s.peek() != '{' {
-		return nil, nil, false
+		return nil, nil, false, nil
 	}
 	var name string
 	var hasName, hasValue bool
@@ -77,8 +82,8 @@ func TypedJSON(raw []byte) (t *Ydb.Type, value []byte, ok bool) {
 		return err
 	})
 	if err != nil || s.end() != nil || !hasName || !hasValue {
-		return nil, nil, false
+		return nil, nil, false, nil
 	}
 	t, err = ParseType(name)
-	return t, value, err == nil
+	return t, value, err == nil, err
 }
