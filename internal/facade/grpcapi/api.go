@@ -217,7 +217,7 @@ func (a *API) weighRead(c *core.Call, headers, size int, early *received, values
 func (a *API) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*sidecarv1.ExecuteResponse, error) {
 	return unary(ctx, a, "Execute", req, func(ctx context.Context, c *core.Call) (*sidecarv1.ExecuteResponse, error) {
 		var rows protoSink
-		done, err := a.core.Execute(ctx, c, a.executeOf(req), &rows)
+		done, err := a.core.Execute(ctx, c, core.ExecuteOf(req, a.params()), &rows)
 		if err != nil {
 			return nil, err
 		}
@@ -278,7 +278,7 @@ func (a *API) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStr
 
 func (a *API) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.ExecuteRequest,
 	stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) (err error) {
-	in := a.executeOf(req)
+	in := core.ExecuteOf(req, a.params())
 	in.Streamed = true
 	// The deadline holds for the reader too, so it is set before execute does.
 	ctx, cancel, err := a.core.Cfg.API.Deadline(ctx, c.Work, in.Timeout)
@@ -305,12 +305,7 @@ func (a *API) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.Execute
 // Transact runs a list of statements as one transaction.
 func (a *API) Transact(ctx context.Context, req *sidecarv1.TransactRequest) (*sidecarv1.TransactResponse, error) {
 	return unary(ctx, a, "Transact", req, func(ctx context.Context, c *core.Call) (*sidecarv1.TransactResponse, error) {
-		in := core.TransactRequest{Mode: req.Mode, Idempotent: req.Idempotent, Timeout: req.Timeout, Priority: req.Priority}
-		for _, st := range req.Statements {
-			in.Statements = append(in.Statements, core.Spec{
-				SQL: st.GetSql(), Params: a.values(st.GetParams()), Types: st.GetTypes(), Stats: req.Stats, Limits: limitsOf(req.Limits),
-			})
-		}
+		in := core.TransactOf(req, a.params())
 		sinks := make([]protoSink, len(in.Statements))
 		done, err := a.core.Transact(ctx, c, in, func(i int) core.Sink { return &sinks[i] })
 		if err != nil {
@@ -330,7 +325,7 @@ func (a *API) Transact(ctx context.Context, req *sidecarv1.TransactRequest) (*si
 // Begin opens an interactive transaction.
 func (a *API) Begin(ctx context.Context, req *sidecarv1.BeginRequest) (*sidecarv1.BeginResponse, error) {
 	return unary(ctx, a, "Begin", req, func(ctx context.Context, c *core.Call) (*sidecarv1.BeginResponse, error) {
-		tx, err := a.core.Tx.Begin(ctx, c, core.BeginRequest{Mode: req.Mode, Timeout: req.Timeout, Priority: req.Priority})
+		tx, err := a.core.Tx.Begin(ctx, c, core.BeginOf(req))
 		return &sidecarv1.BeginResponse{Tx: tx, Info: c.Info}, err
 	})
 }
@@ -359,13 +354,7 @@ func (a *API) GetTransaction(ctx context.Context, req *sidecarv1.GetTransactionR
 // Batch runs independent statements, each with an outcome of its own.
 func (a *API) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*sidecarv1.BatchResponse, error) {
 	return unary(ctx, a, "Batch", req, func(ctx context.Context, c *core.Call) (*sidecarv1.BatchResponse, error) {
-		in := core.BatchRequest{Timeout: req.Timeout, Priority: req.Priority}
-		for _, st := range req.Statements {
-			in.Statements = append(in.Statements, core.ExecuteRequest{
-				Spec: core.Spec{SQL: st.GetSql(), Params: a.values(st.GetParams()), Types: st.GetTypes(), Limits: limitsOf(st.GetLimits())},
-				Mode: st.GetMode(), Idempotent: st.GetIdempotent(),
-			})
-		}
+		in := core.BatchOf(req, a.params())
 		sinks := make([]protoSink, len(in.Statements))
 		done, err := a.core.Batch(ctx, c, in, func(i int) core.Sink { return &sinks[i] })
 		if err != nil {
@@ -389,8 +378,7 @@ func (a *API) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*sidecarv
 // BulkUpsert writes rows without a transaction.
 func (a *API) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertRequest) (*sidecarv1.BulkUpsertResponse, error) {
 	return unary(ctx, a, "BulkUpsert", req, func(ctx context.Context, c *core.Call) (*sidecarv1.BulkUpsertResponse, error) {
-		in := core.BulkRequest{Table: req.Table, Types: req.Types, Timeout: req.Timeout, Priority: req.Priority, Rows: receivedOf(ctx).rows}
-		n, err := a.core.BulkUpsert(ctx, c, in)
+		n, err := a.core.BulkUpsert(ctx, c, core.BulkOf(req, receivedOf(ctx).rows))
 		return &sidecarv1.BulkUpsertResponse{Rows: n, Info: c.Info}, err
 	})
 }
@@ -398,9 +386,7 @@ func (a *API) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertRequest) 
 // Explain returns the plan of a statement.
 func (a *API) Explain(ctx context.Context, req *sidecarv1.ExplainRequest) (*sidecarv1.ExplainResponse, error) {
 	return unary(ctx, a, "Explain", req, func(ctx context.Context, c *core.Call) (*sidecarv1.ExplainResponse, error) {
-		plan, err := a.core.Explain(
-			ctx, c, core.ExplainRequest{SQL: req.Sql, Types: req.Types, Timeout: req.Timeout, Priority: req.Priority},
-		)
+		plan, err := a.core.Explain(ctx, c, core.ExplainOf(req))
 		return &sidecarv1.ExplainResponse{Plan: plan.Plan, Ast: plan.AST, Info: c.Info}, err
 	})
 }

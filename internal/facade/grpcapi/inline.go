@@ -197,7 +197,7 @@ func (j *executing) read(t *InlineCall, request []byte) (m proto.Message, ok boo
 		if m, ok = readMessage(request, whole); !ok {
 			return nil, false
 		}
-		j.In = j.api.executeOf(whole)
+		j.In = core.ExecuteOf(whole, j.api.params())
 	}
 	return m, j.In.Tx == nil || t.Core.Other.Owner(j.In.Tx.ID) == nil
 }
@@ -219,7 +219,7 @@ func (j *beginning) read(_ *InlineCall, request []byte) (proto.Message, bool) {
 	}
 	req := new(sidecarv1.BeginRequest)
 	err := proto.Unmarshal(request, req)
-	j.In = core.BeginRequest{Mode: req.Mode, Timeout: req.Timeout, Priority: req.Priority}
+	j.In = core.BeginOf(req)
 	return req, err == nil
 }
 

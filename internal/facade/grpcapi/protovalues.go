@@ -19,8 +19,16 @@ type protoValues struct {
 	depth  int // how deep they may nest
 }
 
-func (a *API) values(m map[string]*sidecarv1.Value) core.Values {
-	return protoValues{m, a.core.Cfg.API.MaxDepth}
+// protoParams finds parameters in the messages of statements.
+type protoParams struct {
+	depth int // how deep they may nest
+}
+
+func (a *API) params() protoParams { return protoParams{a.core.Cfg.API.MaxDepth} }
+
+// Of implements core.Params.
+func (p protoParams) Of(_ proto.Message, byName map[string]*sidecarv1.Value) core.Values {
+	return protoValues{byName, p.depth}
 }
 
 func (p protoValues) Names() []string {

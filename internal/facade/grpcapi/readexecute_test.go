@@ -88,7 +88,7 @@ func FuzzReadExecute(f *testing.F) {
 		if refused != nil || yql.Known(message.ProtoReflect()) != nil {
 			t.Fatalf("%x was read; package proto: %v, with unknown fields: %v", b, refused, yql.Known(message.ProtoReflect()))
 		}
-		want := s.grpc.executeOf(&message)
+		want := core.ExecuteOf(&message, s.grpc.params())
 		if got, want := readAs(r.ExecuteRequest), readAs(want); got != want {
 			t.Fatalf("%x\n got %s\nwant %s", b, got, want)
 		}

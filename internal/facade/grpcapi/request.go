@@ -7,7 +7,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -63,25 +62,6 @@ func metadataSize(md metadata.MD) int {
 		}
 	}
 	return n
-}
-
-// executeOf reads the request of Execute and ExecuteStream.
-func (a *API) executeOf(req *sidecarv1.ExecuteRequest) core.ExecuteRequest {
-	return core.ExecuteRequest{
-		Spec: core.Spec{SQL: req.Sql, Params: a.values(req.Params), Types: req.Types, Stats: req.Stats, Limits: limitsOf(req.Limits)},
-		Mode: req.Mode, Tx: selectorOf(req.Tx), Idempotent: req.Idempotent, Timeout: req.Timeout, Priority: req.Priority,
-	}
-}
-
-func selectorOf(m *sidecarv1.TxSelector) *core.TxSelector {
-	if m == nil {
-		return nil
-	}
-	return &core.TxSelector{Begin: m.Begin != nil, Mode: m.Begin.GetMode(), ID: m.Id, Seq: m.Seq, Commit: m.Commit}
-}
-
-func limitsOf(m *sidecarv1.Limits) core.Limits {
-	return core.Limits{Rows: m.GetRows(), Bytes: m.GetBytes()}
 }
 
 // incoming reads gRPC metadata as a propagation.TextMapCarrier.

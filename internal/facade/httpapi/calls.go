@@ -10,12 +10,12 @@ import (
 )
 
 // read reads and decodes the body of a request.
-func (a *API) read(x *exchange, into any) error {
+func (a *API) read(x *exchange, into proto.Message, out *request) error {
 	raw, err := a.bodyOfJSON(x)
 	if err != nil {
 		return err
 	}
-	return a.decode(x, raw, into)
+	return a.decode(x, raw, into, out)
 }
 
 // replyMessage sends a message of ours.
@@ -28,18 +28,19 @@ func (a *API) query(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	var body jsonExecute
-	if err := a.decode(x, raw, &body); err != nil {
+	var req sidecarv1.ExecuteRequest
+	var beside request
+	if err := a.decode(x, raw, &req, &beside); err != nil {
 		return err
 	}
-	if p := a.core.Other.OwnerOf(x.ctx, x.call, body.Tx.id()); p != nil {
-		return a.relay(x, p, raw, body.Tx.Commit, body.Timeout)
+	if p := a.core.Other.OwnerOf(x.ctx, x.call, req.Tx.GetId()); p != nil {
+		return a.relay(x, p, raw, req.Tx.GetCommit(), req.Timeout)
 	}
-	in := body.request()
+	in := core.ExecuteOf(&req, &beside)
 	if x.wantsStream() {
-		return a.stream(x, in, body.jsonFormat)
+		return a.stream(x, in, beside.form)
 	}
-	f, err := x.format(body.jsonFormat, false)
+	f, err := x.format(beside.form, false)
 	if err != nil {
 		return err
 	}
@@ -51,14 +52,6 @@ func (a *API) query(x *exchange) error {
 	return x.replyRows(&rows, done)
 }
 
-// request is what the body asks for.
-func (b *jsonExecute) request() core.ExecuteRequest {
-	return core.ExecuteRequest{
-		Spec: b.spec(b.Stats, b.Limits),
-		Mode: b.Mode, Tx: b.Tx.selector(), Idempotent: b.Idempotent, Timeout: b.Timeout, Priority: b.Priority,
-	}
-}
-
 // replyRows sends the answer to a statement.
 func (x *exchange) replyRows(rows *jsonSink, done core.Outcome) error {
 	p := pieces{last: []byte{'{'}}
@@ -68,18 +61,16 @@ func (x *exchange) replyRows(rows *jsonSink, done core.Outcome) error {
 }
 
 func (a *API) transact(x *exchange) error {
-	var body jsonTransact
-	if err := a.read(x, &body); err != nil {
+	var req sidecarv1.TransactRequest
+	var beside request
+	if err := a.read(x, &req, &beside); err != nil {
 		return err
 	}
-	f, err := x.format(body.jsonFormat, false)
+	f, err := x.format(beside.form, false)
 	if err != nil {
 		return err
 	}
-	in := core.TransactRequest{Mode: body.Mode, Idempotent: body.Idempotent, Timeout: body.Timeout, Priority: body.Priority}
-	for _, st := range body.Statements {
-		in.Statements = append(in.Statements, st.spec(body.Stats, body.Limits))
-	}
+	in := core.TransactOf(&req, &beside)
 	sinks := make([]jsonSink, len(in.Statements))
 	done, err := a.core.Transact(x.ctx, x.call, in, func(i int) core.Sink {
 		sinks[i].format = f
@@ -103,18 +94,16 @@ func (a *API) transact(x *exchange) error {
 }
 
 func (a *API) batch(x *exchange) error {
-	var body jsonBatch
-	if err := a.read(x, &body); err != nil {
+	var req sidecarv1.BatchRequest
+	var beside request
+	if err := a.read(x, &req, &beside); err != nil {
 		return err
 	}
-	f, err := x.format(body.jsonFormat, false)
+	f, err := x.format(beside.form, false)
 	if err != nil {
 		return err
 	}
-	in := core.BatchRequest{Timeout: body.Timeout, Priority: body.Priority}
-	for _, st := range body.Statements {
-		in.Statements = append(in.Statements, core.ExecuteRequest{Spec: st.spec("", st.Limits), Mode: st.Mode, Idempotent: st.Idempotent})
-	}
+	in := core.BatchOf(&req, &beside)
 	sinks := make([]jsonSink, len(in.Statements))
 	done, err := a.core.Batch(x.ctx, x.call, in, func(i int) core.Sink {
 		sinks[i].format = f
@@ -142,39 +131,34 @@ func (a *API) batch(x *exchange) error {
 }
 
 func (a *API) begin(x *exchange) error {
-	var body jsonBegin
-	if err := a.read(x, &body); err != nil {
+	var req sidecarv1.BeginRequest
+	if err := a.read(x, &req, new(request)); err != nil {
 		return err
 	}
-	tx, err := a.core.Tx.Begin(x.ctx, x.call, body.request())
+	tx, err := a.core.Tx.Begin(x.ctx, x.call, core.BeginOf(&req))
 	if err != nil {
 		return err
 	}
 	return x.replyMessage(&sidecarv1.BeginResponse{Tx: tx, Info: x.call.Info})
 }
 
-// request is what the body asks for.
-func (b *jsonBegin) request() core.BeginRequest {
-	return core.BeginRequest{Mode: b.Mode, Timeout: b.Timeout, Priority: b.Priority}
-}
-
 func (a *API) commit(x *exchange) error {
-	var body jsonEndTx
-	if err := a.read(x, &body); err != nil {
+	var req sidecarv1.CommitRequest
+	if err := a.read(x, &req, new(request)); err != nil {
 		return err
 	}
-	if err := a.core.Tx.Commit(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
+	if err := a.core.Tx.Commit(x.ctx, x.call, x.r.PathValue("id"), req.Timeout); err != nil {
 		return err
 	}
 	return x.replyMessage(&sidecarv1.CommitResponse{Info: x.call.Info})
 }
 
 func (a *API) rollback(x *exchange) error {
-	var body jsonEndTx
-	if err := a.read(x, &body); err != nil {
+	var req sidecarv1.RollbackRequest
+	if err := a.read(x, &req, new(request)); err != nil {
 		return err
 	}
-	if err := a.core.Tx.RollBack(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
+	if err := a.core.Tx.RollBack(x.ctx, x.call, x.r.PathValue("id"), req.Timeout); err != nil {
 		return err
 	}
 	return x.replyMessage(&sidecarv1.RollbackResponse{Info: x.call.Info})
@@ -201,13 +185,12 @@ func (a *API) bulk(x *exchange) error {
 	in := core.BulkRequest{Table: x.r.URL.Query().Get("table"),
 		Rows: jsonRows{raw: raw, lines: true, depth: a.core.Cfg.API.MaxDepth, take: x.call.Reserved.Take}}
 	if !x.lines() {
-		var body jsonBulk
-		rows, err := a.decodeAround(x, raw, "rows", &body)
+		var req sidecarv1.BulkUpsertRequest
+		rows, err := a.decodeAround(x, raw, "rows", &req)
 		if err != nil {
 			return err
 		}
-		in = core.BulkRequest{Table: body.Table, Rows: jsonRows{raw: rows}, Types: body.Types, Timeout: body.Timeout,
-			Priority: body.Priority}
+		in = core.BulkOf(&req, jsonRows{raw: rows})
 	}
 	n, err := a.core.BulkUpsert(x.ctx, x.call, in)
 	if err != nil {
@@ -217,14 +200,11 @@ func (a *API) bulk(x *exchange) error {
 }
 
 func (a *API) explain(x *exchange) error {
-	var body jsonExplain
-	if err := a.read(x, &body); err != nil {
+	var req sidecarv1.ExplainRequest
+	if err := a.read(x, &req, new(request)); err != nil {
 		return err
 	}
-	plan, err := a.core.Explain(
-		x.ctx, x.call,
-		core.ExplainRequest{SQL: body.SQL, Types: body.Types, Timeout: body.Timeout, Priority: body.Priority},
-	)
+	plan, err := a.core.Explain(x.ctx, x.call, core.ExplainOf(&req))
 	if err != nil {
 		return err
 	}

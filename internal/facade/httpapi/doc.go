@@ -7,6 +7,8 @@
 //
 //   - A body is read at a pace, counted against the memory for requests, and checked before it is decoded: its
 //     depth, its members and its lists have bounds.
+//   - JSON is decoded into the messages of sidecar.proto, by their descriptors: a field of a message is a member of the JSON.
+//     What differs stands in one table (members.go).
 //   - A refusal does not wait for a body that is still to come.
 //   - No caller that stalls holds up a stop: reading and sending have deadlines.
 //   - The document openapi.yaml describes exactly the routes and the fields that are decoded; tests compare them.

@@ -7,12 +7,15 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/http1"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // InlineCall is a call over HTTP that begins in the turn in which its request arrives.
@@ -176,12 +179,12 @@ func (t *InlineCall) body(limit int, setting string) ([]byte, error) {
 }
 
 // read reads and decodes the body of the request.
-func (t *InlineCall) read(into any) error {
+func (t *InlineCall) read(into proto.Message, out *request) error {
 	raw, err := t.body(t.Core.Cfg.API.MaxBody, "api.max_body")
 	if err != nil {
 		return err
 	}
-	return t.api.decode(&t.x, raw, into) // which waits for the lane with large bodies alone
+	return t.api.decode(&t.x, raw, into, out) // which waits for the lane with large bodies alone
 }
 
 // Resume ends the call. pieces are all that goes out, and stay as they are. last: they say that the connection ends after them.
@@ -213,16 +216,17 @@ func (t *InlineCall) finishWith(w http.ResponseWriter, rest func() error) {
 type querying struct {
 	core.Executing
 	overHTTP
-	rows jsonSink
+	rows   jsonSink
+	req    sidecarv1.ExecuteRequest
+	beside request
 }
 
 func (j *querying) Begin(t *core.InlineCall) (ready bool, err error) {
-	var body jsonExecute
-	if err := j.web.read(&body); err != nil {
+	if err := j.web.read(&j.req, &j.beside); err != nil {
 		return false, err
 	}
-	j.In = body.request()
-	if j.rows.format, err = j.web.x.format(body.jsonFormat, false); err != nil {
+	j.In = core.ExecuteOf(&j.req, &j.beside)
+	if j.rows.format, err = j.web.x.format(j.beside.form, false); err != nil {
 		return false, err
 	}
 	j.Out = &j.rows
@@ -244,11 +248,11 @@ type beginning struct {
 }
 
 func (j *beginning) Begin(t *core.InlineCall) (bool, error) {
-	var body jsonBegin
-	if err := j.web.read(&body); err != nil {
+	var req sidecarv1.BeginRequest
+	if err := j.web.read(&req, new(request)); err != nil {
 		return false, err
 	}
-	j.In = body.request()
+	j.In = core.BeginOf(&req)
 	return j.Beginning.Begin(t)
 }
 
@@ -267,11 +271,11 @@ type ending struct {
 }
 
 func (j *ending) Begin(t *core.InlineCall) (bool, error) {
-	var body jsonEndTx
-	if err := j.web.read(&body); err != nil {
+	var req sidecarv1.CommitRequest // or RollbackRequest, whose JSON is the same
+	if err := j.web.read(&req, new(request)); err != nil {
 		return false, err
 	}
-	j.ID, j.Timeout = j.web.x.r.PathValue("id"), body.Timeout
+	j.ID, j.Timeout = j.web.x.r.PathValue("id"), req.Timeout
 	return j.Ending.Begin(t)
 }
 
@@ -313,12 +317,12 @@ type kvBatchGetting struct {
 }
 
 func (j *kvBatchGetting) Begin(t *core.InlineCall) (_ bool, err error) {
-	var body jsonKVBatchGet
-	if j.Table, j.ids, err = j.web.api.kvBatchGetOf(&j.web.x, &body, j.web.read); err != nil {
+	var req sidecarv1.KvBatchGetRequest
+	if j.Table, j.ids, err = j.web.api.kvBatchGetOf(&j.web.x, &req, j.web.read); err != nil {
 		return false, err
 	}
 	j.Statement = j.Table.Batch(j.ids)
-	return j.Look(t, body.Timeout, body.Priority)
+	return j.Look(t, req.Timeout, req.Priority)
 }
 
 func (j *kvBatchGetting) rest(t *InlineCall) error {

@@ -184,12 +184,7 @@ func (m *shape) add(name []byte) int {
 			}
 		}
 		p.next = m.api.BoundOf(string(bytes.Trim(name, `"`)))
-		switch string(name) {
-		case `"tx"`, `"begin"`, `"limits"`, `"statements"`:
-			p.within = true
-		default:
-			p.within = false
-		}
+		p.within = withRequests[string(bytes.Trim(name, `"`))]
 	}
 	if p.many == nil {
 		return m.addToFew(p, name)

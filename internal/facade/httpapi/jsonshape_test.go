@@ -2,8 +2,6 @@ package httpapi
 
 import (
 	"fmt"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -69,31 +67,26 @@ func TestShapeOfJSON(t *testing.T) {
 
 // TestNamesOfRequests: what checkRequest believes of the requests of the HTTP API.
 func TestNamesOfRequests(t *testing.T) {
-	var look func(r reflect.Type)
-	look = func(r reflect.Type) {
-		for i := range r.NumField() {
-			f := r.Field(i)
-			if f.Anonymous {
-				look(f.Type)
-				continue
+	inner, others := map[string]bool{}, map[string]bool{}
+	for message, shape := range requests {
+		for name, f := range shape.members {
+			if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") != "" {
+				t.Errorf("%s.%s would be refused", message, name)
 			}
-			name := f.Tag.Get("json")
-			inner := f.Type
-			for inner.Kind() == reflect.Pointer || inner.Kind() == reflect.Slice && inner.Elem().Kind() != reflect.Uint8 {
-				inner = inner.Elem()
-			}
-			within := slices.Contains([]string{"tx", "begin", "limits", "statements"}, name)
-			if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") != "" || name == "" || within != (inner.Kind() == reflect.Struct) {
-				t.Errorf("%s.%s is %q, a %s", r, f.Name, name, f.Type)
-			}
-			if inner.Kind() == reflect.Struct {
-				look(inner)
+			if f.inner != nil {
+				inner[name] = true
+			} else {
+				others[name] = true
 			}
 		}
 	}
-	for _, body := range []any{jsonExecute{}, jsonTransact{}, jsonBegin{}, jsonEndTx{}, jsonBatch{}, jsonBulk{},
-		jsonExplain{}, jsonKVBatchGet{}} {
-		look(reflect.TypeOf(body))
+	for name := range inner {
+		if others[name] || !withRequests[name] {
+			t.Errorf("%s has members of requests in some places alone", name)
+		}
+	}
+	if len(inner) != len(withRequests) || len(requests) < 10 {
+		t.Errorf("%d requests, %v; want all of %v", len(requests), inner, withRequests)
 	}
 }
 

@@ -9,10 +9,13 @@ import (
 	"strings"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 const (
@@ -21,13 +24,6 @@ const (
 	// kvMethods are what a table's path takes.
 	kvMethods = "GET, HEAD, PUT, DELETE"
 )
-
-// jsonKVBatchGet is the body of a batch get.
-type jsonKVBatchGet struct {
-	IDs      []json.RawMessage `json:"ids"`
-	Timeout  string            `json:"timeout"`
-	Priority string            `json:"priority"`
-}
 
 func (a *API) kvGet(x *exchange) error {
 	t, id, cond, err := a.kvGetOf(x)
@@ -142,12 +138,12 @@ func (a *API) kvDeleteOf(x *exchange) (*kv.Write, error) {
 }
 
 func (a *API) kvBatchGet(x *exchange) error {
-	var body jsonKVBatchGet
-	t, ids, err := a.kvBatchGetOf(x, &body, func(into any) error { return a.read(x, into) })
+	var req sidecarv1.KvBatchGetRequest
+	t, ids, err := a.kvBatchGetOf(x, &req, func(into proto.Message, out *request) error { return a.read(x, into, out) })
 	if err != nil {
 		return err
 	}
-	found, err := a.kv.BatchGet(x.ctx, x.call, kv.Call{Table: t, Timeout: body.Timeout, Priority: body.Priority}, ids)
+	found, err := a.kv.BatchGet(x.ctx, x.call, kv.Call{Table: t, Timeout: req.Timeout, Priority: req.Priority}, ids)
 	if err != nil {
 		return err
 	}
@@ -155,7 +151,9 @@ func (a *API) kvBatchGet(x *exchange) error {
 }
 
 // kvBatchGetOf reads a request for several values, whose body read decodes.
-func (a *API) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into any) error) (*kv.Table, []kv.ID, error) {
+func (a *API) kvBatchGetOf(x *exchange, req *sidecarv1.KvBatchGetRequest, read func(into proto.Message, out *request) error) (
+	*kv.Table, []kv.ID, error,
+) {
 	name, ok := strings.CutSuffix(x.r.PathValue("table"), batchGetSuffix)
 	if !ok {
 		x.w.Header().Set("Allow", kvMethods)
@@ -166,14 +164,15 @@ func (a *API) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into any
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := read(body); err != nil {
+	var beside request
+	if err := read(req, &beside); err != nil {
 		return nil, nil, err
 	}
-	if err := a.kv.Count(len(body.IDs)); err != nil {
+	if err := a.kv.Count(len(beside.ids)); err != nil {
 		return nil, nil, err
 	}
-	ids := make([]kv.ID, len(body.IDs))
-	for i, raw := range body.IDs {
+	ids := make([]kv.ID, len(beside.ids))
+	for i, raw := range beside.ids {
 		if ids[i], err = a.id(t, raw); err != nil {
 			return nil, nil, kv.AtID(i, err)
 		}

@@ -14,6 +14,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // OtherHandler is the Handler for the server over which the other process calls.
@@ -32,8 +34,8 @@ func (a *API) relay(x *exchange, p *core.OtherProcess, body []byte, commits bool
 		if body, err = a.body(x); err != nil {
 			return err
 		}
-		var end jsonEndTx
-		_ = json.Unmarshal(body, &end) // what is wrong with it, the owner says
+		var end sidecarv1.CommitRequest
+		_ = decodeJSON(body, &end, new(request)) // what is wrong with it, the owner says
 		timeouts = []string{end.Timeout}
 	}
 	return a.core.Other.HandOver(x.ctx, append(timeouts, x.call.Timeout), func(ctx context.Context) error {

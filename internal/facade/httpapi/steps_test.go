@@ -9,6 +9,8 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/proof/stepcount"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // Bodies take steps in proportion to their bytes before anything is decoded.
@@ -31,8 +33,10 @@ func TestStepsOfBodies(t *testing.T) {
 		most float64
 		f    func(text []byte)
 	}{
-		"requests": {8, func(text []byte) { _, _ = checkRequest(text, api, nil) }},
-		"shapes":   {8, func(text []byte) { _, _ = checkShape(text, api.MaxDepth, nil) }},
+		"requests":          {8, func(text []byte) { _, _ = checkRequest(text, api, nil) }},
+		"shapes":            {8, func(text []byte) { _, _ = checkShape(text, api.MaxDepth, nil) }},
+		"decoding":          {30, func(text []byte) { _ = decodeJSON(text, new(sidecarv1.ExecuteRequest), new(request)) }},
+		"decoding of lists": {30, func(text []byte) { _ = decodeJSON(text, new(sidecarv1.TransactRequest), new(request)) }},
 		"lines": {8, func(text []byte) {
 			r := lineReader{r: bufio.NewReaderSize(bytes.NewReader(text), 16), limit: 1 << 20}
 			for {
