@@ -20,8 +20,7 @@ func (r *run) common() {
 	r.goal(fmt.Sprintf("every call answered before its deadline plus %.0f s", late.Seconds()), r.rec.most.over <= late,
 		"the latest %v after its deadline: %s, sent at %.2f s: %v", max(0, r.rec.most.over).Round(time.Millisecond),
 		r.rec.most.kind, r.rec.most.sent.Seconds(), r.rec.most.failed)
-	early := r.rec.find(func(s sample) bool { return s.failed != nil && s.ended < r.event })
-	r.goal("no error before anything is broken", len(early) == 0, "%s", describe(early))
+	r.none("no error before anything is broken", r.rec.find(func(s sample) bool { return s.failed != nil && s.ended < r.event }))
 	var lost, wrong, useless []string
 	for _, s := range r.rec.all {
 		if s.failed == nil {

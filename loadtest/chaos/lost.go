@@ -14,15 +14,13 @@ func slow(r *script) func() {
 	victim := r.victim()
 	delay := 50 * r.rec.typical(normal)
 	at, _ := r.act(victim, "delay", map[string]any{"delay": delay.String()})
-	out, ejected, reason := r.ejected(victim, at)
+	e := r.ejected(victim, at)
 	r.sleep(200 * time.Millisecond) // what it had in hand
 	after := r.measure()
 	r.recovers(victim, "clear")
 	return func() {
 		r.figure("delay", delay)
-		r.figure("ejected after", out)
-		r.goal("ejected", ejected, "after %v: %s", out, reason)
-		r.timed("ejected within 3 s", ejected && out <= 3*time.Second, "after %v", out)
+		r.found("ejected", e, 3*time.Second, "ejected within 3 s")
 		r.noErrors("nothing fails", at)
 		r.compare("p99 of all calls once it is ejected", normal, after)
 	}
@@ -39,17 +37,15 @@ func silent(what, undo string) func(*script) func() {
 		normal := r.normal()
 		victim := r.victim()
 		at, done := r.act(victim, what, nil)
-		out, ejected, reason := r.ejected(victim, at)
+		e := r.ejected(victim, at)
 		r.sleep(200 * time.Millisecond)
 		after := r.measure()
 		r.recovers(victim, undo)
 		limit := r.duration("health.silence") + r.duration("health.probe_timeout")
 		const first = 100 * time.Millisecond // until the first call is sent into the silence
 		return func() {
-			r.figure("ejected after", out)
-			r.goal("ejected", ejected, "after %v: %s", out, reason)
-			r.timed(fmt.Sprintf("ejected within health.silence + health.probe_timeout = %v of the first call into the silence", limit),
-				ejected && out <= limit+(done-at)+first, "after %v", out)
+			r.found("ejected", e, limit+(done-at)+first,
+				fmt.Sprintf("ejected within health.silence + health.probe_timeout = %v of the first call into the silence", limit))
 			r.figure("longest wait beyond the deadline", max(0, r.rec.most.over))
 			r.idempotentWork(at)
 			r.show(normal, after)
@@ -66,7 +62,7 @@ func unlinked(r *script) func() {
 	// Transactions that are open before and go on after: some on every node.
 	open := r.begin(30)
 	at, _ := r.act(victim, "freeze the link to", nil)
-	out, ejected, _ := r.ejected(victim, at)
+	e := r.ejected(victim, at)
 	_, before := r.line.sums()
 	r.load.goOn(open)
 	r.sleep(time.Second)
@@ -74,14 +70,13 @@ func unlinked(r *script) func() {
 	after := r.measure()
 	r.recovers(victim, "mend the link to")
 	return func() {
-		r.figure("out of use after", out)
-		r.goal("the node is out of use", ejected, "after %v", out)
+		r.outOfUse(e)
 		done, lost, untrue, elsewhere, first := sortOut(open, victim)
 		r.goal("transactions that are open on it go on through another node", done > 0 && lost+untrue+elsewhere == 0 && then > before,
 			"%d done, %d lost, %d in untrue words, %d on other nodes, %d calls forwarded; %s", done, lost, untrue,
 			elsewhere, then-before, first)
 		r.idempotentWork(at)
-		r.onlyInFlight(at, at+out)
+		r.onlyInFlight(at, at+e.after)
 		r.show(normal, after)
 	}
 }
@@ -101,7 +96,7 @@ func forwardLost(r *script) func() {
 		}
 	}
 	at, _ := r.act(victim, "freeze the link to", nil)
-	_, ejected, _ := r.ejected(victim, at)
+	e := r.ejected(victim, at)
 	r.load.goOn(elsewhere) // not before: a node with all the open work gets no other, and is found later
 	for i := range there { // now the nodes that forward have connections to it
 		r.try(func(context.Context) error {
@@ -134,7 +129,7 @@ func forwardLost(r *script) func() {
 			}
 		}
 		r.figure("commits ended after", took)
-		r.goal("the node is out of use", ejected, "at once")
+		r.goal("the node is out of use", e.ok, "at once")
 		late := 0
 		for _, o := range there {
 			if o.failed != nil && o.failed.code == "DEADLINE_EXCEEDED" {

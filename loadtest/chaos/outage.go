@@ -59,13 +59,7 @@ func outageOf(fault stand.Fault, finding, says string) func(*script) func() {
 			r.figure("p99 after/normal", median)
 			r.goal("no node is ejected", len(ejected) == 0, "%d: %s", len(ejected), strings.Join(ejected, "; "))
 			r.goal(fmt.Sprintf("the finding is %s and names %q", finding, says), told, "%s", said)
-			var bad []sample
-			for _, s := range r.failures(begun) {
-				if s.kind != write {
-					bad = append(bad, s)
-				}
-			}
-			r.goal("calls on other tables do not fail", len(bad) == 0, "%s", describe(bad))
+			r.none("calls on other tables do not fail", r.failing(begun, func(s sample) bool { return s.kind != write }))
 			r.timed(
 				fmt.Sprintf("p99 of calls on other tables within %.1f of that without, by the median of %d pairs",
 					struckRatio, len(ratios)),

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"slices"
 	"syscall"
 	"time"
 
@@ -27,15 +28,9 @@ func sigterm(r *script) func() {
 	return func() {
 		r.figure("exit after", took)
 		r.exits(code, said)
-		var cut []sample
-		for _, s := range r.failures(at) {
-			switch s.failed.code {
-			case "DRAINING", absent, unread: // the books show whether what was unread did run
-			default:
-				cut = append(cut, s)
-			}
-		}
-		r.goal("no answer is cut", len(cut) == 0, "%s", describe(cut))
+		r.none("no answer is cut", r.failing(at, func(s sample) bool { // the books show whether what was unread did run
+			return !slices.Contains([]string{"DRAINING", absent, unread}, s.failed.code)
+		}))
 	}
 }
 

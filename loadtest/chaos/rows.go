@@ -60,16 +60,15 @@ func kill(r *script) func() {
 	r.underWay(50*time.Millisecond, 150*time.Millisecond)
 	at, done := r.act(victim, "kill", nil)
 	r.everywhere("clear", nil) // on the nodes that run
-	out, ejected, _ := r.ejected(victim, at)
+	e := r.ejected(victim, at)
 	r.load.goOn(open)
 	r.sleep(done + time.Second - r.rec.now())
 	after := r.measure()
 	return func() {
-		r.figure("out of use after", out)
-		r.goal("the node is out of use", ejected, "after %v", out)
+		r.outOfUse(e)
 		r.idempotentWork(at)
 		if r.o.Quick { // a busy machine may hold up the sidecar before it hears of the end of its connections
-			r.onlyInFlight(at, max(done, at+out))
+			r.onlyInFlight(at, max(done, at+e.after))
 		} else {
 			r.onlyInFlight(at, done)
 		}
@@ -104,9 +103,8 @@ func (r *run) inFlight(failed []sample, done time.Duration) {
 		}
 	}
 	r.figure("calls lost", n)
-	r.goal("only calls in flight fail", len(late) == 0, "%s", describe(late))
-	r.goal("autocommit writes and commits in flight fail as outcome unknown, the rest as lost with nothing kept",
-		len(untrue) == 0, "%s", describe(untrue))
+	r.none("only calls in flight fail", late)
+	r.none("autocommit writes and commits in flight fail as outcome unknown, the rest as lost with nothing kept", untrue)
 }
 
 // refuse: a node that refuses fast does not attract work.
@@ -114,7 +112,7 @@ func refuse(r *script) func() {
 	normal := r.normal()
 	victim := r.victim()
 	at, _ := r.act(victim, "errors", map[string]any{"status": "grpc:RESOURCE_EXHAUSTED"})
-	out, ejected, reason := r.ejected(victim, at)
+	e := r.ejected(victim, at)
 	r.sleep(at + 2*time.Second - r.rec.now())
 	before := r.calls()
 	after := r.measure()
@@ -126,10 +124,10 @@ func refuse(r *script) func() {
 	share := float64(then[victim]-before[victim]) / float64(max(1, all))
 	r.recovers(victim, "clear")
 	return func() {
-		r.figure("out of use after", out)
+		r.figure("out of use after", e.after)
 		r.figure("its share of calls after 2 s", round(share))
-		r.goal("out of use", ejected, "after %v: %s", out, reason)
-		r.timed("out of use within 2 s", ejected && out <= 2*time.Second, "after %v", out)
+		r.goal("out of use", e.ok, "after %v: %s", e.after, e.reason)
+		r.timed("out of use within 2 s", e.ok && e.after <= 2*time.Second, "after %v", e.after)
 		r.timed("its share of new work is below 5 % after 2 s", share < 0.05, "%.1f %% of %d calls", 100*share, all)
 		r.idempotentWork(at)
 		r.show(normal, after)
@@ -294,20 +292,11 @@ func outage(r *script) func() {
 		clear := map[string]bool{"NO_HEALTHY_NODE": true, "POOL_TIMEOUT": true, "QUEUE_FULL": true,
 			"SHED_DEADLINE": true, "SHED_DELAY": true, "DEADLINE_EXCEEDED": true, "UPSTREAM_LOST": true,
 			"OUTCOME_UNKNOWN": true, "TX_LOST": true, "TOO_MANY_OPEN": true, "YDB_UNAVAILABLE": true}
-		var vague []sample
-		waited := 0
-		for _, s := range r.failures(at) {
-			if !clear[s.failed.code] {
-				vague = append(vague, s)
-			}
-		}
-		for _, s := range r.rec.find(func(s sample) bool { return s.failed == nil && s.sent >= at && s.sent < first && s.ended >= first }) {
-			if s.kind != stream {
-				waited++
-			}
-		}
-		r.figure("calls that succeeded by waiting", waited)
-		r.goal("calls succeed by waiting, or fail clearly", len(vague) == 0, "%s", describe(vague))
+		waited := r.rec.find(func(s sample) bool {
+			return s.kind != stream && s.failed == nil && s.sent >= at && s.sent < first && s.ended >= first
+		})
+		r.figure("calls that succeeded by waiting", len(waited))
+		r.none("calls succeed by waiting, or fail clearly", r.failing(at, func(s sample) bool { return !clear[s.failed.code] }))
 		r.fullService(first)
 		r.paced(first)
 	}

@@ -487,19 +487,20 @@ func describe(all []sample) string {
 	return some(texts)
 }
 
-// noErrors is the goal that nothing fails from an instant on.
-func (r *run) noErrors(name string, from time.Duration) {
-	bad := r.failures(from)
+// failing returns those of the failures from an instant on that are so.
+func (r *run) failing(from time.Duration, so func(sample) bool) []sample {
+	return r.rec.find(func(s sample) bool { return s.failed != nil && s.ended >= from && so(s) })
+}
+
+// none is the goal that nothing failed like the operations that are given.
+func (r *run) none(name string, bad []sample) {
 	r.goal(name, len(bad) == 0, "%s", describe(bad))
 }
 
+// noErrors is the goal that nothing fails from an instant on.
+func (r *run) noErrors(name string, from time.Duration) { r.none(name, r.failures(from)) }
+
 // idempotentWork is the goal that no idempotent call fails from an instant on.
 func (r *run) idempotentWork(from time.Duration) {
-	var bad []sample
-	for _, s := range r.failures(from) {
-		if s.idempotent {
-			bad = append(bad, s)
-		}
-	}
-	r.goal("no idempotent call fails", len(bad) == 0, "%s", describe(bad))
+	r.none("no idempotent call fails", r.failing(from, func(s sample) bool { return s.idempotent }))
 }

@@ -174,8 +174,28 @@ func (s *script) until(at, within time.Duration, is func() bool) (after time.Dur
 	return s.rec.now() - at, false
 }
 
+// ejection is whether the sidecar gave a node no new work, how long after the fault, and why.
+type ejection struct {
+	after  time.Duration
+	ok     bool
+	reason string
+}
+
+// found are the goals about a node that is to be ejected, and within a time if the machine is fast.
+func (r *run) found(goal string, e ejection, within time.Duration, timed string) {
+	r.figure("ejected after", e.after)
+	r.goal(goal, e.ok, "after %v: %s", e.after, e.reason)
+	r.timed(timed, e.ok && e.after <= within, "after %v", e.after)
+}
+
+// outOfUse is the goal about a node that is to get no new work, however soon.
+func (r *run) outOfUse(e ejection) {
+	r.figure("out of use after", e.after)
+	r.goal("the node is out of use", e.ok, "after %v", e.after)
+}
+
 // ejected waits until the sidecar gives a node no new work; at is when the fault began.
-func (s *script) ejected(node uint32, at time.Duration) (after time.Duration, ok bool, reason string) {
+func (s *script) ejected(node uint32, at time.Duration) (e ejection) {
 	within := ejectionWait
 	switch {
 	case s.o.Quick && s.o.Break == "health":
@@ -184,23 +204,23 @@ func (s *script) ejected(node uint32, at time.Duration) (after time.Duration, ok
 		within = patience
 	}
 	since := time.Duration(-1) // by the sidecar's own clock, which is this machine's
-	after, ok = s.until(at, within, func() bool {
+	e.after, e.ok = s.until(at, within, func() bool {
 		for _, n := range s.nodes() {
 			if n.ID != node {
 				continue
 			}
-			if reason = n.Reason; n.out() {
+			if e.reason = n.Reason; n.out() {
 				since = n.Since.Sub(s.rec.begun) - at
 			}
 			return n.out()
 		}
 		return true // it is not listed any more
 	})
-	if ok && since > 0 {
-		after = since
+	if e.ok && since > 0 {
+		e.after = since
 	}
-	s.log("node %d out of use: %v, after %v: %s", node, ok, after.Round(time.Millisecond), reason)
-	return after, ok, reason
+	s.log("node %d out of use: %v, after %v: %s", node, e.ok, e.after.Round(time.Millisecond), e.reason)
+	return e
 }
 
 // back waits until the sidecar has sessions on a node again.
