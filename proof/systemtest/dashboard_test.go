@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -131,17 +130,12 @@ func (s sample) has(label, value string) bool {
 // scrape reads what a running sidecar measures.
 func scrape(t *testing.T, url string) (all []sample) {
 	t.Helper()
-	response, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("GET %s: %s, %v", url, response.Status, err)
+	status, text := askHTTP(t, http.MethodGet, url, "")
+	if status != http.StatusOK {
+		t.Fatalf("GET %s: %d", url, status)
 	}
 	kinds := map[string]string{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if kind := strings.Fields(line); len(kind) == 4 && kind[1] == "TYPE" {
 			kinds[kind[2]] = kind[3]
 		}

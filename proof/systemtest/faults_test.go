@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -137,16 +136,8 @@ func (w *faultWorld) said(t *testing.T) (r report) {
 // metric reads whether the metrics say the same.
 func (w *faultWorld) metric(t *testing.T, code string) bool {
 	t.Helper()
-	response, err := http.Get("http://" + w.Admin + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Contains(string(text), "ydb_sidecar_finding{ydb_sidecar_code=\""+code+"\"} 1\n")
+	_, text := w.get(t, "/metrics")
+	return strings.Contains(text, "ydb_sidecar_finding{ydb_sidecar_code=\""+code+"\"} 1\n")
 }
 
 // The first thing that the sidecar says tells which of six faults is on: the

@@ -2,7 +2,6 @@ package systemtest
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -51,16 +50,10 @@ func TestGeneratedClients(t *testing.T) {
 func workshop(t *testing.T, url, from string, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	response, err := http.Get(url + "/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "openapi.yaml"), text, 0o600)
-	}
+	_, described := askHTTP(t, http.MethodGet, url+"/openapi.yaml", "")
+	err := os.WriteFile(filepath.Join(dir, "openapi.yaml"), []byte(described), 0o600)
 	for _, name := range names {
+		var text []byte
 		if err == nil {
 			text, err = os.ReadFile(filepath.Join("testdata", "generated", from, name))
 		}

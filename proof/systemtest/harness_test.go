@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -240,23 +241,38 @@ func checkBooks(t *testing.T, s *sidecar, quantity int, ledgers []string) {
 	}
 }
 
-// callJSON makes one HTTP call, reads the JSON answer into answer and returns the status.
-func callJSON(t *testing.T, method, url, body string, answer any) int {
+// askHTTP makes a call over HTTP with headers, each "name: value".
+func askHTTP(t *testing.T, method, url, body string, headers ...string) (status int, text string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
+	r.Header.Set("Content-Type", "application/json")
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
-		t.Fatalf("%s %s: %v", method, url, err)
+	b, err := io.ReadAll(io.LimitReader(response.Body, 16<<20))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return response.StatusCode
+	return response.StatusCode, string(b)
+}
+
+// callJSON makes one HTTP call, reads the JSON answer into answer and returns the status.
+func callJSON(t *testing.T, method, url, body string, answer any) int {
+	t.Helper()
+	status, text := askHTTP(t, method, url, body)
+	if err := json.NewDecoder(strings.NewReader(text)).Decode(answer); err != nil {
+		t.Fatalf("%s %s: %v in %s", method, url, err, text)
+	}
+	return status
 }
 
 // knowsANode waits until the sidecar has a node for new calls.

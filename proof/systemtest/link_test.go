@@ -2,10 +2,7 @@ package systemtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -380,20 +377,8 @@ func nothingLeft(t *testing.T, c *ydb, s *sidecar) {
 // metric reads one value from /metrics.
 func metric(t *testing.T, s *sidecar, name string) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.Admin+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(errors.Join(err, answer.Body.Close()))
-	}
-	for line := range strings.Lines(string(text)) {
+	_, text := s.get(t, "/metrics")
+	for line := range strings.Lines(text) {
 		if labelled, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok &&
 			(labelled == name || strings.HasPrefix(labelled, name+"{")) {
 			return value

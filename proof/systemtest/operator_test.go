@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -37,20 +36,7 @@ func operate(t *testing.T, socket string, args ...string) string {
 // get asks the admin port for a document.
 func (s *sidecar) get(t *testing.T, path string) (int, string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Admin+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, string(text)
+	return askHTTP(t, http.MethodGet, "http://"+s.Admin+path, "")
 }
 
 // traffic is calls of both APIs that go on until stop, each to succeed.

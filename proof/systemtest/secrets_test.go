@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -99,35 +97,11 @@ func TestSecretsStayInside(t *testing.T) {
 	}
 }
 
-// request makes a call of HTTP with headers, each "name: value".
-func (p *plantedSidecar) request(t *testing.T, method, url, body string, headers ...string) (status int, text string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Set(name, value)
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(response.Body, 16<<20))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, string(b)
-}
-
 // calls are by good and bad credentials, of good and bad statements.
 func (p *plantedSidecar) calls(t *testing.T) {
 	query := "http://" + p.HTTP + "/v1/query"
 	statement := `{"sql": "SELECT $p AS planted_statement, 1 AS b", "params": {"p": "planted-parameter"}}`
-	if status, text := p.request(t, "POST", query, statement, plantedApp); status != 200 {
+	if status, text := askHTTP(t, "POST", query, statement, plantedApp); status != 200 {
 		t.Fatalf("a good call: %d %s", status, text)
 	}
 	for _, tc := range []struct {
@@ -141,7 +115,7 @@ func (p *plantedSidecar) calls(t *testing.T) {
 		{`{"sql": "SELECT 1", "params": "planted-row"}`, []string{plantedApp}},
 		{`planted-row`, []string{plantedApp}},
 	} {
-		status, text := p.request(t, "POST", query, tc.body, tc.headers...)
+		status, text := askHTTP(t, "POST", query, tc.body, tc.headers...)
 		if status < 400 {
 			t.Errorf("%s: %d; want an error", tc.body, status)
 		}
@@ -152,7 +126,7 @@ func (p *plantedSidecar) calls(t *testing.T) {
 		`{"sql": "SELEC planted_statement"}`, `{"sql": "SELECT * FROM planted_statement"}`,
 		`{"sql": "SELECT $p + 1", "params": {"p": "planted-parameter"}}`,
 	} {
-		if status, _ := p.request(t, "POST", query, body, plantedApp); status < 400 {
+		if status, _ := askHTTP(t, "POST", query, body, plantedApp); status < 400 {
 			t.Errorf("%s: %d; want an error", body, status)
 		}
 	}
@@ -177,14 +151,14 @@ func (p *plantedSidecar) reloads(t *testing.T) {
 	for _, text := range []string{fmt.Sprintf(plantedSettings, 7), "admin: {token: [planted-admin-token",
 		"ydb.auth.pasword: planted-upstream-token\n", "apps.token: planted-app-token\n"} {
 		put(t, p.file, text)
-		_, said := p.request(t, "POST", "http://"+p.Admin+"/reload", "", plantedControl)
+		_, said := askHTTP(t, "POST", "http://"+p.Admin+"/reload", "", plantedControl)
 		p.outputs.WriteString(said)
 		if err := syscall.Kill(p.Pid(), syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
 	}
 	put(t, p.file, fmt.Sprintf(plantedSettings, 7))
-	_, said := p.request(t, "POST", "http://"+p.Admin+"/reload", "", "Authorization: Bearer planted-wrong-token")
+	_, said := askHTTP(t, "POST", "http://"+p.Admin+"/reload", "", "Authorization: Bearer planted-wrong-token")
 	p.outputs.WriteString(said)
 }
 
@@ -195,7 +169,7 @@ func (p *plantedSidecar) shows(t *testing.T) {
 			continue
 		}
 		path := strings.NewReplacer("{$}", "", "{id}", "1").Replace(e.Path)
-		_, text := p.request(t, "GET", "http://"+p.Admin+path, "", plantedControl)
+		_, text := askHTTP(t, "GET", "http://"+p.Admin+path, "", plantedControl)
 		if found := leaks(text); found != nil {
 			t.Errorf("GET %s shows %q", path, found)
 		}
