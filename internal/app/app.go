@@ -134,6 +134,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if a.core, err = newCore(a.config, a.telemetry, version, a.log); err != nil {
 		return nil, err
 	}
+	a.core.apps.Measure(a.telemetry.Histogram, snapshot.ClassNames)
 	a.core.detector.Subscribe(a.heed)
 	a.telemetry.SetEndpoint(a.core.driver.Endpoint())
 	a.access = accesslog.New(c.Access, a.log)

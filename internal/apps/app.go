@@ -68,6 +68,7 @@ type Stripe struct {
 	open  atomic.Int64
 	units atomic.Uint64 // consumed so far
 	class [Classes]class
+	cells cells
 }
 
 // class is the part of a class in a stripe.
@@ -295,6 +296,7 @@ func (s *Stripe) Got(class uint8, waited time.Duration) {
 	c := &s.class[class]
 	c.sessions.Add(1)
 	c.waits.add(waited)
+	s.waited(class, waited)
 }
 
 // Lost says that it gets none.

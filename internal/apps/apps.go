@@ -59,6 +59,8 @@ type Registry struct {
 	proofs atomic.Pointer[proofs]
 	byName atomic.Pointer[map[string]*App]
 
+	histograms histograms // constant once apps are used
+
 	mu     sync.Mutex // serializes changes of byName and proofs, and guards what follows
 	cfg    Config
 	quotas map[string]quotas
@@ -387,6 +389,7 @@ func (r *Registry) leaveLocked(a *App) bool {
 	delete(next, a.name)
 	r.byName.Store(&next)
 	r.all[a.index] = nil
+	r.foldLocked(a)
 	return true
 }
 
@@ -396,6 +399,7 @@ func (r *Registry) addLocked(name string) *App {
 	for i := range a.stripes {
 		a.stripes[i].App, a.stripes[i].work = a, &r.works[i]
 	}
+	a.measure()
 	a.quotas.Store(r.quotasOf(name))
 	a.seen.Store(r.minute.Load())
 	at := slices.Index(r.all, nil)

@@ -78,9 +78,9 @@ func (c *Cell) total() (n uint64) {
 	return n
 }
 
-// fold ends cells: what each of them counted counts for another cell that stays, and so does what
+// Fold ends cells: what each of them counted counts for another cell that stays, and so does what
 // is added by those who still hold it.
-func (d *Durations) fold(cells map[*Cell]*Cell) {
+func (d *Durations) Fold(cells map[*Cell]*Cell) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cells = slices.DeleteFunc(d.cells, func(c *Cell) bool { return cells[c] != nil })

@@ -48,7 +48,10 @@ func NewSeries[K comparable](of *Durations, most int, attributes func(K) []attri
 }
 
 // Add counts one duration. It allocates nothing and takes no lock, unless its key is new.
-func (s *Series[K]) Add(k K, took time.Duration) {
+func (s *Series[K]) Add(k K, took time.Duration) { s.cell(k).Add(took) }
+
+// cell returns the cell in which a key counts.
+func (s *Series[K]) cell(k K) *Cell {
 	cells := *s.cells.Load()
 	c := cells[k]
 	if c == nil && len(cells) >= s.most && time.Now().UnixNano() < s.lookAt.Load() {
@@ -57,7 +60,7 @@ func (s *Series[K]) Add(k K, took time.Duration) {
 	if c == nil {
 		c = s.more(k)
 	}
-	c.Add(took)
+	return c
 }
 
 // more returns the cell of a key that is new.
@@ -108,6 +111,16 @@ func (s *Series[K]) fold(old map[K]*Cell) map[K]*Cell {
 		return old
 	}
 	s.cells.Store(&next)
-	s.of.fold(idle)
+	s.of.Fold(idle)
 	return next
+}
+
+// FoldInto ends the series: what they counted counts for those of the same keys in another one of the same histogram, which must have
+// the room or a rest for them. Nobody may add to them any more.
+func (s *Series[K]) FoldInto(other *Series[K]) {
+	into := make(map[*Cell]*Cell)
+	for k, c := range *s.cells.Load() {
+		into[c] = other.cell(k)
+	}
+	s.of.Fold(into)
 }

@@ -133,7 +133,7 @@ func TestFoldLosesNothing(t *testing.T) {
 				}
 			})
 		}
-		all.Go(func() { d.fold(map[*Cell]*Cell{c: rest}) })
+		all.Go(func() { d.Fold(map[*Cell]*Cell{c: rest}) })
 	}
 	before := uint64(0)
 	for range 100 {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
@@ -25,6 +26,13 @@ func (h *instruments) series() series {
 
 func (s *series) add(d *hop.Done) {
 	s.duration.Add(d.Key, d.Took)
+	if !d.Endless() {
+		why := ""
+		if d.Failed() {
+			why = d.Result()
+		}
+		d.App.Ended(apps.YDB, why, d.Took)
+	}
 	if d.Waited > 0 { // most go on with the bytes that brought them
 		s.wait.Add(d.Key, d.Waited)
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -52,12 +53,23 @@ func (m *measures) record(c *Call, f *Fault, took time.Duration) {
 			k.code = f.Code.Name
 		}
 	}
+	if c.Name != CallIngest {
+		c.App.Ended(c.face(), k.code, took)
+	}
 	if c.Route == nil {
 		m.grpc.Add(k, took)
 		return
 	}
 	k.method, k.status, k.tls = c.Route.Method, c.httpStatus(f), c.TLS
 	m.http.Add(k, took)
+}
+
+// face is the way in.
+func (c *Call) face() apps.Face {
+	if c.Route == nil {
+		return apps.GRPC
+	}
+	return apps.HTTP
 }
 
 // stray measures a request that is no call: refused before its route was known.

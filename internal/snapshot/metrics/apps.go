@@ -52,7 +52,8 @@ var appRows = []figure{
 			})
 		}),
 	decimal("ydb.sidecar.app.wait", "s",
-		"Wait for a session in the last minute, by app, class and quantile.",
+		"Wait for a session in the last minute, by app, class and quantile. Retired: the next version does not have it; "+
+			"ydb.sidecar.app.wait_time can be summed over processes.",
 		func(m *moment, tell decimals) {
 			m.eachClass(func(c *apps.ClassState, app, class attribute.KeyValue) {
 				tell(c.WaitP50/1000, app, class, label("ydb.sidecar.quantile", "0.5"))
