@@ -36,7 +36,7 @@ func (p *Pool) Try(by Ask) (*Session, bool) {
 	}
 	p.mu.Lock() // a sweep may have had them all
 	defer p.mu.Unlock()
-	if p.queue.Len() > 0 || p.closed || p.paused {
+	if p.queue.Len() > 0 || p.closed || p.paused.Load() {
 		return nil, false
 	}
 	s := p.pickLocked()
@@ -205,7 +205,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	}
 	// Callers that lay a session down from now on look into the queue afterwards. What
 	// was laid down before is found here. If others wait already, it is theirs.
-	if p.queue.Len() == 0 && !p.paused {
+	if p.queue.Len() == 0 && !p.paused.Load() {
 		p.setGateLocked(1)
 		s, err := p.pickLocked(), error(nil)
 		if s == nil {
@@ -225,6 +225,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	}
 	if why, ahead := p.queue.Arrive(w, p.servingLocked(), by.Needs, by.Left); why != queue.None {
 		err := p.refuseLocked(w, by, Shed(why-queue.Late), ahead)
+		err.Paused = p.paused.Load()
 		p.mu.Unlock()
 		return nil, err
 	}
@@ -240,11 +241,19 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	switch turned {
 	case nil:
 	case w:
-		return nil, ErrQueueFull
+		return nil, full(p.paused.Load())
 	default:
 		p.tell(turned, nil)
 	}
 	return nil, nil
+}
+
+// full is the error of a caller that finds no place in the queue, or loses it to others.
+func full(paused bool) error {
+	if paused {
+		return errFullPaused
+	}
+	return ErrQueueFull
 }
 
 // vainLocked says why a caller would wait in vain; nil: a session may come.
@@ -260,7 +269,7 @@ func (p *state) vainLocked() error {
 
 // refuseLocked refuses a caller as it comes: ahead is its wait, as far as it can be
 // foretold.
-func (p *refusals) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration) error {
+func (p *refusals) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration) *ShedError {
 	p.shed[why]++
 	e := &ShedError{Why: why, Class: w.Class(), Ahead: ahead, Needs: by.Needs, Left: by.Left, Retry: retryAfter(ahead)}
 	if why == ShedDelay {
@@ -309,14 +318,15 @@ func grant(w *Waiter) Grant {
 // refusal returns the error for a waiter that left the queue without a session.
 func (p *Pool) refusal(w *Waiter) error {
 	c := p.Config()
-	e := ShedError{Class: w.Class(), Waited: w.Waited(), Needs: w.Needs(), Left: w.Left(), Retry: retryAfter(w.Waited())}
+	e := ShedError{Class: w.Class(), Waited: w.Waited(), Needs: w.Needs(), Left: w.Left(), Retry: retryAfter(w.Waited()),
+		Paused: p.paused.Load()}
 	switch w.Why() {
 	case queue.None:
 		return ErrClosed
 	case queue.Denied:
 		return p.lacks.Load()
 	case queue.Full:
-		return ErrQueueFull
+		return full(p.paused.Load())
 	case queue.Late:
 		e.Why = ShedDeadline
 	case queue.Old:
@@ -392,7 +402,7 @@ func (p *state) waitErrorLocked(w *Waiter, cause error) error {
 		Class: w.Class(), Waited: p.clock() - w.Since(), Max: p.cfg.Max,
 		Opening: len(p.openings), Nodes: len(p.table.Load().nodes), Cause: cause,
 	}
-	e.Paused = p.paused
+	e.Paused = p.paused.Load()
 	if p.member.Hungry() {
 		e.Shared, e.Grouped = p.member.Shared()
 	}

@@ -11,7 +11,7 @@ import (
 // and those that have a session finish. Pause(false) ends that.
 func (p *Pool) Pause(on bool) {
 	p.mu.Lock()
-	p.paused = on
+	p.paused.Store(on)
 	p.setGateLocked(0)
 	p.growLocked()
 	p.mu.Unlock()
@@ -21,11 +21,7 @@ func (p *Pool) Pause(on bool) {
 }
 
 // Paused reports whether the pool is paused.
-func (p *Pool) Paused() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.paused
-}
+func (p *Pool) Paused() bool { return p.paused.Load() }
 
 // Hold says which caller has a session. Immutable once it was noted.
 type Hold struct {

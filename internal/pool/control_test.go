@@ -55,6 +55,9 @@ func TestPauseAndHolders(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := p.Acquire(ctx, Ask{Class: Normal})
+			if !Paused(err) {
+				t.Errorf("Acquire: %v is not of the pause", err)
+			}
 			var late *WaitError
 			if !errors.As(err, &late) || !late.Paused || !strings.Contains(err.Error(), "paused by an operator") {
 				t.Errorf("Acquire: %v", err)

@@ -15,6 +15,8 @@ var (
 	ErrClosed = errors.New("pool: closed")
 	// ErrQueueFull means that the queue was full, or became full of callers that go first.
 	ErrQueueFull = errors.New("pool: too many callers wait for a session")
+	// errFullPaused is an ErrQueueFull of a pool that hands out no session because an operator paused it.
+	errFullPaused = fmt.Errorf("%w: the pool is paused by an operator", ErrQueueFull)
 	// ErrNoNode means that no node is known that may get new sessions.
 	ErrNoNode = errors.New("pool: no eligible node known")
 )
@@ -48,6 +50,7 @@ type ShedError struct {
 	Left   time.Duration // until its deadline; 0: unknown
 	Limit  time.Duration // the setting, for ShedAge and ShedDelay
 	Retry  time.Duration // when trying again may make sense
+	Paused bool          // see Pool.Pause
 }
 
 func (e *ShedError) Error() string {
@@ -122,6 +125,18 @@ func (e *WaitError) Error() string {
 	}
 	fmt.Fprintf(&b, ": %v", e.Cause)
 	return b.String()
+}
+
+// Paused reports whether an error of this package came of Pool.Pause: the caller got no session while
+// an operator kept them back.
+func Paused(err error) bool {
+	if e, ok := errors.AsType[*WaitError](err); ok {
+		return e.Paused
+	}
+	if e, ok := errors.AsType[*ShedError](err); ok {
+		return e.Paused
+	}
+	return errors.Is(err, errFullPaused)
 }
 
 // DeniedError says that no session is there, and that the sidecar lacks the right to open one: waiting

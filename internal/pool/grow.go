@@ -39,7 +39,7 @@ const (
 // wantLocked is how many sessions should be opened, limits aside: for waiting
 // callers, and ahead of need.
 func (p *state) wantLocked() (waiting, ahead int) {
-	if !p.paused {
+	if !p.paused.Load() {
 		waiting = p.allowedLocked(p.queue.Len() - (len(p.openings) - p.stalled))
 	}
 	if !p.quiet {

@@ -128,7 +128,7 @@ type switches struct {
 	closed   bool
 	closedAt time.Time
 	quiet    bool          // see Quiet
-	paused   bool          // see Pause
+	paused   atomic.Bool   // see Pause; changes under the lock
 	empty    chan struct{} // closed when the pool is closed and size 0
 }
 
@@ -215,7 +215,7 @@ func (p *shelf) liveLocked() iter.Seq[*Session] {
 func (p *state) setGateLocked(joining int) {
 	shut := uint32(gateOpen)
 	switch {
-	case p.closed || p.paused || p.queue.Len()+joining > 0:
+	case p.closed || p.paused.Load() || p.queue.Len()+joining > 0:
 		shut = gateQueue
 	case p.limitedLocked() && p.surplusLocked() > 0:
 		shut = gateLimit

@@ -121,7 +121,7 @@ func (p *Pool) give(w *Waiter, s *Session) {
 // nextLocked takes the waiter to be served out of the queue; nil: none. gone are to
 // be dismissed.
 func (p *state) nextLocked() (w, gone *Waiter) {
-	if p.queue.Len() == 0 || p.paused {
+	if p.queue.Len() == 0 || p.paused.Load() {
 		p.setGateLocked(0)
 		return nil, nil
 	}
@@ -147,7 +147,7 @@ func (p *Pool) serve() {
 		}
 		p.trimLocked()
 		var s *Session
-		if p.queue.Len() > 0 && !p.paused {
+		if p.queue.Len() > 0 && !p.paused.Load() {
 			s = p.pickLocked()
 		}
 		if s == nil {

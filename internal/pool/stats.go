@@ -111,7 +111,7 @@ func (p *Pool) breathLocked() {
 func (p *Pool) stats(piece int) (Stats, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.limit.most, Aside: p.limit.held(),
+	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused.Load(), Limit: p.limit.most, Aside: p.limit.held(),
 		Parked: int(p.limit.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past,
 		Moving: p.spread.moving, Queued: p.queue.Joined(), TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
 	if waiting, ahead := p.wantLocked(); !p.closed {
