@@ -46,6 +46,7 @@ func TestStepsOfTexts(t *testing.T) {
 		"effects":      {55, func(text string) { EffectsOf(text) }},
 		"uses":         {80, func(text string) { Uses(text) }},
 		"normal form":  {90, func(text string) { AppendNormal(nil, text) }},
+		"tables":       {80, func(text string) { _, _ = Tables(text) }},
 	} {
 		stepcount.Reader{Name: name, Most: read.most, Read: func(b []byte) { read.f(string(b)) }, Texts: statements}.Check(t)
 	}
