@@ -30,13 +30,13 @@ type Fault struct {
 	Message string // for the caller; may quote the statement, so it is not logged
 	YDB     string // name of the YDB status; "" if the database did not answer
 	issues  []*Ydb_Issue.IssueMessage
-	Safe    bool // nothing was kept, and the same may be sent again
-	Unknown bool // it may have run
-	passing bool // the same call may do better later; safe is this, once nothing was kept or twice does no harm
-	After   time.Duration
-	Cause   error  // for the log
-	hint    string // "": the code's
-	Relayed error  // the gRPC status of another process, which is handed on as it came
+	Safe    bool          // nothing was kept, and the same may be sent again
+	Unknown bool          // it may have run
+	passing bool          // the same call may do better later; safe is this, once nothing was kept or twice does no harm
+	After   time.Duration // whole milliseconds: both APIs say it twice, and once in these
+	Cause   error         // for the log
+	hint    string        // "": the code's
+	Relayed error         // the gRPC status of another process, which is handed on as it came
 }
 
 // Error names the code and quotes the message.
@@ -248,7 +248,7 @@ func faultOfShed(e *pool.ShedError) *Fault {
 			"its deadline is in %v, and such work takes about %v", round(e.Left), round(e.Needs),
 		)
 	}
-	f.After, f.Cause = max(e.Retry, time.Millisecond), e
+	f.After, f.Cause = max(e.Retry.Round(time.Millisecond), time.Millisecond), e
 	return f
 }
 
