@@ -18,12 +18,13 @@ import (
 )
 
 // operatorArgs are what each command for a running sidecar is tried with, and the exit
-// code: 1 where the sidecar must refuse, since it knows no node and no session.
+// code: 1 where the sidecar must refuse, since it knows no node, no session and no call.
 var operatorArgs = map[string]struct {
 	args []string
 	code int
 }{
 	"wait": {}, "drain": {args: []string{"-lameduck"}}, "reload": {}, "shutdown": {}, "findings": {}, "top": {args: []string{"-n", "1"}},
+	"calls": {}, "kill-call": {args: []string{"5e55"}, code: 1},
 	"pools": {}, "queue": {}, "sessions": {}, "kill": {args: []string{"5e55"}, code: 1}, "resize": {args: []string{"-max", "7"}},
 	"pause": {}, "resume": {}, "log-level": {args: []string{"-level", "INFO"}}, "nodes": {}, "why": {args: []string{"7"}, code: 1},
 	"ban": {args: []string{"7"}, code: 1}, "unban": {args: []string{"7"}, code: 1}, "drain-node": {args: []string{"7"}, code: 1},
@@ -97,7 +98,8 @@ func TestOperateWithABrokenFile(t *testing.T) {
 					args := slices.Concat([]string{command, "-config", file}, way.flags, try.args)
 					code, stdout, stderr := call(t, way.environ, args...)
 					warned := strings.HasPrefix(stderr, "sidecar: warning: ignored: ")
-					refused := strings.Contains(stderr, "no such node") || strings.Contains(stderr, "no such session")
+					refused := slices.ContainsFunc([]string{"no such node", "no such session", "no such call"},
+						func(text string) bool { return strings.Contains(stderr, text) })
 					if code != try.code || warned != (way.warns != "") || !strings.Contains(stderr, way.warns) ||
 						warned && !strings.Contains(stderr, "; asking the sidecar at "+way.at+"\n") || refused != (code == exitFailed) {
 						t.Errorf("%s, found by %s: exit code %d, stdout %q, stderr %q; want %d, and the warning %q",

@@ -45,6 +45,7 @@ type Deps struct {
 	Process Process
 	Pool    Pool
 	Kill    func(session string) (any, error) // by its short hash
+	EndCall func(id string) (any, error)      // by its trace id or its name
 	Logging Logging
 	Events  *Events
 	// Reload reads the configuration again, and with dryRun only says what would come
@@ -70,7 +71,11 @@ type Checks struct {
 }
 
 // Query is what a request for a document may ask.
-type Query struct{ Limit int }
+type Query struct {
+	Limit int           // items of each list
+	App   string        // only items of this app; empty: of all
+	Least time.Duration // only items that have lasted for at least this time
+}
 
 // First returns the items that a list may have.
 func First[T any](q Query, all []T) []T { return all[:min(len(all), q.Limit)] }

@@ -15,11 +15,12 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// What errors of Deps are to be: of a node or a session that nobody knows, and of
+// What errors of Deps are to be: of a node, a session or a call that nobody knows, and of
 // what a request asks that cannot be.
 var (
 	ErrUnknown = errors.New("no such node")
 	ErrSession = errors.New("no such session")
+	ErrCall    = errors.New("no such call")
 	ErrInvalid = errors.New("cannot be")
 )
 
@@ -86,6 +87,8 @@ func (s *Server) actions() map[string]action {
 
 		"POST /sessions/{id}/kill": func(r *http.Request) (any, error) { return s.deps.Kill(r.PathValue("id")) },
 
+		"POST /calls/{id}/kill": func(r *http.Request) (any, error) { return s.deps.EndCall(r.PathValue("id")) },
+
 		"GET /logging": func(*http.Request) (any, error) { return s.level(), nil },
 		"POST /logging": func(r *http.Request) (any, error) {
 			if err := s.deps.Logging.SetLevel(r.URL.Query().Get("level")); err != nil {
@@ -145,7 +148,7 @@ func statusOf(err error) int {
 	switch {
 	case bad || errors.Is(err, ErrInvalid):
 		return http.StatusBadRequest
-	case errors.Is(err, ErrUnknown) || errors.Is(err, ErrSession):
+	case errors.Is(err, ErrUnknown) || errors.Is(err, ErrSession) || errors.Is(err, ErrCall):
 		return http.StatusNotFound
 	default:
 		return http.StatusConflict

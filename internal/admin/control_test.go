@@ -128,6 +128,13 @@ func serve(t *testing.T, config Config) *running {
 			s.killed = append(s.killed, id)
 			return id, nil
 		},
+		EndCall: func(id string) (any, error) {
+			if id != "5e55" {
+				return nil, fmt.Errorf("%w: %s", ErrCall, id)
+			}
+			s.killed = append(s.killed, id)
+			return id, nil
+		},
 	}
 	for _, e := range Endpoints {
 		if strings.HasPrefix(e.Path, "/state/") || e.Path == "/config" || e.Path == "/buildinfo" {
@@ -232,6 +239,11 @@ func TestControl(t *testing.T) {
 		{"POST /pool/resume", 200, `"max": 20`, "pause false", ""},
 		{"POST /sessions/5e55/kill", 200, "5e55", "kill 5e55", ""},
 		{"POST /sessions/other/kill", 404, "no such session: other", "", ""},
+		{"POST /calls/5e55/kill", 200, "5e55", "kill 5e55", ""},
+		{"POST /calls/other/kill", 404, "no such call: other", "", ""},
+		{"GET /state/calls?min_ms=5&app=shop", 200, "1000\n", "", ""},
+		{"GET /state/calls?min_ms=-5", 400, "want milliseconds", "", ""},
+		{"GET /state/pause", 200, "1000\n", "", ""},
 		{"POST /logging?level=DEBUG", 200, `"level": "DEBUG"`, "", ""},
 		{"POST /logging?level=LOUD", 400, "no such level", "", ""},
 		{"GET /logging", 200, `"level": ""`, "", ""},

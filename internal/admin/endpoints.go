@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Role is what a request must be to be answered.
@@ -78,6 +79,10 @@ var Endpoints = []Endpoint{
 	{Method: "GET", Path: "/state/pool", Role: RoleReader, Text: "sessions by state, the queue by class, what was refused, the limits"},
 	{Method: "GET", Path: "/state/nodes", Role: RoleReader, Text: "the nodes: health and why, sessions, calls, latency"},
 	{Method: "GET", Path: "/state/queue", Role: RoleReader, Text: "who waits for a session, by class and app, and for how long"},
+	{Method: "GET", Path: "/state/calls", Role: RoleReader,
+		Text: "calls of every API that are under way or wait, oldest first: app, phase, age, node, trace id",
+		Parameters: []Parameter{{"app", "only calls of this app"},
+			{"min_ms", "only calls that are at least this old, in milliseconds"}, limit}},
 	{Method: "GET", Path: "/state/sessions", Role: RoleReader,
 		Text:       "the sessions: node, state, and which app holds one since when under which trace id; those held longest first",
 		Parameters: []Parameter{limit}},
@@ -95,6 +100,8 @@ var Endpoints = []Endpoint{
 		Text: "what happened to nodes, pool and findings: JSON lines, or with Accept: text/event-stream a " +
 			"stream that goes on, and resumes after Last-Event-ID",
 		Parameters: []Parameter{{"after", "only events with a greater number"}}},
+	{Method: "GET", Path: "/state/pause", Role: RoleReader,
+		Text: "whether calls are paused, and what is still under way at nodes: sessions in use, calls"},
 	{Method: "GET", Path: "/nodes/{id}/why", Role: RoleReader,
 		Text: "why a node is in the state it is in, with the evidence and what happens next"},
 	{Method: "GET", Path: "/drain", Role: RoleReader, Text: "the stage of the process's life, and what its end waits for"},
@@ -126,10 +133,12 @@ var Endpoints = []Endpoint{
 	{Method: "POST", Path: "/pool/resize", Role: RoleControl, Text: "changes pool.max and pool.min until the process ends",
 		Parameters: []Parameter{{"max", "sessions"}, {"min", "sessions"}}},
 	{Method: "POST", Path: "/pool/pause", Role: RoleControl,
-		Text: "hands out no session: callers wait in the queue, those that have one finish"},
+		Text: "has the calls of every API wait; those under way and open transactions finish"},
 	{Method: "POST", Path: "/pool/resume", Role: RoleControl, Text: "takes that back"},
 	{Method: "POST", Path: "/sessions/{id}/kill", Role: RoleControl,
 		Text: "deletes a session, by the short hash of /state/sessions; who holds it gets an error"},
+	{Method: "POST", Path: "/calls/{id}/kill", Role: RoleControl,
+		Text: "ends the calls of a trace id, or the one call of that name in /state/calls; who waits for it gets an error"},
 	{Method: "POST", Path: "/reload", Role: RoleControl,
 		Text:       "reads the configuration again: what changed, and what counts only after a restart",
 		Parameters: []Parameter{{"dry_run", "1: changes nothing"}}},
@@ -154,6 +163,19 @@ func limitOf(r *http.Request) (int, error) {
 		return 0, badRequest(fmt.Sprintf("limit = %.40q; want 1 to %d", text, maxLimit))
 	}
 	return n, nil
+}
+
+// leastOf reads the parameter min_ms.
+func leastOf(r *http.Request) (time.Duration, error) {
+	text := r.URL.Query().Get("min_ms")
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, badRequest(fmt.Sprintf("min_ms = %.40q; want milliseconds from 0 to 2147483647", text))
+	}
+	return time.Duration(n) * time.Millisecond, nil
 }
 
 // action answers with a document.
@@ -188,7 +210,11 @@ func (s *Server) handlers() map[string]http.Handler {
 			if err != nil {
 				return nil, err
 			}
-			return document(Query{Limit: n}), nil
+			least, err := leastOf(r)
+			if err != nil {
+				return nil, err
+			}
+			return document(Query{Limit: n, App: r.URL.Query().Get("app"), Least: least}), nil
 		})
 	}
 	for name, do := range s.actions() {

@@ -16,6 +16,7 @@ func target(e Endpoint) string {
 	path := strings.TrimSuffix(e.Path, "{$}")
 	path = strings.Replace(path, "/nodes/{id}", "/nodes/2", 1)
 	path = strings.Replace(path, "/sessions/{id}", "/sessions/5e55", 1)
+	path = strings.Replace(path, "/calls/{id}", "/calls/5e55", 1)
 	switch path {
 	case "/page/{file...}":
 		path = "/page/page.js"

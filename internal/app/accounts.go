@@ -72,10 +72,10 @@ func (a identities) Pool(c virtual.PoolConfig) virtual.OwnedPool {
 	p := pool.New(poolConfigFor(in), opener{a.driver.SessionOpener(c.Database, c.Table, c.Ticket).Named(c.Application), c}, a.log)
 	if own {
 		p.WithinGroup(a.own, ownGroup, c.Weight)
-		p.Pause(a.plain.Paused())
 	} else {
 		p.WithinGroup(a.budget, c.Identity, c.Weight)
 	}
+	p.Pause(a.plain.Paused())
 	if a.limits == nil {
 		return p
 	}

@@ -24,12 +24,14 @@ func (a *App) newAdmin() *admin.Server {
 		}
 		return nil
 	}}
+	killer := kill.Killer{Views: &a.views.Source, Log: a.log}
 	return admin.New(a.config.Admin, admin.Deps{
 		Guard:   a.guard,
 		Metrics: a.telemetry.Metrics(),
 		Nodes:   nodes{a.core.detector},
 		Process: drainer{a},
-		Kill:    kill.Killer{Views: &a.views.Source, Log: a.log}.Session,
+		Kill:    killer.Session,
+		EndCall: killer.Calls,
 		Pool:    pools{a},
 		Logging: logging{a},
 		Events:  a.events,
@@ -41,26 +43,8 @@ func (a *App) newAdmin() *admin.Server {
 			}
 			return done, nil
 		},
-		Reloaded: func() any { return a.reload.last.Load() },
-		Documents: map[string]func(admin.Query) any{
-			"/buildinfo":      func(admin.Query) any { return BuildInfo(a.version) },
-			"/config":         func(admin.Query) any { return a.reload.current.Load().settings.List() },
-			"/state/findings": func(admin.Query) any { return a.findings.Report() },
-			"/state/pool":     func(admin.Query) any { return a.views.PoolState() },
-			"/state/sessions": func(q admin.Query) any { return a.views.SessionsState(q) },
-			"/state/queue":    func(admin.Query) any { return a.views.QueueState() },
-			"/state/memory":   func(admin.Query) any { return memoryState{a.memory.State(), a.requests.State()} },
-			"/state/apps":     func(admin.Query) any { return a.core.apps.State(snapshot.ClassNames) },
-			"/state/nodes":    func(admin.Query) any { return a.views.NodesState() },
-			"/state/transactions": func(q admin.Query) any {
-				state := a.views.TransactionsState()
-				state.Transactions = admin.First(q, state.Transactions)
-				return state
-			},
-			"/state/ingest":      func(q admin.Query) any { return admin.First(q, a.api.Streams()) },
-			"/state/connections": func(q admin.Query) any { return a.views.ConnectionsState(q) },
-			"/state/xds":         func(q admin.Query) any { return a.views.XDSState(q) },
-		},
+		Reloaded:  func() any { return a.reload.last.Load() },
+		Documents: a.documents(),
 		Checks: admin.Checks{
 			Live:    []admin.Check{{Name: "data path", Ask: a.turning}},
 			Ready:   []admin.Check{listening},
@@ -74,6 +58,31 @@ func (a *App) newAdmin() *admin.Server {
 			},
 		},
 	})
+}
+
+// documents are what the admin API shows as JSON, by path.
+func (a *App) documents() map[string]func(admin.Query) any {
+	return map[string]func(admin.Query) any{
+		"/buildinfo":      func(admin.Query) any { return BuildInfo(a.version) },
+		"/config":         func(admin.Query) any { return a.reload.current.Load().settings.List() },
+		"/state/findings": func(admin.Query) any { return a.findings.Report() },
+		"/state/pool":     func(admin.Query) any { return a.views.PoolState() },
+		"/state/pause":    func(admin.Query) any { return a.views.QuietState() },
+		"/state/sessions": func(q admin.Query) any { return a.views.SessionsState(q) },
+		"/state/calls":    func(q admin.Query) any { return a.views.CallsState(q) },
+		"/state/queue":    func(admin.Query) any { return a.views.QueueState() },
+		"/state/memory":   func(admin.Query) any { return memoryState{a.memory.State(), a.requests.State()} },
+		"/state/apps":     func(admin.Query) any { return a.core.apps.State(snapshot.ClassNames) },
+		"/state/nodes":    func(admin.Query) any { return a.views.NodesState() },
+		"/state/transactions": func(q admin.Query) any {
+			state := a.views.TransactionsState()
+			state.Transactions = admin.First(q, state.Transactions)
+			return state
+		},
+		"/state/ingest":      func(q admin.Query) any { return admin.First(q, a.api.Streams()) },
+		"/state/connections": func(q admin.Query) any { return a.views.ConnectionsState(q) },
+		"/state/xds":         func(q admin.Query) any { return a.views.XDSState(q) },
+	}
 }
 
 // turning reports the shards of the data path that do not turn.

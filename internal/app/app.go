@@ -179,6 +179,7 @@ func (a *App) apiDeps() facade.Deps {
 		Apps:      a.core.apps,
 		Status:    a.views.Status,
 		Memory:    a.memory,
+		Hold:      a.core.ways.Hold,
 		History:   a.history,
 		Tracer:    a.telemetry.Tracer(),
 		Batches:   a.telemetry.Tracers(),

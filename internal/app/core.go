@@ -54,7 +54,7 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	k.router = routing.New(c.Routing)
 	k.detector = pessimize.New(healthOf(&c), prober, log)
 	judge := pessimize.Deaf{Detector: k.detector, To: func(cluster.NodeID) bool { return true }}
-	k.ways = hop.Ways{Router: k.router, ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity}
+	k.ways = hop.Ways{Router: k.router, ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity, Hold: new(hop.Hold)}
 	if c.Health.Shutdown {
 		judge.To = func(id cluster.NodeID) bool { n, ok := k.router.View().Find(id); return ok && n.Shared }
 		k.ways.Refresh = func() { k.discovery.Refresh() } // nothing is called before the end of newCore
@@ -103,13 +103,9 @@ func ownNamed(c *Config) bool {
 	return c.Wire.Virtual() && c.Wire.Auth == wire.AuthOwn && c.Apps.Named()
 }
 
-// runOwn keeps the budget of the pools with the sidecar's own credentials. Once the process ends, all
-// of them go on if they were paused: who waits is still served.
+// runOwn keeps the budget of the pools with the sidecar's own credentials. Once the process ends, calls
+// go on if they were paused: who waits is still served.
 func (a *App) runOwn(ctx context.Context) error {
-	if a.core.own == nil {
-		<-ctx.Done() // a part that ends by itself ends the process
-		return nil
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	var resume sync.WaitGroup
 	defer resume.Wait()
@@ -120,19 +116,31 @@ func (a *App) runOwn(ctx context.Context) error {
 		case <-a.phase.stopping:
 			a.reload.births.Lock()
 			defer a.reload.births.Unlock()
-			a.core.pause(false)
+			a.pause(false)
 		case <-ctx.Done():
 		}
 	})
+	if a.core.own == nil {
+		<-ctx.Done() // a part that ends by itself ends the process
+		return nil
+	}
 	return a.core.own.Run(ctx)
 }
 
-// pause pauses or resumes all pools of sessions with the sidecar's own credentials.
-func (k *core) pause(on bool) {
-	for _, p := range k.ownPools() {
+// pause pauses or resumes the calls of every API: all pools, the sidecar's own and those of callers, and what
+// needs no session of a pool. Hold reloader.births: a pool that is made meanwhile would be missed.
+func (a *App) pause(on bool) {
+	a.core.ways.Hold.Set(on)
+	for _, p := range a.core.pools() {
 		p.Pause(on)
 	}
+	if a.wire != nil && !on {
+		a.wire.Resume()
+	}
 }
+
+// pools are all pools: those with the sidecar's own credentials, and those of callers.
+func (k *core) pools() []*pool.Pool { return append(k.ownPools(), k.budget.Pools()...) }
 
 // ownPools are the pools of sessions with the sidecar's own credentials, that of the plain API first.
 func (k *core) ownPools() []*pool.Pool {

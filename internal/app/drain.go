@@ -185,7 +185,8 @@ func (a *App) beginEnd(cause error) {
 	}
 	p.setLocked(leaving, a.now().Drain.Delay)
 	a.notReady()
-	a.core.pool.Pause(false) // callers that wait are still served
+	a.core.ways.Hold.Set(false)
+	a.core.pool.Pause(false) // callers that wait are still served; see runOwn for the rest
 	close(p.stopping)
 }
 

@@ -45,7 +45,7 @@ func (p pools) Pause(on bool) error {
 	case on && p.phase.get() > lameDuck:
 		return errStopping
 	}
-	p.core.pause(on)
+	p.pause(on)
 	if on {
 		p.note("paused", "running", "paused")
 	} else {

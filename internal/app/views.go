@@ -10,7 +10,8 @@ func (a *App) newSource() snapshot.Source {
 	c := &a.config
 	s := snapshot.Source{
 		NodeSources: snapshot.NodeSources{
-			Pool: a.core.pool, OwnPools: a.core.ownPools, Limits: a.limitsState, Router: a.core.router, Detector: a.core.detector,
+			Hold: a.core.ways.Hold, Pool: a.core.pool, Pools: a.core.pools, OwnPools: a.core.ownPools,
+			Limits: a.limitsState, Router: a.core.router, Detector: a.core.detector,
 			Driver: a.core.driver, Discovery: a.core.discovery, Client: a.core.client,
 		},
 		EdgeSources: snapshot.EdgeSources{

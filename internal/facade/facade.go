@@ -37,6 +37,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/facade/httpapi"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/facade/rows"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
@@ -136,6 +137,15 @@ func (s *Service) Drain(ctx context.Context) error {
 
 // State returns the counters of this moment.
 func (s *Service) State() core.State { return s.core.State() }
+
+// Calls lists the open calls of an app (empty: of all) that have lasted for least, the oldest first, at most most of them.
+// more is how many others there are.
+func (s *Service) Calls(app string, least time.Duration, most int) (list []hop.OpenCall, more int) {
+	return s.core.Calls(app, least, most)
+}
+
+// EndCalls ends the open calls of that id, or of the trace of that id, and returns what they were.
+func (s *Service) EndCalls(id string) []hop.OpenCall { return s.core.EndCalls(id) }
 
 // Transactions lists the open transactions, oldest first.
 func (s *Service) Transactions() []core.TransactionState { return s.core.Transactions() }

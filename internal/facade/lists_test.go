@@ -305,7 +305,7 @@ func TestPriorityAndIdempotence(t *testing.T) {
 		b.Mu.Lock()
 		defer b.Mu.Unlock()
 		last := b.Calls[len(b.Calls)-1]
-		last.App, last.Work, last.From = nil, 0, 0
+		last.App, last.Work, last.From, last.Progress = nil, 0, 0, nil
 		if want := (upstream.Call{Name: "Execute", Class: 3, Idempotent: true}); last != want {
 			t.Errorf("call %+v; want %+v", last, want)
 		}

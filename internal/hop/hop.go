@@ -60,6 +60,7 @@ const Picks = 3
 type Ways struct {
 	Router  Router
 	Health  HealthReporter
+	Hold    *Hold  // keeps calls without a session of a pool away from the nodes; nil: none
 	Refresh func() // has discovery ask soon: a node may be leaving; must not block; nil: nobody asks
 
 	// A call of an open transaction that another node forwards to its owner ends when nothing of its answer comes for

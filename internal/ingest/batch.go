@@ -168,8 +168,13 @@ func (b *batch) refresh(ctx context.Context) error {
 	return b.s.refresh(ctx, b.cut)
 }
 
-// send makes one request.
+// send makes one request, once it may be made.
 func (b *batch) send(ctx context.Context, l *layout, items []item) error {
+	leave, err := b.pass()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	ctx, cancel := b.bounded(ctx)
 	defer cancel()
 	var memory *[]byte
@@ -188,10 +193,22 @@ func (b *batch) send(ctx context.Context, l *layout, items []item) error {
 	return err
 }
 
+// pass waits until a request may be sent, which counts for none of its time: at most until its stream is given up.
+func (b *batch) pass() (leave func(), err error) {
+	e := b.s.engine
+	if e.pass == nil {
+		return func() {}, nil
+	}
+	ctx, cancel := context.WithCancel(b.s.ctx)
+	defer cancel()
+	defer context.AfterFunc(b.s.cut, cancel)()
+	return e.pass(ctx)
+}
+
 // bounded gives a request its time, which ends when everything is given up.
 func (b *batch) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, b.s.engine.config.Timeout)
-	stop := context.AfterFunc(b.s.engine.cut, cancel)
+	stop := context.AfterFunc(b.s.cut, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 

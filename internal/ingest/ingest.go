@@ -80,6 +80,7 @@ var (
 // Deps are the parts that an Engine works with. Sink may be left out if every stream has its own.
 type Deps struct {
 	Sink   Sink
+	Pass   func(context.Context) (leave func(), err error) // waits before a request is sent, until it may be; nil: for nothing
 	Tracer trace.TracerProvider
 	Meter  metric.MeterProvider
 }
@@ -92,6 +93,7 @@ type Engine struct {
 	hash   func(key []byte) uint64
 	bound  []byte // Config.Attempt, as a field of a BulkUpsertRequest
 
+	pass func(context.Context) (leave func(), err error)
 	cut  context.Context // ends when what is under way is to be given up
 	stop context.CancelFunc
 	work sync.WaitGroup // the goroutines of streams
@@ -115,7 +117,7 @@ func New(c Config, deps Deps) (*Engine, error) {
 	}
 	seed := maphash.MakeSeed()
 	e := &Engine{
-		config: c, sink: deps.Sink, hash: func(key []byte) uint64 { return maphash.Bytes(seed, key) },
+		config: c, sink: deps.Sink, pass: deps.Pass, hash: func(key []byte) uint64 { return maphash.Bytes(seed, key) },
 		bins: sync.Pool{New: func() any { return newGather() }}, pens: sync.Pool{New: func() any { return new(encoder) }},
 		streams: make(map[*Stream]struct{}), names: make(map[name]*Stream),
 	}
@@ -154,6 +156,7 @@ func (e *Engine) Open(ctx context.Context, o Options) (*Stream, error) {
 		sending: sending{flying: make(map[uint64]struct{})},
 		counted: counted{next: o.Offset, told: o.Offset, floor: math.MaxUint64, seen: make(chan struct{})},
 	}
+	s.cut, s.giveUp = context.WithCancel(e.cut)
 	before, err := e.enter(s)
 	if err != nil {
 		return nil, err
@@ -222,6 +225,7 @@ func (e *Engine) forget(s *Stream) {
 		delete(e.names, key)
 	}
 	e.mu.Unlock()
+	s.giveUp()
 	close(s.over)
 }
 

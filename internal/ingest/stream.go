@@ -59,7 +59,9 @@ type signals struct {
 	wake chan struct{} // says that run may look again
 	news chan struct{} // says that Next may look again
 
-	landed chan struct{}  // closed when nothing is under way and nothing will be
+	landed chan struct{}   // closed when nothing is under way and nothing will be
+	cut    context.Context // ends when what is under way is to be given up
+	giveUp context.CancelFunc
 	over   chan struct{}  // closed when no write of the stream can come to light any more
 	trails sync.WaitGroup // batches, until their keys are free
 }
@@ -380,6 +382,9 @@ func (s *Stream) Totals() Totals {
 	defer s.mu.Unlock()
 	return Totals{Next: s.doneLocked(), Rows: s.rows, Refused: s.refusal}
 }
+
+// Cut gives up what is under way: it may be written or not. Close does the rest.
+func (s *Stream) Cut() { s.giveUp() }
 
 // Close gives up what was not sent, waits for what is under way, and lets go of
 // the stream.

@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/history"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -32,6 +33,8 @@ type Source struct {
 // NodeSources are the parts that know of nodes and of the sessions there.
 type NodeSources struct {
 	Pool      *pool.Pool
+	Hold      *hop.Hold           // of calls that need no session of a pool
+	Pools     func() []*pool.Pool // all pools
 	OwnPools  func() []*pool.Pool // pools with the sidecar's own credentials, Pool first
 	Limits    func() *LimitsState // of sessions in use; nil: not pool.adaptive
 	Router    *routing.Router

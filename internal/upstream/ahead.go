@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
@@ -78,6 +79,7 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, first FirstCall
 	if !ok || call.Patient || c.d.deps.Scattered { // something else may have to wait, or another node than the session's be chosen
 		return a
 	}
+	a.tries.progress = call.Progress
 	a.tries.begin()
 	a.asked = true
 	if a.err = call.allowed(ctx); a.err != nil {
@@ -97,6 +99,7 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, first FirstCall
 			close(w.told)
 			via.Wake()
 		})
+		a.tries.at(hop.InQueue, 0)
 		if g, err = p.Wait(w.waiter, a.by); g.Session == nil && err == nil {
 			a.wait = w
 			via.Park(func() { a.begin(ctx, c, call, w.grant, w.err, via, first) })
@@ -143,6 +146,7 @@ func (l *TxSession) Ahead(ctx context.Context, call *Call, via Via, first FirstC
 	if !d.tickets.lasts() || d.deps.Scattered || d.outOfUse(s.Node()) {
 		return a
 	}
+	a.tries.progress = call.Progress
 	a.tries.begin()
 	a.send(ctx, s, call.Effects, via, first)
 	return a

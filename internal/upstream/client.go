@@ -40,6 +40,8 @@ type Call struct {
 	Effects    yql.Effects      // of its statements; Reads in an open transaction: also those before only read
 	Idempotent bool             // it may be sent again although a first try may have run
 	Patient    bool             // while App has as many sessions as it may, it waits for one
+	Passed     bool             // whoever makes it through Any has passed hop.Hold
+	Progress   *Progress        // how far it has come; nil: nobody looks
 	Ahead      *Ahead           // its first attempt; nil: it has not begun
 }
 
@@ -48,7 +50,7 @@ func (c *Call) tries() *tries {
 	if c.Ahead != nil {
 		return &c.Ahead.tries
 	}
-	return new(tries)
+	return &tries{progress: c.Progress}
 }
 
 // Client runs requests on sessions of a pool. It is safe for concurrent use.
@@ -128,10 +130,21 @@ func (c *Client) BeginTx(ctx context.Context, call Call, begin func(ctx context.
 
 // Any makes a call that is bound to no session on a node that routing picks. f
 // uses conn for one unary call of call.Method, and returns transport errors
-// as they are and YDB's through Check or CheckOperation. Retries are those of Do.
+// as they are and YDB's through Check or CheckOperation. Retries are those of Do. While an operator has
+// paused calls it waits, unless call.Passed; the error is a *hop.PausedError if ctx ends before they are resumed.
 func (c *Client) Any(ctx context.Context, call Call, f func(ctx context.Context, conn grpc.ClientConnInterface) error) (Report, error) {
-	var t tries
+	t := tries{progress: call.Progress}
 	err := c.retry(ctx, call, &t, func() error {
+		if !call.Passed {
+			if c.d.deps.Hold.On() {
+				t.at(hop.Paused, 0)
+			}
+			leave, err := c.d.deps.Hold.Pass(ctx)
+			if err != nil {
+				return err
+			}
+			defer leave()
+		}
 		h, err := c.d.start(ctx, target{method: call.Method, weight: weight{kind: call.Method.Kind}, tries: &t, app: call.App})
 		if err != nil {
 			return err
@@ -180,6 +193,7 @@ func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() 
 			}
 			c.d.tel.retries.Add(ctx, 1, retrySent)
 		}
+		t.at(hop.InBackoff, 0)
 		if pause > 0 && !awake.Sleep(ctx, pause) {
 			return err
 		}
@@ -234,6 +248,7 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 		start = time.Now()
 		by = call.ask(ctx, start)
 	}
+	t.at(hop.InQueue, 0)
 	g, err := c.pool.Acquire(ctx, by)
 	return c.answered(ctx, call, t, start, g, err)
 }

@@ -57,8 +57,9 @@ type Report struct {
 
 // tries collects what happens during one request. A nil one ignores all.
 type tries struct {
-	began  time.Time
-	report Report
+	began    time.Time
+	progress *Progress // of the request; nil: nobody looks
+	report   Report
 	// Room for what most requests need.
 	rounds [1]Round
 	hops   [2]Try

@@ -130,6 +130,7 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 		h.headers.Fields, h.headers.Once = ticket.fields(), traceHeaders(parent, h.span)
 	}
 	d.enter(c, &h.flight, h.start)
+	h.tries.at(hop.AtNode, node)
 	if h.around && !d.deps.Scattered {
 		h.goAround(t.home.node.ID)
 	}
@@ -177,6 +178,7 @@ func (d *Driver) connFor(node cluster.NodeID, home *nodeConn) (*nodeConn, error)
 // arrived notes the time of the first part.
 func (h *trip) arrived() {
 	if h.first == 0 {
+		h.tries.at(hop.Answering, 0)
 		h.first = max(time.Since(h.start), 1)
 	}
 }

@@ -22,6 +22,8 @@ func (f *frames) checkOut(c *h2.Call, k *call, who *caller, l *use, r *request, 
 			if err := f.acquire(c, k, who, l); err != nil {
 				return nil, err
 			}
+		} else if err := f.pausing.onSession(f.server.sessions, c, k, r); err != nil {
+			return nil, err
 		}
 		conn, err := f.reach(k, l.Server.Node(), l.Bound)
 		if err == nil {
@@ -134,7 +136,12 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *use) error {
 
 // Late implements h2.Latecomer.
 func (f *frames) Late(c *h2.Call) error {
-	if k, ok := c.Data.(*call); ok && k.uses && k.inQueue != nil {
+	k, ok := c.Data.(*call)
+	inQueue := ok && k.uses && k.inQueue != nil
+	switch {
+	case ok && k.paused, inQueue && f.server.deps.Hold.On():
+		return k.refuse(errPaused)
+	case inQueue:
 		return k.refuse(refusalOf(errWaited, 0))
 	}
 	return &h2.Status{Code: int(codes.DeadlineExceeded), Message: "the call's time is up"}

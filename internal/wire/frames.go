@@ -62,7 +62,7 @@ type frames struct {
 	stays   stays
 	old     map[*h2.Conn]bool // clients that are told to go because their connections are; see leave
 	freeCalls
-	uses
+	parkedCalls
 }
 
 // freeCalls are kept for use again.
@@ -88,9 +88,7 @@ type tag struct {
 type call struct {
 	use            // only method is set, unless the call concerns a virtual session
 	traced *traced // kept from call to call; nil: spans are not exported
-	uses   bool    // use is that of this call; else it waits for the next one
-	local  bool
-	asked  bool                     // app counts it as one that asks for a session, and nothing else does
+	callMarks
 	at     hop.Entry                // node that it entered
 	said   Ydb.StatusIds_StatusCode // by the sidecar; 0: nothing
 	app    *apps.Stripe             // it counts as one of it; nil: as nobody's
@@ -104,10 +102,26 @@ type call struct {
 	stay      *stay        // in the server in this process; nil
 }
 
+// callMarks are what is noted of a call in one bit each.
+type callMarks struct {
+	uses   bool // use is that of this call; else it waits for the next one
+	local  bool // it is for the server in this process
+	asked  bool // app counts it as one that asks for a session, and nothing else does
+	paused bool // it is in pausing.calls
+	kept   bool // and pausing.kept counts it
+}
+
+// parkedCalls are the calls of a shard that wait here for something else than a node's connection.
+type parkedCalls struct {
+	uses
+	pausing pausing
+}
+
 func newFrames(s *Server, number int) *frames {
 	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, series: s.instruments.series(),
 		meter: meterOf(s.deps.History)}
 	f.uses.init()
+	f.pausing.hold = s.deps.Hold
 	f.stays.of = map[*h2.Conn]*stayer{}
 	if s.sessions != nil {
 		f.stripe = s.sessions.Stripe(number)
@@ -193,6 +207,9 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		if err := f.admit(c, k, who, k.method != nil && k.method.NeedsOpen()); err != nil {
 			return nil, err
 		}
+	}
+	if err := f.pausing.own(f, c, k); err != nil {
+		return nil, err
 	}
 	if err, ok := f.locate(c, k, nil); ok {
 		return nil, err
@@ -439,6 +456,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 		f.stays.leave(k.stay)
 	}
 	k.endDetour()
+	f.pausing.forget(k)
 	app, asked := k.app, k.asked
 	k.foreign = false
 	k.said, k.app, k.asked, k.served, k.unpacking, k.writer, k.stay = 0, nil, false, nil, nil, nil, nil

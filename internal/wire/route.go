@@ -192,6 +192,9 @@ func (f *frames) routeVirtual(c *h2.Call, k *call) (*h2.Conn, error) {
 		}
 	}
 	if m.Role == protocol.RoleFree {
+		if err := f.pausing.pause(c, k); err != nil {
+			return nil, err
+		}
 		if err, ok := f.locate(c, k, who); ok {
 			return nil, err
 		}
@@ -223,6 +226,9 @@ func (f *frames) ofNoSession(c *h2.Call, k *call, who *caller) (*h2.Conn, error)
 		}
 	}
 	if err := f.admit(c, k, who, false); err != nil {
+		return nil, err
+	}
+	if err := f.pausing.pause(c, k); err != nil {
 		return nil, err
 	}
 	if err, ok := f.locate(c, k, who); ok {
@@ -266,6 +272,9 @@ func (f *frames) readRequest(c *h2.Call, k *call, who *caller, r *request) error
 // one for it, too, else to any node.
 func (f *frames) namesNoSession(c *h2.Call, k *call, who *caller, r *request) (*h2.Conn, error) {
 	if k.method.Role != protocol.RoleImplicit || !f.server.implicit {
+		if err := f.pausing.outsideTx(c, k, r); err != nil {
+			return nil, err
+		}
 		return f.pass(c, k, 0, r.scanned, r.at)
 	}
 	if r.whole && !r.scanned && k.scans() {
@@ -294,6 +303,9 @@ func (f *frames) namesServerSession(c *h2.Call, k *call, r *request) (*h2.Conn, 
 	}
 	if f.server.deps.Mine != nil && f.server.deps.Mine(r.at.id) {
 		return nil, k.refuse(errNoSession)
+	}
+	if err := f.pausing.outsideTx(c, k, r); err != nil {
+		return nil, err
 	}
 	return f.pass(c, k, owner, r.scanned, r.at)
 }

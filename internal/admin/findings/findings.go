@@ -136,7 +136,7 @@ var Kinds = []Kind{
 		1},
 	{HeldLong, Warning, "A session has been held by one caller for longer than admin.held_long.",
 		"sidecar sessions shows the app and the trace id; sidecar kill ends it.", 1},
-	{PoolPaused, Note, "An operator paused the pool: callers wait in the queue.", "sidecar resume lets it go on.", 1},
+	{PoolPaused, Note, "An operator paused calls: those of every API wait.", "sidecar resume lets it go on.", 1},
 	{NotServing, Note, "The sidecar is not ready: it starts, is a lame duck, or ends.", "sidecar drain -off takes a lame duck back.", 1},
 	{NodeBanned, Note, "An operator banned a node.", "sidecar unban NODE takes it back.", 1},
 	{NodeDraining, Note,

@@ -326,7 +326,7 @@ function drawActs(d) {
   text(b, control.allowed ? "Lock control" : "Unlock control");
   const duck = d.stage === "lame duck", open = duck || d.stage === "serving";
   keyed($("process"), control.allowed && open ? [
-    { key: "pause", name: d.pool.paused ? "Resume pool" : "Pause pool", ask: pausePool },
+    { key: "pause", name: d.pool.paused ? "Resume calls" : "Pause calls", ask: pausePool },
     { key: "duck", name: duck ? "Take lame duck back" : "Lame duck", ask: lameDuck },
     { key: "drain", name: "Drain", ask: drain },
   ] : [], (x) => x.key, (x) => h("button", { type: "button", onclick: x.ask }), (el, x) => text(el, x.name));
@@ -335,9 +335,9 @@ function drawActs(d) {
 function pausePool() {
   const on = !last.pool.paused;
   question({
-    title: on ? "Pause the pool" : "Resume the pool", yes: on ? "Pause" : "Resume",
-    text: on ? "No session is handed out: callers wait in the queue until it is resumed or their time is up. Those that have a session finish." : "Callers in the queue get sessions again.",
-    run: () => post(`/pool/${on ? "pause" : "resume"}`), done: on ? "The pool is paused." : "The pool goes on.",
+    title: on ? "Pause calls" : "Resume calls", yes: on ? "Pause" : "Resume",
+    text: on ? "The calls of every API wait until they are resumed or their time is up. Calls under way and open transactions finish." : "Calls that wait go on.",
+    run: () => post(`/pool/${on ? "pause" : "resume"}`), done: on ? "Calls are paused." : "Calls go on.",
   });
 }
 

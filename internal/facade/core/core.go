@@ -19,6 +19,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/history"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
@@ -31,6 +32,8 @@ import (
 )
 
 // Deps are the parts that a Service works with. Driver and Database must be given.
+//
+// Wide: it is a flat list of what one caller gives, with one line for each.
 type Deps struct {
 	Driver   Driver
 	Database string         // path of the database, with its leading slash
@@ -39,6 +42,7 @@ type Deps struct {
 	// leaves all but the transactions out.
 	Status  func() *sidecarv1.StatusResponse
 	History *history.Recorder    // of all calls; nil: none
+	Hold    *hop.Hold            // keeps calls from the nodes while an operator has paused them; nil: none does
 	Memory  *memguard.Guard      // nil: there is always enough
 	Tracer  *tracing.Tracer      // nil: no spans
 	Batches trace.TracerProvider // of what is written for streams of rows; nil: no spans
@@ -177,7 +181,7 @@ type State struct {
 func (s *Service) State() State {
 	s.gate.mu.Lock()
 	state := State{
-		OpenCalls: len(s.gate.open), PeakCalls: s.gate.peak, Calls: s.gate.total,
+		OpenCalls: s.gate.open, PeakCalls: s.gate.peak, Calls: s.gate.total,
 		Refused: s.gate.refused, Draining: s.gate.draining,
 	}
 	s.gate.mu.Unlock()
@@ -243,12 +247,13 @@ type admission struct {
 	Coming   bool             // when it is let in, its body is still to come
 	Begun    *callctx.Context // context of a call that is an InlineCall; nil: another call
 	Work     *callctx.Context // the same of what it waits for, which has a deadline and ends with Begun
-	open     *admittedCall    // nil: it was not let in
-	entered  bool             // App counts it
-	lowered  bool             // it asked for a class above that of its app, which is counted once
-	admitted bool             // as fresh
-	bytes    atomic.Int64     // of request and answer
-	cut      atomic.Bool      // the reply lacks rows, because a limit was reached
+	open     admittedCall
+	shown    shown
+	entered  bool         // App counts it
+	lowered  bool         // it asked for a class above that of its app, which is counted once
+	admitted bool         // as fresh
+	bytes    atomic.Int64 // of request and answer
+	cut      atomic.Bool  // the reply lacks rows, because a limit was reached
 }
 
 // overHTTP is what only a call over HTTP has.
@@ -291,19 +296,20 @@ func (s *Service) enter(in context.Context, c *Call) (ctx context.Context, err e
 	in = s.tel.begin(in, c)
 	c.Info = &c.told
 	c.Info.TraceId = c.TraceID
-	if ctx, c.open, err = s.gate.enter(in, c.Begun, c.Coming); err != nil {
+	if ctx, err = s.gate.enter(in, c); err != nil {
 		return in, err
 	}
 	if c.App, err = s.Deps.Apps.Enter(c.Caller, 0); err != nil {
 		return ctx, err
 	}
+	c.shown.app.Store(c.App)
 	c.entered = true
 	c.Reserved.Begin(s.Deps.Requests, &c.App.Held, c.From)
 	return ctx, nil
 }
 
 // Came says that all of a call is here, or why it cannot go on.
-func (s *Service) Came(c *Call) error { return s.gate.came(c.open) }
+func (s *Service) Came(c *Call) error { return s.gate.came(&c.open) }
 
 // run runs a part of a call that was let in.
 func (c *Call) run(f func() error) (err error) {
@@ -319,13 +325,17 @@ func (c *Call) run(f func() error) (err error) {
 func (s *Service) end(ctx context.Context, c *Call, err error) *Fault {
 	if c.entered {
 		c.depart(err != nil)
-		if err != nil && errors.Is(context.Cause(ctx), ErrCut) {
+		switch cause := context.Cause(ctx); {
+		case err == nil:
+		case errors.Is(cause, ErrEnded):
+			err = endedByOperator(ctx, err)
+		case errors.Is(cause, ErrCut):
 			err = cutOff(err)
 		}
 		c.Reserved.Release()
 	}
-	if c.open != nil {
-		s.gate.leave(c.open)
+	if c.open.of != nil {
+		s.gate.leave(&c.open)
 	}
 	var out *Fault
 	if err != nil {

@@ -119,7 +119,7 @@ type explained struct{ Plan, AST string }
 
 // Explain asks for the plan of a statement without running it.
 func (s *Service) Explain(ctx context.Context, c *Call, in ExplainRequest) (explained, error) {
-	c.SQL = in.SQL
+	c.states(in.SQL)
 	if in.SQL == "" {
 		return explained{}, BadRequest("sql is empty")
 	}

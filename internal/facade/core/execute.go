@@ -67,7 +67,7 @@ func (in ExecuteRequest) alone() bool { return in.Tx == nil || in.Tx.Begin && in
 
 // compose makes a statement of a request.
 func (s *Service) compose(ctx context.Context, c *Call, in ExecuteRequest) (st *Statement, m *mode, err error) {
-	c.SQL = in.SQL
+	c.states(in.SQL)
 	if m, err = parseMode(in.Mode); err != nil {
 		return nil, nil, err
 	}

@@ -152,6 +152,9 @@ func faultOfError(err error, d Deed) *Fault {
 	if e, ok := errors.AsType[*yql.Error](err); ok {
 		return &Fault{Code: codeBadRequest, Message: e.Error(), Cause: err}
 	}
+	if e, ok := errors.AsType[*hop.PausedError](err); ok {
+		return faultOfPause(e)
+	}
 	if e, ok := errors.AsType[*pool.WaitError](err); ok {
 		return faultOfWait(e)
 	}
@@ -263,6 +266,23 @@ func faultOfOrder(err error) *Fault {
 	return Faultf(codeSeqOrder, "tx.seq %d is too high; the next one is %d", e.Seq, e.Next)
 }
 
+// pausedText ends the message about a wait that an operator's pause made too long.
+const pausedText = "calls are paused by an operator (sidecar resume)"
+
+// faultOfPause is the answer to a call that needs no session and waited while calls were paused.
+func faultOfPause(e *hop.PausedError) *Fault {
+	f := Faultf(codePoolTimeout, "not sent in %v: %s", e.Waited.Round(time.Microsecond), pausedText)
+	switch {
+	case errors.Is(e.Cause, ErrCut):
+		f = Faultf(CodeDraining, "this sidecar is stopping")
+	case errors.Is(e.Cause, context.Canceled):
+		f = Faultf(codeCancelled, "the caller went away while calls were paused by an operator")
+		f.Safe = true
+	}
+	f.Cause = e
+	return f
+}
+
 // faultOfWait tells apart why a caller got no session in time: no node, or no room.
 func faultOfWait(e *pool.WaitError) *Fault {
 	f := Faultf(codePoolTimeout, "no session in %v: %d of at most %d in use (pool.max), %d being opened",
@@ -273,6 +293,8 @@ func faultOfWait(e *pool.WaitError) *Fault {
 	case errors.Is(e.Cause, context.Canceled):
 		f = Faultf(codeCancelled, "the caller went away while it waited for a session")
 		f.Safe = true
+	case e.Paused:
+		f = Faultf(codePoolTimeout, "no session in %v: %s", e.Waited.Round(time.Microsecond), pausedText)
 	case e.Nodes == 0:
 		f = Faultf(codeNoNode, "no node of the cluster could be used for %v", e.Waited.Round(time.Microsecond))
 	case e.Limit > 0 && e.Busy >= e.Limit:

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 )
 
@@ -18,9 +20,10 @@ var ErrCut = errors.New("facade: cut off by the stop of the sidecar")
 type gate struct {
 	limit int // of calls that have come
 
-	mu       sync.Mutex // guards all below
-	open     map[*admittedCall]struct{}
-	coming   int // of those
+	mu       sync.Mutex   // guards all below
+	ring     admittedCall // head of the ring of open calls, in the order in which they came
+	open     int          // calls in it
+	coming   int          // of those
 	draining bool
 	cut      bool
 	empty    chan struct{} // while draining: closed, and another one made, whenever the last open call ends
@@ -29,24 +32,30 @@ type gate struct {
 	refused  uint64
 }
 
-// admittedCall is one open call.
+// admittedCall is the part of a call that the gate has.
 type admittedCall struct {
-	cancel context.CancelCauseFunc // ends the context; nil: begun is the context
-	begun  *callctx.Context        // context of a call that began in a turn; nil: another call
+	of     *Call                   // constant; nil: it was not let in
+	trace  trace.TraceID           // constant; zero: none
+	number uint64                  // constant: no other call has it
+	cancel context.CancelCauseFunc // ends the context; nil: the call has one that began in a turn
 	coming bool                    // guarded by gate.mu
+	prev   *admittedCall           // in the ring, guarded by gate.mu
+	next   *admittedCall
 }
 
 func newGate(limit int) *gate {
-	return &gate{limit: limit, open: make(map[*admittedCall]struct{}), empty: make(chan struct{})}
+	g := &gate{limit: limit, empty: make(chan struct{})}
+	g.ring.prev, g.ring.next = &g.ring, &g.ring
+	return g
 }
 
-// cut ends the context of the call.
-func (v *admittedCall) cut() {
+// cut ends the context of the call for a reason.
+func (v *admittedCall) cut(cause error) {
 	if v.cancel == nil {
-		v.begun.Cancel(ErrCut)
+		v.of.Begun.Cancel(cause)
 		return
 	}
-	v.cancel(ErrCut)
+	v.cancel(cause)
 }
 
 // over ends the context of a call that is over. That of a call that began in a turn lasts until its answer is out.
@@ -56,12 +65,12 @@ func (v *admittedCall) over() {
 	}
 }
 
-// enter lets a call in and returns its context. begun is the context of a call that began in a turn:
-// then ctx itself is returned. nil: a new context is made of ctx. leave must be called at its end, and
-// of a call that is coming came when it is here.
-func (g *gate) enter(ctx context.Context, begun *callctx.Context, coming bool) (context.Context, *admittedCall, error) {
-	v := &admittedCall{begun: begun, coming: coming}
-	if begun == nil {
+// enter lets a call in and returns its context. If the call began in a turn, ctx itself is returned; else a new context
+// is made of ctx. leave must be called at its end, and of a call that is coming came when it is here.
+func (g *gate) enter(ctx context.Context, c *Call) (context.Context, error) {
+	v := &c.open
+	v.coming, v.trace = c.Coming, c.traceOf()
+	if c.Begun == nil {
 		ctx, v.cancel = context.WithCancelCause(ctx)
 	}
 	g.mu.Lock()
@@ -73,20 +82,31 @@ func (g *gate) enter(ctx context.Context, begun *callctx.Context, coming bool) (
 	if err != nil {
 		g.refused++
 		v.over()
-		return nil, nil, err
-	}
-	g.open[v] = struct{}{}
-	if coming {
-		g.coming++
+		return nil, err
 	}
 	g.total++
-	g.peak = max(g.peak, len(g.open))
-	return ctx, v, nil
+	v.of, v.number = c, g.total
+	v.prev, v.next = g.ring.prev, &g.ring
+	v.prev.next, v.next.prev = v, v
+	g.open++
+	if v.coming {
+		g.coming++
+	}
+	g.peak = max(g.peak, g.open)
+	return ctx, nil
+}
+
+// each calls f with the open calls, those that came first first, until it returns false. f must not block.
+func (g *gate) each(f func(*admittedCall) bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for v := g.ring.next; v != &g.ring && f(v); v = v.next {
+	}
 }
 
 // roomLocked says why one more call cannot be under way, if so.
 func (g *gate) roomLocked() error {
-	if len(g.open)-g.coming >= g.limit {
+	if g.open-g.coming >= g.limit {
 		return Faultf(CodeBusy, "as many calls are open as allowed: %d (api.max_open)", g.limit)
 	}
 	return nil
@@ -112,11 +132,12 @@ func (g *gate) leave(v *admittedCall) {
 	v.over()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.open, v)
+	v.prev.next, v.next.prev = v.next, v.prev
+	g.open--
 	if v.coming {
 		g.coming--
 	}
-	if len(g.open) == 0 && g.draining {
+	if g.open == 0 && g.draining {
 		close(g.empty)
 		g.empty = make(chan struct{})
 	}
@@ -144,7 +165,7 @@ func (g *gate) drain() {
 // open still come then.
 func (g *gate) wait(ctx context.Context) error {
 	g.mu.Lock()
-	open, empty := len(g.open), g.empty
+	open, empty := g.open, g.empty
 	g.mu.Unlock()
 	if open == 0 {
 		return nil
@@ -163,10 +184,10 @@ func (g *gate) cutAll() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.draining, g.cut = true, true
-	for v := range g.open {
-		v.cut()
+	for v := g.ring.next; v != &g.ring; v = v.next {
+		v.cut(ErrCut)
 	}
-	return len(g.open)
+	return g.open
 }
 
 // Deadline gives a call its deadline: the shortest of what its context has,

@@ -19,7 +19,9 @@ func TestTheGateWaitsForCallsThatComeDuringADrain(t *testing.T) {
 			t.Errorf("no call is open: %v", err)
 		}
 		for range 2 {
-			_, v, err := g.enter(t.Context(), nil, false)
+			c := new(Call)
+			_, err := g.enter(t.Context(), c)
+			v := &c.open
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,7 +44,9 @@ func TestTheGateBoundsWhatHasCome(t *testing.T) {
 	g := newGate(2)
 	enter := func(coming bool) *admittedCall {
 		t.Helper()
-		_, v, err := g.enter(t.Context(), nil, coming)
+		c := &Call{admission: admission{Coming: coming}}
+		_, err := g.enter(t.Context(), c)
+		v := &c.open
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +59,7 @@ func TestTheGateBoundsWhatHasCome(t *testing.T) {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
-	if _, _, err := g.enter(t.Context(), nil, true); err == nil {
+	if _, err := g.enter(t.Context(), &Call{admission: admission{Coming: true}}); err == nil {
 		t.Error("a call begins to come although as many are under way as may be")
 	}
 	g.leave(here)
@@ -65,8 +69,8 @@ func TestTheGateBoundsWhatHasCome(t *testing.T) {
 	for _, v := range coming {
 		g.leave(v)
 	}
-	if len(g.open) > 0 || g.coming != 0 || g.refused != 3 {
-		t.Errorf("left: %d open, %d coming; refused %d", len(g.open), g.coming, g.refused)
+	if g.open > 0 || g.coming != 0 || g.refused != 3 {
+		t.Errorf("left: %d open, %d coming; refused %d", g.open, g.coming, g.refused)
 	}
 }
 
@@ -84,7 +88,9 @@ func TestTheContextsOfATurn(t *testing.T) {
 				context.DeadlineExceeded},
 		} {
 			g, begun, work := newGate(1), new(callctx.Context), new(callctx.Context)
-			ctx, v, err := g.enter(begun, begun, false)
+			c := &Call{admission: admission{Begun: begun}}
+			ctx, err := g.enter(begun, c)
+			v := &c.open
 			if err != nil || ctx != context.Context(begun) {
 				t.Fatalf("%s: another context, %v", name, err)
 			}

@@ -247,6 +247,8 @@ func (s *Service) Begin(ctx context.Context, c *Call, timeout, priority string) 
 		return nil, nil, upstream.Call{}, err
 	}
 	c.Class = class
+	c.shown.class.Store(uint32(class))
 	ctx, cancel, err := s.Cfg.API.Deadline(ctx, c.Work, timeout, c.Timeout)
-	return ctx, cancel, upstream.Call{Class: class, Name: c.Name, App: c.App, From: c.From, Work: kindOf(c.Name)}, err
+	call := upstream.Call{Class: class, Name: c.Name, App: c.App, From: c.From, Work: kindOf(c.Name), Progress: c.Progress()}
+	return ctx, cancel, call, err
 }

@@ -28,7 +28,7 @@ func (s *Service) Transact(ctx context.Context, c *Call, in TransactRequest, out
 		return nil, err
 	}
 	if len(in.Statements) > 0 {
-		c.SQL = in.Statements[0].SQL
+		c.states(in.Statements[0].SQL)
 	}
 	var list []*Statement
 	if err = s.InLane(ctx, c.Large, func() (err error) {
@@ -159,7 +159,7 @@ func (s *Service) Batch(ctx context.Context, c *Call, in BatchRequest, out func(
 		return nil, err
 	}
 	if len(in.Statements) > 0 {
-		c.SQL = in.Statements[0].SQL
+		c.states(in.Statements[0].SQL)
 	}
 	ctx, cancel, _, err := s.Begin(ctx, c, in.Timeout, in.Priority)
 	if err != nil {
@@ -223,6 +223,7 @@ func (s *Service) batchOne(ctx context.Context, c *Call, in BatchRequest, i int,
 		}
 		defer cancel()
 		call.Idempotent = in.Statements[i].Idempotent
+		call.Progress = c.Progress()
 		call.Patient = true // the app may have fewer sessions than statements run at a time
 		return s.executeAlone(ctx, one, call, in.Statements[i].Spec, st, m, room, out)
 	}()

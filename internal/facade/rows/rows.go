@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
@@ -41,7 +42,7 @@ type Service struct {
 // Open makes the engine of the streams.
 func (r *Service) Open(s *core.Service, cfg ingest.Config) (err error) {
 	r.core, r.Config = s, cfg
-	r.Engine, err = ingest.New(cfg, ingest.Deps{Tracer: s.Deps.Batches, Meter: s.Deps.Meter})
+	r.Engine, err = ingest.New(cfg, ingest.Deps{Tracer: s.Deps.Batches, Meter: s.Deps.Meter, Pass: s.Deps.Hold.Pass})
 	return err
 }
 
@@ -80,12 +81,18 @@ func (r *Service) Run(ctx context.Context, c *core.Call, in Request, side Side) 
 	if err := r.core.Fresh(c); err != nil {
 		return err
 	}
-	by := upstream.Call{Class: c.Class, App: c.App, From: c.From}
+	by := upstream.Call{Class: c.Class, App: c.App, From: c.From, Progress: c.Progress()}
 	rows, err := r.Engine.Open(ctx, ingest.Options{Table: table, Offset: in.Offset, Name: in.Stream, Sink: Sink{r.core, by}})
 	if err != nil {
 		return FaultOf(err)
 	}
 	defer rows.Close()
+	defer context.AfterFunc(ctx, func() {
+		defer panics.Go("the end of a stream of rows")
+		if errors.Is(context.Cause(ctx), core.ErrEnded) {
+			rows.Cut()
+		}
+	})()
 	if err := side.Opened(ctx); err != nil {
 		return err
 	}
@@ -232,7 +239,9 @@ func FaultOf(err error) *core.Fault {
 	case errors.Is(err, ingest.ErrKey):
 		return core.Faultf(core.CodeStreamEnded, "the table has another primary key now")
 	}
-	if _, called := errors.AsType[*upstream.Error](err); !called && errors.Is(err, context.DeadlineExceeded) {
+	_, called := errors.AsType[*upstream.Error](err)
+	_, paused := errors.AsType[*hop.PausedError](err)
+	if !called && !paused && errors.Is(err, context.DeadlineExceeded) {
 		return core.Faultf(core.CodeDeadline, "the deadline of the stream ended").With(func(f *core.Fault) { f.Safe = true })
 	}
 	return core.FaultOf(err, core.Deed{Harmless: true})
@@ -262,7 +271,7 @@ func (k Sink) Describe(ctx context.Context, table string, fresh bool) (*Ydb_Tabl
 // good as once, so everything is retried.
 func (k Sink) Upsert(ctx context.Context, request mem.Buffer) (ingest.Sent, error) {
 	call := k.by
-	call.Name, call.Method, call.Idempotent = "BulkUpsert", core.MethodBulkUpsert, true
+	call.Name, call.Method, call.Idempotent, call.Passed = "BulkUpsert", core.MethodBulkUpsert, true, true
 	report, err := k.Core.Upsert(ctx, call, request)
 	// A node answers as soon as one shard refuses its rows: those of others may still be on their way.
 	sent := ingest.Sent{Attempts: report.Attempts, Unsure: report.Unsure || report.Attempts > 1}

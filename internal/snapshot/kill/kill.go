@@ -1,10 +1,11 @@
 // Package kill ends, on an operator's word, what a caller has under way.
 //
 // It owns what happens then beside the end itself: the line in the log, the event, and what the operator is
-// answered. Sessions are ended by the driver and their pool.
+// answered. Sessions are ended by the driver and their pool, calls by the API that they came over.
 package kill
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -53,6 +54,23 @@ func (k Killer) Session(hash string) (any, error) {
 	k.Views.Events.Add(admin.Event{Node: s.Node, App: line.App, Kind: "session", To: "killed", Reason: text})
 	line.State, line.Why = "ending", reason
 	return line, nil
+}
+
+// Calls ends the calls of that id, or of the trace of that id.
+func (k Killer) Calls(id string) (any, error) {
+	ended := k.Views.API.EndCalls(id)
+	if k.Views.Wire != nil {
+		ended = append(ended, k.Views.Wire.EndCalls(id)...)
+	}
+	if len(ended) == 0 {
+		return nil, fmt.Errorf("%w: %.40q; GET /state/calls lists them", admin.ErrCall, id)
+	}
+	for _, c := range ended {
+		text := fmt.Sprintf("call %s of %s was ended by an operator", c.Name, cmp.Or(c.App, "an app without a name"))
+		k.Log.Warn(text, "call", c.ID, "trace_id", c.Trace, "phase", c.Phase, "age_ms", c.Age, "node", c.Node)
+		k.Views.Events.Add(admin.Event{Node: c.Node, App: c.App, Kind: "call", To: "ended", Reason: text})
+	}
+	return snapshot.CallsState{Calls: ended}, nil
 }
 
 // session finds the session of that hash and its pool; nil, if there is none.

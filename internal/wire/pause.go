@@ -1,0 +1,115 @@
+package wire
+
+import (
+	"sync/atomic"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
+)
+
+// While an operator has paused calls (hop.Hold), calls that a node would get wait here: those that need no session of a pool,
+// and those on a session that the client keeps. Calls that need a session of a pool wait in its queue, since pools are
+// paused too. What belongs to an open transaction goes on, so that it can end, and so does what keeps or ends a session.
+
+// errPaused is for a call that could not wait any longer.
+var errPaused = overloaded("calls are paused by an operator (sidecar resume); the call was not sent")
+
+// pausing has the calls of a shard that wait while calls are paused.
+type pausing struct {
+	hold  *hop.Hold
+	calls map[*call]h2.Ticket
+	kept  atomic.Int64 // calls among them whose virtual session has its server session
+}
+
+// pause parks a call while calls are paused. nil: it goes on.
+func (p *pausing) pause(c *h2.Call, k *call) error {
+	if !p.hold.On() {
+		p.forget(k)
+		return nil
+	}
+	if p.calls == nil {
+		p.calls = map[*call]h2.Ticket{}
+	}
+	p.calls[k], k.paused = c.Ticket(), true
+	return h2.ErrPark
+}
+
+// forget takes out a call that goes on, or is over.
+func (p *pausing) forget(k *call) {
+	if k.paused {
+		delete(p.calls, k)
+		k.paused = false
+	}
+	if k.kept {
+		p.kept.Add(-1)
+		k.kept = false
+	}
+}
+
+// keepsOpen reports whether the method is about something open, or keeps a session alive.
+func keepsOpen(m *protocol.Method) bool {
+	return m != nil && (m == attachSession || m.Role == protocol.RoleAttach || m.NeedsOpen())
+}
+
+// outsideTx is pause for a call on a session that is none of the sidecar's.
+func (p *pausing) outsideTx(c *h2.Call, k *call, r *request) error {
+	if r.inTx || keepsOpen(k.method) {
+		return nil
+	}
+	return p.pause(c, k)
+}
+
+// onSession is pause for a call on a virtual session that has its server session: of mode session, nothing needs to be
+// open there.
+func (p *pausing) onSession(all *virtual.Sessions, c *h2.Call, k *call, r *request) error {
+	if !k.Bound || r.inTx || !p.hold.On() && !k.paused || all.Loses(&k.Use) {
+		return nil
+	}
+	err := p.pause(c, k)
+	if k.paused && !k.kept {
+		k.kept = true
+		p.kept.Add(1)
+	}
+	return err
+}
+
+// own is pause where sessions are the clients' own.
+func (p *pausing) own(f *frames, c *h2.Call, k *call) error {
+	if keepsOpen(k.method) || !p.hold.On() && !k.paused {
+		return nil
+	}
+	if m := k.method; m != nil && m.Session != nil && m.Role != protocol.RoleFree {
+		message, _, err := f.head(c, k)
+		if err != nil {
+			return err
+		}
+		if m.NamesTx(message) {
+			return nil
+		}
+	}
+	return p.pause(c, k)
+}
+
+// PausedOnSessions is how many calls wait for the end of a pause whose virtual sessions have their server sessions, where
+// nothing runs.
+func (s *Server) PausedOnSessions() (n int) {
+	for _, f := range s.shards {
+		n += int(f.pausing.kept.Load())
+	}
+	return n
+}
+
+// Resume has calls go on that wait because calls were paused. It is called after hop.Hold has been told.
+func (s *Server) Resume() {
+	for _, f := range s.shards {
+		f.shard.Do(func(e *h2.Forwarder) {
+			for _, ticket := range f.pausing.calls {
+				e.Later(ticket, nil)
+			}
+			e.CatchUp()
+		})
+		f.ring() // there may be more than go on in one turn
+	}
+}
