@@ -1,10 +1,12 @@
 // Package accesslog writes one line of the log for each call that is worth one:
 // none, those that failed, those that were slow too, or all.
 //
-// What always holds: a call that gets no line costs two atomic loads; no call
+// What always holds: a call that no rule is for costs two atomic loads; no call
 // waits for the log, whose writer is Run alone; so many lines a second are
-// written at most, what exceeds them is counted and the count is logged; a line
-// has neither parameters nor results, and a statement's text only if asked for.
+// written at most; of more calls one in N has a line, by chance, and the line says
+// N, so that sums can be made; failed and slow calls share no lines with others;
+// calls left out are counted and the count is logged; a line has neither
+// parameters nor results, and a statement's text only if asked for.
 package accesslog
 
 import (
@@ -32,7 +34,8 @@ type Config struct {
 	// log.access_slow) | all
 	Access string        `yaml:"access"`
 	Slow   time.Duration `yaml:"access_slow"` // a call that takes this long or longer is slow
-	// lines of calls a second, at most; what exceeds it is counted, and the count is logged
+	// lines of calls a second, at most: of more calls one in N has a line that says N (sampled). With all, half of the lines are
+	// for calls that failed or were slow. Calls left out are counted, and the count is logged
 	Rate int `yaml:"access_rate"`
 	// show the text of statements of the plain API in the lines of calls, up to 1 KiB of it: they
 	// may hold secrets
@@ -71,6 +74,7 @@ type Call struct {
 	Class    string
 	Node     uint32
 	Attempts uint32
+	Sampled  int // the line stands for so many calls, as Wants said
 	Took     time.Duration
 	Phases   [4]Phase // where the time went
 	Request  int      // bytes
@@ -93,7 +97,8 @@ type Log struct {
 	out   *slog.Logger
 	rules atomic.Pointer[rules]
 	lines chan Call
-	next  atomic.Int64  // when the next line is due, in nanoseconds since start: see admit
+	bad   sampler       // of calls that failed or were slow
+	other sampler       // of all others
 	left  atomic.Uint64 // lines left out since the last report
 	lost  atomic.Uint64 // lines left out so far
 	start time.Time
@@ -103,7 +108,7 @@ type Log struct {
 type rules struct {
 	Config
 	failed, slow, all bool
-	gap               int64 // nanoseconds between lines
+	bad, other        int // lines a second
 }
 
 // New returns a log that writes to out while Run runs.
@@ -115,11 +120,16 @@ func New(c Config, out *slog.Logger) *Log {
 
 // Set changes the rules, which must be valid, from now on.
 func (l *Log) Set(c Config) {
-	l.rules.Store(&rules{
+	r := &rules{
 		Config: c,
 		failed: c.Access != Off, slow: c.Access == Slow || c.Access == All, all: c.Access == All,
-		gap: int64(time.Second) / int64(c.Rate),
-	})
+		bad: c.Rate,
+	}
+	if r.all {
+		r.other = max(1, c.Rate/2)
+		r.bad = max(1, c.Rate-r.other)
+	}
+	l.rules.Store(r)
 }
 
 // Config is what the rules are of.
@@ -128,38 +138,30 @@ func (l *Log) Config() Config { return l.rules.Load().Config }
 // On reports whether any call may get a line.
 func (l *Log) On() bool { return l != nil && l.rules.Load().failed }
 
-// Wants reports whether a call gets a line, which Write must be told then. It
-// counts what exceeds the rate.
-func (l *Log) Wants(failed bool, took time.Duration) bool {
+// Wants reports whether a call gets a line, which Write must be told then, and for how many calls the line stands; 0: it gets
+// none. It counts what is left out.
+func (l *Log) Wants(failed bool, took time.Duration) (sampled int) {
 	if l == nil {
-		return false
+		return 0
 	}
 	r := l.rules.Load()
-	if !r.failed || !failed && !r.all && !(r.slow && took >= r.Slow) {
-		return false
+	bad := failed || r.slow && took >= r.Slow
+	if !r.failed || !bad && !r.all {
+		return 0
 	}
-	return l.admit(r.gap)
+	if now := int64(time.Since(l.start)); bad {
+		sampled = l.bad.pick(r.bad, now)
+	} else {
+		sampled = l.other.pick(r.other, now)
+	}
+	if sampled == 0 {
+		l.leave()
+	}
+	return sampled
 }
 
 // burst is how many seconds' lines may come at once.
 const burst = 1
-
-// admit takes a place among the lines of this second, by a clock that each line
-// moves on: it may run ahead of time by a second.
-func (l *Log) admit(gap int64) bool {
-	now := int64(time.Since(l.start))
-	for {
-		next := l.next.Load()
-		due := max(next, now) + gap
-		if due-now > burst*int64(time.Second) && next > now {
-			l.leave()
-			return false
-		}
-		if l.next.CompareAndSwap(next, due) {
-			return true
-		}
-	}
-}
 
 func (l *Log) leave() {
 	l.left.Add(1)
@@ -238,6 +240,7 @@ func (l *Log) write(c Call) {
 	text("class", c.Class)
 	number("node", int64(c.Node))
 	number("attempts", int64(c.Attempts))
+	number("sampled", int64(c.Sampled))
 	attrs = append(attrs, slog.Float64("total_ms", Milliseconds(c.Took)))
 	for _, p := range c.Phases {
 		if p.Name != "" {

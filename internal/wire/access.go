@@ -16,14 +16,15 @@ func logCall(log *accesslog.Log, d *hop.Done, end h2.End, id trace.TraceID) {
 	if d.Endless() { // a client ends it when it likes
 		failed, took = failed && d.Code != codes.Canceled, 0
 	}
-	if !log.Wants(failed, took) {
+	sampled := log.Wants(failed, took)
+	if sampled == 0 {
 		return
 	}
 	line := accesslog.Call{
 		API: "ydb", Method: d.Path("_OTHER"), Status: d.Result(), App: d.App.Name(), Node: uint32(d.Node), Took: d.Took,
 		Phases: [4]accesslog.Phase{{Name: "wait_ms", MS: accesslog.Milliseconds(d.Waited)},
 			{Name: "first_part_ms", MS: accesslog.Milliseconds(d.First)}},
-		Request: d.Request, Answer: d.Answer,
+		Request: d.Request, Answer: d.Answer, Sampled: sampled,
 	}
 	if d.Status == 0 {
 		line.Status = ydbstatus.CodeName(d.Code)

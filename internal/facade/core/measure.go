@@ -121,12 +121,13 @@ func (k seriesKey) attributes() []attribute.KeyValue {
 
 // logCall writes the call's line into the access log, if it gets one.
 func (s *Service) logCall(c *Call, f *Fault, took time.Duration) {
-	if !s.Deps.Access.Wants(f != nil, took) {
+	sampled := s.Deps.Access.Wants(f != nil && !f.Asked(), took)
+	if sampled == 0 {
 		return
 	}
 	line := accesslog.Call{
 		API: "grpc", Method: fullName(c.Name), Status: "OK", Took: took, TraceID: c.TraceID, SQL: c.SQL,
-		Node: c.Info.NodeId, Attempts: c.Info.Attempts,
+		Node: c.Info.NodeId, Attempts: c.Info.Attempts, Sampled: sampled,
 	}
 	if c.App != nil { // else it was refused before anybody knew whose it is
 		line.App, line.Class = c.App.Name(), c.Class.String()
@@ -148,9 +149,8 @@ func (s *Service) logCall(c *Call, f *Fault, took time.Duration) {
 // Strayed measures and logs a request that is no call.
 func (s *Service) Strayed(r *http.Request, f *Fault, took time.Duration) {
 	s.tel.measures.stray(r, f, took)
-	if s.Deps.Access.Wants(true, took) {
-		s.Deps.Access.Write(
-			accesslog.Call{API: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.Code.HTTP), Reason: f.Code.Name, Took: took},
-		)
+	if sampled := s.Deps.Access.Wants(true, took); sampled > 0 {
+		s.Deps.Access.Write(accesslog.Call{API: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.Code.HTTP),
+			Reason: f.Code.Name, Took: took, Sampled: sampled})
 	}
 }
