@@ -350,8 +350,7 @@ var retired = map[string]string{
 	"health.leaving":        "it is 1m",
 	"health.forget":         "it is 6m, or tx.max and a minute if that is longer",
 
-	"retry.burst": "pool.max counts",
-
+	"retry.burst":        "pool.max counts",
 	"api.max_depth":      "it is 32",
 	"api.max_params":     "it is 1000; api.max_body bounds the request",
 	"api.max_statements": "it is 1000; api.max_body bounds the request",
@@ -359,6 +358,7 @@ var retired = map[string]string{
 	"api.batch_parallel": "it is 4; sessions= in apps.limits allows an app fewer",
 	"api.cache_ttl":      "it is 1m",
 	"api.cache_size":     "it is 10000, and 16 MiB of memory",
+	"api.statuses":       "errors have the statuses of docs/errors.md",
 	"kv.max_id":          "it is 1 KiB",
 	"kv.max_ids":         "it is 100",
 	"tx.replay":          "it is 16 KiB",

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -311,5 +312,35 @@ func TestAdminSocket(t *testing.T) {
 	}
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("after the end: %v; want no socket", err)
+	}
+}
+
+// Callers that wait in vain for a paused pool are told so, over both APIs: nobody looks for what is wrong with the cluster.
+func TestCallersHearOfAPause(t *testing.T) {
+	s := start(t, newCluster(t).Endpoint())
+	s.knowsNodes()
+	if code, text := s.post("/pool/pause"); code != http.StatusOK {
+		t.Fatalf("%d %s", code, text)
+	}
+	_, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "100ms"})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "paused by an operator") {
+		t.Errorf("over gRPC: %v", err)
+	}
+	request, err := http.NewRequest(
+		http.MethodPost, "http://"+s.at.HTTP+"/v1/query", strings.NewReader(`{"sql":"SELECT 1","timeout":"100ms"}`),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") != "1" ||
+		!strings.Contains(string(text), "paused by an operator") || !strings.Contains(string(text), "sidecar resume") {
+		t.Errorf("over HTTP: %d %s, %v", answer.StatusCode, text, err)
 	}
 }

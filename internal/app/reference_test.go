@@ -216,9 +216,10 @@ func reference(t *testing.T, instruments []telemetry.Instrument) string {
 	b.WriteString("\n## Error codes\n\nOver HTTP in `code`, over gRPC in the details (`ErrorInfo.reason`); in " +
 		"metrics `error.type`, in the access log `reason`. safe: usually nothing was kept and the same call may be " +
 		"sent again; each error says it of itself in `safe_to_retry`. How statuses of the database are judged: " +
-		"[statuses.md](statuses.md).\n\n| code | HTTP | gRPC | safe | meaning | what to do |\n|---|---|---|---|---|---|\n")
+		"[statuses.md](statuses.md). What callers and operators do about each code: [errors.md](errors.md).\n\n" +
+		"| code | HTTP | gRPC | safe | meaning |\n|---|---|---|---|---|\n")
 	for _, c := range facade.Codes() {
-		row(&b, "`"+c.Name+"`", fmt.Sprint(c.HTTP), c.GRPC.String(), map[bool]string{true: "yes", false: "no"}[c.Safe], c.Title, c.Hint)
+		row(&b, "`"+c.Name+"`", fmt.Sprint(c.HTTP), c.GRPC.String(), map[bool]string{true: "yes", false: "no"}[c.Safe], c.Title)
 	}
 	return b.String()
 }

@@ -49,7 +49,7 @@ func TestFaultsOfApps(t *testing.T) {
 			core.CodeShedDeadline, "its deadline is in 1ms, and such work takes about 1s", 10 * time.Millisecond},
 		{"too long a line",
 			&pool.ShedError{Why: pool.ShedDeadline, Ahead: 2 * time.Second, Needs: time.Second, Left: time.Second, Retry: 2 * time.Second},
-			core.CodeShedDeadline, "the wait for a session would be about 2s (pool.max)", 2 * time.Second},
+			core.CodeShedDeadline, "the wait for a session would be about 2s, and", 2 * time.Second},
 		{"too late at the head",
 			&pool.ShedError{Why: pool.ShedDeadline, Waited: time.Second, Needs: time.Second, Left: time.Millisecond, Retry: time.Second},
 			core.CodeShedDeadline, "1ms of its time are left after 1s in the queue", time.Second},

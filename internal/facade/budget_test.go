@@ -312,7 +312,7 @@ func TestBulkHasBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusServiceUnavailable ||
+	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusTooManyRequests ||
 		!strings.Contains(string(text), "MEMORY_SHORT") {
 		t.Errorf("%d: %s", answer.StatusCode, text)
 	}

@@ -273,12 +273,14 @@ func TestFaults(t *testing.T) {
 		safe, unknown bool
 	}{
 		{"conflict", status(Ydb.StatusIds_ABORTED), false, "YDB_ABORTED", 409, "Aborted", true, false},
-		{"overloaded", status(Ydb.StatusIds_OVERLOADED), false, "YDB_OVERLOADED", 503, "Unavailable", true, false},
+		{"overloaded", status(Ydb.StatusIds_OVERLOADED), false, "YDB_OVERLOADED", 429, "ResourceExhausted", true, false},
 		{"bad_text", status(Ydb.StatusIds_GENERIC_ERROR), false, "YDB_GENERIC_ERROR", 400, "InvalidArgument", false, false},
-		{"no_table", status(Ydb.StatusIds_SCHEME_ERROR), false, "YDB_SCHEME_ERROR", 404, "NotFound", false, false},
-		{"key_exists", status(Ydb.StatusIds_PRECONDITION_FAILED), false, "YDB_PRECONDITION_FAILED", 412,
+		{"no_table", status(Ydb.StatusIds_SCHEME_ERROR), false, "YDB_SCHEME_ERROR", 400, "FailedPrecondition", false, false},
+		{"data_forbids_it", status(Ydb.StatusIds_PRECONDITION_FAILED), false, "YDB_PRECONDITION_FAILED", 400,
 			"FailedPrecondition", false, false},
-		{"unauthorized", status(Ydb.StatusIds_UNAUTHORIZED), false, "YDB_UNAUTHORIZED", 403, "PermissionDenied", false, false},
+		{"key_exists", facadetest.Exists(), false, "YDB_PRECONDITION_FAILED", 409, "AlreadyExists", false, false},
+		{"nothing_of_the_name", status(Ydb.StatusIds_NOT_FOUND), false, "YDB_NOT_FOUND", 400, "NotFound", false, false},
+		{"unauthorized", status(Ydb.StatusIds_UNAUTHORIZED), false, "YDB_UNAUTHORIZED", 502, "FailedPrecondition", false, false},
 		{"undetermined", status(Ydb.StatusIds_UNDETERMINED), false, "OUTCOME_UNKNOWN", 500, "Unknown", false, true},
 		{"undetermined_idempotent", status(Ydb.StatusIds_UNDETERMINED), true, "OUTCOME_UNKNOWN", 500, "Unknown", true, true},
 		{"unsupported", status(Ydb.StatusIds_UNSUPPORTED), false, "YDB_UNSUPPORTED", 501, "Unimplemented", false, false},

@@ -3,11 +3,15 @@ package facade
 import (
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
@@ -15,29 +19,143 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
-var update = flag.Bool("update", false, "write the generated part of docs/api.md")
+var update = flag.Bool("update", false, "write the generated parts of docs/api.md and docs/errors.md")
 
-const docs = "../../docs/api.md"
+const (
+	docs       = "../../docs/api.md"
+	errorsPage = "../../docs/errors.md"
+)
 
 // codeTable is the error map as docs/api.md shows it.
 func codeTable() string {
 	var b strings.Builder
-	b.WriteString("| code | HTTP | gRPC | safe | meaning | what to do |\n|---|---|---|---|---|---|\n")
-	row := func(c core.Code) {
-		safe := "no"
-		if c.Safe {
-			safe = "yes"
-		}
-		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s | %s |\n", c.Name, c.HTTP, c.GRPC, safe, c.Title, c.Hint)
-	}
+	b.WriteString("| code | HTTP | gRPC | safe | meaning |\n|---|---|---|---|---|\n")
 	for _, c := range core.Codes() {
-		row(c)
+		fmt.Fprintf(&b, "| [`%s`](errors.md#%s) | %d | %s | %s | %s |\n", c.Name, strings.ToLower(c.Name), c.HTTP,
+			c.GRPC, yes(c.Safe), c.Title)
+	}
+	return b.String()
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// codeSections are the sections of docs/errors.md, one for each code.
+func codeSections() string {
+	var b strings.Builder
+	for _, c := range core.Codes() {
+		if c.Case == "" {
+			fmt.Fprintf(&b, "\n### %s\n\n%s.\n", c.Name, c.Title)
+		} else {
+			fmt.Fprintf(&b, "\n**When %s**: %s.\n", c.Case, c.Title)
+		}
+		operator := c.Operator
+		if operator == "" {
+			operator = "Nothing."
+		}
+		fmt.Fprintf(&b, "\n| HTTP | gRPC | safe |\n|---|---|---|\n| %d | %s | %s |\n\n**Caller.** %s\n\n**Operator.** %s\n",
+			c.HTTP, c.GRPC, yes(c.Safe), c.Hint, linked(operator))
+	}
+	return b.String()
+}
+
+// linked makes links of the sections of documents that a hint names.
+func linked(hint string) string {
+	return sections.ReplaceAllString(hint, "[$0]($1.md#$2)")
+}
+
+// sections are the names of sections of documents in a hint.
+var sections = regexp.MustCompile(`docs/([a-z]+)\.md#([a-z_-]+)`)
+
+// oldTable lists the statuses that were others in the version before.
+func oldTable() string {
+	var b strings.Builder
+	b.WriteString("| code | HTTP | before | gRPC | before |\n|---|---|---|---|---|\n")
+	for _, c := range core.Codes() {
+		if status, code, differs := c.Old(); differs {
+			when := ""
+			if c.Case != "" {
+				when = ", when " + c.Case
+			}
+			fmt.Fprintf(&b, "| [`%s`](#%s)%s | %d | %d | %s | %s |\n", c.Name, strings.ToLower(c.Name), when, c.HTTP, status, c.GRPC, code)
+		}
 	}
 	return b.String()
 }
 
 func TestDocsHaveTheCodes(t *testing.T) {
-	doctable.Part(t, *update, docs, "with -update -->\n", "<!-- /codes -->", codeTable())
+	const begin, end = "<!-- codes: compared with the code by `go test ./internal/facade -run TestDocs`, written " +
+		"with -update -->\n", "<!-- /codes -->"
+	doctable.Part(t, *update, docs, begin, end, codeTable())
+	doctable.Part(t, *update, errorsPage, begin, end, codeSections())
+	doctable.Part(t, *update, errorsPage, strings.Replace(begin, "codes", "old", 1), "<!-- /old -->", oldTable())
+}
+
+// headings are the anchors of a document.
+func headings(t *testing.T, path string) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(string(text), -1) {
+		all = append(all, strings.ReplaceAll(strings.ToLower(m[1]), " ", "-"))
+	}
+	return all
+}
+
+// TestHintsLeadSomewhere: the link of every error has its heading, and so have the sections that the hints
+// for operators name. What a caller is told to do needs no access to the sidecar's settings.
+func TestHintsLeadSomewhere(t *testing.T) {
+	setting := regexp.MustCompile(`\b(adaptive|admin|api|apps|drain|grpc|http|ingest|kv|memory|pool|retry|tx|ydb)\.[a-z_]+`)
+	here := headings(t, errorsPage)
+	for _, c := range core.Codes() {
+		page, anchor, _ := strings.Cut(c.Link(), "#")
+		if page != "https://github.com/ydb-sidecar/sidecar/blob/main/docs/errors.md" || !slices.Contains(here, anchor) {
+			t.Errorf("%s leads to %s, which is no heading of %s", c.Name, c.Link(), errorsPage)
+		}
+		if c.Title == "" || c.Hint == "" {
+			t.Errorf("%s has no title, or no hint for the caller", c.Name)
+		}
+		if found := setting.FindString(c.Hint); found != "" {
+			t.Errorf("%s tells the caller of the setting %s: %s", c.Name, found, c.Hint)
+		}
+		for _, m := range sections.FindAllStringSubmatch(c.Operator, -1) {
+			if !slices.Contains(headings(t, "../../docs/"+m[1]+".md"), m[2]) {
+				t.Errorf("%s leads the operator to %s, which is not there", c.Name, m[0])
+			}
+		}
+	}
+}
+
+// TestBackPressureIsOneClass: whatever says that there is too much to do has one status over either API, and a
+// pause. Too large a request is told apart from it by gRPC's RetryInfo alone.
+func TestBackPressureIsOneClass(t *testing.T) {
+	var class []string
+	for _, c := range core.Codes() {
+		exhausted := c.GRPC == codes.ResourceExhausted && c.Name != "LIMIT_EXCEEDED"
+		if exhausted != (c.HTTP == http.StatusTooManyRequests) {
+			t.Errorf("%s is %d over HTTP and %v over gRPC", c.Name, c.HTTP, c.GRPC)
+		}
+		if exhausted {
+			class = append(class, c.Name)
+			if f := core.Faultf(&c, "x"); !f.Safe {
+				t.Errorf("%s is not safe to send again", c.Name)
+			}
+		}
+		if c.HTTP == http.StatusBadGateway && c.Operator == "" && c.Name != "YDB_EXTERNAL_ERROR" {
+			t.Errorf("%s is an operator's matter, and tells the operator nothing", c.Name)
+		}
+	}
+	want := []string{"TOO_MANY_OPEN", "QUOTA_EXCEEDED", "MEMORY_SHORT", "QUEUE_FULL", "SHED_DELAY", "YDB_OVERLOADED"}
+	if !slices.Equal(class, want) {
+		t.Errorf("back-pressure is %v; want %v", class, want)
+	}
 }
 
 func TestDocsHaveTheFeatures(t *testing.T) {
@@ -93,8 +211,8 @@ func TestKVDocsNameTheSettings(t *testing.T) {
 func TestEveryStatusHasACode(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range core.Codes() {
-		if seen[c.Name] {
-			t.Errorf("%s stands twice", c.Name)
+		if seen[c.Name] != (c.Case != "") {
+			t.Errorf("%s stands twice, or for a case alone", c.Name)
 		}
 		seen[c.Name] = true
 	}

@@ -107,7 +107,7 @@ func TestShortMemory(t *testing.T) {
 	// A body that does not say how long it is.
 	code, header, text := facadetest.Send(t, http.MethodPost, b.base+"/v1/query", `{"sql":"`+strings.Repeat("x", 40<<10)+`"}`,
 		func(r *http.Request) { r.ContentLength = -1 })
-	if code != http.StatusServiceUnavailable || !strings.Contains(text, "MEMORY_SHORT") || header.Get("Retry-After") == "" {
+	if code != http.StatusTooManyRequests || !strings.Contains(text, "MEMORY_SHORT") || header.Get("Retry-After") == "" {
 		t.Errorf("%d %v %s", code, header, text)
 	}
 }

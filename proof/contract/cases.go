@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
 )
 
 // cases is the contract.
@@ -165,18 +166,23 @@ func rowsAffected(t *test) {
 func databaseErrors(t *test) {
 	table := t.table()
 	t.fill(table, 1)
-	for _, c := range []struct{ sql, code string }{
-		{"SELEC 1", "YDB_GENERIC_ERROR"},
-		{"SELECT * FROM " + nowhere(table), "YDB_SCHEME_ERROR"},
-		{"INSERT INTO " + table + " (id) VALUES (0ul)", "YDB_PRECONDITION_FAILED"},
+	for _, c := range []struct {
+		sql, code string
+		http      int
+		grpc      codes.Code
+	}{
+		{"SELEC 1", "YDB_GENERIC_ERROR", 400, codes.InvalidArgument},
+		{"SELECT * FROM " + nowhere(table), "YDB_SCHEME_ERROR", 400, codes.FailedPrecondition},
+		{"INSERT INTO " + table + " (id) VALUES (0ul)", "YDB_PRECONDITION_FAILED", 409, codes.AlreadyExists},
 	} {
 		_, err := t.Execute(t.ctx, Statement{SQL: c.sql})
 		e := t.refused(err, c.code, false, false)
+		t.status(e, c.http, c.grpc)
 		if e.YDB != strings.TrimPrefix(c.code, "YDB_") || e.Issues == 0 {
 			t.Errorf("%s: ydb status %q, %d issues; want the database's own", c.sql, e.YDB, e.Issues)
 		}
 		_, err = t.Stream(t.ctx, Statement{SQL: c.sql})
-		t.refused(err, c.code, false, false)
+		t.status(t.refused(err, c.code, false, false), c.http, c.grpc)
 	}
 }
 
@@ -480,7 +486,7 @@ func bulk(t *test) {
 		t.refused(err, "BAD_REQUEST", false, false)
 	}
 	_, err := t.BulkUpsert(t.ctx, Bulk{Table: pathOf(nowhere(table)), Rows: []map[string]any{{"id": 1}}})
-	t.refused(err, "YDB_SCHEME_ERROR", false, false)
+	t.status(t.refused(err, "YDB_SCHEME_ERROR", false, false), 400, codes.FailedPrecondition)
 }
 
 func explain(t *test) {
@@ -511,7 +517,7 @@ func describe(t *test) {
 		t.Errorf("by its absolute path: %+v, %v", again, err)
 	}
 	_, err = t.Describe(t.ctx, pathOf(nowhere(table)))
-	t.refused(err, "YDB_SCHEME_ERROR", false, false)
+	t.status(t.refused(err, "YDB_SCHEME_ERROR", false, false), 404, codes.NotFound)
 }
 
 func state(t *test) {

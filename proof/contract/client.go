@@ -170,6 +170,7 @@ type Error struct {
 	Unknown    bool
 	RetryAfter time.Duration
 	Hint       string
+	Operator   string // the hint for whoever runs the sidecar
 	TraceID    string
 	Transport  string // the gRPC code, or the HTTP status
 }

@@ -370,7 +370,7 @@ func bodyError(b *sidecarv1.Error) *Error {
 	return &Error{
 		Code: b.Code, Status: int(b.Status), Message: b.Message, YDB: b.YdbStatus, Issues: len(b.Issues),
 		Safe: b.SafeToRetry, Unknown: b.OutcomeUnknown, RetryAfter: time.Duration(b.RetryAfterMs) * time.Millisecond,
-		Hint: b.Hint, TraceID: b.TraceId,
+		Hint: b.Hint, Operator: b.OperatorHint, TraceID: b.TraceId,
 	}
 }
 
@@ -398,7 +398,7 @@ func grpcError(err error) error {
 	}
 	if info != nil && (info.Reason != out.Code || info.Metadata["safe_to_retry"] != strconv.FormatBool(out.Safe) ||
 		info.Metadata["outcome_unknown"] != strconv.FormatBool(out.Unknown) || info.Metadata["ydb_status"] != out.YDB ||
-		retry != out.RetryAfter) {
+		info.Metadata["hint"] != out.Hint || info.Metadata["operator_hint"] != out.Operator || retry != out.RetryAfter) {
 		out.Code = fmt.Sprintf("CONTRADICTION of %v and %v", info, out)
 	}
 	return out

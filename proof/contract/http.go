@@ -85,6 +85,7 @@ func (h *httpClient) call(ctx context.Context, method, path string, body any, in
 
 type jsonProblem struct {
 	Type, Title, Detail, Code, Message, Hint string
+	Operator                                 string `json:"operator_hint"`
 	Status                                   int
 	YDBStatus                                string `json:"ydb_status"`
 	Issues                                   []any
@@ -94,14 +95,19 @@ type jsonProblem struct {
 	TraceID                                  string `json:"trace_id"`
 }
 
+// errorsPage is what the types of problems begin with.
+const errorsPage = "https://github.com/ydb-sidecar/sidecar/blob/main/docs/errors.md#"
+
 func problem(raw []byte) *Error {
 	var p jsonProblem
-	if err := json.Unmarshal(raw, &p); err != nil || p.Type != "urn:ydb-sidecar:"+p.Code || p.Title == "" || p.Detail != p.Message {
+	if err := json.Unmarshal(raw, &p); err != nil || p.Type != errorsPage+strings.ToLower(p.Code) || p.Title == "" ||
+		p.Detail != p.Message {
 		return &Error{Code: fmt.Sprintf("NO PROBLEM: %v: %.200s", err, raw)}
 	}
 	return &Error{
 		Code: p.Code, Status: p.Status, Message: p.Message, YDB: p.YDBStatus, Issues: len(p.Issues), Safe: p.Safe, Unknown: p.Unknown,
-		RetryAfter: time.Duration(p.RetryAfter) * time.Millisecond, Hint: p.Hint, TraceID: p.TraceID,
+		RetryAfter: time.Duration(p.RetryAfter) * time.Millisecond, Hint: p.Hint, Operator: p.Operator,
+		TraceID: p.TraceID,
 	}
 }
 

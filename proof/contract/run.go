@@ -5,12 +5,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 )
@@ -151,4 +153,16 @@ func (t *test) refused(err error, code string, safe, unknown bool) *Error {
 		t.Errorf("%s comes without message or hint", e.Code)
 	}
 	return e
+}
+
+// status checks the status of an error over the API that it came over, and what its body says of HTTP's.
+func (t *test) status(e *Error, http int, grpc codes.Code) {
+	t.Helper()
+	want := strconv.Itoa(http)
+	if t.Client.Name() == "grpc" {
+		want = grpc.String()
+	}
+	if e.Status != http || e.Transport != "" && e.Transport != want {
+		t.Errorf("%v, status %d; want %s, status %d", e, e.Status, want, http)
+	}
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"time"
@@ -138,6 +139,6 @@ func refusedFault(e *apps.Refusal) *Fault {
 		return Faultf(CodeLimit, "%v", e).With(func(f *Fault) { f.Cause = e })
 	}
 	f := Faultf(CodeQuota, "%v", e)
-	f.After, f.Cause = e.Retry.Round(time.Millisecond), e
+	f.After, f.Cause = cmp.Or(e.Retry.Round(time.Millisecond), f.After), e
 	return f
 }

@@ -3,33 +3,51 @@ package core
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 )
 
-// Code is one row of the error map: a stable name, what it is over either API,
-// and what the caller can do about it. docs/api.md shows the same table; a test
-// compares them.
+// Code is one row of the error map: a stable name, the status over either API, and what the
+// caller and the operator can do. A name has further rows for cases that have another
+// status. docs/api.md and docs/errors.md are written from these rows; a test compares them.
 type Code struct {
 	Name string
+	Case string // when this row holds in place of the usual one of its name; "": it is the usual one
 	HTTP int
 	GRPC codes.Code
 	// Safe says that nothing was kept, so that the same call (inside a
 	// transaction: the whole transaction) may be sent again and may succeed. For
-	// codes that depend on the case it is the usual one; fault has the truth.
-	Safe  bool
-	Title string
-	Hint  string // what to do
+	// codes that depend on the case it is the usual one; Fault.Safe has the truth.
+	Safe     bool
+	Title    string
+	Hint     string // for the caller, who cannot change the sidecar's settings
+	Operator string // for whoever runs the sidecar: settings, commands, sections of the runbook; "": there is nothing to do
 }
 
-// Codes lists the error map: the sidecar's own codes, then those of the database.
+// errorsPage is where docs/errors.md is read. Errors link to it.
+const errorsPage = "https://github.com/ydb-sidecar/sidecar/blob/main/docs/errors.md"
+
+// Link is the address of the page that says what the code means.
+func (c *Code) Link() string { return errorsPage + "#" + strings.ToLower(c.Name) }
+
+// Codes lists the error map: the sidecar's own codes, then those of the database. Rows of
+// one name stand together, the usual one first.
 func Codes() []Code {
-	out := make([]Code, 0, len(ownCodes)+len(ydbCodes))
-	for _, c := range ownCodes {
+	var out []Code
+	add := func(c *Code) {
 		out = append(out, *c)
+		for _, special := range specialCodes {
+			if special.Name == c.Name {
+				out = append(out, *special)
+			}
+		}
+	}
+	for _, c := range ownCodes {
+		add(c)
 	}
 	for _, s := range slices.Sorted(maps.Keys(ydbCodes)) {
-		out = append(out, *ydbCodes[s])
+		add(ydbCodes[s])
 	}
 	return out
 }

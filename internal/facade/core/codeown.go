@@ -6,99 +6,238 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// The sidecar's own codes.
+// Codes of requests that the sidecar does not serve as they are.
 var (
-	codeBadRequest = &Code{"BAD_REQUEST", http.StatusBadRequest, codes.InvalidArgument, false,
-		"The request is malformed", "Correct the request; the message names the field."}
-	CodeLimit = &Code{"LIMIT_EXCEEDED", http.StatusRequestEntityTooLarge, codes.ResourceExhausted, false,
-		"The request exceeds a limit", "Send less, or raise the setting that the message names."}
-	CodeBusy = &Code{"TOO_MANY_OPEN", http.StatusTooManyRequests, codes.ResourceExhausted, true,
-		"As many calls or transactions are open as allowed", "Try again later, or raise the setting that the message names."}
-	CodeQuota = &Code{"QUOTA_EXCEEDED", http.StatusTooManyRequests, codes.ResourceExhausted, true,
-		"The app uses as much as it may", "Nothing was sent. Slow down, or raise the limit that the message names in apps.limits."}
-	CodeMemory = &Code{"MEMORY_SHORT", http.StatusServiceUnavailable, codes.ResourceExhausted, true,
-		"The sidecar has no memory for large work now",
-		"Nothing was kept. Try again, send less at a time, or raise the limit that the message names."}
-	CodeNoToken = &Code{"UNAUTHENTICATED", http.StatusUnauthorized, codes.Unauthenticated, false,
-		"A token is needed, and this is none", "Send Authorization: Bearer with a token of apps.token or apps.token_file."}
-	codeNotYours = &Code{"APP_FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
-		"The name of the app belongs to another caller", "Send the token of that app, or leave X-Sidecar-App out."}
-	codeForbidden = &Code{"FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
-		"The request comes from a foreign web page or names a foreign host", "Call from a program, or list the host in http.hosts."}
-	CodeMedia = &Code{"UNSUPPORTED_MEDIA_TYPE", http.StatusUnsupportedMediaType, codes.InvalidArgument, false,
-		"The body has a type that is not served here",
-		"Send the Content-Type that the message names; application/json but for rows (application/x-ndjson) and values."}
-	CodeNoRoute = &Code{"NO_SUCH_ROUTE", http.StatusNotFound, codes.Unimplemented, false,
-		"There is nothing at this path", "GET /openapi.yaml lists every path."}
-	CodeMethod = &Code{"METHOD_NOT_ALLOWED", http.StatusMethodNotAllowed, codes.Unimplemented, false,
-		"The path does not take this method", "GET /openapi.yaml lists every path with its method."}
+	codeBadRequest = &Code{
+		Name: "BAD_REQUEST", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument,
+		Title: "The request is malformed",
+		Hint:  "Correct the request; the message names the field.",
+	}
+	CodeLimit = &Code{
+		Name: "LIMIT_EXCEEDED", HTTP: http.StatusRequestEntityTooLarge, GRPC: codes.ResourceExhausted,
+		Title:    "The request exceeds a limit",
+		Hint:     "Send less at a time; the message names the limit. The same request would be refused again.",
+		Operator: "The message names the setting; docs/reference.md#bounds has all of them.",
+	}
+	CodeNoToken = &Code{
+		Name: "UNAUTHENTICATED", HTTP: http.StatusUnauthorized, GRPC: codes.Unauthenticated,
+		Title:    "A token is needed, and this is none",
+		Hint:     "Send Authorization: Bearer with the token of your app.",
+		Operator: "Tokens are in apps.token and apps.token_file.",
+	}
+	codeNotYours = &Code{
+		Name: "APP_FORBIDDEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
+		Title:    "The name of the app belongs to another caller",
+		Hint:     "Send the token of that app, or leave X-Sidecar-App out.",
+		Operator: "apps.token, apps.token_file and apps.users say whose a name is.",
+	}
+	codeForbidden = &Code{
+		Name: "FORBIDDEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
+		Title:    "The request comes from a foreign web page or names a foreign host",
+		Hint:     "Call from a program, and by a loopback name or by a name that the operator allows.",
+		Operator: "List the names by which apps call in http.hosts.",
+	}
+	CodeMedia = &Code{
+		Name: "UNSUPPORTED_MEDIA_TYPE", HTTP: http.StatusUnsupportedMediaType, GRPC: codes.InvalidArgument,
+		Title: "The body has a type that is not served here",
+		Hint:  "Send the Content-Type that the message names; application/json except for rows (application/x-ndjson) and values.",
+	}
+	CodeNoRoute = &Code{
+		Name: "NO_SUCH_ROUTE", HTTP: http.StatusNotFound, GRPC: codes.Unimplemented,
+		Title: "There is nothing at this path",
+		Hint:  "GET /openapi.yaml lists every path.",
+	}
+	CodeMethod = &Code{
+		Name: "METHOD_NOT_ALLOWED", HTTP: http.StatusMethodNotAllowed, GRPC: codes.Unimplemented,
+		Title: "The path does not take this method",
+		Hint:  "GET /openapi.yaml lists every path with its method.",
+	}
+)
 
-	CodeTableNotOpen = &Code{"TABLE_NOT_OPEN", http.StatusForbidden, codes.PermissionDenied, false,
-		"The key-value API does not serve this table", "Use a name of kv.tables, or let the operator open the table there."}
-	CodeReadOnly = &Code{"TABLE_READ_ONLY", http.StatusMethodNotAllowed, codes.PermissionDenied, false,
-		"The key-value API only reads this table",
-		"Write it by a statement, or let the operator take read_only from its entry in kv.tables."}
-	CodeTableMismatch = &Code{"TABLE_MISMATCH", http.StatusInternalServerError, codes.FailedPrecondition, false,
-		"The table is not as its entry in kv.tables says", "Correct the entry in kv.tables, or the table; the message says what differs."}
-	CodeKeyNotFound = &Code{"KEY_NOT_FOUND", http.StatusNotFound, codes.NotFound, false,
-		"There is no row with this id", "Treat it as missing, or put it."}
-	CodeKeyTooLarge = &Code{"KEY_TOO_LARGE", http.StatusRequestHeaderFieldsTooLarge, codes.ResourceExhausted, false,
-		"The id exceeds a limit", "Send a shorter id."}
-	CodeCondition = &Code{"CONDITION_FAILED", http.StatusPreconditionFailed, codes.FailedPrecondition, false,
-		"The row is not as the condition asks", "Nothing was written. Get the row, and decide anew with its version."}
+// Codes of the key-value API.
+var (
+	CodeTableNotOpen = &Code{
+		Name: "TABLE_NOT_OPEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
+		Title:    "The key-value API does not serve this table",
+		Hint:     "Use the name of an open table, or ask the operator to open this one.",
+		Operator: "Open the table by an entry in kv.tables: docs/kv.md#opening-a-table.",
+	}
+	CodeReadOnly = &Code{
+		Name: "TABLE_READ_ONLY", HTTP: http.StatusMethodNotAllowed, GRPC: codes.PermissionDenied,
+		Title:    "The key-value API only reads this table",
+		Hint:     "Write it by a statement, or ask the operator to open it for writing.",
+		Operator: "To open it for writing, remove read_only from its entry in kv.tables.",
+	}
+	CodeTableMismatch = &Code{
+		Name: "TABLE_MISMATCH", HTTP: http.StatusBadGateway, GRPC: codes.FailedPrecondition,
+		Title:    "The table is not as its entry in kv.tables says",
+		Hint:     "Report it to the operator. The same call would be refused again until the entry and the table agree.",
+		Operator: "Correct the entry in kv.tables, or the table; the message says what differs: docs/kv.md#opening-a-table.",
+	}
+	CodeKeyNotFound = &Code{
+		Name: "KEY_NOT_FOUND", HTTP: http.StatusNotFound, GRPC: codes.NotFound,
+		Title: "There is no row with this id",
+		Hint:  "Treat it as missing, or put it.",
+	}
+	CodeKeyTooLarge = &Code{
+		Name: "KEY_TOO_LARGE", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument,
+		Title: "The id exceeds a limit",
+		Hint:  "Send a shorter id.",
+	}
+	CodeCondition = &Code{
+		Name: "CONDITION_FAILED", HTTP: http.StatusPreconditionFailed, GRPC: codes.FailedPrecondition,
+		Title: "The row is not as the condition asks",
+		Hint:  "Nothing was written. Get the row, and decide again with its version.",
+	}
+)
 
-	codePoolTimeout = &Code{"POOL_TIMEOUT", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"No session came free before the deadline", "Nothing was sent. Give more time, or raise pool.max."}
-	codeQueueFull = &Code{"QUEUE_FULL", http.StatusTooManyRequests, codes.ResourceExhausted, true,
-		"The queue for a session is full", "Nothing was sent. Slow down, or raise pool.queue or pool.max."}
-	CodeShedDeadline = &Code{"SHED_DEADLINE", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"It could not be done before the deadline",
-		"Nothing was sent. Try again after retry_after_ms, give it more time, or raise pool.max."}
-	CodeShedDelay = &Code{"SHED_DELAY", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"Too many calls wait for a session", "Nothing was sent. Slow down, or raise pool.max, or the setting that the message names."}
-	codeNoNode = &Code{"NO_HEALTHY_NODE", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"No node of the cluster can be used", "Nothing was sent. GET /v1/status shows what is wrong with each node."}
-	CodeDraining = &Code{"DRAINING", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"This sidecar is stopping", "Nothing was sent. Try again; a restarted sidecar will serve it."}
-	codeUpstreamLost = &Code{"UPSTREAM_LOST", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"The database could not be reached, or the connection broke", "Nothing was kept. Send it again."}
-	codeRefused = &Code{"UPSTREAM_REFUSED", http.StatusBadGateway, codes.FailedPrecondition, false,
-		"The cluster refuses the call for good",
-		"The same call would be refused again. Look at ydb.url and the version of the cluster; the message has the gRPC code."}
-	codeUnknown = &Code{"OUTCOME_UNKNOWN", http.StatusInternalServerError, codes.Unknown, false,
-		"It may have run", "Read back whether it was kept, or mark the call idempotent if it may run twice."}
-	CodeDeadline = &Code{"DEADLINE_EXCEEDED", http.StatusGatewayTimeout, codes.DeadlineExceeded, false,
-		"The deadline ended first", "outcome_unknown says whether it may have run. Give more time with timeout, or raise api.timeout."}
-	codeCancelled = &Code{"CANCELLED", 499, codes.Canceled, false,
-		"The caller went away", "outcome_unknown says whether it may have run."}
+// Codes of back-pressure: nothing is wrong with the call, and there is too much to do. All of
+// them have one status over each API, and a pause after which the call may be sent again.
+// YDB_OVERLOADED is the database's own.
+var (
+	CodeBusy = &Code{
+		Name: "TOO_MANY_OPEN", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
+		Title:    "As many calls or transactions are open as allowed",
+		Hint:     "Nothing was sent. Send it again after retry_after_ms, and keep fewer calls or transactions open at a time.",
+		Operator: "GET /state/apps shows who has calls open, sidecar sessions who has transactions open. The message names the setting.",
+	}
+	CodeQuota = &Code{
+		Name: "QUOTA_EXCEEDED", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
+		Title:    "The app uses as much as it may",
+		Hint:     "Nothing was sent. Send it again after retry_after_ms, and send less.",
+		Operator: "apps.limits does its work; the message names the limit: docs/runbook.md#quota_reached.",
+	}
+	CodeMemory = &Code{
+		Name: "MEMORY_SHORT", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
+		Title:    "The sidecar has no memory for large work now",
+		Hint:     "Nothing was kept. Send it again after retry_after_ms, and send less at a time.",
+		Operator: "The message names the limit: docs/runbook.md#memory_short.",
+	}
+	codeQueueFull = &Code{
+		Name: "QUEUE_FULL", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
+		Title:    "The queue for a session is full",
+		Hint:     "Nothing was sent. Send it again after retry_after_ms, and send less.",
+		Operator: whySessionsAreShort,
+	}
+	CodeShedDelay = &Code{
+		Name: "SHED_DELAY", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
+		Title:    "Too many calls wait for a session",
+		Hint:     "Nothing was sent. Send it again after retry_after_ms, and send less; calls of priority batch may wait longer.",
+		Operator: whySessionsAreShort,
+	}
+)
 
-	CodeStreamEnded = &Code{"STREAM_ENDED", http.StatusConflict, codes.Aborted, true,
-		"The stream of rows was ended",
-		"The message says why. What was not acknowledged may be sent again on a new stream, unless another stream " +
-			"took the place of this one."}
+// whySessionsAreShort leads the operator to the cause, because the remedies contradict each other: more sessions help
+// against POOL_SMALL and do harm in OVERLOAD.
+const whySessionsAreShort = "sidecar top names the cause: too few sessions, one app that holds them, or a cluster that cannot do " +
+	"more. Each has its own remedy: docs/runbook.md#refused."
 
-	codeTxLost = &Code{"TX_LOST", http.StatusGone, codes.Aborted, true,
-		"The transaction is not open",
-		"Nothing of it was kept, unless outcome_unknown says otherwise. Begin a new one and repeat all of it."}
-	codeTxCommitted = &Code{"TX_COMMITTED", http.StatusConflict, codes.FailedPrecondition, false,
-		"The transaction was committed", "It is done; begin a new one."}
-	codeTxBusy = &Code{"TX_BUSY", http.StatusConflict, codes.Aborted, true,
-		"Another call of the transaction is running", "Send the statements of a transaction one after the other."}
-	codeSeqRepeated = &Code{"SEQ_REPEATED", http.StatusConflict, codes.AlreadyExists, false,
-		"The statement was run, and its outcome is not kept", "It was run once and not again. Go on with the next seq, or roll back."}
-	codeSeqOrder = &Code{"SEQ_OUT_OF_ORDER", http.StatusConflict, codes.FailedPrecondition, false,
-		"The statement is out of order", "seq goes up by one with each statement; a repeat must be the same statement."}
+// Codes of calls that did not get to the database, or not through it.
+var (
+	codePoolTimeout = &Code{
+		Name: "POOL_TIMEOUT", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
+		Title:    "No session came free before the deadline",
+		Hint:     "Nothing was sent. Send it again after retry_after_ms, with more time if its timeout was short.",
+		Operator: whySessionsAreShort,
+	}
+	CodeShedDeadline = &Code{
+		Name: "SHED_DEADLINE", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
+		Title:    "It could not be done before the deadline",
+		Hint:     "Nothing was sent. Send it again after retry_after_ms, or with more time.",
+		Operator: whySessionsAreShort,
+	}
+	codeNoNode = &Code{
+		Name: "NO_HEALTHY_NODE", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
+		Title: "No node of the cluster can be used",
+		Hint:  "Nothing was sent. Send it again after retry_after_ms.",
+		Operator: "sidecar doctor says how far a connection gets, sidecar nodes has the reason for each node: " +
+			"docs/runbook.md#no_node.",
+	}
+	CodeDraining = &Code{
+		Name: "DRAINING", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
+		Title:    "This sidecar is stopping",
+		Hint:     "Nothing was sent. Send it again; a restarted sidecar serves it.",
+		Operator: "If it lasts, GET /drain shows what the end waits for: docs/runbook.md#not_serving.",
+	}
+	codeUpstreamLost = &Code{
+		Name: "UPSTREAM_LOST", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
+		Title:    "The database could not be reached, or the connection broke",
+		Hint:     "Nothing was kept. Send it again after retry_after_ms.",
+		Operator: "The message names the node, sidecar why NODE has its state: docs/runbook.md#node_dead.",
+	}
+	codeRefused = &Code{
+		Name: "UPSTREAM_REFUSED", HTTP: http.StatusBadGateway, GRPC: codes.FailedPrecondition,
+		Title:    "The cluster refuses the call for good",
+		Hint:     "The same call would be refused again. Report it to the operator.",
+		Operator: "Look at ydb.url and the version of the cluster; the message has the gRPC code: docs/runbook.md#errors.",
+	}
+	codeUnknown = &Code{
+		Name: "OUTCOME_UNKNOWN", HTTP: http.StatusInternalServerError, GRPC: codes.Unknown,
+		Title:    "It may have run",
+		Hint:     "Read back whether it was kept, or mark the call idempotent if it may run twice.",
+		Operator: "If it comes often, a node or the way to it breaks calls off; sidecar top names it: docs/runbook.md#node_dead.",
+	}
+	CodeDeadline = &Code{
+		Name: "DEADLINE_EXCEEDED", HTTP: http.StatusGatewayTimeout, GRPC: codes.DeadlineExceeded,
+		Title:    "The deadline ended first",
+		Hint:     "outcome_unknown says whether it may have run. Give it more time with timeout.",
+		Operator: "Calls that bring no deadline get api.timeout. If all calls are slow: docs/runbook.md#cluster_slow.",
+	}
+	codeCancelled = &Code{
+		Name: "CANCELLED", HTTP: 499, GRPC: codes.Canceled,
+		Title: "The caller went away",
+		Hint:  "outcome_unknown says whether it may have run.",
+	}
+)
 
-	CodeInternal = &Code{"INTERNAL", http.StatusInternalServerError, codes.Internal, false,
-		"A fault of the sidecar", "The log has it under the trace_id."}
+// Codes of streams of rows and of transactions, and of faults of the sidecar.
+var (
+	CodeStreamEnded = &Code{
+		Name: "STREAM_ENDED", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true,
+		Title: "The stream of rows was ended",
+		Hint: "The message says why. What was not acknowledged may be sent again on a new stream, unless another stream " +
+			"took the place of this one.",
+	}
+	codeTxLost = &Code{
+		Name: "TX_LOST", HTTP: http.StatusGone, GRPC: codes.Aborted, Safe: true,
+		Title:    "The transaction is not open",
+		Hint:     "Nothing of it was kept, unless outcome_unknown says otherwise. Begin a new one and repeat all of it.",
+		Operator: "tx.idle and tx.max end transactions, and so does the loss of a node: docs/runbook.md#node_dead.",
+	}
+	codeTxCommitted = &Code{
+		Name: "TX_COMMITTED", HTTP: http.StatusConflict, GRPC: codes.FailedPrecondition,
+		Title: "The transaction was committed",
+		Hint:  "It is done; begin a new one.",
+	}
+	codeTxBusy = &Code{
+		Name: "TX_BUSY", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true,
+		Title: "Another call of the transaction is running",
+		Hint:  "Send the statements of a transaction one after the other.",
+	}
+	codeSeqRepeated = &Code{
+		Name: "SEQ_REPEATED", HTTP: http.StatusConflict, GRPC: codes.AlreadyExists,
+		Title: "The statement was run, and its outcome is not kept",
+		Hint:  "It was run once and not again. Go on with the next seq, or roll back.",
+	}
+	codeSeqOrder = &Code{
+		Name: "SEQ_OUT_OF_ORDER", HTTP: http.StatusConflict, GRPC: codes.FailedPrecondition,
+		Title: "The statement is out of order",
+		Hint:  "seq goes up by one with each statement; a repeat must be the same statement.",
+	}
+	CodeInternal = &Code{
+		Name: "INTERNAL", HTTP: http.StatusInternalServerError, GRPC: codes.Internal,
+		Title:    "A fault of the sidecar",
+		Hint:     "Report it to the operator, with the trace_id.",
+		Operator: "The log has it under the trace_id: docs/runbook.md#panicked.",
+	}
 )
 
 // ownCodes lists them in the order of docs/api.md.
 var ownCodes = []*Code{
-	codeBadRequest, CodeLimit, CodeBusy, CodeQuota, CodeMemory, CodeNoToken, codeNotYours, codeForbidden, CodeMedia,
-	CodeNoRoute, CodeMethod,
+	codeBadRequest, CodeLimit, CodeNoToken, codeNotYours, codeForbidden, CodeMedia, CodeNoRoute, CodeMethod,
 	CodeTableNotOpen, CodeReadOnly, CodeTableMismatch, CodeKeyNotFound, CodeKeyTooLarge, CodeCondition,
-	codePoolTimeout, codeQueueFull, CodeShedDeadline, CodeShedDelay, codeNoNode, CodeDraining, codeUpstreamLost,
-	codeRefused, codeUnknown, CodeDeadline, codeCancelled,
+	CodeBusy, CodeQuota, CodeMemory, codeQueueFull, CodeShedDelay,
+	codePoolTimeout, CodeShedDeadline, codeNoNode, CodeDraining, codeUpstreamLost, codeRefused, codeUnknown, CodeDeadline,
+	codeCancelled,
 	CodeStreamEnded, codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, CodeInternal,
 }

@@ -9,50 +9,132 @@ import (
 
 // ydbCodes are the answers of the database itself. UNDETERMINED is missing: it
 // is OUTCOME_UNKNOWN.
+//
+// Over HTTP 404 means that the URL names nothing, and 412 that a condition in the headers does not hold, so
+// neither says what is wrong with a statement in a body. Such an error is 400, and 409 if the data stands against it.
+// Over gRPC it is FAILED_PRECONDITION where the data or the schema would have to change first, and
+// INVALID_ARGUMENT where no state of the database would help.
 var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
-	Ydb.StatusIds_BAD_REQUEST: {"YDB_BAD_REQUEST", http.StatusBadRequest, codes.InvalidArgument, false,
-		"The database does not understand the request", "issues say what is wrong."},
-	Ydb.StatusIds_UNAUTHORIZED: {"YDB_UNAUTHORIZED", http.StatusForbidden, codes.PermissionDenied, false,
-		"The sidecar's credentials do not permit this", "Grant the right, or give the sidecar other credentials (ydb.auth)."},
-	Ydb.StatusIds_INTERNAL_ERROR: {"YDB_INTERNAL_ERROR", http.StatusInternalServerError, codes.Internal, false,
-		"A fault of the database", "issues say more."},
-	Ydb.StatusIds_ABORTED: {"YDB_ABORTED", http.StatusConflict, codes.Aborted, true,
-		"Another transaction was faster", "Nothing was kept. Repeat the whole transaction, after a short random pause."},
-	Ydb.StatusIds_UNAVAILABLE: {"YDB_UNAVAILABLE", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"A part of the database is not available now", "Nothing was kept. Try again."},
-	Ydb.StatusIds_OVERLOADED: {"YDB_OVERLOADED", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"The database is overloaded", "Nothing was kept. Try again later and slow down."},
-	Ydb.StatusIds_SCHEME_ERROR: {"YDB_SCHEME_ERROR", http.StatusNotFound, codes.NotFound, false,
-		"A table, a column or a path does not exist, or has another form", "issues name it; paths are relative to the database."},
-	Ydb.StatusIds_GENERIC_ERROR: {"YDB_GENERIC_ERROR", http.StatusBadRequest, codes.InvalidArgument, false,
-		"The statement failed", "issues say where and why."},
-	Ydb.StatusIds_TIMEOUT: {"YDB_TIMEOUT", http.StatusGatewayTimeout, codes.DeadlineExceeded, false,
-		"The database gave up on the statement", "Make the statement smaller, or give it more time."},
-	Ydb.StatusIds_BAD_SESSION: {"YDB_BAD_SESSION", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"The session was lost", "Nothing was kept. Try again."},
-	Ydb.StatusIds_PRECONDITION_FAILED: {"YDB_PRECONDITION_FAILED", http.StatusPreconditionFailed, codes.FailedPrecondition, false,
-		"The data is not as the statement requires", "For an INSERT: the key exists. issues say more."},
-	Ydb.StatusIds_ALREADY_EXISTS: {"YDB_ALREADY_EXISTS", http.StatusConflict, codes.AlreadyExists, false,
-		"It exists", "issues name it."},
-	Ydb.StatusIds_NOT_FOUND: {"YDB_NOT_FOUND", http.StatusNotFound, codes.NotFound, false,
-		"It does not exist", "issues name it."},
-	Ydb.StatusIds_SESSION_EXPIRED: {"YDB_SESSION_EXPIRED", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"The session was lost", "Nothing was kept. Try again."},
-	Ydb.StatusIds_CANCELLED: {"YDB_CANCELLED", http.StatusServiceUnavailable, codes.Canceled, false,
-		"The database cancelled the statement", "issues say why."},
-	Ydb.StatusIds_UNSUPPORTED: {"YDB_UNSUPPORTED", http.StatusNotImplemented, codes.Unimplemented, false,
-		"The database does not support this", "issues name it."},
-	Ydb.StatusIds_SESSION_BUSY: {"YDB_SESSION_BUSY", http.StatusServiceUnavailable, codes.Unavailable, true,
-		"The session was in use", "Nothing was kept. Try again."},
-	Ydb.StatusIds_EXTERNAL_ERROR: {"YDB_EXTERNAL_ERROR", http.StatusBadGateway, codes.Unknown, false,
-		"Something behind the database failed", "issues say more."},
+	Ydb.StatusIds_BAD_REQUEST: {
+		Name: "YDB_BAD_REQUEST", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument,
+		Title: "The database does not understand the request",
+		Hint:  "issues say what is wrong.",
+	},
+	Ydb.StatusIds_UNAUTHORIZED: {
+		Name: "YDB_UNAUTHORIZED", HTTP: http.StatusBadGateway, GRPC: codes.FailedPrecondition,
+		Title:    "The sidecar's credentials do not permit this",
+		Hint:     "Report it to the operator: the sidecar calls the database by its own credentials, whoever calls the sidecar.",
+		Operator: "Grant the right to the sidecar's user, or correct ydb.auth: docs/runbook.md#credentials_bad.",
+	},
+	Ydb.StatusIds_INTERNAL_ERROR: {
+		Name: "YDB_INTERNAL_ERROR", HTTP: http.StatusInternalServerError, GRPC: codes.Internal,
+		Title:    "A fault of the database",
+		Hint:     "issues say more. Report it to the operator.",
+		Operator: "The log of the node has more; info.node_id or the trace names the node.",
+	},
+	Ydb.StatusIds_ABORTED: {
+		Name: "YDB_ABORTED", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true,
+		Title: "Another transaction was faster",
+		Hint:  "Nothing was kept. Repeat the whole transaction, after a short random pause.",
+	},
+	Ydb.StatusIds_UNAVAILABLE: {
+		Name: "YDB_UNAVAILABLE", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
+		Title:    "A part of the database is not available now",
+		Hint:     "Nothing was kept. Send it again after retry_after_ms.",
+		Operator: "sidecar top names what is short: docs/runbook.md#cluster_overloaded, docs/runbook.md#disk_full.",
+	},
+	Ydb.StatusIds_OVERLOADED: {
+		Name: "YDB_OVERLOADED", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
+		Title: "The database is overloaded",
+		Hint:  "Nothing was kept. Send it again after retry_after_ms, and send less.",
+		Operator: "sidecar top names what has too much to do: a table, a quota, a resource pool or the cluster: " +
+			"docs/runbook.md#cluster_overloaded.",
+	},
+	Ydb.StatusIds_SCHEME_ERROR: {
+		Name: "YDB_SCHEME_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.FailedPrecondition,
+		Title: "A table, a column or a path does not exist, or has another form",
+		Hint:  "issues name it; paths are relative to the database.",
+	},
+	Ydb.StatusIds_GENERIC_ERROR: {
+		Name: "YDB_GENERIC_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument,
+		Title: "The statement failed",
+		Hint:  "issues say where and why.",
+	},
+	Ydb.StatusIds_TIMEOUT: {
+		Name: "YDB_TIMEOUT", HTTP: http.StatusGatewayTimeout, GRPC: codes.DeadlineExceeded,
+		Title: "The database gave up on the statement",
+		Hint:  "Make the statement smaller, or give it more time.",
+	},
+	Ydb.StatusIds_BAD_SESSION: {
+		Name: "YDB_BAD_SESSION", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
+		Title: "The session was lost",
+		Hint:  "Nothing was kept. Send it again.",
+	},
+	Ydb.StatusIds_PRECONDITION_FAILED: {
+		Name: "YDB_PRECONDITION_FAILED", HTTP: http.StatusBadRequest, GRPC: codes.FailedPrecondition,
+		Title: "The data is not as the statement requires, or the statement needs more than it may have",
+		Hint:  "issues say more.",
+	},
+	Ydb.StatusIds_ALREADY_EXISTS: {
+		Name: "YDB_ALREADY_EXISTS", HTTP: http.StatusConflict, GRPC: codes.AlreadyExists,
+		Title: "It exists",
+		Hint:  "issues name it.",
+	},
+	Ydb.StatusIds_NOT_FOUND: {
+		Name: "YDB_NOT_FOUND", HTTP: http.StatusBadRequest, GRPC: codes.NotFound,
+		Title: "What the statement names does not exist",
+		Hint:  "issues name it.",
+	},
+	Ydb.StatusIds_SESSION_EXPIRED: {
+		Name: "YDB_SESSION_EXPIRED", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
+		Title: "The session was lost",
+		Hint:  "Nothing was kept. Send it again.",
+	},
+	Ydb.StatusIds_CANCELLED: {
+		Name: "YDB_CANCELLED", HTTP: http.StatusServiceUnavailable, GRPC: codes.Canceled,
+		Title: "The database cancelled the statement",
+		Hint:  "issues say why.",
+	},
+	Ydb.StatusIds_UNSUPPORTED: {
+		Name: "YDB_UNSUPPORTED", HTTP: http.StatusNotImplemented, GRPC: codes.Unimplemented,
+		Title: "The database does not support this",
+		Hint:  "issues name it.",
+	},
+	Ydb.StatusIds_SESSION_BUSY: {
+		Name: "YDB_SESSION_BUSY", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
+		Title: "The session was in use",
+		Hint:  "Nothing was kept. Send it again after retry_after_ms.",
+	},
+	Ydb.StatusIds_EXTERNAL_ERROR: {
+		Name: "YDB_EXTERNAL_ERROR", HTTP: http.StatusBadGateway, GRPC: codes.Unknown,
+		Title: "Something behind the database failed",
+		Hint:  "issues say more.",
+	},
 }
 
-// CodeYDB finds the row of a status; one newer than this table is INTERNAL to callers.
+// The rows that hold in place of the usual ones of their names.
+var (
+	codeNoPath = &Code{
+		Name: "YDB_SCHEME_ERROR", Case: "the request itself names the path, as `Describe` and `Ingest` do",
+		HTTP: http.StatusNotFound, GRPC: codes.NotFound,
+		Title: "There is no table at this path",
+		Hint:  "issues name it; paths are relative to the database.",
+	}
+	codeKeyExists = &Code{
+		Name: "YDB_PRECONDITION_FAILED", Case: "a row with this key exists (issue 2012)",
+		HTTP: http.StatusConflict, GRPC: codes.AlreadyExists,
+		Title: "A row with this key exists",
+		Hint:  "Nothing was kept. Use another key, or UPSERT or REPLACE if the row may be overwritten.",
+	}
+
+	specialCodes = []*Code{codeNoPath, codeKeyExists}
+)
+
+// CodeYDB finds the usual row of a status; one newer than this table is INTERNAL to callers.
 func CodeYDB(s Ydb.StatusIds_StatusCode) *Code {
 	if c, ok := ydbCodes[s]; ok {
 		return c
 	}
-	return &Code{"YDB_" + s.String(), http.StatusInternalServerError, codes.Unknown, false,
-		"The database answered with a status that this sidecar does not know", "issues say more."}
+	return &Code{Name: "YDB_" + s.String(), HTTP: http.StatusInternalServerError, GRPC: codes.Unknown,
+		Title: "The database answered with a status that this sidecar does not know", Hint: "issues say more."}
 }

@@ -33,6 +33,7 @@ type API struct {
 	BatchParallel int           `yaml:"batch_parallel"` // statements of one Batch that run at a time
 	CacheTTL      time.Duration `yaml:"cache_ttl"`      // how long descriptions of tables and explained plans are believed
 	CacheSize     int           `yaml:"cache_size"`     // entries of each cache: declared types, tables, plans
+	Statuses      string        `yaml:"statuses"`       // current; or old: statuses of errors as in the version before (docs/errors.md)
 }
 
 // DefaultAPI are the settings of a fresh installation.
@@ -41,7 +42,7 @@ func DefaultAPI() API {
 		Timeout: 10 * time.Second, MaxTimeout: time.Hour, MaxOpen: 10_000,
 		MaxBody: 16 << 20, MaxHeaders: 32 << 10, MaxDepth: 32, MaxParams: 1000, MaxStatements: 1000, MaxGroups: 64,
 		MaxRows: 100_000, MaxBytes: 32 << 20, BatchParallel: 4,
-		CacheTTL: time.Minute, CacheSize: 10_000,
+		CacheTTL: time.Minute, CacheSize: 10_000, Statuses: statusesCurrent,
 	}
 }
 
@@ -72,6 +73,7 @@ func (a API) Validate() error {
 	if a.MaxDepth > yql.MaxTypeDepth {
 		errs = append(errs, fmt.Errorf("max_depth = %d; must be <= %d", a.MaxDepth, yql.MaxTypeDepth))
 	}
+	errs = append(errs, checkStatuses(a.Statuses)) // nil if it is fine
 	if a.Timeout > a.MaxTimeout {
 		errs = append(errs, fmt.Errorf("timeout = %v; must be <= max_timeout = %v", a.Timeout, a.MaxTimeout))
 	}

@@ -339,7 +339,7 @@ func (s *Service) end(ctx context.Context, c *Call, err error) *Fault {
 	}
 	var out *Fault
 	if err != nil {
-		out = FaultOf(err, Deed{})
+		out = s.Answered(FaultOf(err, Deed{}))
 	}
 	took := time.Since(c.began)
 	s.counts.count(c, out)

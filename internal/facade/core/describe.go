@@ -89,7 +89,7 @@ func (s *Service) DescribeTable(ctx context.Context, c *Call, table, timeout str
 	}
 	d, err := s.Describe(ctx, c, call, full)
 	if err != nil {
-		return nil, err
+		return nil, FaultOf(err, Deed{Harmless: true}).OfPath()
 	}
 	out := &sidecarv1.DescribeResponse{Path: full, PrimaryKey: d.GetPrimaryKey()}
 	for _, col := range d.GetColumns() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -35,7 +37,8 @@ type Fault struct {
 	passing bool          // the same call may do better later; safe is this, once nothing was kept or twice does no harm
 	After   time.Duration // whole milliseconds: both APIs say it twice, and once in these
 	Cause   error         // for the log
-	hint    string        // "": the code's
+	hint    string        // for the caller; "": the code's
+	operate string        // for the operator; "": the code's
 	Relayed error         // the gRPC status of another process, which is handed on as it came
 }
 
@@ -97,7 +100,7 @@ var errBadAnswer = errors.New("the database sent a row that does not fit its col
 // pause is how long a caller should wait before it sends the call again.
 func pause(c *Code) time.Duration {
 	switch c {
-	case codeQueueFull, CodeBusy, codePoolTimeout:
+	case codeQueueFull, CodeBusy, CodeQuota, CodeShedDelay, codePoolTimeout, CodeShedDeadline:
 		return 100 * time.Millisecond
 	case codeNoNode, codeUpstreamLost, CodeMemory:
 		return 500 * time.Millisecond
@@ -181,6 +184,8 @@ const maxedText = "the transaction was open for as long as allowed (tx.max)"
 // faultOfWord maps the errors that are only words.
 func faultOfWord(err error) *Fault {
 	switch {
+	case errors.Is(err, pool.ErrQueueFull) && pool.Paused(err):
+		return Faultf(codeQueueFull, "").paused()
 	case errors.Is(err, pool.ErrQueueFull):
 		return Faultf(codeQueueFull, "as many calls wait for a session as allowed (pool.queue)")
 	case errors.Is(err, pool.ErrNoNode):
@@ -231,19 +236,19 @@ func faultOfShed(e *pool.ShedError) *Fault {
 	case e.Why == pool.ShedDelay && e.Ahead > 0:
 		f.Message = fmt.Sprintf(
 			"many calls of the app get no session in time, and it would have had to wait about %v for one, longer "+
-				"than such work takes (pool.max; priority batch may wait)",
+				"than such work takes (priority batch may wait)",
 			round(e.Ahead),
 		)
 	case e.Why == pool.ShedDelay:
 		f.Message = fmt.Sprintf("it waited %v for a session while too many calls of the app wait (pool.queue_target)", round(e.Waited))
 	case e.Why == pool.ShedDeadline && e.Waited > 0:
 		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf(
-			"%v of its time are left after %v in the queue for a session (pool.max), and such work takes about %v",
+			"%v of its time are left after %v in the queue for a session, and such work takes about %v",
 			round(e.Left), round(e.Waited), round(e.Needs),
 		)
 	case e.Why == pool.ShedDeadline && e.Ahead > 0:
 		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf(
-			"its deadline is in %v, the wait for a session would be about %v (pool.max), and such work takes about %v",
+			"its deadline is in %v, the wait for a session would be about %v, and such work takes about %v",
 			round(e.Left), round(e.Ahead), round(e.Needs),
 		)
 	case e.Why == pool.ShedDeadline:
@@ -252,7 +257,21 @@ func faultOfShed(e *pool.ShedError) *Fault {
 		)
 	}
 	f.After, f.Cause = max(e.Retry.Round(time.Millisecond), time.Millisecond), e
+	if e.Paused && (e.Waited > 0 || e.Ahead > 0) { // else it has too little time for the work alone
+		return f.paused()
+	}
 	return f
+}
+
+// paused returns the fault of a call that was not sent because an operator paused calls: neither more
+// time nor more sessions would have helped.
+func (f *Fault) paused() *Fault {
+	return f.With(func(f *Fault) {
+		f.Message = "calls are paused by an operator"
+		f.hint = "Nothing was sent. An operator paused this sidecar; send it again after retry_after_ms."
+		f.operate = "sidecar events says since when calls are paused, sidecar resume ends that: docs/runbook.md#pool_paused."
+		f.After = max(f.After, time.Second)
+	})
 }
 
 func faultOfOrder(err error) *Fault {
@@ -266,12 +285,9 @@ func faultOfOrder(err error) *Fault {
 	return Faultf(codeSeqOrder, "tx.seq %d is too high; the next one is %d", e.Seq, e.Next)
 }
 
-// pausedText ends the message about a wait that an operator's pause made too long.
-const pausedText = "calls are paused by an operator (sidecar resume)"
-
 // faultOfPause is the answer to a call that needs no session and waited while calls were paused.
 func faultOfPause(e *hop.PausedError) *Fault {
-	f := Faultf(codePoolTimeout, "not sent in %v: %s", e.Waited.Round(time.Microsecond), pausedText)
+	f := Faultf(codePoolTimeout, "").paused()
 	switch {
 	case errors.Is(e.Cause, ErrCut):
 		f = Faultf(CodeDraining, "this sidecar is stopping")
@@ -294,7 +310,7 @@ func faultOfWait(e *pool.WaitError) *Fault {
 		f = Faultf(codeCancelled, "the caller went away while it waited for a session")
 		f.Safe = true
 	case e.Paused:
-		f = Faultf(codePoolTimeout, "no session in %v: %s", e.Waited.Round(time.Microsecond), pausedText)
+		f = f.paused()
 	case e.Nodes == 0:
 		f = Faultf(codeNoNode, "no node of the cluster could be used for %v", e.Waited.Round(time.Microsecond))
 	case e.Limit > 0 && e.Busy >= e.Limit:
@@ -337,7 +353,7 @@ func faultOfCall(err error, e *upstream.Error, d Deed) *Fault {
 	case e.Foreign:
 		f.Code, f.Message = codeNoNode, "the node that took the call serves another database"
 	case e.Status != 0:
-		f.Code = CodeYDB(e.Status)
+		f.Code = codeOfAnswer(e)
 	case errors.Is(err, context.DeadlineExceeded):
 		// The verdict is that the sidecar must not repeat it: the caller still may.
 		f.Code, f.Message, f.passing = CodeDeadline, "the deadline ended while the call ran", true
@@ -369,6 +385,30 @@ func faultOfCall(err error, e *upstream.Error, d Deed) *Fault {
 	return f
 }
 
+// codeOfAnswer finds the row for an answer of the database.
+func codeOfAnswer(e *upstream.Error) *Code {
+	if e.Status == Ydb.StatusIds_PRECONDITION_FAILED && hasIssue(e.Issues, protocol.IssueConstraint, 0) {
+		return codeKeyExists
+	}
+	return CodeYDB(e.Status)
+}
+
+// hasIssue reports whether an issue has the code, at any depth that callers are told of.
+func hasIssue(in []*Ydb_Issue.IssueMessage, code uint32, depth int) bool {
+	return depth < maxIssueDepth && slices.ContainsFunc(in, func(m *Ydb_Issue.IssueMessage) bool {
+		return m.GetIssueCode() == code || hasIssue(m.GetIssues(), code, depth+1)
+	})
+}
+
+// OfPath returns the fault of a call whose request names one path, and nothing else that could be missing: if there is no
+// table, the request itself asks for what does not exist.
+func (f *Fault) OfPath() *Fault {
+	if f.Code != ydbCodes[Ydb.StatusIds_SCHEME_ERROR] {
+		return f
+	}
+	return f.With(func(f *Fault) { f.Code = codeNoPath })
+}
+
 func ydbName(e *upstream.Error) string {
 	if e.Status == 0 {
 		return ""
@@ -397,7 +437,7 @@ func (f *Fault) Proto(traceID string) *sidecarv1.Error {
 	return &sidecarv1.Error{
 		Code: f.Code.Name, Message: Clip(f.Message, MaxMessage), Status: uint32(f.Code.HTTP),
 		YdbStatus: f.YDB, Issues: issues(f.issues, 0, &left), SafeToRetry: f.Safe, OutcomeUnknown: f.Unknown,
-		RetryAfterMs: f.After.Milliseconds(), Hint: hint, TraceId: traceID,
+		RetryAfterMs: f.After.Milliseconds(), Hint: hint, OperatorHint: cmp.Or(f.operate, f.Code.Operator), TraceId: traceID,
 	}
 }
 

@@ -229,7 +229,7 @@ func (s *Service) batchOne(ctx context.Context, c *Call, in BatchRequest, i int,
 	}()
 	r := batchResult{Outcome: done, Info: one.Info, reports: one.reports}
 	if err != nil {
-		if r.Fault = FaultOf(err, Deed{}); r.Fault.Unknown {
+		if r.Fault = s.Answered(FaultOf(err, Deed{})); r.Fault.Unknown {
 			s.counts.unknown.Add(1)
 		}
 	}

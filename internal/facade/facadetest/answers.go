@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -29,6 +30,14 @@ func Failed(kind cluster.CallKind, status Ydb.StatusIds_StatusCode) error {
 		Issues: []*Ydb_Issue.IssueMessage{
 			{Message: "because", IssueCode: 7, Severity: 1, Position: &Ydb_Issue.IssueMessage_Position{Row: 1, Column: 2}},
 		}}
+}
+
+// Exists is the error of a statement that inserts a key that is there.
+func Exists() error {
+	v := ydbstatus.Judge(ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_PRECONDITION_FAILED})
+	inner := &Ydb_Issue.IssueMessage{Message: "because", IssueCode: protocol.IssueConstraint, Severity: 1}
+	return &upstream.Error{Op: "ExecuteQuery", Node: 1, Status: Ydb.StatusIds_PRECONDITION_FAILED, Verdict: v,
+		Issues: []*Ydb_Issue.IssueMessage{{Severity: 1, IssueCode: 1060, Issues: []*Ydb_Issue.IssueMessage{inner}}}}
 }
 
 // Broke is the error of a connection that broke while a call ran.

@@ -6,11 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/kv"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -30,7 +28,7 @@ func Shelf(t testing.TB) *Driver {
 		row, there := rows[id]
 		switch text := req.GetQueryContent().GetText(); {
 		case strings.Contains(text, " INSERT ") && there:
-			return nil, Failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
+			return nil, Exists()
 		case strings.Contains(text, " INTO "):
 			row = [2]string{`"` + string(req.GetParameters()["$value"].GetValue().GetBytesValue()) + `"`, "null"}
 			if v := req.GetParameters()["$version"]; v != nil {

@@ -199,7 +199,7 @@ var (
 func (g *ingestStream) Progress(ctx context.Context, p ingest.Progress) error {
 	for _, r := range p.Refused {
 		err := g.outbox.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_Refused{Refused: &sidecarv1.IngestRefused{
-			Offset: r.Offset, Error: rows.FaultOf(r.Err).Proto(g.traceID),
+			Offset: r.Offset, Error: g.api.core.Answered(rows.FaultOf(r.Err)).Proto(g.traceID),
 		}}})
 		if err != nil {
 			return err

@@ -8,8 +8,13 @@ import (
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
@@ -203,5 +208,43 @@ func TestRequestsOfNewerCallers(t *testing.T) {
 				t.Errorf("%d statements were sent", n)
 			}
 		})
+	}
+}
+
+// TestEveryMethodRefusesUnknownFields: no method passes over a field that this sidecar does not know, and the caller hears
+// which one it is.
+func TestEveryMethodRefusesUnknownFields(t *testing.T) {
+	d := &facadetest.Driver{Answer: facadetest.Echo}
+	b := compose(t, facadetest.Small(), core.Deps{Driver: d, Database: "/local"}).serve(t, d)
+	methods := 0
+	for _, file := range []protoreflect.FileDescriptor{sidecarv1.File_sidecar_v1_sidecar_proto, sidecarv1.File_sidecar_v1_kv_proto,
+		sidecarv1.File_sidecar_v1_ingest_proto} {
+		for i := range file.Services().Len() {
+			service := file.Services().Get(i)
+			for j := range service.Methods().Len() {
+				method := service.Methods().Get(j)
+				request := dynamicpb.NewMessage(method.Input())
+				request.SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
+				path := fmt.Sprintf("/%s/%s", service.FullName(), method.Name())
+				stream, err := b.conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err = stream.SendMsg(request); err == nil {
+					err = stream.CloseSend()
+				}
+				for err == nil {
+					err = stream.RecvMsg(dynamicpb.NewMessage(method.Output()))
+				}
+				want := "field 99 of " + string(method.Input().FullName())
+				if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: %v; want INVALID_ARGUMENT with %q", path, err, want)
+				}
+				methods++
+			}
+		}
+	}
+	if methods < 17 {
+		t.Errorf("%d methods; want all", methods)
 	}
 }

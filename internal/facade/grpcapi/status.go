@@ -32,6 +32,9 @@ func StatusOf(f *core.Fault, traceID string) error {
 	info := &errdetails.ErrorInfo{Reason: body.Code, Domain: errorDomain, Metadata: map[string]string{
 		"safe_to_retry": "false", "outcome_unknown": "false", "hint": body.Hint, "trace_id": traceID,
 	}}
+	if body.OperatorHint != "" {
+		info.Metadata["operator_hint"] = body.OperatorHint
+	}
 	if f.Safe {
 		info.Metadata["safe_to_retry"] = "true"
 	}

@@ -212,7 +212,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, rt *route) {
 		}
 		return rt.serve(a, x)
 	})
-	if fault != nil && fault.Code == core.CodeMemory && r.ProtoMajor == 2 {
+	if fault != nil && fault.Code.Name == core.CodeMemory.Name && r.ProtoMajor == 2 {
 		x.on.PauseAfter()
 	}
 	if fault != nil && !x.started {
@@ -490,8 +490,9 @@ func writeProblem(w http.ResponseWriter, f *core.Fault, traceID string) {
 	if f.Code == core.CodeNoToken {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
-	// The header has whole seconds alone: who may come again sooner is told by the body.
-	if f.After >= time.Second/2 {
+	// The header has whole seconds alone; retry_after_ms in the body is exact. A caller that is told to slow down (429) may as
+	// well wait the longer time. Any other one would wait far too long for what takes some milliseconds.
+	if f.After >= time.Second/2 || f.After > 0 && f.Code.HTTP == http.StatusTooManyRequests {
 		h.Set("Retry-After", strconv.Itoa(int((f.After+time.Second-1)/time.Second)))
 	}
 	w.WriteHeader(f.Code.HTTP)

@@ -40,7 +40,8 @@ func (a *API) ingest(x *exchange) error {
 		return err
 	}
 	if err != nil {
-		f.buf = append(appendProblem(append(f.buf[:0], `{"error":`...), core.FaultOf(err, core.Deed{}), x.call.TraceID), '}', '\n')
+		f.buf = append(appendProblem(append(f.buf[:0], `{"error":`...), a.core.Answered(core.FaultOf(err, core.Deed{})), x.call.TraceID),
+			'}', '\n')
 		_ = f.send(context.WithoutCancel(x.ctx)) // whoever left does not read it
 	}
 	// Nobody may read the body once the handler has returned.
@@ -145,7 +146,7 @@ func (f *ingestLines) send(ctx context.Context) error {
 func (f *ingestLines) Progress(ctx context.Context, p ingest.Progress) error {
 	for _, r := range p.Refused {
 		f.buf = strconv.AppendUint(append(f.buf, `{"refused":{"offset":`...), r.Offset, 10)
-		f.buf = appendProblem(append(f.buf, `,"error":`...), rows.FaultOf(r.Err), f.x.call.TraceID)
+		f.buf = appendProblem(append(f.buf, `,"error":`...), f.api.core.Answered(rows.FaultOf(r.Err)), f.x.call.TraceID)
 		f.buf = append(f.buf, "}}\n"...)
 	}
 	f.buf = append(strconv.AppendUint(append(f.buf, `{"ack":{"next":`...), p.Next, 10), "}}\n"...)

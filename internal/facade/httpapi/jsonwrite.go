@@ -226,7 +226,7 @@ func appendFloat(b []byte, f float64) []byte {
 func appendProblem(b []byte, f *core.Fault, traceID string) []byte {
 	body := f.Proto(traceID)
 	b = append(b, `{"type":`...)
-	b = appendText(b, "urn:ydb-sidecar:"+body.Code)
+	b = appendText(b, f.Code.Link())
 	b = append(b, `,"title":`...)
 	b = appendText(b, f.Code.Title)
 	b = append(b, `,"detail":`...)

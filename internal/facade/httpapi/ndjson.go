@@ -51,7 +51,7 @@ func (a *API) stream(x *exchange, in core.ExecuteRequest, body jsonFormat) error
 	}
 	if err != nil && x.started {
 		// Too late for a status: the last line says it.
-		fault := core.FaultOf(err, core.Deed{})
+		fault := a.core.Answered(core.FaultOf(err, core.Deed{}))
 		out.buf = append(appendProblem(append(out.buf, `{"error":`...), fault, x.call.Failing()), '}', '\n')
 		_ = out.flush(ctx)
 	}

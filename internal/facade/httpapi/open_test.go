@@ -123,7 +123,7 @@ func (o *opener) answers(status string) int {
 func (o *opener) refused() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.statuses["503"] + min(o.late, o.statuses["503"])
+	return o.statuses["429"] + min(o.late, o.statuses["429"])
 }
 
 // post opens so many calls, with headers of their own.
@@ -257,7 +257,7 @@ func TestEndsOfTransactionsAreLetIn(t *testing.T) {
 		defer others.Release()
 	}
 	for path, want := range map[string]int{"/v1/tx/tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/rollback": http.StatusGone,
-		"/v1/tx/begin": http.StatusServiceUnavailable} {
+		"/v1/tx/begin": http.StatusTooManyRequests} {
 		w := httptest.NewRecorder()
 		b.api.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost"+path, nil))
 		if w.Code != want {

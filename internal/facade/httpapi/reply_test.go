@@ -11,16 +11,19 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 )
 
-// TestRetryAfter: the header has whole seconds, so it is for those who should wait for about one or more.
+// TestRetryAfter: the header has whole seconds. Callers that are told to slow down always get it; others only when they
+// should wait for about a second or more.
 func TestRetryAfter(t *testing.T) {
-	for after, want := range map[time.Duration]string{
-		0: "", time.Millisecond: "", 100 * time.Millisecond: "", 499 * time.Millisecond: "",
-		500 * time.Millisecond: "1", time.Second: "1", 1001 * time.Millisecond: "2",
+	for after, want := range map[time.Duration][2]string{ // of a call that is too many, of one that was not sent
+		0: {"", ""}, time.Millisecond: {"1", ""}, 100 * time.Millisecond: {"1", ""}, 499 * time.Millisecond: {"1", ""},
+		500 * time.Millisecond: {"1", "1"}, time.Second: {"1", "1"}, 1001 * time.Millisecond: {"2", "2"},
 	} {
-		w := httptest.NewRecorder()
-		writeProblem(w, core.Faultf(core.CodeBusy, "busy").With(func(f *core.Fault) { f.After = after }), "")
-		if got := w.Header().Get("Retry-After"); got != want {
-			t.Errorf("%v: Retry-After %q; want %q", after, got, want)
+		for i, code := range []*core.Code{core.CodeBusy, core.CodeDraining} {
+			w := httptest.NewRecorder()
+			writeProblem(w, core.Faultf(code, "busy").With(func(f *core.Fault) { f.After = after }), "")
+			if got := w.Header().Get("Retry-After"); got != want[i] {
+				t.Errorf("%s after %v: Retry-After %q; want %q", code.Name, after, got, want[i])
+			}
 		}
 	}
 }

@@ -535,7 +535,7 @@ func (k *Service) finish(ctx context.Context, c *core.Call, call upstream.Call, 
 		return w.done, nil
 	}
 	f := w.Table.fault(core.FaultOf(err, core.Deed{Harmless: call.Idempotent, Unsure: report.Unsure}))
-	if w.cond.absent() && f.Code == core.CodeYDB(Ydb.StatusIds_PRECONDITION_FAILED) {
+	if w.cond.absent() && f.Code.Name == core.CodeYDB(Ydb.StatusIds_PRECONDITION_FAILED).Name {
 		f = conditionFailed(w.Table, true).With(func(g *core.Fault) { g.Unknown, g.Cause = f.Unknown, f.Cause })
 	}
 	return Written{}, f

@@ -84,7 +84,7 @@ func (r *Service) Run(ctx context.Context, c *core.Call, in Request, side Side) 
 	by := upstream.Call{Class: c.Class, App: c.App, From: c.From, Progress: c.Progress()}
 	rows, err := r.Engine.Open(ctx, ingest.Options{Table: table, Offset: in.Offset, Name: in.Stream, Sink: Sink{r.core, by}})
 	if err != nil {
-		return FaultOf(err)
+		return FaultOf(err).OfPath()
 	}
 	defer rows.Close()
 	defer context.AfterFunc(ctx, func() {

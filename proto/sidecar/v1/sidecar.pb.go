@@ -2734,16 +2734,17 @@ func (x *BatchResult) GetRowsAffected() uint64 {
 // status with google.rpc.ErrorInfo and RetryInfo, and in Batch.
 type Error struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	Code           string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"` // stable; docs/api.md lists them
+	Code           string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"` // stable; docs/errors.md lists them
 	Message        string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	Status         uint32                 `protobuf:"varint,3,opt,name=status,proto3" json:"status,omitempty"` // HTTP status
 	YdbStatus      string                 `protobuf:"bytes,4,opt,name=ydb_status,json=ydbStatus,proto3" json:"ydb_status,omitempty"`
 	Issues         []*Issue               `protobuf:"bytes,5,rep,name=issues,proto3" json:"issues,omitempty"`
 	SafeToRetry    bool                   `protobuf:"varint,6,opt,name=safe_to_retry,json=safeToRetry,proto3" json:"safe_to_retry,omitempty"` // nothing was kept: the same call may be sent again
 	RetryAfterMs   int64                  `protobuf:"varint,7,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
-	Hint           string                 `protobuf:"bytes,8,opt,name=hint,proto3" json:"hint,omitempty"`
+	Hint           string                 `protobuf:"bytes,8,opt,name=hint,proto3" json:"hint,omitempty"` // for the caller
 	TraceId        string                 `protobuf:"bytes,9,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	OutcomeUnknown bool                   `protobuf:"varint,10,opt,name=outcome_unknown,json=outcomeUnknown,proto3" json:"outcome_unknown,omitempty"` // it may have run
+	OperatorHint   string                 `protobuf:"bytes,11,opt,name=operator_hint,json=operatorHint,proto3" json:"operator_hint,omitempty"`        // for whoever runs the sidecar; empty: there is nothing to do
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2846,6 +2847,13 @@ func (x *Error) GetOutcomeUnknown() bool {
 		return x.OutcomeUnknown
 	}
 	return false
+}
+
+func (x *Error) GetOperatorHint() string {
+	if x != nil {
+		return x.OperatorHint
+	}
+	return ""
 }
 
 type Issue struct {
@@ -4120,7 +4128,7 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\x04info\x18\x05 \x01(\v2\x10.sidecar.v1.InfoR\x04info\x12'\n" +
 	"\x05error\x18\x06 \x01(\v2\x11.sidecar.v1.ErrorR\x05error\x12(\n" +
 	"\rrows_affected\x18\a \x01(\x04H\x00R\frowsAffected\x88\x01\x01B\x10\n" +
-	"\x0e_rows_affected\"\xb9\x02\n" +
+	"\x0e_rows_affected\"\xde\x02\n" +
 	"\x05Error\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
@@ -4133,7 +4141,8 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\x04hint\x18\b \x01(\tR\x04hint\x12\x19\n" +
 	"\btrace_id\x18\t \x01(\tR\atraceId\x12'\n" +
 	"\x0foutcome_unknown\x18\n" +
-	" \x01(\bR\x0eoutcomeUnknown\"\xa6\x01\n" +
+	" \x01(\bR\x0eoutcomeUnknown\x12#\n" +
+	"\roperator_hint\x18\v \x01(\tR\foperatorHint\"\xa6\x01\n" +
 	"\x05Issue\x12\x18\n" +
 	"\amessage\x18\x01 \x01(\tR\amessage\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\rR\x04code\x12\x1a\n" +
