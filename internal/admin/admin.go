@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/audit"
 	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 )
@@ -47,7 +48,10 @@ type Deps struct {
 	Kill    func(session string) (any, error) // by its short hash
 	EndCall func(id string) (any, error)      // by its trace id or its name
 	Logging Logging
+	Audit   *audit.Log // of what operators do; nil: none
 	Events  *Events
+	// Peer is the user and the process at the other end of a connection over admin.socket; nil: nobody knows.
+	Peer func(ctx context.Context) (uid uint32, pid int32, err error)
 	// Reload reads the configuration again, and with dryRun only says what would come
 	// of that. The error is the configuration's.
 	Reload func(dryRun bool) (any, error)

@@ -250,12 +250,10 @@ func (s *Server) mayControl(r *http.Request) *refusal {
 		return &refusal{http.StatusForbidden, "control is for admin.socket alone (admin.control = socket)"}
 	}
 	if given := r.Header.Get("Authorization"); given != "" {
-		token, err := config.BearerToken()
-		if err != nil {
+		if _, err := config.BearerToken(); err != nil {
 			return &refusal{http.StatusForbidden, err.Error()}
 		}
-		want := "Bearer " + token
-		if token == "" || subtle.ConstantTimeCompare([]byte(given), []byte(want)) != 1 {
+		if !s.hasToken(r) {
 			return &refusal{http.StatusUnauthorized, "the bearer token is not admin.token"}
 		}
 		return nil
@@ -273,6 +271,13 @@ func (s *Server) mayControl(r *http.Request) *refusal {
 			fmt.Sprintf("control is for user %d and root, and this program is of user %d: %s", os.Getuid(), uid, other)}
 	}
 	return nil
+}
+
+// hasToken reports whether a request comes with admin.token.
+func (s *Server) hasToken(r *http.Request) bool {
+	token, err := s.inForce.Load().BearerToken()
+	given, want := r.Header.Get("Authorization"), "Bearer "+token
+	return err == nil && token != "" && subtle.ConstantTimeCompare([]byte(given), []byte(want)) == 1
 }
 
 // Trusted reports whether programs of a user may control this process: those of

@@ -249,14 +249,21 @@ func (s *Server) mux(chosen func(Endpoint) bool) *http.ServeMux {
 	return mux
 }
 
-// controlled admits those who may control.
+// controlled admits those who may control, and has the log say who did what.
 func (s *Server) controlled(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if refusal := s.mayControl(r); refusal != nil {
+			deed := s.deed(r)
+			deed.Outcome = refusal.text
+			s.deps.Audit.Denied(deed)
 			writeText(w, refusal.status, refusal.text+"\n")
 			return
 		}
-		h.ServeHTTP(w, r)
+		deed := s.deed(r) // before the act, which may be the end
+		answer := &answered{w, http.StatusOK}
+		h.ServeHTTP(answer, r)
+		deed.Outcome = strconv.Itoa(answer.status)
+		s.deps.Audit.Acted(deed)
 	})
 }
 

@@ -10,7 +10,9 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
+	"github.com/ydb-sidecar/sidecar/internal/audit"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/listen"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/internal/snapshot/kill"
@@ -26,16 +28,15 @@ func (a *App) newAdmin() *admin.Server {
 	}}
 	killer := kill.Killer{Views: &a.views.Source, Log: a.log}
 	return admin.New(a.config.Admin, admin.Deps{
-		Guard:   a.guard,
-		Metrics: a.telemetry.Metrics(),
+		Guard: a.guard, Metrics: a.telemetry.Metrics(),
 		Nodes:   nodes{a.core.detector},
 		Process: drainer{a},
 		Kill:    killer.Session,
 		EndCall: killer.Calls,
 		Pool:    pools{a},
-		Logging: logging{a},
-		Events:  a.events,
-		Page:    a.views.PageState,
+		Logging: logging{a}, Audit: audit.New(a.log), Peer: listen.PeerOf,
+		Events: a.events,
+		Page:   a.views.PageState,
 		Reload: func(dryRun bool) (any, error) {
 			done, err := a.Reload("POST /reload", dryRun)
 			if err != nil {

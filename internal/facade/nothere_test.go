@@ -16,7 +16,7 @@ func TestWhatTheAPIDoesNotHave(t *testing.T) {
 	}
 	types := map[string]string{"key": "Utf8", "id": "Uint64", "after": "Uint64", "from": "Utf8", "to": "Utf8"}
 	values := map[string]any{"key": "order-77", "id": 7, "after": 0, "from": "order-", "to": "order."}
-	client := newWorld(t, Default(), nil).client(t)
+	client := newWorld(t, Default(), nil).faces(t)[1]
 	run := func(sql string) (*contract.Reply, error) {
 		s := contract.Statement{SQL: sql, Params: map[string]any{}, Types: map[string]string{}}
 		for name := range types {

@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -95,6 +96,17 @@ func (s *AdminSocket) Accept() (net.Conn, error) {
 		s.log.Warn("the admin socket is for this process's user and root", "uid", uid, "err", err)
 		conn.Close()
 	}
+}
+
+// PeerOf is the user and the process at the other end of a connection over an AdminSocket, by the context of a request
+// that an AdminServer serves.
+func PeerOf(ctx context.Context) (uid uint32, pid int32, err error) {
+	conn, _ := ctx.Value(connKey{}).(net.Conn)
+	local, ok := conn.(*localConn)
+	if !ok {
+		return 0, 0, errors.ErrUnsupported
+	}
+	return takeover.Peer(local.UnixConn)
 }
 
 // Close closes the socket. Its name goes with it, see UnixListener.SetUnlinkOnClose.

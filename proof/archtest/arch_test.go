@@ -39,7 +39,7 @@ var tiers = map[string]int{
 
 	"internal/adaptive": 1, "internal/callctx": 1, "internal/certs": 1, "internal/lane": 1, "internal/memguard": 1,
 	"internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
-	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1,
+	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1, "internal/audit": 1,
 	"internal/cache": 1, "internal/history": 1, "internal/apps": 1, "internal/statements": 1,
 
 	"internal/awake": 0, "internal/panics": 0, "internal/cluster": 0, "internal/ydbstatus": 0, "internal/protocol": 0,
