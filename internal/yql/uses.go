@@ -195,6 +195,19 @@ func (u *usage) set(i int) {
 	}
 }
 
+// Returns reports whether a text has the word RETURNING, with which statements that change rows return them.
+func Returns(text string) bool {
+	lex := NewLexer(text)
+	for {
+		switch t := lex.Next(); {
+		case t.Kind == EOF, t.Kind == Bad:
+			return false
+		case t.Kind == Ident && strings.EqualFold(lex.Text(t), "RETURNING"):
+			return true
+		}
+	}
+}
+
 // WithIntegers reports whether t is like plain, a type of the plain rule, in all
 // but its integers: where plain has Int64 or Uint64, t may have any integer type.
 func WithIntegers(plain, t *Ydb.Type) bool {

@@ -34,6 +34,8 @@ var cases = []struct {
 	{"a_deadline", deadline},
 	{"transact", transact},
 	{"transact_keeps_all_or_nothing", transactFails},
+	{"expectations_of_a_list", expectations},
+	{"a_list_in_an_open_transaction", listInTx},
 	{"commit_keeps", commitKeeps},
 	{"rollback_keeps_nothing", rollbackKeepsNothing},
 	{"begin_and_commit_inline", inline},

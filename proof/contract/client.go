@@ -35,6 +35,7 @@ type Statement struct {
 	Bytes      uint64 // limit
 	Stats      string
 	Priority   string
+	Expect     *uint64 // rows, in a Transaction
 }
 
 // TxSelector says to which transaction a statement belongs.
@@ -119,6 +120,7 @@ type Status struct {
 type Transaction struct {
 	Statements []Statement
 	Mode       string
+	Tx         *TxSelector // its Tx, if it stays open, is that of every reply
 	Idempotent bool
 	Timeout    string
 	Rows       uint64

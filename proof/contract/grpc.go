@@ -99,9 +99,14 @@ func (g *grpcClient) Each(ctx context.Context, s Statement, part func(rows int))
 }
 
 func (g *grpcClient) Transact(ctx context.Context, t Transaction) ([]*Reply, error) {
-	req := &sidecarv1.TransactRequest{Mode: t.Mode, Idempotent: t.Idempotent, Timeout: t.Timeout, Limits: &sidecarv1.Limits{Rows: t.Rows}}
+	req := &sidecarv1.TransactRequest{Mode: t.Mode, Idempotent: t.Idempotent, Timeout: t.Timeout, Limits: &sidecarv1.Limits{Rows: t.Rows},
+		Tx: t.Tx.message()}
 	for _, s := range t.Statements {
-		req.Statements = append(req.Statements, &sidecarv1.Statement{Sql: s.SQL, Params: pack(s.Params), Types: s.Types})
+		one := &sidecarv1.Statement{Sql: s.SQL, Params: pack(s.Params), Types: s.Types}
+		if s.Expect != nil {
+			one.Expect = &sidecarv1.Expect{Rows: s.Expect}
+		}
+		req.Statements = append(req.Statements, one)
 	}
 	var trailer metadata.MD
 	res, err := g.api.Transact(ctx, req, grpc.Trailer(&trailer))
@@ -111,7 +116,7 @@ func (g *grpcClient) Transact(ctx context.Context, t Transaction) ([]*Reply, err
 	var out []*Reply
 	for _, one := range res.Results {
 		r := grpcReply(one.Columns, one.Rows, one.Truncated, one.Sets)
-		r.Info, r.Affected = grpcInfo(res.Info, trailer), one.RowsAffected
+		r.Info, r.Affected, r.Tx = grpcInfo(res.Info, trailer), one.RowsAffected, grpcTx(res.Tx)
 		r.addStats(one.Stats)
 		out = append(out, r)
 	}
@@ -212,13 +217,19 @@ func (s Statement) request() *sidecarv1.ExecuteRequest {
 		Sql: s.SQL, Params: pack(s.Params), Types: s.Types, Mode: s.Mode, Idempotent: s.Idempotent,
 		Timeout: s.Timeout, Limits: &sidecarv1.Limits{Rows: s.Rows, Bytes: s.Bytes}, Stats: s.Stats, Priority: s.Priority,
 	}
-	if s.Tx != nil {
-		req.Tx = &sidecarv1.TxSelector{Id: s.Tx.ID, Seq: s.Tx.Seq, Commit: s.Tx.Commit}
-		if s.Tx.Begin {
-			req.Tx.Begin = &sidecarv1.BeginTx{Mode: s.Tx.Mode}
-		}
-	}
+	req.Tx = s.Tx.message()
 	return req
+}
+
+func (x *TxSelector) message() *sidecarv1.TxSelector {
+	if x == nil {
+		return nil
+	}
+	m := &sidecarv1.TxSelector{Id: x.ID, Seq: x.Seq, Commit: x.Commit}
+	if x.Begin {
+		m.Begin = &sidecarv1.BeginTx{Mode: x.Mode}
+	}
+	return m
 }
 
 func pack(m map[string]any) map[string]*sidecarv1.Value {

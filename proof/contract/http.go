@@ -250,22 +250,26 @@ func (s Statement) body() object {
 	put("priority", s.Priority, s.Priority != "")
 	put("limits", object{"rows": s.Rows, "bytes": s.Bytes}, s.Rows > 0 || s.Bytes > 0)
 	if s.Tx != nil {
-		tx := object{}
-		if s.Tx.Begin {
-			tx["begin"] = object{"mode": s.Tx.Mode}
-		}
-		if s.Tx.ID != "" {
-			tx["id"] = s.Tx.ID
-		}
-		if s.Tx.Seq > 0 {
-			tx["seq"] = s.Tx.Seq
-		}
-		if s.Tx.Commit {
-			tx["commit"] = true
-		}
-		o["tx"] = tx
+		o["tx"] = s.Tx.object()
 	}
 	return o
+}
+
+func (x *TxSelector) object() object {
+	tx := object{}
+	if x.Begin {
+		tx["begin"] = object{"mode": x.Mode}
+	}
+	if x.ID != "" {
+		tx["id"] = x.ID
+	}
+	if x.Seq > 0 {
+		tx["seq"] = x.Seq
+	}
+	if x.Commit {
+		tx["commit"] = true
+	}
+	return tx
 }
 
 func params(m map[string]any) object {
@@ -390,11 +394,19 @@ func (h *httpClient) Transact(ctx context.Context, t Transaction) ([]*Reply, err
 	body := object{"mode": t.Mode, "idempotent": t.Idempotent, "timeout": t.Timeout, "limits": object{"rows": t.Rows}}
 	list := []object{}
 	for _, s := range t.Statements {
-		list = append(list, object{"sql": s.SQL, "params": params(s.Params), "types": s.Types})
+		one := object{"sql": s.SQL, "params": params(s.Params), "types": s.Types}
+		if s.Expect != nil {
+			one["expect"] = object{"rows": *s.Expect}
+		}
+		list = append(list, one)
+	}
+	if t.Tx != nil {
+		body["tx"] = t.Tx.object()
 	}
 	body["statements"] = list
 	var r struct {
 		Results []jsonReply
+		Tx      *jsonTx
 		Info    jsonInfo
 	}
 	res, err := h.call(ctx, "POST", "/v1/tx", body, &r)
@@ -403,7 +415,7 @@ func (h *httpClient) Transact(ctx context.Context, t Transaction) ([]*Reply, err
 	}
 	var out []*Reply
 	for _, one := range r.Results {
-		one.Info = r.Info
+		one.Info, one.Tx = r.Info, r.Tx
 		out = append(out, one.reply(res))
 	}
 	return out, nil

@@ -198,6 +198,11 @@ var (
 		Hint: "The message says why. What was not acknowledged may be sent again on a new stream, unless another stream " +
 			"took the place of this one.",
 	}
+	codeExpectation = &Code{
+		Name: "EXPECTATION_FAILED", HTTP: http.StatusConflict, GRPC: codes.FailedPrecondition,
+		Title: "A statement gave another number of rows than expected",
+		Hint:  "Nothing was kept. Read the rows again, then decide; the message names the statement, what it gave and what was expected.",
+	}
 	codeTxLost = &Code{
 		Name: "TX_LOST", HTTP: http.StatusGone, GRPC: codes.Aborted, Safe: true,
 		Title:    "The transaction is not open",
@@ -239,5 +244,5 @@ var ownCodes = []*Code{
 	CodeBusy, CodeQuota, CodeMemory, codeQueueFull, CodeShedDelay,
 	codePoolTimeout, CodeShedDeadline, codeNoNode, CodeDraining, codeUpstreamLost, codeRefused, codeUnknown, CodeDeadline,
 	codeCancelled,
-	CodeStreamEnded, codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, CodeInternal,
+	CodeStreamEnded, codeExpectation, codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, CodeInternal,
 }

@@ -34,12 +34,20 @@ func limitsOf(m *sidecarv1.Limits) Limits {
 	return Limits{Rows: m.GetRows(), Bytes: m.GetBytes()}
 }
 
+func expectOf(m *sidecarv1.Expect) *uint64 {
+	if m == nil {
+		return nil
+	}
+	return m.Rows
+}
+
 // TransactOf is the call that a message asks for.
 func TransactOf(m *sidecarv1.TransactRequest, params Params) TransactRequest {
-	in := TransactRequest{Mode: m.Mode, Idempotent: m.Idempotent, Timeout: m.Timeout, Priority: m.Priority}
+	in := TransactRequest{Mode: m.Mode, Tx: selectorOf(m.Tx), Idempotent: m.Idempotent, Timeout: m.Timeout, Priority: m.Priority}
 	for _, st := range m.Statements {
 		in.Statements = append(in.Statements, Spec{
 			SQL: st.GetSql(), Params: params.Of(st, st.GetParams()), Types: st.GetTypes(), Stats: m.Stats, Limits: limitsOf(m.Limits),
+			Expect: expectOf(st.GetExpect()),
 		})
 	}
 	return in

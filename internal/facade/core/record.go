@@ -14,7 +14,8 @@ import (
 type stored struct {
 	fault *Fault
 	sets  []storedSet
-	end   Outcome // without tx, which depends on when it is asked for
+	end   Outcome  // without tx, which depends on when it is asked for
+	list  []stored // of a list: the outcome of each statement, in place of sets and end
 }
 
 type storedSet struct {

@@ -32,6 +32,7 @@ type Spec struct {
 	Types  map[string]string
 	Stats  string
 	Limits Limits
+	Expect *uint64 // rows that it must return, in a list; nil: any number
 }
 
 // prepare checks a statement and gives its parameters their types. learnt says
@@ -55,7 +56,7 @@ func (s *Service) prepareWith(in Spec, learnt bool, now map[string]*Ydb.Type) (*
 	}
 	return &Statement{
 		SQL: in.SQL, Params: params, stats: stats, typed: typed, limits: in.Limits,
-		counts: mayChange(s.Cached.effectsOf(in.SQL, kindOf(in.SQL))),
+		expect: in.Expect, counts: mayChange(s.Cached.effectsOf(in.SQL, kindOf(in.SQL))),
 	}, nil
 }
 

@@ -24,7 +24,8 @@ type Statement struct {
 	stats  Ydb_Query.StatsMode // asked for by the caller
 	counts bool                // it may change rows, and the server is asked how many
 	limits Limits
-	typed  int // bytes that its types and its parameters take, without those that a cache holds
+	expect *uint64 // rows that it must return; nil: any number
+	typed  int     // bytes that its types and its parameters take, without those that a cache holds
 }
 
 // Limits are the caller's own bounds on what is handed on of a result. 0 means none.
@@ -153,6 +154,8 @@ type ending struct {
 	tx        string // the open transaction, "" if none is
 	stats     *Ydb_TableStats.QueryStats
 	rows      uint64
+	sets      int     // result sets
+	returned  uint64  // rows of all of them, also those that the limits cut off
 	affected  *uint64 // see affected
 	truncated bool
 }
@@ -277,11 +280,13 @@ func (r *reader) part(ctx context.Context, p *upstream.Part) error {
 	}
 	if i := p.GetResultSetIndex(); i > r.set {
 		r.set, r.full = i, false
+		r.end.sets++
 		if err := r.out.Begin(ctx, p.Columns()); err != nil {
 			return err
 		}
 	}
 	rows := p.Rows
+	r.end.returned += uint64(len(rows))
 	kept := r.fit(p)
 	if len(kept) > 0 {
 		r.end.rows += uint64(len(kept))

@@ -15,39 +15,69 @@ import (
 type TransactRequest struct {
 	Statements []Spec
 	Mode       string
+	Tx         *TxSelector // nil: it is a transaction of its own
 	Idempotent bool
 	Timeout    string
 	Priority   string
 }
 
-// Transact runs statements as one transaction, as often as it takes. out gives
-// the sink of each.
-func (s *Service) Transact(ctx context.Context, c *Call, in TransactRequest, out func(i int) Sink) ([]Outcome, error) {
-	m, err := parseTxMode(in.Mode)
+// Transact runs statements as one transaction, as often as it takes, or as one step of an interactive transaction, which it
+// returns while that is open. out gives the sink of each statement.
+func (s *Service) Transact(ctx context.Context, c *Call, in TransactRequest, out func(i int) Sink) (
+	[]Outcome, *sidecarv1.Tx, error) {
+	m, err := txModeOfList(in)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(in.Statements) > 0 {
 		c.states(in.Statements[0].SQL)
 	}
-	var list []*Statement
+	var statements []*Statement
 	if err = s.InLane(ctx, c.Large, func() (err error) {
-		list, err = s.prepareAll(c, in.Statements)
+		statements, err = s.prepareAll(c, in.Statements, in.alone())
 		return err
 	}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel, call, err := s.Begin(ctx, c, in.Timeout, in.Priority)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer cancel()
-	if err := s.freshList(c, len(list)); err != nil {
-		return nil, err
-	}
 	call.Idempotent = in.Idempotent
+	l := newList(statements, out)
+	if !in.alone() {
+		return s.Tx.transact(ctx, c, call, in.Tx, l, m)
+	}
+	if err := s.freshList(c, len(statements)); err != nil {
+		return nil, nil, err
+	}
+	return s.transactAlone(ctx, c, call, in, l, m)
+}
+
+// alone reports whether the list is all of its transaction, so that it may be repeated.
+func (in TransactRequest) alone() bool { return in.Tx == nil || in.Tx.Begin && in.Tx.Commit }
+
+// txModeOfList returns the mode of the transaction that a list begins.
+func txModeOfList(in TransactRequest) (*mode, error) {
+	if in.Tx == nil {
+		return parseTxMode(in.Mode)
+	}
+	m := modeImplicit // nothing is named
+	if in.Mode != "" {
+		var err error
+		if m, err = parseTxMode(in.Mode); err != nil {
+			return nil, err
+		}
+	}
+	return txModeOf(in.Tx, m)
+}
+
+// transactAlone runs a list as a transaction of its own. It goes again with the types that a refusal teaches.
+func (s *Service) transactAlone(ctx context.Context, c *Call, call upstream.Call, in TransactRequest, l *list, m *mode) (
+	[]Outcome, *sidecarv1.Tx, error) {
 	pure := !m.readOnly // which says as much without a look at the texts
-	for _, st := range list {
+	for _, st := range l.statements {
 		kind := kindOf(st.SQL)
 		call.Work = call.Work*31 + kind
 		pure = pure && s.Cached.effectsOf(st.SQL, kind) == yql.Reads
@@ -55,59 +85,36 @@ func (s *Service) Transact(ctx context.Context, c *Call, in TransactRequest, out
 	if pure {
 		call.Effects = yql.Reads
 	}
-	ends := make([]ending, len(list))
-	var room *Room
 	for tries := 1; ; tries++ {
-		at := 0
-		report, err := s.Deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
-			room.forget()
-			room = s.Room(c)
-			at, err = attempt(ctx, session, list, m, ends, room, out)
-			return err
+		report, err := s.Deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
+			l.room.forget()
+			l.room = s.Room(c)
+			return l.run(ctx, session, m, true)
 		})
 		c.Note(report)
 		if err == nil {
-			break
+			return l.outcomes(), nil, nil
 		}
-		again := s.learn(in.Statements[at], list[at], err)
+		again := s.learn(in.Statements[l.at], l.statements[l.at], err)
 		if again == nil || report.Unsure || tries > maxLearnt {
-			return nil, hinted(FaultOf(err, Deed{Harmless: in.Idempotent, undone: pure || m.readOnly, Unsure: report.Unsure}), list[at])
+			deed := Deed{Harmless: in.Idempotent, undone: pure || m.readOnly, Unsure: report.Unsure}
+			return nil, nil, hinted(FaultOf(err, deed), l.statements[l.at])
 		}
-		list[at] = again
+		l.statements[l.at] = again
 	}
-	outcomes := make([]Outcome, len(ends))
-	for i, e := range ends {
-		outcomes[i] = e.outcome()
-	}
-	return outcomes, nil
 }
 
-// attempt runs the whole list once: the first statement begins the transaction,
-// the last one commits it. The driver rolls back what fails half-way. It returns the
-// number of the statement that failed.
-func attempt(ctx context.Context, session Session, list []*Statement, m *mode, ends []ending, room *Room, out func(int) Sink) (int, error) {
-	for i, st := range list {
-		last := i == len(list)-1
-		control := Inside(session.TxID(), last)
-		if i == 0 {
-			control = m.Begin(last)
-		}
-		var err error
-		if ends[i], err = Run(ctx, session, st, control, false, room, out(i)); err != nil {
-			return i, err
-		}
-	}
-	return 0, nil
-}
-
-// prepareAll checks the statements of a Transact.
-func (s *Service) prepareAll(c *Call, in []Spec) ([]*Statement, error) {
+// prepareAll checks the statements of a Transact. learnt says whether those types count that earlier calls have learnt.
+func (s *Service) prepareAll(c *Call, in []Spec, learnt bool) ([]*Statement, error) {
 	if err := s.checkCount(len(in)); err != nil {
 		return nil, err
 	}
 	list := make([]*Statement, len(in))
 	for i, one := range in {
-		st, err := s.prepare(one, true)
+		st, err := s.prepare(one, learnt)
+		if err == nil {
+			err = s.countable(st)
+		}
 		if err == nil {
 			err = TooMuch(c.Reserved.Take(st.typed))
 		}

@@ -359,7 +359,7 @@ func (x *transactions) failed(turn *txStep, err error, commits bool) *Fault {
 		turn.Undo()
 		return f
 	}
-	t.lost, t.until = !ok || e.Status == 0, time.Now().Add(failedTimeout)
+	t.lost, t.until = (!ok || e.Status == 0) && f.Code != codeExpectation, time.Now().Add(failedTimeout)
 	t.maxed = errors.Is(err, errTxMax)
 	switch f.Code {
 	case codeUpstreamLost, codeNoNode, CodeYDB(Ydb.StatusIds_BAD_SESSION), CodeYDB(Ydb.StatusIds_SESSION_EXPIRED):
@@ -389,9 +389,7 @@ func (x *transactions) repeat(ctx context.Context, id string, old *stored, out S
 		return Outcome{}, err
 	}
 	done := old.end
-	if info, _, err := x.leases.Look(id); err == nil && info.Why == lease.Open {
-		done.Tx = txOf(id, info.Expires)
-	}
+	done.Tx = x.stillOpen(id)
 	return done, nil
 }
 

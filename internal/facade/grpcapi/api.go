@@ -307,11 +307,11 @@ func (a *API) Transact(ctx context.Context, req *sidecarv1.TransactRequest) (*si
 	return unary(ctx, a, "Transact", req, func(ctx context.Context, c *core.Call) (*sidecarv1.TransactResponse, error) {
 		in := core.TransactOf(req, a.params())
 		sinks := make([]protoSink, len(in.Statements))
-		done, err := a.core.Transact(ctx, c, in, func(i int) core.Sink { return &sinks[i] })
+		done, tx, err := a.core.Transact(ctx, c, in, func(i int) core.Sink { return &sinks[i] })
 		if err != nil {
 			return nil, err
 		}
-		res := &sidecarv1.TransactResponse{Info: c.Info}
+		res := &sidecarv1.TransactResponse{Info: c.Info, Tx: tx}
 		for i := range sinks {
 			first, all := sinks[i].result()
 			res.Results = append(res.Results, withRows(&sidecarv1.StatementResult{

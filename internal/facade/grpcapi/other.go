@@ -38,7 +38,9 @@ func (s otherStream) Context() context.Context {
 // txID returns the id of the transaction that a request continues or asks for.
 func txID(req proto.Message) string {
 	switch r := req.(type) {
-	case *sidecarv1.ExecuteRequest:
+	case interface {
+		GetTx() *sidecarv1.TxSelector
+	}: // Execute, Transact
 		return r.GetTx().GetId()
 	case interface{ GetId() string }: // Commit, Rollback, GetTransaction
 		return r.GetId()
@@ -49,7 +51,9 @@ func txID(req proto.Message) string {
 // mayCommit tells whether the request may have committed its transaction.
 func mayCommit(req proto.Message) bool {
 	switch r := req.(type) {
-	case *sidecarv1.ExecuteRequest:
+	case interface {
+		GetTx() *sidecarv1.TxSelector
+	}: // Execute, Transact
 		return r.GetTx().GetCommit()
 	case *sidecarv1.CommitRequest:
 		return true

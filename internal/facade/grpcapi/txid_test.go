@@ -15,6 +15,7 @@ func TestEveryRequestWithATransactionIsKnown(t *testing.T) {
 	const id = "tx_id"
 	for _, req := range []proto.Message{
 		&sidecarv1.ExecuteRequest{Tx: &sidecarv1.TxSelector{Id: id}},
+		&sidecarv1.TransactRequest{Tx: &sidecarv1.TxSelector{Id: id}},
 		&sidecarv1.CommitRequest{Id: id}, &sidecarv1.RollbackRequest{Id: id}, &sidecarv1.GetTransactionRequest{Id: id},
 	} {
 		if got := txID(req); got != id {
@@ -28,7 +29,7 @@ func TestEveryRequestWithATransactionIsKnown(t *testing.T) {
 			continue
 		}
 		has := m.Fields().ByName("id") != nil || m.Fields().ByName("tx") != nil
-		known := map[string]bool{"ExecuteRequest": true, "CommitRequest": true, "RollbackRequest": true,
+		known := map[string]bool{"ExecuteRequest": true, "TransactRequest": true, "CommitRequest": true, "RollbackRequest": true,
 			"GetTransactionRequest": true}[string(m.Name())]
 		if has != known {
 			t.Errorf("%s: has the id of a transaction: %v; known to txID: %v", m.Name(), has, known)

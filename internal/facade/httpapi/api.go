@@ -60,7 +60,7 @@ func (rt *route) pattern() string { return strings.TrimSuffix(rt.Path, batchGetS
 // routes is the whole HTTP API. openapi.yaml describes it; a test compares the two.
 var routes = []route{
 	{core.Route{Method: http.MethodPost, Path: "/v1/query"}, "Execute", []string{core.MediaJSON}, (*API).query, false},
-	{core.Route{Method: http.MethodPost, Path: "/v1/tx"}, "Transact", []string{core.MediaJSON}, (*API).transact, true},
+	{core.Route{Method: http.MethodPost, Path: "/v1/tx"}, "Transact", []string{core.MediaJSON}, (*API).transact, false},
 	{core.Route{Method: http.MethodPost, Path: "/v1/tx/begin"}, "Begin", []string{core.MediaJSON}, (*API).begin, true},
 	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/commit"}, "Commit", []string{core.MediaJSON}, (*API).commit, false},
 	{core.Route{Method: http.MethodPost, Path: "/v1/tx/{id}/rollback"}, "Rollback", []string{core.MediaJSON}, (*API).rollback, false},

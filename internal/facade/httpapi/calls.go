@@ -61,10 +61,17 @@ func (x *exchange) replyRows(rows *jsonSink, done core.Outcome) error {
 }
 
 func (a *API) transact(x *exchange) error {
+	raw, err := a.bodyOfJSON(x)
+	if err != nil {
+		return err
+	}
 	var req sidecarv1.TransactRequest
 	var beside request
-	if err := a.read(x, &req, &beside); err != nil {
+	if err := a.decode(x, raw, &req, &beside); err != nil {
 		return err
+	}
+	if p := a.core.Other.OwnerOf(x.ctx, x.call, req.Tx.GetId()); p != nil {
+		return a.relay(x, p, raw, req.Tx.GetCommit(), req.Timeout)
 	}
 	f, err := x.format(beside.form, false)
 	if err != nil {
@@ -72,7 +79,7 @@ func (a *API) transact(x *exchange) error {
 	}
 	in := core.TransactOf(&req, &beside)
 	sinks := make([]jsonSink, len(in.Statements))
-	done, err := a.core.Transact(x.ctx, x.call, in, func(i int) core.Sink {
+	done, tx, err := a.core.Transact(x.ctx, x.call, in, func(i int) core.Sink {
 		sinks[i].format = f
 		return &sinks[i]
 	})
@@ -89,7 +96,7 @@ func (a *API) transact(x *exchange) error {
 		sinks[i].Again() // what was copied is there once
 		p.last = append(appendOutcome(p.last, done[i], nil), '}')
 	}
-	p.last = append(appendMember(append(p.last, ']'), "info", x.call.Info), '}')
+	p.last = append(appendMember(appendMember(append(p.last, ']'), "tx", tx), "info", x.call.Info), '}')
 	return x.reply(core.MediaJSON, p.all()...)
 }
 

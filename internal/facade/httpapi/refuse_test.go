@@ -45,7 +45,7 @@ var early = []struct {
 	{"no_table_of_bulk", "POST", "/v1/bulk", []string{"Content-Type", mediaNDJSON}, 400},
 	{"timeout", "POST", "/v1/query", []string{"Content-Type", core.MediaJSON, "Request-Timeout", "100ms"}, 504},
 	// The last one: nothing new begins after it.
-	{"draining", "POST", "/v1/tx", []string{"Content-Type", core.MediaJSON}, 503},
+	{"draining", "POST", "/v1/batch", []string{"Content-Type", core.MediaJSON}, 503},
 	{"draining_ingest", "POST", "/v1/ingest/dir/items", []string{"Content-Type", mediaNDJSON}, 503},
 }
 

@@ -1743,6 +1743,7 @@ type Statement struct {
 	Sql           string                 `protobuf:"bytes,1,opt,name=sql,proto3" json:"sql,omitempty"`
 	Params        map[string]*Value      `protobuf:"bytes,2,rep,name=params,proto3" json:"params,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Types         map[string]string      `protobuf:"bytes,3,rep,name=types,proto3" json:"types,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Expect        *Expect                `protobuf:"bytes,4,opt,name=expect,proto3" json:"expect,omitempty"` // otherwise the whole list is rolled back
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1798,6 +1799,58 @@ func (x *Statement) GetTypes() map[string]string {
 	return nil
 }
 
+func (x *Statement) GetExpect() *Expect {
+	if x != nil {
+		return x.Expect
+	}
+	return nil
+}
+
+// Expect is what a statement of a list must give; whatever is absent may be anything.
+type Expect struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rows          *uint64                `protobuf:"varint,1,opt,name=rows,proto3,oneof" json:"rows,omitempty"` // rows that it returns, all result sets together; a statement that changes rows returns them by RETURNING
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Expect) Reset() {
+	*x = Expect{}
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Expect) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Expect) ProtoMessage() {}
+
+func (x *Expect) ProtoReflect() protoreflect.Message {
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Expect.ProtoReflect.Descriptor instead.
+func (*Expect) Descriptor() ([]byte, []int) {
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Expect) GetRows() uint64 {
+	if x != nil && x.Rows != nil {
+		return *x.Rows
+	}
+	return 0
+}
+
 type TransactRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Statements    []*Statement           `protobuf:"bytes,1,rep,name=statements,proto3" json:"statements,omitempty"`
@@ -1807,13 +1860,14 @@ type TransactRequest struct {
 	Limits        *Limits                `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"` // of each statement
 	Stats         string                 `protobuf:"bytes,6,opt,name=stats,proto3" json:"stats,omitempty"`
 	Priority      string                 `protobuf:"bytes,7,opt,name=priority,proto3" json:"priority,omitempty"`
+	Tx            *TxSelector            `protobuf:"bytes,8,opt,name=tx,proto3" json:"tx,omitempty"` // absent: the list is a transaction of its own; otherwise the list takes one number of it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TransactRequest) Reset() {
 	*x = TransactRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[25]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1825,7 +1879,7 @@ func (x *TransactRequest) String() string {
 func (*TransactRequest) ProtoMessage() {}
 
 func (x *TransactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[25]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1838,7 +1892,7 @@ func (x *TransactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransactRequest.ProtoReflect.Descriptor instead.
 func (*TransactRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{25}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TransactRequest) GetStatements() []*Statement {
@@ -1890,17 +1944,25 @@ func (x *TransactRequest) GetPriority() string {
 	return ""
 }
 
+func (x *TransactRequest) GetTx() *TxSelector {
+	if x != nil {
+		return x.Tx
+	}
+	return nil
+}
+
 type TransactResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Results       []*StatementResult     `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
 	Info          *Info                  `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
+	Tx            *Tx                    `protobuf:"bytes,3,opt,name=tx,proto3" json:"tx,omitempty"` // the transaction, while it is open
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TransactResponse) Reset() {
 	*x = TransactResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[26]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +1974,7 @@ func (x *TransactResponse) String() string {
 func (*TransactResponse) ProtoMessage() {}
 
 func (x *TransactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[26]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +1987,7 @@ func (x *TransactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransactResponse.ProtoReflect.Descriptor instead.
 func (*TransactResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{26}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TransactResponse) GetResults() []*StatementResult {
@@ -1938,6 +2000,13 @@ func (x *TransactResponse) GetResults() []*StatementResult {
 func (x *TransactResponse) GetInfo() *Info {
 	if x != nil {
 		return x.Info
+	}
+	return nil
+}
+
+func (x *TransactResponse) GetTx() *Tx {
+	if x != nil {
+		return x.Tx
 	}
 	return nil
 }
@@ -1956,7 +2025,7 @@ type StatementResult struct {
 
 func (x *StatementResult) Reset() {
 	*x = StatementResult{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[27]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2037,7 @@ func (x *StatementResult) String() string {
 func (*StatementResult) ProtoMessage() {}
 
 func (x *StatementResult) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[27]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +2050,7 @@ func (x *StatementResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatementResult.ProtoReflect.Descriptor instead.
 func (*StatementResult) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{27}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StatementResult) GetColumns() []*Column {
@@ -2037,7 +2106,7 @@ type BeginRequest struct {
 
 func (x *BeginRequest) Reset() {
 	*x = BeginRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[28]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2118,7 @@ func (x *BeginRequest) String() string {
 func (*BeginRequest) ProtoMessage() {}
 
 func (x *BeginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[28]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2131,7 @@ func (x *BeginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRequest.ProtoReflect.Descriptor instead.
 func (*BeginRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{28}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *BeginRequest) GetMode() string {
@@ -2096,7 +2165,7 @@ type BeginResponse struct {
 
 func (x *BeginResponse) Reset() {
 	*x = BeginResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[29]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2108,7 +2177,7 @@ func (x *BeginResponse) String() string {
 func (*BeginResponse) ProtoMessage() {}
 
 func (x *BeginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[29]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2121,7 +2190,7 @@ func (x *BeginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginResponse.ProtoReflect.Descriptor instead.
 func (*BeginResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{29}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *BeginResponse) GetTx() *Tx {
@@ -2148,7 +2217,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[30]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2160,7 +2229,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[30]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2173,7 +2242,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{30}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CommitRequest) GetId() string {
@@ -2199,7 +2268,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[31]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2280,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[31]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2293,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{31}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CommitResponse) GetInfo() *Info {
@@ -2244,7 +2313,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[32]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2325,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[32]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2338,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{32}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RollbackRequest) GetId() string {
@@ -2295,7 +2364,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[33]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2307,7 +2376,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[33]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2320,7 +2389,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{33}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RollbackResponse) GetInfo() *Info {
@@ -2339,7 +2408,7 @@ type GetTransactionRequest struct {
 
 func (x *GetTransactionRequest) Reset() {
 	*x = GetTransactionRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[34]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2420,7 @@ func (x *GetTransactionRequest) String() string {
 func (*GetTransactionRequest) ProtoMessage() {}
 
 func (x *GetTransactionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[34]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2433,7 @@ func (x *GetTransactionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTransactionRequest.ProtoReflect.Descriptor instead.
 func (*GetTransactionRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{34}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetTransactionRequest) GetId() string {
@@ -2387,7 +2456,7 @@ type GetTransactionResponse struct {
 
 func (x *GetTransactionResponse) Reset() {
 	*x = GetTransactionResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[35]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2399,7 +2468,7 @@ func (x *GetTransactionResponse) String() string {
 func (*GetTransactionResponse) ProtoMessage() {}
 
 func (x *GetTransactionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[35]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2412,7 +2481,7 @@ func (x *GetTransactionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTransactionResponse.ProtoReflect.Descriptor instead.
 func (*GetTransactionResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{35}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetTransactionResponse) GetTx() *Tx {
@@ -2461,7 +2530,7 @@ type BatchRequest struct {
 
 func (x *BatchRequest) Reset() {
 	*x = BatchRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[36]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2473,7 +2542,7 @@ func (x *BatchRequest) String() string {
 func (*BatchRequest) ProtoMessage() {}
 
 func (x *BatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[36]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2555,7 @@ func (x *BatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchRequest.ProtoReflect.Descriptor instead.
 func (*BatchRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{36}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BatchRequest) GetStatements() []*BatchStatement {
@@ -2524,7 +2593,7 @@ type BatchStatement struct {
 
 func (x *BatchStatement) Reset() {
 	*x = BatchStatement{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[37]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2536,7 +2605,7 @@ func (x *BatchStatement) String() string {
 func (*BatchStatement) ProtoMessage() {}
 
 func (x *BatchStatement) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[37]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2549,7 +2618,7 @@ func (x *BatchStatement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchStatement.ProtoReflect.Descriptor instead.
 func (*BatchStatement) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{37}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BatchStatement) GetSql() string {
@@ -2603,7 +2672,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[38]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2684,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[38]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2697,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{38}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *BatchResponse) GetResults() []*BatchResult {
@@ -2653,7 +2722,7 @@ type BatchResult struct {
 
 func (x *BatchResult) Reset() {
 	*x = BatchResult{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[39]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +2734,7 @@ func (x *BatchResult) String() string {
 func (*BatchResult) ProtoMessage() {}
 
 func (x *BatchResult) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[39]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +2747,7 @@ func (x *BatchResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResult.ProtoReflect.Descriptor instead.
 func (*BatchResult) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{39}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *BatchResult) GetColumns() []*Column {
@@ -2751,7 +2820,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[40]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2763,7 +2832,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[40]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2776,7 +2845,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{40}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Error) GetCode() string {
@@ -2870,7 +2939,7 @@ type Issue struct {
 
 func (x *Issue) Reset() {
 	*x = Issue{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[41]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2882,7 +2951,7 @@ func (x *Issue) String() string {
 func (*Issue) ProtoMessage() {}
 
 func (x *Issue) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[41]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2895,7 +2964,7 @@ func (x *Issue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Issue.ProtoReflect.Descriptor instead.
 func (*Issue) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{41}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Issue) GetMessage() string {
@@ -2953,7 +3022,7 @@ type BulkUpsertRequest struct {
 
 func (x *BulkUpsertRequest) Reset() {
 	*x = BulkUpsertRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[42]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3034,7 @@ func (x *BulkUpsertRequest) String() string {
 func (*BulkUpsertRequest) ProtoMessage() {}
 
 func (x *BulkUpsertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[42]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3047,7 @@ func (x *BulkUpsertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkUpsertRequest.ProtoReflect.Descriptor instead.
 func (*BulkUpsertRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{42}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *BulkUpsertRequest) GetTable() string {
@@ -3025,7 +3094,7 @@ type BulkRow struct {
 
 func (x *BulkRow) Reset() {
 	*x = BulkRow{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[43]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3106,7 @@ func (x *BulkRow) String() string {
 func (*BulkRow) ProtoMessage() {}
 
 func (x *BulkRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[43]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3119,7 @@ func (x *BulkRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkRow.ProtoReflect.Descriptor instead.
 func (*BulkRow) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{43}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *BulkRow) GetColumns() map[string]*Value {
@@ -3070,7 +3139,7 @@ type BulkUpsertResponse struct {
 
 func (x *BulkUpsertResponse) Reset() {
 	*x = BulkUpsertResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[44]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3151,7 @@ func (x *BulkUpsertResponse) String() string {
 func (*BulkUpsertResponse) ProtoMessage() {}
 
 func (x *BulkUpsertResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[44]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3164,7 @@ func (x *BulkUpsertResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkUpsertResponse.ProtoReflect.Descriptor instead.
 func (*BulkUpsertResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{44}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *BulkUpsertResponse) GetRows() uint64 {
@@ -3124,7 +3193,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[45]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3136,7 +3205,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[45]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3149,7 +3218,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{45}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExplainRequest) GetSql() string {
@@ -3191,7 +3260,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[46]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3203,7 +3272,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[46]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3216,7 +3285,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{46}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ExplainResponse) GetPlan() string {
@@ -3250,7 +3319,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[47]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3262,7 +3331,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[47]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3275,7 +3344,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{47}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DescribeRequest) GetPath() string {
@@ -3304,7 +3373,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[48]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3316,7 +3385,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[48]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3329,7 +3398,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{48}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *DescribeResponse) GetPath() string {
@@ -3371,7 +3440,7 @@ type ColumnDescription struct {
 
 func (x *ColumnDescription) Reset() {
 	*x = ColumnDescription{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[49]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3383,7 +3452,7 @@ func (x *ColumnDescription) String() string {
 func (*ColumnDescription) ProtoMessage() {}
 
 func (x *ColumnDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[49]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3396,7 +3465,7 @@ func (x *ColumnDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ColumnDescription.ProtoReflect.Descriptor instead.
 func (*ColumnDescription) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{49}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ColumnDescription) GetName() string {
@@ -3431,7 +3500,7 @@ type IndexDescription struct {
 
 func (x *IndexDescription) Reset() {
 	*x = IndexDescription{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[50]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3443,7 +3512,7 @@ func (x *IndexDescription) String() string {
 func (*IndexDescription) ProtoMessage() {}
 
 func (x *IndexDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[50]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3456,7 +3525,7 @@ func (x *IndexDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexDescription.ProtoReflect.Descriptor instead.
 func (*IndexDescription) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{50}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *IndexDescription) GetName() string {
@@ -3488,7 +3557,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[51]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3500,7 +3569,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[51]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3513,7 +3582,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{51}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{52}
 }
 
 type StatusResponse struct {
@@ -3531,7 +3600,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[52]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3612,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[52]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3625,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{52}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StatusResponse) GetVersion() string {
@@ -3624,7 +3693,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[53]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3636,7 +3705,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[53]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3649,7 +3718,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{53}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *NodeStatus) GetNodeId() uint32 {
@@ -3722,7 +3791,7 @@ type PoolStatus struct {
 
 func (x *PoolStatus) Reset() {
 	*x = PoolStatus{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[54]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3734,7 +3803,7 @@ func (x *PoolStatus) String() string {
 func (*PoolStatus) ProtoMessage() {}
 
 func (x *PoolStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[54]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3747,7 +3816,7 @@ func (x *PoolStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolStatus.ProtoReflect.Descriptor instead.
 func (*PoolStatus) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{54}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PoolStatus) GetMax() uint32 {
@@ -3800,7 +3869,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[55]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3812,7 +3881,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[55]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3825,7 +3894,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{55}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{56}
 }
 
 type VersionResponse struct {
@@ -3839,7 +3908,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[56]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3851,7 +3920,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidecar_v1_sidecar_proto_msgTypes[56]
+	mi := &file_sidecar_v1_sidecar_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3864,7 +3933,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{56}
+	return file_sidecar_v1_sidecar_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *VersionResponse) GetApi() string {
@@ -4036,18 +4105,22 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\x04rows\x18\x04 \x01(\x04R\x04rows\x12\x1c\n" +
 	"\ttruncated\x18\x05 \x01(\bR\ttruncated\x12(\n" +
 	"\rrows_affected\x18\x06 \x01(\x04H\x00R\frowsAffected\x88\x01\x01B\x10\n" +
-	"\x0e_rows_affected\"\x98\x02\n" +
+	"\x0e_rows_affected\"\xc4\x02\n" +
 	"\tStatement\x12\x10\n" +
 	"\x03sql\x18\x01 \x01(\tR\x03sql\x129\n" +
 	"\x06params\x18\x02 \x03(\v2!.sidecar.v1.Statement.ParamsEntryR\x06params\x126\n" +
-	"\x05types\x18\x03 \x03(\v2 .sidecar.v1.Statement.TypesEntryR\x05types\x1aL\n" +
+	"\x05types\x18\x03 \x03(\v2 .sidecar.v1.Statement.TypesEntryR\x05types\x12*\n" +
+	"\x06expect\x18\x04 \x01(\v2\x12.sidecar.v1.ExpectR\x06expect\x1aL\n" +
 	"\vParamsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12'\n" +
 	"\x05value\x18\x02 \x01(\v2\x11.sidecar.v1.ValueR\x05value:\x028\x01\x1a8\n" +
 	"\n" +
 	"TypesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf4\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"*\n" +
+	"\x06Expect\x12\x17\n" +
+	"\x04rows\x18\x01 \x01(\x04H\x00R\x04rows\x88\x01\x01B\a\n" +
+	"\x05_rows\"\x9c\x02\n" +
 	"\x0fTransactRequest\x125\n" +
 	"\n" +
 	"statements\x18\x01 \x03(\v2\x15.sidecar.v1.StatementR\n" +
@@ -4059,10 +4132,12 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\atimeout\x18\x04 \x01(\tR\atimeout\x12*\n" +
 	"\x06limits\x18\x05 \x01(\v2\x12.sidecar.v1.LimitsR\x06limits\x12\x14\n" +
 	"\x05stats\x18\x06 \x01(\tR\x05stats\x12\x1a\n" +
-	"\bpriority\x18\a \x01(\tR\bpriority\"o\n" +
+	"\bpriority\x18\a \x01(\tR\bpriority\x12&\n" +
+	"\x02tx\x18\b \x01(\v2\x16.sidecar.v1.TxSelectorR\x02tx\"\x8f\x01\n" +
 	"\x10TransactResponse\x125\n" +
 	"\aresults\x18\x01 \x03(\v2\x1b.sidecar.v1.StatementResultR\aresults\x12$\n" +
-	"\x04info\x18\x02 \x01(\v2\x10.sidecar.v1.InfoR\x04info\"\x92\x02\n" +
+	"\x04info\x18\x02 \x01(\v2\x10.sidecar.v1.InfoR\x04info\x12\x1e\n" +
+	"\x02tx\x18\x03 \x01(\v2\x0e.sidecar.v1.TxR\x02tx\"\x92\x02\n" +
 	"\x0fStatementResult\x12,\n" +
 	"\acolumns\x18\x01 \x03(\v2\x12.sidecar.v1.ColumnR\acolumns\x12#\n" +
 	"\x04rows\x18\x02 \x03(\v2\x0f.sidecar.v1.RowR\x04rows\x12\x1c\n" +
@@ -4258,7 +4333,7 @@ func file_sidecar_v1_sidecar_proto_rawDescGZIP() []byte {
 	return file_sidecar_v1_sidecar_proto_rawDescData
 }
 
-var file_sidecar_v1_sidecar_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_sidecar_v1_sidecar_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_sidecar_v1_sidecar_proto_goTypes = []any{
 	(*Value)(nil),                  // 0: sidecar.v1.Value
 	(*ListValue)(nil),              // 1: sidecar.v1.ListValue
@@ -4285,47 +4360,48 @@ var file_sidecar_v1_sidecar_proto_goTypes = []any{
 	(*StreamRows)(nil),             // 22: sidecar.v1.StreamRows
 	(*StreamEnd)(nil),              // 23: sidecar.v1.StreamEnd
 	(*Statement)(nil),              // 24: sidecar.v1.Statement
-	(*TransactRequest)(nil),        // 25: sidecar.v1.TransactRequest
-	(*TransactResponse)(nil),       // 26: sidecar.v1.TransactResponse
-	(*StatementResult)(nil),        // 27: sidecar.v1.StatementResult
-	(*BeginRequest)(nil),           // 28: sidecar.v1.BeginRequest
-	(*BeginResponse)(nil),          // 29: sidecar.v1.BeginResponse
-	(*CommitRequest)(nil),          // 30: sidecar.v1.CommitRequest
-	(*CommitResponse)(nil),         // 31: sidecar.v1.CommitResponse
-	(*RollbackRequest)(nil),        // 32: sidecar.v1.RollbackRequest
-	(*RollbackResponse)(nil),       // 33: sidecar.v1.RollbackResponse
-	(*GetTransactionRequest)(nil),  // 34: sidecar.v1.GetTransactionRequest
-	(*GetTransactionResponse)(nil), // 35: sidecar.v1.GetTransactionResponse
-	(*BatchRequest)(nil),           // 36: sidecar.v1.BatchRequest
-	(*BatchStatement)(nil),         // 37: sidecar.v1.BatchStatement
-	(*BatchResponse)(nil),          // 38: sidecar.v1.BatchResponse
-	(*BatchResult)(nil),            // 39: sidecar.v1.BatchResult
-	(*Error)(nil),                  // 40: sidecar.v1.Error
-	(*Issue)(nil),                  // 41: sidecar.v1.Issue
-	(*BulkUpsertRequest)(nil),      // 42: sidecar.v1.BulkUpsertRequest
-	(*BulkRow)(nil),                // 43: sidecar.v1.BulkRow
-	(*BulkUpsertResponse)(nil),     // 44: sidecar.v1.BulkUpsertResponse
-	(*ExplainRequest)(nil),         // 45: sidecar.v1.ExplainRequest
-	(*ExplainResponse)(nil),        // 46: sidecar.v1.ExplainResponse
-	(*DescribeRequest)(nil),        // 47: sidecar.v1.DescribeRequest
-	(*DescribeResponse)(nil),       // 48: sidecar.v1.DescribeResponse
-	(*ColumnDescription)(nil),      // 49: sidecar.v1.ColumnDescription
-	(*IndexDescription)(nil),       // 50: sidecar.v1.IndexDescription
-	(*StatusRequest)(nil),          // 51: sidecar.v1.StatusRequest
-	(*StatusResponse)(nil),         // 52: sidecar.v1.StatusResponse
-	(*NodeStatus)(nil),             // 53: sidecar.v1.NodeStatus
-	(*PoolStatus)(nil),             // 54: sidecar.v1.PoolStatus
-	(*VersionRequest)(nil),         // 55: sidecar.v1.VersionRequest
-	(*VersionResponse)(nil),        // 56: sidecar.v1.VersionResponse
-	nil,                            // 57: sidecar.v1.ExecuteRequest.ParamsEntry
-	nil,                            // 58: sidecar.v1.ExecuteRequest.TypesEntry
-	nil,                            // 59: sidecar.v1.Statement.ParamsEntry
-	nil,                            // 60: sidecar.v1.Statement.TypesEntry
-	nil,                            // 61: sidecar.v1.BatchStatement.ParamsEntry
-	nil,                            // 62: sidecar.v1.BatchStatement.TypesEntry
-	nil,                            // 63: sidecar.v1.BulkUpsertRequest.TypesEntry
-	nil,                            // 64: sidecar.v1.BulkRow.ColumnsEntry
-	nil,                            // 65: sidecar.v1.ExplainRequest.TypesEntry
+	(*Expect)(nil),                 // 25: sidecar.v1.Expect
+	(*TransactRequest)(nil),        // 26: sidecar.v1.TransactRequest
+	(*TransactResponse)(nil),       // 27: sidecar.v1.TransactResponse
+	(*StatementResult)(nil),        // 28: sidecar.v1.StatementResult
+	(*BeginRequest)(nil),           // 29: sidecar.v1.BeginRequest
+	(*BeginResponse)(nil),          // 30: sidecar.v1.BeginResponse
+	(*CommitRequest)(nil),          // 31: sidecar.v1.CommitRequest
+	(*CommitResponse)(nil),         // 32: sidecar.v1.CommitResponse
+	(*RollbackRequest)(nil),        // 33: sidecar.v1.RollbackRequest
+	(*RollbackResponse)(nil),       // 34: sidecar.v1.RollbackResponse
+	(*GetTransactionRequest)(nil),  // 35: sidecar.v1.GetTransactionRequest
+	(*GetTransactionResponse)(nil), // 36: sidecar.v1.GetTransactionResponse
+	(*BatchRequest)(nil),           // 37: sidecar.v1.BatchRequest
+	(*BatchStatement)(nil),         // 38: sidecar.v1.BatchStatement
+	(*BatchResponse)(nil),          // 39: sidecar.v1.BatchResponse
+	(*BatchResult)(nil),            // 40: sidecar.v1.BatchResult
+	(*Error)(nil),                  // 41: sidecar.v1.Error
+	(*Issue)(nil),                  // 42: sidecar.v1.Issue
+	(*BulkUpsertRequest)(nil),      // 43: sidecar.v1.BulkUpsertRequest
+	(*BulkRow)(nil),                // 44: sidecar.v1.BulkRow
+	(*BulkUpsertResponse)(nil),     // 45: sidecar.v1.BulkUpsertResponse
+	(*ExplainRequest)(nil),         // 46: sidecar.v1.ExplainRequest
+	(*ExplainResponse)(nil),        // 47: sidecar.v1.ExplainResponse
+	(*DescribeRequest)(nil),        // 48: sidecar.v1.DescribeRequest
+	(*DescribeResponse)(nil),       // 49: sidecar.v1.DescribeResponse
+	(*ColumnDescription)(nil),      // 50: sidecar.v1.ColumnDescription
+	(*IndexDescription)(nil),       // 51: sidecar.v1.IndexDescription
+	(*StatusRequest)(nil),          // 52: sidecar.v1.StatusRequest
+	(*StatusResponse)(nil),         // 53: sidecar.v1.StatusResponse
+	(*NodeStatus)(nil),             // 54: sidecar.v1.NodeStatus
+	(*PoolStatus)(nil),             // 55: sidecar.v1.PoolStatus
+	(*VersionRequest)(nil),         // 56: sidecar.v1.VersionRequest
+	(*VersionResponse)(nil),        // 57: sidecar.v1.VersionResponse
+	nil,                            // 58: sidecar.v1.ExecuteRequest.ParamsEntry
+	nil,                            // 59: sidecar.v1.ExecuteRequest.TypesEntry
+	nil,                            // 60: sidecar.v1.Statement.ParamsEntry
+	nil,                            // 61: sidecar.v1.Statement.TypesEntry
+	nil,                            // 62: sidecar.v1.BatchStatement.ParamsEntry
+	nil,                            // 63: sidecar.v1.BatchStatement.TypesEntry
+	nil,                            // 64: sidecar.v1.BulkUpsertRequest.TypesEntry
+	nil,                            // 65: sidecar.v1.BulkRow.ColumnsEntry
+	nil,                            // 66: sidecar.v1.ExplainRequest.TypesEntry
 }
 var file_sidecar_v1_sidecar_proto_depIdxs = []int32{
 	1,  // 0: sidecar.v1.Value.list_value:type_name -> sidecar.v1.ListValue
@@ -4341,8 +4417,8 @@ var file_sidecar_v1_sidecar_proto_depIdxs = []int32{
 	0,  // 10: sidecar.v1.Pair.value:type_name -> sidecar.v1.Value
 	0,  // 11: sidecar.v1.VariantValue.value:type_name -> sidecar.v1.Value
 	0,  // 12: sidecar.v1.TypedValue.value:type_name -> sidecar.v1.Value
-	57, // 13: sidecar.v1.ExecuteRequest.params:type_name -> sidecar.v1.ExecuteRequest.ParamsEntry
-	58, // 14: sidecar.v1.ExecuteRequest.types:type_name -> sidecar.v1.ExecuteRequest.TypesEntry
+	58, // 13: sidecar.v1.ExecuteRequest.params:type_name -> sidecar.v1.ExecuteRequest.ParamsEntry
+	59, // 14: sidecar.v1.ExecuteRequest.types:type_name -> sidecar.v1.ExecuteRequest.TypesEntry
 	9,  // 15: sidecar.v1.ExecuteRequest.tx:type_name -> sidecar.v1.TxSelector
 	11, // 16: sidecar.v1.ExecuteRequest.limits:type_name -> sidecar.v1.Limits
 	10, // 17: sidecar.v1.TxSelector.begin:type_name -> sidecar.v1.BeginTx
@@ -4364,78 +4440,81 @@ var file_sidecar_v1_sidecar_proto_depIdxs = []int32{
 	16, // 33: sidecar.v1.StreamEnd.tx:type_name -> sidecar.v1.Tx
 	17, // 34: sidecar.v1.StreamEnd.info:type_name -> sidecar.v1.Info
 	18, // 35: sidecar.v1.StreamEnd.stats:type_name -> sidecar.v1.Stats
-	59, // 36: sidecar.v1.Statement.params:type_name -> sidecar.v1.Statement.ParamsEntry
-	60, // 37: sidecar.v1.Statement.types:type_name -> sidecar.v1.Statement.TypesEntry
-	24, // 38: sidecar.v1.TransactRequest.statements:type_name -> sidecar.v1.Statement
-	11, // 39: sidecar.v1.TransactRequest.limits:type_name -> sidecar.v1.Limits
-	27, // 40: sidecar.v1.TransactResponse.results:type_name -> sidecar.v1.StatementResult
-	17, // 41: sidecar.v1.TransactResponse.info:type_name -> sidecar.v1.Info
-	13, // 42: sidecar.v1.StatementResult.columns:type_name -> sidecar.v1.Column
-	14, // 43: sidecar.v1.StatementResult.rows:type_name -> sidecar.v1.Row
-	15, // 44: sidecar.v1.StatementResult.sets:type_name -> sidecar.v1.ResultSet
-	18, // 45: sidecar.v1.StatementResult.stats:type_name -> sidecar.v1.Stats
-	16, // 46: sidecar.v1.BeginResponse.tx:type_name -> sidecar.v1.Tx
-	17, // 47: sidecar.v1.BeginResponse.info:type_name -> sidecar.v1.Info
-	17, // 48: sidecar.v1.CommitResponse.info:type_name -> sidecar.v1.Info
-	17, // 49: sidecar.v1.RollbackResponse.info:type_name -> sidecar.v1.Info
-	16, // 50: sidecar.v1.GetTransactionResponse.tx:type_name -> sidecar.v1.Tx
-	37, // 51: sidecar.v1.BatchRequest.statements:type_name -> sidecar.v1.BatchStatement
-	61, // 52: sidecar.v1.BatchStatement.params:type_name -> sidecar.v1.BatchStatement.ParamsEntry
-	62, // 53: sidecar.v1.BatchStatement.types:type_name -> sidecar.v1.BatchStatement.TypesEntry
-	11, // 54: sidecar.v1.BatchStatement.limits:type_name -> sidecar.v1.Limits
-	39, // 55: sidecar.v1.BatchResponse.results:type_name -> sidecar.v1.BatchResult
-	13, // 56: sidecar.v1.BatchResult.columns:type_name -> sidecar.v1.Column
-	14, // 57: sidecar.v1.BatchResult.rows:type_name -> sidecar.v1.Row
-	15, // 58: sidecar.v1.BatchResult.sets:type_name -> sidecar.v1.ResultSet
-	17, // 59: sidecar.v1.BatchResult.info:type_name -> sidecar.v1.Info
-	40, // 60: sidecar.v1.BatchResult.error:type_name -> sidecar.v1.Error
-	41, // 61: sidecar.v1.Error.issues:type_name -> sidecar.v1.Issue
-	41, // 62: sidecar.v1.Issue.issues:type_name -> sidecar.v1.Issue
-	43, // 63: sidecar.v1.BulkUpsertRequest.rows:type_name -> sidecar.v1.BulkRow
-	63, // 64: sidecar.v1.BulkUpsertRequest.types:type_name -> sidecar.v1.BulkUpsertRequest.TypesEntry
-	64, // 65: sidecar.v1.BulkRow.columns:type_name -> sidecar.v1.BulkRow.ColumnsEntry
-	17, // 66: sidecar.v1.BulkUpsertResponse.info:type_name -> sidecar.v1.Info
-	65, // 67: sidecar.v1.ExplainRequest.types:type_name -> sidecar.v1.ExplainRequest.TypesEntry
-	17, // 68: sidecar.v1.ExplainResponse.info:type_name -> sidecar.v1.Info
-	49, // 69: sidecar.v1.DescribeResponse.columns:type_name -> sidecar.v1.ColumnDescription
-	50, // 70: sidecar.v1.DescribeResponse.indexes:type_name -> sidecar.v1.IndexDescription
-	53, // 71: sidecar.v1.StatusResponse.nodes:type_name -> sidecar.v1.NodeStatus
-	54, // 72: sidecar.v1.StatusResponse.pool:type_name -> sidecar.v1.PoolStatus
-	0,  // 73: sidecar.v1.ExecuteRequest.ParamsEntry.value:type_name -> sidecar.v1.Value
-	0,  // 74: sidecar.v1.Statement.ParamsEntry.value:type_name -> sidecar.v1.Value
-	0,  // 75: sidecar.v1.BatchStatement.ParamsEntry.value:type_name -> sidecar.v1.Value
-	0,  // 76: sidecar.v1.BulkRow.ColumnsEntry.value:type_name -> sidecar.v1.Value
-	8,  // 77: sidecar.v1.Sidecar.Execute:input_type -> sidecar.v1.ExecuteRequest
-	8,  // 78: sidecar.v1.Sidecar.ExecuteStream:input_type -> sidecar.v1.ExecuteRequest
-	25, // 79: sidecar.v1.Sidecar.Transact:input_type -> sidecar.v1.TransactRequest
-	28, // 80: sidecar.v1.Sidecar.Begin:input_type -> sidecar.v1.BeginRequest
-	30, // 81: sidecar.v1.Sidecar.Commit:input_type -> sidecar.v1.CommitRequest
-	32, // 82: sidecar.v1.Sidecar.Rollback:input_type -> sidecar.v1.RollbackRequest
-	34, // 83: sidecar.v1.Sidecar.GetTransaction:input_type -> sidecar.v1.GetTransactionRequest
-	36, // 84: sidecar.v1.Sidecar.Batch:input_type -> sidecar.v1.BatchRequest
-	42, // 85: sidecar.v1.Sidecar.BulkUpsert:input_type -> sidecar.v1.BulkUpsertRequest
-	45, // 86: sidecar.v1.Sidecar.Explain:input_type -> sidecar.v1.ExplainRequest
-	47, // 87: sidecar.v1.Sidecar.Describe:input_type -> sidecar.v1.DescribeRequest
-	51, // 88: sidecar.v1.Sidecar.Status:input_type -> sidecar.v1.StatusRequest
-	55, // 89: sidecar.v1.Sidecar.Version:input_type -> sidecar.v1.VersionRequest
-	12, // 90: sidecar.v1.Sidecar.Execute:output_type -> sidecar.v1.ExecuteResponse
-	20, // 91: sidecar.v1.Sidecar.ExecuteStream:output_type -> sidecar.v1.ExecuteStreamResponse
-	26, // 92: sidecar.v1.Sidecar.Transact:output_type -> sidecar.v1.TransactResponse
-	29, // 93: sidecar.v1.Sidecar.Begin:output_type -> sidecar.v1.BeginResponse
-	31, // 94: sidecar.v1.Sidecar.Commit:output_type -> sidecar.v1.CommitResponse
-	33, // 95: sidecar.v1.Sidecar.Rollback:output_type -> sidecar.v1.RollbackResponse
-	35, // 96: sidecar.v1.Sidecar.GetTransaction:output_type -> sidecar.v1.GetTransactionResponse
-	38, // 97: sidecar.v1.Sidecar.Batch:output_type -> sidecar.v1.BatchResponse
-	44, // 98: sidecar.v1.Sidecar.BulkUpsert:output_type -> sidecar.v1.BulkUpsertResponse
-	46, // 99: sidecar.v1.Sidecar.Explain:output_type -> sidecar.v1.ExplainResponse
-	48, // 100: sidecar.v1.Sidecar.Describe:output_type -> sidecar.v1.DescribeResponse
-	52, // 101: sidecar.v1.Sidecar.Status:output_type -> sidecar.v1.StatusResponse
-	56, // 102: sidecar.v1.Sidecar.Version:output_type -> sidecar.v1.VersionResponse
-	90, // [90:103] is the sub-list for method output_type
-	77, // [77:90] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	60, // 36: sidecar.v1.Statement.params:type_name -> sidecar.v1.Statement.ParamsEntry
+	61, // 37: sidecar.v1.Statement.types:type_name -> sidecar.v1.Statement.TypesEntry
+	25, // 38: sidecar.v1.Statement.expect:type_name -> sidecar.v1.Expect
+	24, // 39: sidecar.v1.TransactRequest.statements:type_name -> sidecar.v1.Statement
+	11, // 40: sidecar.v1.TransactRequest.limits:type_name -> sidecar.v1.Limits
+	9,  // 41: sidecar.v1.TransactRequest.tx:type_name -> sidecar.v1.TxSelector
+	28, // 42: sidecar.v1.TransactResponse.results:type_name -> sidecar.v1.StatementResult
+	17, // 43: sidecar.v1.TransactResponse.info:type_name -> sidecar.v1.Info
+	16, // 44: sidecar.v1.TransactResponse.tx:type_name -> sidecar.v1.Tx
+	13, // 45: sidecar.v1.StatementResult.columns:type_name -> sidecar.v1.Column
+	14, // 46: sidecar.v1.StatementResult.rows:type_name -> sidecar.v1.Row
+	15, // 47: sidecar.v1.StatementResult.sets:type_name -> sidecar.v1.ResultSet
+	18, // 48: sidecar.v1.StatementResult.stats:type_name -> sidecar.v1.Stats
+	16, // 49: sidecar.v1.BeginResponse.tx:type_name -> sidecar.v1.Tx
+	17, // 50: sidecar.v1.BeginResponse.info:type_name -> sidecar.v1.Info
+	17, // 51: sidecar.v1.CommitResponse.info:type_name -> sidecar.v1.Info
+	17, // 52: sidecar.v1.RollbackResponse.info:type_name -> sidecar.v1.Info
+	16, // 53: sidecar.v1.GetTransactionResponse.tx:type_name -> sidecar.v1.Tx
+	38, // 54: sidecar.v1.BatchRequest.statements:type_name -> sidecar.v1.BatchStatement
+	62, // 55: sidecar.v1.BatchStatement.params:type_name -> sidecar.v1.BatchStatement.ParamsEntry
+	63, // 56: sidecar.v1.BatchStatement.types:type_name -> sidecar.v1.BatchStatement.TypesEntry
+	11, // 57: sidecar.v1.BatchStatement.limits:type_name -> sidecar.v1.Limits
+	40, // 58: sidecar.v1.BatchResponse.results:type_name -> sidecar.v1.BatchResult
+	13, // 59: sidecar.v1.BatchResult.columns:type_name -> sidecar.v1.Column
+	14, // 60: sidecar.v1.BatchResult.rows:type_name -> sidecar.v1.Row
+	15, // 61: sidecar.v1.BatchResult.sets:type_name -> sidecar.v1.ResultSet
+	17, // 62: sidecar.v1.BatchResult.info:type_name -> sidecar.v1.Info
+	41, // 63: sidecar.v1.BatchResult.error:type_name -> sidecar.v1.Error
+	42, // 64: sidecar.v1.Error.issues:type_name -> sidecar.v1.Issue
+	42, // 65: sidecar.v1.Issue.issues:type_name -> sidecar.v1.Issue
+	44, // 66: sidecar.v1.BulkUpsertRequest.rows:type_name -> sidecar.v1.BulkRow
+	64, // 67: sidecar.v1.BulkUpsertRequest.types:type_name -> sidecar.v1.BulkUpsertRequest.TypesEntry
+	65, // 68: sidecar.v1.BulkRow.columns:type_name -> sidecar.v1.BulkRow.ColumnsEntry
+	17, // 69: sidecar.v1.BulkUpsertResponse.info:type_name -> sidecar.v1.Info
+	66, // 70: sidecar.v1.ExplainRequest.types:type_name -> sidecar.v1.ExplainRequest.TypesEntry
+	17, // 71: sidecar.v1.ExplainResponse.info:type_name -> sidecar.v1.Info
+	50, // 72: sidecar.v1.DescribeResponse.columns:type_name -> sidecar.v1.ColumnDescription
+	51, // 73: sidecar.v1.DescribeResponse.indexes:type_name -> sidecar.v1.IndexDescription
+	54, // 74: sidecar.v1.StatusResponse.nodes:type_name -> sidecar.v1.NodeStatus
+	55, // 75: sidecar.v1.StatusResponse.pool:type_name -> sidecar.v1.PoolStatus
+	0,  // 76: sidecar.v1.ExecuteRequest.ParamsEntry.value:type_name -> sidecar.v1.Value
+	0,  // 77: sidecar.v1.Statement.ParamsEntry.value:type_name -> sidecar.v1.Value
+	0,  // 78: sidecar.v1.BatchStatement.ParamsEntry.value:type_name -> sidecar.v1.Value
+	0,  // 79: sidecar.v1.BulkRow.ColumnsEntry.value:type_name -> sidecar.v1.Value
+	8,  // 80: sidecar.v1.Sidecar.Execute:input_type -> sidecar.v1.ExecuteRequest
+	8,  // 81: sidecar.v1.Sidecar.ExecuteStream:input_type -> sidecar.v1.ExecuteRequest
+	26, // 82: sidecar.v1.Sidecar.Transact:input_type -> sidecar.v1.TransactRequest
+	29, // 83: sidecar.v1.Sidecar.Begin:input_type -> sidecar.v1.BeginRequest
+	31, // 84: sidecar.v1.Sidecar.Commit:input_type -> sidecar.v1.CommitRequest
+	33, // 85: sidecar.v1.Sidecar.Rollback:input_type -> sidecar.v1.RollbackRequest
+	35, // 86: sidecar.v1.Sidecar.GetTransaction:input_type -> sidecar.v1.GetTransactionRequest
+	37, // 87: sidecar.v1.Sidecar.Batch:input_type -> sidecar.v1.BatchRequest
+	43, // 88: sidecar.v1.Sidecar.BulkUpsert:input_type -> sidecar.v1.BulkUpsertRequest
+	46, // 89: sidecar.v1.Sidecar.Explain:input_type -> sidecar.v1.ExplainRequest
+	48, // 90: sidecar.v1.Sidecar.Describe:input_type -> sidecar.v1.DescribeRequest
+	52, // 91: sidecar.v1.Sidecar.Status:input_type -> sidecar.v1.StatusRequest
+	56, // 92: sidecar.v1.Sidecar.Version:input_type -> sidecar.v1.VersionRequest
+	12, // 93: sidecar.v1.Sidecar.Execute:output_type -> sidecar.v1.ExecuteResponse
+	20, // 94: sidecar.v1.Sidecar.ExecuteStream:output_type -> sidecar.v1.ExecuteStreamResponse
+	27, // 95: sidecar.v1.Sidecar.Transact:output_type -> sidecar.v1.TransactResponse
+	30, // 96: sidecar.v1.Sidecar.Begin:output_type -> sidecar.v1.BeginResponse
+	32, // 97: sidecar.v1.Sidecar.Commit:output_type -> sidecar.v1.CommitResponse
+	34, // 98: sidecar.v1.Sidecar.Rollback:output_type -> sidecar.v1.RollbackResponse
+	36, // 99: sidecar.v1.Sidecar.GetTransaction:output_type -> sidecar.v1.GetTransactionResponse
+	39, // 100: sidecar.v1.Sidecar.Batch:output_type -> sidecar.v1.BatchResponse
+	45, // 101: sidecar.v1.Sidecar.BulkUpsert:output_type -> sidecar.v1.BulkUpsertResponse
+	47, // 102: sidecar.v1.Sidecar.Explain:output_type -> sidecar.v1.ExplainResponse
+	49, // 103: sidecar.v1.Sidecar.Describe:output_type -> sidecar.v1.DescribeResponse
+	53, // 104: sidecar.v1.Sidecar.Status:output_type -> sidecar.v1.StatusResponse
+	57, // 105: sidecar.v1.Sidecar.Version:output_type -> sidecar.v1.VersionResponse
+	93, // [93:106] is the sub-list for method output_type
+	80, // [80:93] is the sub-list for method input_type
+	80, // [80:80] is the sub-list for extension type_name
+	80, // [80:80] is the sub-list for extension extendee
+	0,  // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_sidecar_v1_sidecar_proto_init() }
@@ -4465,15 +4544,16 @@ func file_sidecar_v1_sidecar_proto_init() {
 		(*ExecuteStreamResponse_End)(nil),
 	}
 	file_sidecar_v1_sidecar_proto_msgTypes[23].OneofWrappers = []any{}
-	file_sidecar_v1_sidecar_proto_msgTypes[27].OneofWrappers = []any{}
-	file_sidecar_v1_sidecar_proto_msgTypes[39].OneofWrappers = []any{}
+	file_sidecar_v1_sidecar_proto_msgTypes[25].OneofWrappers = []any{}
+	file_sidecar_v1_sidecar_proto_msgTypes[28].OneofWrappers = []any{}
+	file_sidecar_v1_sidecar_proto_msgTypes[40].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidecar_v1_sidecar_proto_rawDesc), len(file_sidecar_v1_sidecar_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   66,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
