@@ -17,7 +17,7 @@ type Config struct {
 
 // API bounds calls. The errors of every limit name its setting.
 type API struct {
-	Timeout    time.Duration `yaml:"timeout"`     // deadline of a call that brings none
+	Timeout    time.Duration `yaml:"timeout"`     // deadline of a call that brings none; of a stream that brings none, the longest pause between parts
 	MaxTimeout time.Duration `yaml:"max_timeout"` // a later deadline is moved to this
 	// calls open at once, both faces together; those whose body over HTTP is still to come count
 	// for memory.requests alone

@@ -20,6 +20,7 @@ type ExecuteRequest struct {
 	Timeout    string
 	Priority   string
 	Streamed   bool
+	Moved      func() // begins the next pause of a stream; see API.Moving
 }
 
 // TxSelector says which transaction a statement begins or continues.
@@ -84,7 +85,7 @@ func (s *Service) compose(ctx context.Context, c *Call, in ExecuteRequest) (st *
 func (in ExecuteRequest) room(s *Service, c *Call) *Room {
 	room := s.Room(c)
 	if in.Streamed {
-		room.streamed, room.rows, room.bytes = true, math.MaxInt, math.MaxInt
+		room.streamed, room.rows, room.bytes, room.moved = true, math.MaxInt, math.MaxInt, in.Moved
 	}
 	return room
 }

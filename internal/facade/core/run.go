@@ -38,9 +38,10 @@ type Limits struct {
 // statements together; nil is a small reply, or none.
 type Room struct {
 	memory   *memguard.Guard
-	short    bool // memory was when the call began
-	streamed bool // the reply is not held, and the room for it has no end
-	here     bool // all of it is here, and nobody must wait where it is read
+	short    bool   // memory was when the call began
+	streamed bool   // the reply is not held, and the room for it has no end
+	moved    func() // called once a part was handed on; nil: nobody asks
+	here     bool   // all of it is here, and nobody must wait where it is read
 	reserved *memguard.Reservation
 	cut      *atomic.Bool // set once the reply lacks rows
 
@@ -210,6 +211,9 @@ func Run(ctx context.Context, s Session, st *Statement, control control, readOnl
 			}
 		}
 		own.slow(ctx)
+		if own != nil && own.moved != nil {
+			own.moved()
+		}
 	}
 	r.end.counted(st, control)
 	return r.end, nil

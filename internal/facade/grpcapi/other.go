@@ -78,10 +78,10 @@ func relayUnary[Res proto.Message](ctx context.Context, a *API, c *core.Call, p 
 	return res, nil
 }
 
-// relayStream hands ExecuteStream over.
+// relayStream hands ExecuteStream over. Its owner ends it when it does not move.
 func (a *API) relayStream(ctx context.Context, c *core.Call, p *core.OtherProcess, req *sidecarv1.ExecuteRequest,
 	stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
-	return a.core.Other.HandOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
+	return a.core.Other.HandOver(ctx, []string{req.GetTimeout(), a.core.Cfg.API.MaxTimeout.String()}, func(ctx context.Context) (err error) {
 		from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
 		if err == nil {
 			err = from.SendMsg(req)

@@ -33,7 +33,7 @@ func (a *API) stream(x *exchange, in core.ExecuteRequest, body jsonFormat) error
 	if err != nil {
 		return err
 	}
-	ctx, cancel, err := a.core.Cfg.API.Deadline(x.ctx, x.call.Work, in.Timeout, x.call.Timeout)
+	ctx, moved, cancel, err := a.core.Cfg.API.Moving(x.ctx, x.call.Work, in.Timeout, x.call.Timeout)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (a *API) stream(x *exchange, in core.ExecuteRequest, body jsonFormat) error
 	stop := whenOver(ctx, func() { x.sendBy(time.Now().Add(endTimeout)) })
 	defer stop()
 
-	in.Streamed = true
+	in.Streamed, in.Moved = true, moved
 	out := &ndjson{x: x, format: f, set: -1}
 	done, err := a.core.Execute(ctx, x.call, in, out)
 	if err == nil {

@@ -38,6 +38,9 @@ func (a *API) relay(x *exchange, p *core.OtherProcess, body []byte, commits bool
 		_ = decodeJSON(body, &end, new(request)) // what is wrong with it, the owner says
 		timeouts = []string{end.Timeout}
 	}
+	if x.wantsStream() { // its owner ends it when it does not move
+		timeouts = append(timeouts, a.core.Cfg.API.MaxTimeout.String())
+	}
 	return a.core.Other.HandOver(x.ctx, append(timeouts, x.call.Timeout), func(ctx context.Context) error {
 		request := x.r.Clone(ctx)
 		request.URL = &url.URL{Scheme: "http", Host: "peer", Path: x.r.URL.Path, RawPath: x.r.URL.RawPath, RawQuery: x.r.URL.RawQuery}
