@@ -55,11 +55,20 @@ func keepsOpen(m *protocol.Method) bool {
 
 // outsideTx is pause for a call on a session that is none of the sidecar's.
 func (p *pausing) outsideTx(c *h2.Call, k *call, r *request) error {
-	if r.inTx || keepsOpen(k.method) {
+	if r.inTx || keepsOpen(k.method) || !p.hold.On() && !k.paused {
 		return nil
+	}
+	if tooEarly(r.message, r.whole) {
+		return h2.ErrNeedMessage
 	}
 	return p.pause(c, k)
 }
+
+// enoughForTx is how many bytes of a request are looked at for its transaction, which comes before the text.
+const enoughForTx = 4 << 10
+
+// tooEarly reports whether it cannot be seen yet if a request names a transaction.
+func tooEarly(message []byte, whole bool) bool { return !whole && len(message) < enoughForTx }
 
 // onSession is pause for a call on a virtual session that has its server session: of mode session, nothing needs to be
 // open there.
@@ -81,12 +90,14 @@ func (p *pausing) own(f *frames, c *h2.Call, k *call) error {
 		return nil
 	}
 	if m := k.method; m != nil && m.Session != nil && m.Role != protocol.RoleFree {
-		message, _, err := f.head(c, k)
-		if err != nil {
+		message, whole, err := f.head(c, k)
+		switch {
+		case err != nil:
 			return err
-		}
-		if m.NamesTx(message) {
+		case m.NamesTx(message):
 			return nil
+		case tooEarly(message, whole):
+			return h2.ErrNeedMessage
 		}
 	}
 	return p.pause(c, k)
