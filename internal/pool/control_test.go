@@ -64,6 +64,27 @@ func TestPauseAndHolders(t *testing.T) {
 			}
 			p.Pause(false)
 		},
+		"a_full_queue_of_a_paused_pool_says_so": func(t *testing.T, p *Pool, f *servers) {
+			c := p.Config()
+			c.Queue = 1
+			p.Reconfigure(c)
+			p.Pause(true)
+			var wg sync.WaitGroup
+			for range 2 {
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					if _, err := p.Acquire(ctx, Ask{Class: Normal}); !Paused(err) {
+						t.Errorf("Acquire: %v is not of the pause", err)
+					}
+				})
+			}
+			wg.Wait()
+			if st := p.Stats(); st.Refused != 1 {
+				t.Errorf("%d refused; want the one without a place", st.Refused)
+			}
+			p.Pause(false)
+		},
 		"nothing_is_opened_for_those_who_wait": func(t *testing.T, p *Pool, f *servers) {
 			defer checkOut(t, p, 10)()
 			p.Kill(p.Sessions()[0].Session, "gone") // there is room for one more
