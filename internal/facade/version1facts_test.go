@@ -40,7 +40,11 @@ func version1Now(t *testing.T) version1 {
 		v["feature "+f.Name] = ""
 	}
 	for _, c := range core.Codes() {
-		v["code "+c.Name] = fmt.Sprintf(" %d %s", c.HTTP, c.GRPC)
+		key := "code " + c.Name
+		if c.Case != "" {
+			key += " when " + c.Case
+		}
+		v[key] = fmt.Sprintf(" %d %s", c.HTTP, c.GRPC)
 	}
 	all, err := apps.New(apps.Config{Max: 5, Token: []string{"billing=" + secretOfBilling}}, nil)
 	if err != nil {
