@@ -64,6 +64,7 @@ func (c Config) Validate() error {
 }
 
 // Call is one call that is over. What is empty is left out.
+// Wide: a field for each part of a line, which writers fill in one literal.
 type Call struct {
 	API      string // grpc, http, or ydb for forwarded calls
 	Method   string // package.Service/Method
@@ -74,7 +75,7 @@ type Call struct {
 	Class    string
 	Node     uint32
 	Attempts uint32
-	Sampled  int // the line stands for so many calls, as Wants said
+	Sampled  int // number of calls that the line stands for, as Wants said
 	Took     time.Duration
 	Phases   [4]Phase // where the time went
 	Request  int      // bytes

@@ -74,7 +74,8 @@ func TestALine(t *testing.T) {
 	for name, want := range map[string]any{
 		"level": "WARN", "msg": "call", "face": "http", "route": "POST /v1/query", "status": "503",
 		"reason": "POOL_TIMEOUT", "app": "shop", "class": "batch", "node": 3.0, "answer_bytes": 77.0,
-		"attempts": 2.0, "sampled": 7.0, "total_ms": 1.5, "queue_ms": 0.5, "hop_ms": 0.0, "trace_id": "abc", "sql": nil, "request_bytes": nil,
+		"attempts": 2.0, "sampled": 7.0, "total_ms": 1.5, "queue_ms": 0.5, "hop_ms": 0.0, "trace_id": "abc", "sql": nil,
+		"request_bytes": nil,
 	} {
 		if line[name] != want {
 			t.Errorf("%s = %v; want %v", name, line[name], want)

@@ -13,7 +13,7 @@ type sampler struct {
 	next   atomic.Int64  // when the next line is due, in nanoseconds since the start: see admit
 }
 
-// headroom is how many lines of a second the sampling leaves free, one in so many: chance would fill them now and then.
+// headroom is the part of the lines of a second that sampling leaves free, one in four: chance would fill them now and then.
 const headroom = 4
 
 // pick returns for how many calls the line of this one stands; 0: it gets none. most is how many lines a second may have, now the

@@ -9,7 +9,7 @@ import (
 
 // flood sends calls of two kinds for some seconds, evenly, and returns the lines of each tenth of a second and the sum of what the
 // lines of the failed ones and of the good ones stand for.
-func flood(l *Log, seconds, failed, good int) (lines [10]int, ofFailed, ofGood int) {
+func flood(l *Log, sleep func(time.Duration), seconds, failed, good int) (lines [10]int, ofFailed, ofGood int) {
 	for range seconds {
 		for tenth := range lines {
 			for range failed / 10 {
@@ -21,7 +21,7 @@ func flood(l *Log, seconds, failed, good int) (lines [10]int, ofFailed, ofGood i
 			for range good / 10 {
 				ofGood += l.Wants(false, 0)
 			}
-			time.Sleep(time.Second / 10)
+			sleep(time.Second / 10)
 		}
 	}
 	return lines, ofFailed, ofGood
@@ -31,9 +31,9 @@ func flood(l *Log, seconds, failed, good int) (lines [10]int, ofFailed, ofGood i
 func TestAFloodIsSampled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Access: All, Slow: time.Second, Rate: 200}, slog.New(slog.DiscardHandler))
-		flood(l, 2, 2000, 50_000) // until it knows how many come
+		flood(l, time.Sleep, 2, 2000, 50_000) // until it knows how many come
 		const seconds = 20
-		lines, failed, good := flood(l, seconds, 2000, 50_000)
+		lines, failed, good := flood(l, time.Sleep, seconds, 2000, 50_000)
 		if failed < seconds*2000*80/100 || failed > seconds*2000*120/100 {
 			t.Errorf("the lines stand for %d failed calls of %d", failed, seconds*2000)
 		}
@@ -56,7 +56,7 @@ func TestAFloodIsSampled(t *testing.T) {
 func TestFewCallsAreNotSampled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Access: All, Slow: time.Second, Rate: 200}, slog.New(slog.DiscardHandler))
-		lines, failed, good := flood(l, 20, 50, 70)
+		lines, failed, good := flood(l, time.Sleep, 20, 50, 70)
 		sum := 0
 		for _, n := range lines {
 			sum += n

@@ -137,8 +137,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	a.core.apps.Measure(a.telemetry.Histogram, snapshot.ClassNames)
 	a.core.detector.Subscribe(a.heed)
 	a.telemetry.SetEndpoint(a.core.driver.Endpoint())
-	a.access = accesslog.New(c.Access, a.log)
-	a.history = history.New(a.views.Reading)
+	a.access, a.history = accesslog.New(c.Access, a.log), history.New(a.views.Reading)
 	if a.api, err = facade.New(c.Facade, a.apiDeps()); err != nil {
 		return nil, err
 	}

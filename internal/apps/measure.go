@@ -9,19 +9,19 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 )
 
-// Face is a way in, by which the times of calls are told apart.
-type Face uint8
+// API is a way in, by which the times of calls are told apart.
+type API uint8
 
 // The ways in.
 const (
-	GRPC  Face = iota
-	HTTP       // the plain API
-	YDB        // the SDK proxy
-	faces = int(YDB) + 1
+	GRPC API = iota
+	HTTP     // the plain API
+	YDB      // the SDK proxy
+	apis = int(YDB) + 1
 )
 
 // String is the word for it in metrics.
-func (f Face) String() string { return [faces]string{"grpc", "http", "ydb"}[f] }
+func (a API) String() string { return [apis]string{"grpc", "http", "ydb"}[a] }
 
 // maxReasons bounds the reasons of failed calls that an app has series for. Further ones count as otherReason.
 const (
@@ -41,16 +41,17 @@ func (r *Registry) Measure(m latency.Maker, classes [Classes]string) {
 		waits: m.Make("ydb.sidecar.app.wait_time", "s",
 			"Time until a call got its session, by app and class: 0 if one was idle. Calls that got none are in ydb.sidecar.app.refused."),
 		calls: m.Make("ydb.sidecar.app.duration", "s",
-			"Time of one call of an app to either API, by way in and why it failed, without streams that last as long as their client likes."),
+			"Time of one call of an app to either API, by way in and why it failed, without streams that last as "+
+				"long as their client likes."),
 		classes: classes,
 	}
 	r.each(func(a *App) { a.measure() })
 }
 
-// reason is what tells the failed calls of an app apart.
+// reason is the key of the failed calls of an app.
 type reason struct {
-	face Face
-	why  string // one of a list in the code
+	api API
+	why string // one of a list in the code
 }
 
 // measure makes the series of the failed calls of an app.
@@ -62,9 +63,9 @@ func (a *App) measure() {
 	reasons := latency.NewSeries(calls, maxReasons,
 		func(k reason) []attribute.KeyValue {
 			return []attribute.KeyValue{attribute.String("ydb.sidecar.app", a.name),
-				attribute.String("ydb.sidecar.face", k.face.String()), attribute.String("error.type", k.why)}
+				attribute.String("ydb.sidecar.face", k.api.String()), attribute.String("error.type", k.why)}
 		},
-		func(k reason) reason { return reason{k.face, otherReason} })
+		func(k reason) reason { return reason{k.api, otherReason} })
 	for i := range a.stripes {
 		a.stripes[i].cells.reasons = reasons
 	}
@@ -73,7 +74,7 @@ func (a *App) measure() {
 // cells are where a stripe counts in the histograms: each is made when it is first needed.
 type cells struct {
 	waits [Classes]atomic.Pointer[latency.Cell]
-	calls [faces]atomic.Pointer[latency.Cell] // that did their work
+	calls [apis]atomic.Pointer[latency.Cell] // calls that did their work
 
 	reasons *latency.Series[reason] // of calls that failed, of all stripes together; nil: nobody sees them
 }
@@ -86,15 +87,15 @@ func (s *Stripe) waited(class uint8, took time.Duration) {
 }
 
 // Ended measures a call that is over. why says why it failed, in a word of a list in the code; "": it did its work.
-func (s *Stripe) Ended(face Face, why string, took time.Duration) {
+func (s *Stripe) Ended(api API, why string, took time.Duration) {
 	if s == nil || s.registry.histograms.calls == nil {
 		return
 	}
 	if why != "" {
-		s.cells.reasons.Add(reason{face, why}, took)
+		s.cells.reasons.Add(reason{api, why}, took)
 		return
 	}
-	s.call(int(face)).Add(took)
+	s.call(int(api)).Add(took)
 }
 
 // makeCell makes a cell of a stripe. Of two that do so at the same time one counts for both.
@@ -112,12 +113,12 @@ func (s *Stripe) wait(class int) *latency.Cell {
 	return s.makeCell(&s.cells.waits[class], h.waits, attribute.String("ydb.sidecar.priority", h.classes[class]))
 }
 
-// call returns the cell of calls over a face that did their work.
-func (s *Stripe) call(face int) *latency.Cell {
-	if c := s.cells.calls[face].Load(); c != nil {
+// call returns the cell of calls over a api that did their work.
+func (s *Stripe) call(api int) *latency.Cell {
+	if c := s.cells.calls[api].Load(); c != nil {
 		return c
 	}
-	return s.makeCell(&s.cells.calls[face], s.registry.histograms.calls, attribute.String("ydb.sidecar.face", Face(face).String()))
+	return s.makeCell(&s.cells.calls[api], s.registry.histograms.calls, attribute.String("ydb.sidecar.face", API(api).String()))
 }
 
 // foldLocked has what was measured of an app that loses its place count for Other: sums over all apps go on rising.
@@ -135,9 +136,9 @@ func (r *Registry) foldLocked(a *App) {
 				waits[c] = rest.wait(class)
 			}
 		}
-		for face := range s.cells.calls {
-			if c := s.cells.calls[face].Load(); c != nil {
-				calls[c] = rest.call(face)
+		for api := range s.cells.calls {
+			if c := s.cells.calls[api].Load(); c != nil {
+				calls[c] = rest.call(api)
 			}
 		}
 	}

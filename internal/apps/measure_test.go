@@ -77,7 +77,8 @@ func TestReasonsAreBounded(t *testing.T) {
 		s.Ended(GRPC, fmt.Sprint("CODE", i), 0)
 	}
 	got := read(all["ydb.sidecar.app.duration"])
-	if len(got) != maxReasons+1 || got["error.type=_OTHER ydb.sidecar.app=web ydb.sidecar.face=grpc "] != fmt.Sprintf("[%d 0 0]", 100-maxReasons) {
+	if len(got) != maxReasons+1 ||
+		got["error.type=_OTHER ydb.sidecar.app=web ydb.sidecar.face=grpc "] != fmt.Sprintf("[%d 0 0]", 100-maxReasons) {
 		t.Errorf("%d series: %v", len(got), got)
 	}
 }
@@ -127,7 +128,9 @@ func BenchmarkEnded(b *testing.B) {
 		b.Fatal(err)
 	}
 	r.Measure(func(string, string, string, ...float64) *latency.Durations {
-		return latency.NewDurations([]time.Duration{10e3, 25e3, 50e3, 100e3, 250e3, 500e3, 1e6, 25e5, 5e6, 1e7, 25e6, 5e7, 1e8, 25e7, 5e8, 1e9})
+		return latency.NewDurations(
+			[]time.Duration{10e3, 25e3, 50e3, 100e3, 250e3, 500e3, 1e6, 25e5, 5e6, 1e7, 25e6, 5e7, 1e8, 25e7, 5e8, 1e9},
+		)
 	}, classes)
 	s := r.named("web").Stripe(0)
 	for why, name := range map[string]string{"": "well", "BAD_REQUEST": "failed"} {

@@ -50,7 +50,7 @@ func TestWhatTheAPIDoesNotHave(t *testing.T) {
 				t.Fatal(err)
 			}
 		case strings.HasPrefix(sql, "INSERT"):
-			_, err := run(sql) // the same key again changes nothing
+			_, err := run(sql) // a second row with this key changes nothing
 			refused(t, err, "YDB_PRECONDITION_FAILED", false, false)
 		}
 	}

@@ -54,7 +54,7 @@ func (m *measures) record(c *Call, f *Fault, took time.Duration) {
 		}
 	}
 	if c.Name != CallIngest {
-		c.App.Ended(c.face(), k.code, took)
+		c.App.Ended(c.api(), k.code, took)
 	}
 	if c.Route == nil {
 		m.grpc.Add(k, took)
@@ -64,8 +64,8 @@ func (m *measures) record(c *Call, f *Fault, took time.Duration) {
 	m.http.Add(k, took)
 }
 
-// face is the way in.
-func (c *Call) face() apps.Face {
+// api is the way in.
+func (c *Call) api() apps.API {
 	if c.Route == nil {
 		return apps.GRPC
 	}
