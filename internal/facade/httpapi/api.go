@@ -57,7 +57,7 @@ type route struct {
 // pattern is the path as http.ServeMux can say it: names that end a segment only.
 func (rt *route) pattern() string { return strings.TrimSuffix(rt.Path, batchGetSuffix) }
 
-// routes is the whole HTTP API. openapi.yaml describes it; a test compares the two.
+// routes is the whole HTTP API. openapi.yaml describes it, and is made of it.
 var routes = []route{
 	{core.Route{Method: http.MethodPost, Path: "/v1/query"}, "Execute", []string{core.MediaJSON}, (*API).query, false},
 	{core.Route{Method: http.MethodPost, Path: "/v1/tx"}, "Transact", []string{core.MediaJSON}, (*API).transact, false},

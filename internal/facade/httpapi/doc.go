@@ -11,5 +11,6 @@
 //     What differs stands in one table (members.go).
 //   - A refusal does not wait for a body that is still to come.
 //   - No caller that stalls holds up a stop: reading and sending have deadlines.
-//   - The document openapi.yaml describes exactly the routes and the fields that are decoded; tests compare them.
+//   - The document openapi.yaml describes exactly the routes and the fields that are decoded. A test makes it of them, of the comments of
+//     the .proto files, of testdata/openapi.part.yaml, and of answers to the requests that it shows.
 package httpapi

@@ -18,7 +18,7 @@ var inPath = map[protoreflect.FullName]bool{
 var own = map[protoreflect.FullName]taker{
 	"sidecar.v1.Limits.bytes": takeSize, // a text with a unit, too
 
-	"sidecar.v1.ExecuteRequest.rows":  takeRows, // these six are no fields: gRPC has one form of rows
+	"sidecar.v1.ExecuteRequest.rows":  takeRows, // no fields: gRPC has one form of rows
 	"sidecar.v1.ExecuteRequest.ints":  takeInts,
 	"sidecar.v1.TransactRequest.rows": takeRows,
 	"sidecar.v1.TransactRequest.ints": takeInts,

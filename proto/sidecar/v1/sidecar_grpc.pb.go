@@ -42,7 +42,9 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type SidecarClient interface {
-	// Runs one statement (or several, separated by semicolons) and returns all rows.
+	// Runs one statement, or several separated by semicolons, and returns all rows. Over HTTP with Accept application/x-ndjson the reply is
+	// a stream of lines that nothing buffers whole, each a StreamLine. It is not among the replies of openapi.yaml, because clients that are
+	// generated from that read one document of JSON.
 	Execute(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (*ExecuteResponse, error)
 	// The same, as a stream of parts; reading slowly slows the database down, nothing is buffered whole.
 	ExecuteStream(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExecuteStreamResponse], error)
@@ -50,13 +52,17 @@ type SidecarClient interface {
 	Transact(ctx context.Context, in *TransactRequest, opts ...grpc.CallOption) (*TransactResponse, error)
 	// Opens an interactive transaction.
 	Begin(ctx context.Context, in *BeginRequest, opts ...grpc.CallOption) (*BeginResponse, error)
+	// Commits an interactive transaction; a repeat gets the first outcome.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
+	// Rolls an interactive transaction back; one that is rolled back already is fine.
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
+	// Tells the state of an open interactive transaction.
 	GetTransaction(ctx context.Context, in *GetTransactionRequest, opts ...grpc.CallOption) (*GetTransactionResponse, error)
 	// Runs independent statements; each has an outcome of its own.
 	Batch(ctx context.Context, in *BatchRequest, opts ...grpc.CallOption) (*BatchResponse, error)
 	// Writes rows without a transaction; columns that a row does not name keep their values.
 	BulkUpsert(ctx context.Context, in *BulkUpsertRequest, opts ...grpc.CallOption) (*BulkUpsertResponse, error)
+	// Returns the plan of a statement without running it.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// Describes a table: columns, types, primary key.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
@@ -217,7 +223,9 @@ func (c *sidecarClient) Version(ctx context.Context, in *VersionRequest, opts ..
 // All implementations must embed UnimplementedSidecarServer
 // for forward compatibility.
 type SidecarServer interface {
-	// Runs one statement (or several, separated by semicolons) and returns all rows.
+	// Runs one statement, or several separated by semicolons, and returns all rows. Over HTTP with Accept application/x-ndjson the reply is
+	// a stream of lines that nothing buffers whole, each a StreamLine. It is not among the replies of openapi.yaml, because clients that are
+	// generated from that read one document of JSON.
 	Execute(context.Context, *ExecuteRequest) (*ExecuteResponse, error)
 	// The same, as a stream of parts; reading slowly slows the database down, nothing is buffered whole.
 	ExecuteStream(*ExecuteRequest, grpc.ServerStreamingServer[ExecuteStreamResponse]) error
@@ -225,13 +233,17 @@ type SidecarServer interface {
 	Transact(context.Context, *TransactRequest) (*TransactResponse, error)
 	// Opens an interactive transaction.
 	Begin(context.Context, *BeginRequest) (*BeginResponse, error)
+	// Commits an interactive transaction; a repeat gets the first outcome.
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
+	// Rolls an interactive transaction back; one that is rolled back already is fine.
 	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
+	// Tells the state of an open interactive transaction.
 	GetTransaction(context.Context, *GetTransactionRequest) (*GetTransactionResponse, error)
 	// Runs independent statements; each has an outcome of its own.
 	Batch(context.Context, *BatchRequest) (*BatchResponse, error)
 	// Writes rows without a transaction; columns that a row does not name keep their values.
 	BulkUpsert(context.Context, *BulkUpsertRequest) (*BulkUpsertResponse, error)
+	// Returns the plan of a statement without running it.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// Describes a table: columns, types, primary key.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)

@@ -105,7 +105,9 @@ class SidecarServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Execute(self, request, context):
-        """Runs one statement (or several, separated by semicolons) and returns all rows.
+        """Runs one statement, or several separated by semicolons, and returns all rows. Over HTTP with Accept application/x-ndjson the reply is
+        a stream of lines that nothing buffers whole, each a StreamLine. It is not among the replies of openapi.yaml, because clients that are
+        generated from that read one document of JSON.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,19 +135,22 @@ class SidecarServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Commits an interactive transaction; a repeat gets the first outcome.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Rollback(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Rolls an interactive transaction back; one that is rolled back already is fine.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTransaction(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells the state of an open interactive transaction.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -165,7 +170,8 @@ class SidecarServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the plan of a statement without running it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
