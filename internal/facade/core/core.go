@@ -65,10 +65,12 @@ type Service struct {
 	Tx     transactions
 	Other  otherProcess
 	Cached *caches
-	large  *lane.Door // of large requests
-	tel    *telemetry
-	counts counts
-	meter  *history.Meter // nil: none
+	// Deprecated is what callers are told not to use.
+	Deprecated Deprecated
+	large      *lane.Door // of large requests
+	tel        *telemetry
+	counts     counts
+	meter      *history.Meter // nil: none
 
 	Client  *upstream.Client // is inside Driver; nil: Driver is of another kind, and no call is inline
 	Senders sync.WaitGroup   // goroutines that end with handlers: they send and receive for streams, and end transactions
@@ -97,6 +99,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		gate:   newGate(cfg.API.MaxOpen),
 		Cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
 		large:  deps.Lane.NewDoor(),
+
+		Deprecated: deprecated,
 	}
 	s.Tx.leases = lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, s) })
 	s.Other.core, s.Tx.core = s, s
@@ -236,6 +240,7 @@ type Call struct {
 	Reserved memguard.Reservation // of the memory for requests
 	Large    bool                 // its request is: see inLane
 	admission
+	deprecation *Deprecation // of what it uses; nil: nothing that it uses is deprecated
 	overHTTP
 	traced
 }

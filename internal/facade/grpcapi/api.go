@@ -147,14 +147,26 @@ func unary[Res proto.Message](ctx context.Context, a *API, name string, req prot
 		}
 		return err
 	})
-	if timing := core.ServerTiming(c.Info); timing != "" {
-		_ = grpc.SetTrailer(ctx, metadata.Pairs(keyServerTiming, timing)) // fails only outside a call
+	if told := a.trailer(c, fault); len(told) > 0 {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(told...)) // fails only outside a call
 	}
 	if fault != nil {
 		var none Res
 		return none, StatusOf(fault, c.TraceID)
 	}
 	return res, nil
+}
+
+// trailer is what a caller is told behind the answer: names and values in turn.
+func (a *API) trailer(c *core.Call, fault *core.Fault) (told []string) {
+	if timing := core.ServerTiming(c.Info); timing != "" {
+		told = []string{keyServerTiming, timing}
+	}
+	if fault != nil {
+		a.core.Uses(c, fault.Code.Name)
+	}
+	c.Headers(func(name, value string) { told = append(told, strings.ToLower(name), value) })
+	return told
 }
 
 // callOf is a call by its headers, and its context with the trace that they name.
@@ -187,11 +199,13 @@ func (a *API) weigh(c *core.Call, headers, size int, early *received, req proto.
 	if err := a.weighRead(c, headers, size, early, func() int { return valuesOf(req) }); err != nil {
 		return err
 	}
+	a.core.UsesFields(c, req)
 	return understood(req.ProtoReflect())
 }
 
 // weighRead is weigh without the look for unknown fields, for whoever has read the request by hand. values counts those of its parameters.
 func (a *API) weighRead(c *core.Call, headers, size int, early *received, values func() int) error {
+	a.core.Uses(c, c.Name)
 	if headers > a.core.Cfg.API.MaxHeaders {
 		return core.OverLimit("bytes of metadata", headers, a.core.Cfg.API.MaxHeaders, "api.max_headers")
 	}
@@ -267,8 +281,8 @@ func (a *API) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStr
 		}
 		return a.streamTo(ctx, c, req, stream)
 	})
-	if timing := core.ServerTiming(c.Info); timing != "" {
-		stream.SetTrailer(metadata.Pairs(keyServerTiming, timing))
+	if told := a.trailer(c, fault); len(told) > 0 {
+		stream.SetTrailer(metadata.Pairs(told...))
 	}
 	if fault != nil {
 		return StatusOf(fault, c.TraceID)

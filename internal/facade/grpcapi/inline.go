@@ -2,9 +2,12 @@ package grpcapi
 
 import (
 	"context"
+	"strings"
 
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
@@ -65,6 +68,9 @@ func (a *API) InlineCalls(each func(path string, begin Begin)) {
 		return
 	}
 	for path, kind := range jobs {
+		if a.core.Deprecated.Within(requestOf(path)) {
+			continue // fields that are read by hand are not noted
+		}
 		each(path, func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *InlineCall {
 			if a.core.Deps.Memory.Tight() {
 				return nil
@@ -89,6 +95,16 @@ func (a *API) InlineCalls(each func(path string, begin Begin)) {
 			return t
 		})
 	}
+}
+
+// requestOf is the request of a method of ours, by its path.
+func requestOf(path string) protoreflect.MessageDescriptor {
+	name := strings.ReplaceAll(path[1:], "/", ".")
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+	if err != nil {
+		panic(err) // the paths are those of generated code
+	}
+	return d.(protoreflect.MethodDescriptor).Input()
 }
 
 // greet notes what the headers of a call say, and returns their size.
@@ -155,9 +171,7 @@ func (t *InlineCall) Resume(b []byte) (answer []byte, trailer []string, err erro
 		}
 		return err
 	})
-	if timing := core.ServerTiming(c.Info); timing != "" {
-		trailer = []string{keyServerTiming, timing}
-	}
+	trailer = t.api.trailer(c, fault)
 	if fault != nil {
 		return nil, trailer, StatusOf(fault, c.TraceID)
 	}

@@ -216,6 +216,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, rt *route) {
 		x.on.PauseAfter()
 	}
 	if fault != nil && !x.started {
+		a.core.Uses(x.call, fault.Code.Name)
 		x.timing()
 		a.refuse(x, fault, x.call.TraceID, !x.read)
 	}
@@ -296,6 +297,7 @@ const (
 // admit checks what can be said of a request before its body is read.
 func (a *API) admit(x *exchange, rt *route) error {
 	r := x.r
+	a.core.Uses(x.call, rt.call)
 	size, headers := len(r.RequestURI), 0
 	for key, list := range r.Header {
 		headers += len(list)
@@ -443,6 +445,7 @@ func (x *exchange) timing() {
 	if timing := core.ServerTiming(x.call.Info); timing != "" {
 		x.w.Header().Set("Server-Timing", timing)
 	}
+	x.call.Headers(x.w.Header().Set)
 }
 
 // reply sends a whole body, in pieces, with status 200.

@@ -207,6 +207,7 @@ func (t *InlineCall) finishWith(w http.ResponseWriter, rest func() error) {
 	x.w, x.control = w, http.NewResponseController(w)
 	fault := t.Finish(rest)
 	if fault != nil && !x.started {
+		t.Core.Uses(&t.Call, fault.Code.Name)
 		x.timing()
 		t.api.refuse(x, fault, t.Call.TraceID, false)
 	}

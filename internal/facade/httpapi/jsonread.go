@@ -34,7 +34,11 @@ func (a *API) decodeNow(c *core.Call, raw []byte, into proto.Message, out *reque
 	if !utf8.Valid(raw) {
 		return core.BadRequest("the body is not valid UTF-8")
 	}
-	return decodeJSON(raw, into, out)
+	if err := decodeJSON(raw, into, out); err != nil {
+		return err
+	}
+	a.core.UsesFields(c, into)
+	return nil
 }
 
 // decodeAround is decode without a member that is a list, whose text it returns as it came: it may be most of the body.

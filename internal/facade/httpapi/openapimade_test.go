@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
@@ -110,6 +111,9 @@ func madeCalls(t *testing.T) string {
 		fmt.Fprintf(&b, "    %s:\n      operationId: %s\n      summary: %s\n", strings.ToLower(rt.Method), rt.call, quote(summary))
 		if more != "" {
 			fmt.Fprintf(&b, "      description: %s\n", quote(more))
+		}
+		if method.Options().(*descriptorpb.MethodOptions).GetDeprecated() {
+			b.WriteString("      deprecated: true\n")
 		}
 		madeParameters(&b, rt, method.Input())
 		if len(rt.body) > 0 {
@@ -283,6 +287,9 @@ func formOf(t *testing.T, f protoreflect.FieldDescriptor) string {
 	said := ""
 	if _, after := commentsOn(t, f); after != "" {
 		said = ", description: " + quote(strings.ToUpper(after[:1])+after[1:])
+	}
+	if f.Options().(*descriptorpb.FieldOptions).GetDeprecated() {
+		said += ", deprecated: true"
 	}
 	switch {
 	case f.IsList():

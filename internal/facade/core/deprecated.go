@@ -1,0 +1,91 @@
+package core
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Deprecation says since when something of the plain API is deprecated, and what to use instead.
+type Deprecation struct {
+	Since   time.Time
+	Sunset  time.Time // when it goes, at the earliest; zero: that is not decided
+	Instead string    // address of a page
+}
+
+// Deprecated names a part of the plain API: a call such as "Execute" or "KeyValue/Get", the full name of a field of a request such as
+// "sidecar.v1.ExecuteRequest.stats", or a code of errors such as "TX_LOST".
+type Deprecated map[string]Deprecation
+
+// deprecated is what version 1 has that is deprecated: docs/compatibility.md has the rules. The .proto files mark the same calls and
+// fields.
+var deprecated = Deprecated{}
+
+// Within reports whether a request may have a deprecated field.
+func (d Deprecated) Within(m protoreflect.MessageDescriptor) bool {
+	return len(d) > 0 && d.within(m, make(map[protoreflect.FullName]bool))
+}
+
+// within is Within, except for messages that were seen: values have values within.
+func (d Deprecated) within(m protoreflect.MessageDescriptor, seen map[protoreflect.FullName]bool) bool {
+	if seen[m.FullName()] {
+		return false
+	}
+	seen[m.FullName()] = true
+	for i := range m.Fields().Len() {
+		f := m.Fields().Get(i)
+		if _, is := d[string(f.FullName())]; is || f.Message() != nil && d.within(f.Message(), seen) {
+			return true
+		}
+	}
+	return false
+}
+
+// Uses notes what a call uses; the first part that is deprecated counts.
+func (s *Service) Uses(c *Call, part string) {
+	if len(s.Deprecated) == 0 || c.deprecation != nil {
+		return
+	}
+	if d, ok := s.Deprecated[part]; ok {
+		c.deprecation = &d
+	}
+}
+
+// UsesFields notes the fields that a request has.
+func (s *Service) UsesFields(c *Call, m proto.Message) {
+	if len(s.Deprecated) > 0 {
+		s.usesFields(c, m.ProtoReflect())
+	}
+}
+
+func (s *Service) usesFields(c *Call, m protoreflect.Message) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		s.Uses(c, string(f.FullName()))
+		switch {
+		case f.Message() == nil || f.IsMap():
+		case f.IsList():
+			for i := range v.List().Len() {
+				s.usesFields(c, v.List().Get(i).Message())
+			}
+		default:
+			s.usesFields(c, v.Message())
+		}
+		return true
+	})
+}
+
+// Headers calls each with the headers that tell a caller that it uses something deprecated (RFC 9745, RFC 8594), if it does.
+func (c *Call) Headers(each func(name, value string)) {
+	d := c.deprecation
+	if d == nil {
+		return
+	}
+	each("Deprecation", "@"+strconv.FormatInt(d.Since.Unix(), 10))
+	each("Link", "<"+d.Instead+`>; rel="deprecation"`)
+	if !d.Sunset.IsZero() {
+		each("Sunset", d.Sunset.UTC().Format(http.TimeFormat))
+	}
+}
