@@ -131,3 +131,13 @@ func FuzzType(f *testing.F) {
 		}
 	})
 }
+
+// A misspelt type is an error, unless a Struct with such members is declared.
+func TestUnknownTypesOfParameters(t *testing.T) {
+	for _, declared := range []*Ydb.Type{nil, mustType(t, "Int64")} {
+		_, err := ParamJSON([]byte(`{"type":"car","value":5}`), declared)
+		if want := `type "car": column 1: unknown type "car"`; err == nil || err.Error() != want {
+			t.Errorf("AS %v: %v; want %s", declared, err, want)
+		}
+	}
+}
