@@ -31,9 +31,11 @@ var described = []struct {
 	request      string
 }{
 	{"Execute", "The rows", "",
-		`{"sql":"SELECT id, name FROM users WHERE id = $id","params":{"id":{"type":"Uint64","value":"42"}},"idempotent":true,"timeout":"800ms"}`},
+		`{"sql":"SELECT id, name FROM users WHERE id = $id","params":{"id":{"type":"Uint64","value":"42"}},` +
+			`"idempotent":true,"timeout":"800ms"}`},
 	{"Transact", "The results, in the order of the statements", "",
-		`{"statements":[{"sql":"UPDATE users SET visits = visits + 1 WHERE id = 42ul"},{"sql":"SELECT id, name FROM users WHERE id = 42ul"}]}`},
+		`{"statements":[{"sql":"UPDATE users SET visits = visits + 1 WHERE id = 42ul"},` +
+			`{"sql":"SELECT id, name FROM users WHERE id = 42ul"}]}`},
 	{"Begin", "The token of the transaction", "", `{"mode":"serializable_rw"}`},
 	{"GetTransaction", "It is open", "/v1/tx/{tx}", ""},
 	{"Commit", "It is committed", "/v1/tx/{tx}/commit", `{"timeout":"2s"}`},
@@ -53,7 +55,8 @@ var forms = map[string]string{
 	"params": "Params", "types": "Types", "timeout": "Duration", "mode": "TxMode", "stats": "StatsMode", "priority": "PriorityClass",
 	"ExecuteRequest.mode": "Mode", "BatchStatement.mode": "Mode", "ExecuteResponse.stats": "",
 	"StatementResult.stats": "", "StreamEnd.stats": "",
-	"ExecuteRequest.rows": "RowForm", "TransactRequest.rows": "RowForm", "BatchRequest.rows": "RowForm", "ints": "IntForm", "rows_affected": "RowsAffected",
+	"ExecuteRequest.rows": "RowForm", "TransactRequest.rows": "RowForm", "BatchRequest.rows": "RowForm",
+	"ints": "IntForm", "rows_affected": "RowsAffected",
 }
 
 // ownForms are the schemas of fields that openapi.yaml has in a form of its own.
