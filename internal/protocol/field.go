@@ -5,6 +5,7 @@ import "google.golang.org/protobuf/encoding/protowire"
 // Fields that are added to a request, or replaced in it.
 const (
 	PoolIDOfExecuteQuery    = 10 // ExecuteQueryRequest.pool_id
+	QueryOfExecuteQuery     = 4  // ExecuteQueryRequest.query_content, which holds a text = 2
 	QueryOfExecuteDataQuery = 3  // ExecuteDataQueryRequest.query, which holds a text = 1 or an id = 2
 	TextOfPrepareDataQuery  = 2  // PrepareDataQueryRequest.yql_text
 )

@@ -8,6 +8,9 @@ type Config struct {
 	Texts bool `yaml:"texts"`
 }
 
+// Config returns the configuration that is in force.
+func (r *Recorder) Config() Config { return Config{Texts: r.keep.Load()} }
+
 // Set puts another configuration into force.
 func (r *Recorder) Set(c Config) {
 	r.mu.Lock()

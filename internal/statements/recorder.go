@@ -88,13 +88,13 @@ func (r *Recorder) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
-			_ = panics.Call("the gathering of statements", func() error { r.gather(now); return nil })
+			_ = panics.Call("the gathering of statements", func() error { r.Gather(now); return nil })
 		}
 	}
 }
 
-// gather takes what the stripes counted.
-func (r *Recorder) gather(now time.Time) {
+// Gather takes what the stripes counted, and ends a minute if it is over. Run calls it.
+func (r *Recorder) Gather(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range *r.stripes.Load() {

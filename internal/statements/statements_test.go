@@ -42,7 +42,7 @@ func TestFiguresOfADigest(t *testing.T) {
 		two.Add(Unread, &Call{Status: fmt.Sprint("S", i), Took: time.Millisecond})
 	}
 	two.Add(Ref{}, &Call{})
-	r.gather(now)
+	r.Gather(now)
 	got := row(t, r, text)
 	if s := got.Start; s.Calls != 4 || s.Failed != 1 || s.Statuses["ABORTED"] != 1 || s.Rows != 6 || s.Bytes != 90 || s.Retries != 3 ||
 		s.AcquireMS != 3 || s.HopMS != 1030 || s.TookMS != 1036 {
@@ -59,11 +59,11 @@ func TestFiguresOfADigest(t *testing.T) {
 		all.Rows[0].Texts != 0 || all.Rows[0].Start.Statuses[Other] != 2 {
 		t.Errorf("%+v", all)
 	}
-	r.gather(now.Add(time.Minute))
+	r.Gather(now.Add(time.Minute))
 	if got := row(t, r, text); got.Minute.Calls != 4 || got.Start.Calls != 4 {
 		t.Errorf("a minute later: %+v", got)
 	}
-	r.gather(now.Add(2 * time.Minute))
+	r.Gather(now.Add(2 * time.Minute))
 	if got := row(t, r, text); got.Minute.Calls != 0 || got.Start.Calls != 4 {
 		t.Errorf("two minutes later: %+v", got)
 	}
@@ -76,13 +76,18 @@ func TestNormalFormsAreKeptOnlyIfAskedFor(t *testing.T) {
 		s := r.NewStripe()
 		call(s, text, 1, 0)
 		call(s, long, 1, 0)
-		r.gather(time.Now())
+		r.Gather(time.Now())
 		want := ""
 		if keep {
 			want = "SELECT id, name FROM users WHERE id = $id AND kind = ?"
 		}
 		if got := row(t, r, text).Text; got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+		call(s, "--!syntax_pg\nSELECT $$a secret$$", 1, 0)
+		r.Gather(time.Now())
+		if got := row(t, r, "--!syntax_pg\nSELECT $$a secret$$").Text; got != "" {
+			t.Errorf("%q is kept of a text in PostgreSQL's syntax", got)
 		}
 		if got := row(t, r, long).Text; keep && len(got) != maxKept || !keep && got != "" {
 			t.Errorf("%d bytes are kept of a long text", len(got))
@@ -98,7 +103,7 @@ func TestTextsAreTurnedOnAndOff(t *testing.T) {
 		r.Set(Config{Texts: keep})
 		for range 2 {
 			call(s, text, 1, 0)
-			r.gather(time.Now())
+			r.Gather(time.Now())
 		}
 		if got := row(t, r, text).Text; (got != "") != keep {
 			t.Errorf("statements.texts: %t; got %q", keep, got)
@@ -136,7 +141,7 @@ func TestTotalsStayTrue(t *testing.T) {
 			call(stripes[i%4], fmt.Sprintf("SELECT busy%d FROM t", i), 3, 100*time.Millisecond)
 			n += 3
 		}
-		r.gather(now.Add(time.Duration(round) * Every))
+		r.Gather(now.Add(time.Duration(round) * Every))
 	}
 	got := r.State(Query{Limit: 10})
 	sum := got.Rest.Calls
@@ -175,7 +180,7 @@ func TestStripesAreBounded(t *testing.T) {
 		call(s, fmt.Sprintf("SELECT d%d FROM t", i), 1, 0)
 	}
 	s.Add(ref, &Call{})
-	r.gather(time.Now())
+	r.Gather(time.Now())
 	if got := row(t, r, "SELECT gone FROM t"); got.Start.Calls != 1 || got.Kind != "SELECT" {
 		t.Errorf("a digest that made room during its call: %+v", got)
 	}
@@ -198,7 +203,7 @@ func TestManyTexts(t *testing.T) {
 	}
 	many := func() (int, bool) {
 		t.Helper()
-		r.gather(now)
+		r.Gather(now)
 		for _, u := range r.Unusual() {
 			if u.Many {
 				return u.Texts, true
@@ -269,7 +274,7 @@ func TestAStatementBecameSlow(t *testing.T) {
 		minute := func(took time.Duration) bool {
 			call(s, text, c.calls, took)
 			now = now.Add(time.Minute)
-			r.gather(now)
+			r.Gather(now)
 			all := r.Unusual()
 			return len(all) == 1 && all[0].Slow && all[0].App == "shop" && all[0].Kind == "SELECT"
 		}
@@ -314,7 +319,7 @@ func TestSeriesStay(t *testing.T) {
 			call(s, fmt.Sprintf("SELECT c%d FROM t", i), 1, weight(i))
 		}
 		now = now.Add(time.Minute)
-		r.gather(now)
+		r.Gather(now)
 		is := map[string]uint64{}
 		for _, one := range r.Series() {
 			is[one.Digest] = one.Calls
@@ -368,12 +373,12 @@ func TestStripesFromManyGoroutines(t *testing.T) {
 		})
 	}
 	for range 20 {
-		r.gather(time.Now())
+		r.Gather(time.Now())
 		r.State(Query{Limit: 10})
 		r.Series()
 	}
 	all.Wait()
-	r.gather(time.Now())
+	r.Gather(time.Now())
 	if got := r.State(Query{}).All.Calls; got != 8000 {
 		t.Errorf("%d calls; want 8000", got)
 	}
@@ -390,7 +395,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			call(s, fmt.Sprintf("SELECT %s c%d_%d FROM t", pad, k, i), 1, 0)
 		}
 		if k%2 == 0 {
-			r.gather(time.Now())
+			r.Gather(time.Now())
 		}
 	}
 	const bound = 12 << 20

@@ -3,6 +3,8 @@ package statements
 import (
 	"hash/maphash"
 	"sync"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // The size of what a stripe remembers.
@@ -111,14 +113,14 @@ func (s *Stripe) read(hash uint64, text string) Ref {
 	var room [512]byte
 	id, kind, normal := read(room[:0], text)
 	kept := ""
-	if s.of.keep.Load() {
+	if s.of.keep.Load() && !yql.Postgres(text) { // whose literals are not known for sure
 		kept = string(normal[:min(len(normal), maxKept)])
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	place := s.slotLocked(Ref{ID: id, kind: kind})
 	at := s.slots[place]
-	if !at.read && kept != "" {
+	if !at.read && s.of.keep.Load() {
 		at.text, at.read, at.counts = kept, true, true
 	}
 	set := &s.seen[hash%textSets]

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
@@ -18,6 +19,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/statements"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
@@ -73,17 +75,24 @@ func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 		25e8, 5e9, 1e10, 3e10}
 	deps := Deps{Ways: hop.Ways{Router: router, Health: nobody{}}, Tracer: tracer,
 		Histogram: func(string, string, string, ...float64) *latency.Durations { return latency.NewDurations(bounds) }}
-	f := &frames{server: &Server{deps: deps}, series: newInstruments(deps.Histogram).series()}
+	f := &frames{server: &Server{deps: deps}, series: newInstruments(deps.Histogram, statements.New(statements.Config{})).series()}
 	k := &call{traced: new(traced)}
 	k.method = protocol.Named("/Ydb.Query.V1.QueryService/ExecuteQuery")
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, FirstByte: time.Second + time.Millisecond,
 		Ended: time.Second + time.Millisecond, Node: new(h2.Conn)}
 	o.End = h2.Answered
+	message, err := proto.Marshal(&Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=AAAA",
+		TxControl: &Ydb_Query.TransactionControl{CommitTx: true}, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Text: "SELECT id, name FROM users WHERE id = $id AND kind = 1"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	connected := func() (struct{}, error) { return struct{}{}, nil }
 	return func() {
 		if tracer != nil {
 			k.traced.begin(tracer, nil)
 		}
+		f.look(k, message)
 		var err error
 		if _, _, err = hop.Reach(&deps.Ways, hop.To{HomeNode: 2}, &k.at, connected); err != nil {
 			t.Fatal(err)
@@ -216,5 +225,24 @@ func checkingOut(b testing.TB) (shard func(int) (once func())) {
 			about(&s, method)
 			f.checkIn(k, o, ydbstatus.Judge(s))
 		}
+	}
+}
+
+// What the digest of a statement adds to a call: at most 0.3 us when the text was seen.
+func BenchmarkCountStatement(b *testing.B) {
+	f := &frames{series: newInstruments(nil, statements.New(statements.Config{})).series()}
+	k := &call{}
+	k.method = methodExecuteQuery
+	message, err := proto.Marshal(&Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=AAAA",
+		TxControl: &Ydb_Query.TransactionControl{CommitTx: true}, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+			QueryContent: &Ydb_Query.QueryContent{Text: "SELECT id, name FROM users WHERE id = $id AND kind = 1"}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	o, d := &h2.Outcome{Answer: 100}, &hop.Done{Took: time.Millisecond, Key: hop.Key{Method: k.method, Status: success}}
+	b.ReportAllocs()
+	for b.Loop() {
+		f.look(k, message)
+		f.series.count(k, o, d)
 	}
 }

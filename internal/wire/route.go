@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/statements"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -61,6 +62,8 @@ type use struct {
 	queryID []byte
 	inQueue *waiting // entry in the pool's queue
 	err     error    // what came of waiting
+
+	statement statements.Ref // zero: the call has none
 }
 
 func requestOf(r *protocol.Found) virtual.Request {
@@ -264,6 +267,7 @@ func (f *frames) readRequest(c *h2.Call, k *call, who *caller, r *request) error
 	if !enough {
 		return h2.ErrNeedMessage
 	}
+	f.look(k, r.message)
 	r.inTx = r.scanned && f.seen.HasTx || !r.scanned && k.method.NamesTx(r.message)
 	return nil
 }
@@ -340,6 +344,8 @@ func (f *frames) inSession(c *h2.Call, k *call, who *caller, id virtual.ID, r *r
 		return nil, k.refuse(errForgotten)
 	case !enough:
 		return nil, h2.ErrNeedMessage
+	case query.to > 0:
+		k.statement = f.series.statements.Look(query.text)
 	}
 	return f.checkOut(c, k, who, l, r, query)
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/statements"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
@@ -84,7 +85,8 @@ type Deps struct {
 	Log      *slog.Logger           // nil: none
 	Ticket   func() (string, error) // the sidecar's own credentials; "" if it has none; it does not wait
 
-	Histogram latency.Maker // of what is counted with each call
+	Statements *statements.Recorder // nil: statements are not counted
+	Histogram  latency.Maker        // of what is counted with each call
 }
 
 // Server is the gRPC port while frames are forwarded as they are: every call comes
@@ -180,7 +182,7 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 		return nil, fmt.Errorf("wire: %w", err)
 	}
 	s.kept = config.Mode == ModeSession || slices.Contains(slices.Collect(maps.Values(s.apps)), ModeSession)
-	s.instruments = newInstruments(deps.Histogram)
+	s.instruments = newInstruments(deps.Histogram, deps.Statements)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.unpackers.in(s.ctx, s.deps.Lane)
 	if s.sessions != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/statements"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -50,7 +52,8 @@ type Deps struct {
 	Log     *slog.Logger         // nil: silence
 	Access  *accesslog.Log       // nil: none
 
-	Histogram latency.Maker // of what is counted with each call
+	Statements *statements.Recorder // nil: none
+	Histogram  latency.Maker        // of what is counted with each call
 
 	Lane     *lane.Lane       // where large requests are decoded; nil: one of its own, with a place
 	Requests *memguard.Budget // what requests may take; nil: there is always enough
@@ -71,6 +74,8 @@ type Service struct {
 	tel        *telemetry
 	counts     counts
 	meter      *history.Meter // nil: none
+
+	stripes []*statements.Stripe // count statements
 
 	Client  *upstream.Client // is inside Driver; nil: Driver is of another kind, and no call is inline
 	Senders sync.WaitGroup   // goroutines that end with handlers: they send and receive for streams, and end transactions
@@ -98,7 +103,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Cfg: cfg, Deps: deps, tel: tel,
 		gate:   newGate(cfg.API.MaxOpen),
 		Cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
-		large:  deps.Lane.NewDoor(),
+		large:  deps.Lane.NewDoor(), stripes: newStripes(deps.Statements, runtime.GOMAXPROCS(0)),
 
 		Deprecated: deprecated,
 	}

@@ -107,10 +107,12 @@ func (s *Service) executeAlone(ctx context.Context, c *Call, call upstream.Call,
 		call.Ahead = nil
 		c.Note(report)
 		if err == nil {
+			s.Count(c, st, end.rows, end.bytes, nil)
 			return end.outcome(), nil
 		}
 		again := s.learn(in, st, err)
 		if again == nil || report.Unsure || tries > maxLearnt {
+			s.Count(c, st, end.rows, end.bytes, err)
 			return Outcome{}, hinted(FaultOf(err, Deed{Harmless: reads || call.Idempotent, Unsure: report.Unsure}), st)
 		}
 		st = again

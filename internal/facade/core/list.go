@@ -13,6 +13,8 @@ import (
 
 // list is a list of statements that run one after the other in one transaction, and what has become of them.
 type list struct {
+	core       *Service
+	call       *Call
 	statements []*Statement
 	ends       []ending
 	at         int // the statement that ran last
@@ -20,8 +22,8 @@ type list struct {
 	out        func(i int) Sink
 }
 
-func newList(statements []*Statement, out func(i int) Sink) *list {
-	return &list{statements: statements, ends: make([]ending, len(statements)), out: out}
+func (s *Service) newList(c *Call, statements []*Statement, out func(i int) Sink) *list {
+	return &list{core: s, call: c, statements: statements, ends: make([]ending, len(statements)), out: out}
 }
 
 // run runs all statements once. begin is the mode of the transaction that the first one begins; nil: one is open. commit says that the
@@ -35,7 +37,7 @@ func (l *list) run(ctx context.Context, session Session, begin *mode, commit boo
 		if i == 0 && begin != nil {
 			control = begin.Begin(last)
 		}
-		if l.ends[i], err = Run(ctx, session, st, control, false, l.room, l.out(i)); err != nil {
+		if l.ends[i], err = l.core.RunCounted(ctx, l.call, session, st, control, false, l.room, l.out(i)); err != nil {
 			return err
 		}
 		if err := st.met(i, l.ends[i]); err != nil {

@@ -155,6 +155,7 @@ type ending struct {
 	tx        string // the open transaction, "" if none is
 	stats     *Ydb_TableStats.QueryStats
 	rows      uint64
+	bytes     int     // of the rows
 	sets      int     // result sets
 	returned  uint64  // rows of all of them, also those that the limits cut off
 	affected  *uint64 // see affected
@@ -201,7 +202,7 @@ func Run(ctx context.Context, s Session, st *Statement, control control, readOnl
 			if !out.Again() {
 				err = upstream.Final(err)
 			}
-			own.take(-int(r.end.rows), -r.bytes)
+			own.take(-int(r.end.rows), -r.end.bytes)
 			own.hold(-r.held)
 			return r.end, err
 		}
@@ -265,7 +266,6 @@ type reader struct {
 	limits   Limits
 	own      *Room
 	set      int64 // the result set that began last
-	bytes    int   // handed on
 	held     int   // by out
 	full     bool  // a limit was reached in this set
 	end      ending
@@ -354,10 +354,10 @@ func (r *reader) fit(p *upstream.Part) [][]byte {
 }
 
 func (r *reader) take(rows, bytes int) bool {
-	if most := r.limits.Bytes; most > 0 && uint64(r.bytes+bytes) > most || !r.own.take(rows, bytes) {
+	if most := r.limits.Bytes; most > 0 && uint64(r.end.bytes+bytes) > most || !r.own.take(rows, bytes) {
 		return false
 	}
-	r.bytes += bytes
+	r.end.bytes += bytes
 	return true
 }
 

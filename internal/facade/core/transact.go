@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -45,7 +46,7 @@ func (s *Service) Transact(ctx context.Context, c *Call, in TransactRequest, out
 	}
 	defer cancel()
 	call.Idempotent = in.Idempotent
-	l := newList(statements, out)
+	l := s.newList(c, statements, out)
 	if !in.alone() {
 		return s.Tx.transact(ctx, c, call, in.Tx, l, m)
 	}
@@ -203,8 +204,8 @@ func (s *Service) Batch(ctx context.Context, c *Call, in BatchRequest, out func(
 // batchOne runs one statement of a Batch.
 func (s *Service) batchOne(ctx context.Context, c *Call, in BatchRequest, i int, room *Room, out Sink) batchResult {
 	one := &Call{
-		Name: c.Name, Info: &sidecarv1.Info{TraceId: c.TraceID}, admission: admission{App: c.App},
-		traced: traced{trace: c.trace, kept: c.kept, TraceID: c.TraceID},
+		Name: c.Name, Info: &sidecarv1.Info{TraceId: c.TraceID}, From: c.From, admission: admission{App: c.App},
+		traced: traced{trace: c.trace, kept: c.kept, TraceID: c.TraceID, began: time.Now()},
 	}
 	done, err := func() (_ Outcome, err error) {
 		defer func() {

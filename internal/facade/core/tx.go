@@ -227,12 +227,14 @@ func (x *transactions) open(ctx context.Context, c *Call, call upstream.Call, tu
 	own *Room, out Sink) (Outcome, error) {
 	rec := &recorder{Sink: out, limit: x.core.Cfg.Tx.Replay}
 	var end ending
-	if err := x.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) (err error) {
+	err := x.beginOn(ctx, c, call, turn, m, func(ctx context.Context, session Session) (err error) {
 		if end, err = Run(ctx, session, st, m.Begin(false), false, own, rec); err == nil {
 			err = opened(session)
 		}
 		return err
-	}); err != nil {
+	})
+	x.core.Count(c, st, end.rows, end.bytes, err)
+	if err != nil {
 		return Outcome{}, err
 	}
 	x.joins(turn.Value(), &call, st)
@@ -287,6 +289,7 @@ func (x *transactions) goOn(ctx context.Context, c *Call, call upstream.Call, tu
 		end, err = Run(ctx, session, st, Inside(session.TxID(), sel.Commit), false, own, out)
 		return err
 	})
+	x.core.Count(c, st, end.rows, end.bytes, err)
 	if err != nil {
 		return Outcome{}, x.failed(turn, err, sel.Commit)
 	}

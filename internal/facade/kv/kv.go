@@ -301,6 +301,7 @@ func (k *Service) read(ctx context.Context, c *core.Call, call upstream.Call, t 
 		return err
 	})
 	c.Note(report)
+	k.core.Count(c, st, uint64(len(got.all)), got.bytes, err)
 	if err != nil {
 		return nil, t.fault(core.FaultOf(err, core.Deed{Harmless: true, Unsure: report.Unsure}))
 	}
@@ -531,6 +532,7 @@ func (k *Service) finish(ctx context.Context, c *core.Call, call upstream.Call, 
 		return err
 	})
 	c.Note(report)
+	k.core.Count(c, alone, 0, 0, err)
 	if err == nil {
 		return w.done, nil
 	}
@@ -550,7 +552,7 @@ func (k *Service) writeLooking(ctx context.Context, c *core.Call, call upstream.
 	look := &core.Statement{SQL: t.look, Params: w.key}
 	report, err := k.core.Deps.Driver.Do(ctx, call, func(ctx context.Context, session core.Session) error {
 		var got cells
-		if _, err := core.Run(ctx, session, look, core.ModeSerializable.Begin(false), true, nil, &got); err != nil {
+		if _, err := k.core.RunCounted(ctx, c, session, look, core.ModeSerializable.Begin(false), true, nil, &got); err != nil {
 			return err
 		}
 		there, version := len(got.all) > 0, ""
@@ -570,8 +572,8 @@ func (k *Service) writeLooking(ctx context.Context, c *core.Call, call upstream.
 		if sql == "" {
 			return session.Rollback(ctx)
 		}
-		_, err = core.Run(
-			ctx, session, &core.Statement{SQL: sql, Params: w.params}, core.Inside(session.TxID(), true), false, nil,
+		_, err = k.core.RunCounted(
+			ctx, c, session, &core.Statement{SQL: sql, Params: w.params}, core.Inside(session.TxID(), true), false, nil,
 			&cells{},
 		)
 		return err
