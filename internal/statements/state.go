@@ -71,6 +71,15 @@ func (q Query) Check() error {
 	return nil
 }
 
+// Document is State, or the error of what is asked for.
+func (r *Recorder) Document(by, window string, limit int) any {
+	q := Query{by, window, limit}
+	if err := q.Check(); err != nil {
+		return err
+	}
+	return r.State(q)
+}
+
 // State returns the rows that come first.
 func (r *Recorder) State(q Query) State {
 	out := State{Rows: []Row{}}

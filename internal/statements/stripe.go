@@ -113,7 +113,7 @@ func (s *Stripe) read(hash uint64, text string) Ref {
 	var room [512]byte
 	id, kind, normal := read(room[:0], text)
 	kept := ""
-	if s.of.keep.Load() && !yql.Postgres(text) { // whose literals are not known for sure
+	if s.of.keep.Load() && !yql.Postgres(text) { // it may keep literals there: see AppendNormal
 		kept = string(normal[:min(len(normal), maxKept)])
 	}
 	s.mu.Lock()

@@ -92,7 +92,7 @@ func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 		if tracer != nil {
 			k.traced.begin(tracer, nil)
 		}
-		f.look(k, message)
+		f.series.look(k, message)
 		var err error
 		if _, _, err = hop.Reach(&deps.Ways, hop.To{HomeNode: 2}, &k.at, connected); err != nil {
 			t.Fatal(err)
@@ -242,7 +242,7 @@ func BenchmarkCountStatement(b *testing.B) {
 	o, d := &h2.Outcome{Answer: 100}, &hop.Done{Took: time.Millisecond, Key: hop.Key{Method: k.method, Status: success}}
 	b.ReportAllocs()
 	for b.Loop() {
-		f.look(k, message)
+		f.series.look(k, message)
 		f.series.count(k, o, d)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // look finds the statement of a call in as much of its message as is here. A text that is not whole yet, or belongs to a query that
 // was prepared, is unread.
-func (f *frames) look(k *call, message []byte) {
+func (s *series) look(k *call, message []byte) {
 	outer, inner := 0, 0
 	switch k.method {
 	case methodExecuteQuery:
@@ -22,7 +22,7 @@ func (f *frames) look(k *call, message []byte) {
 	k.statement = statements.Unread
 	query, _, _ := protocol.Field(message, outer)
 	if text, _, to := protocol.Field(query, inner); to > 0 {
-		k.statement = f.series.statements.LookBytes(text)
+		k.statement = s.statements.LookBytes(text)
 	}
 }
 

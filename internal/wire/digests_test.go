@@ -94,13 +94,13 @@ func TestTextsOfMessages(t *testing.T) {
 	} {
 		k := &call{}
 		k.method = methodExecuteQuery
-		if f.look(k, c.message); k.statement.ID != c.want || k.statement == (statements.Ref{}) {
+		if f.series.look(k, c.message); k.statement.ID != c.want || k.statement == (statements.Ref{}) {
 			t.Errorf("%s: got %v, want %v", name, k.statement, c.want)
 		}
 	}
 	k := &call{}
 	k.method = prepareQuery
-	if f.look(k, whole); k.statement != (statements.Ref{}) {
+	if f.series.look(k, whole); k.statement != (statements.Ref{}) {
 		t.Errorf("a call that runs no statement has %v", k.statement)
 	}
 }

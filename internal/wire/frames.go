@@ -232,7 +232,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		if !enough {
 			return nil, h2.ErrNeedMessage
 		}
-		f.look(k, message)
+		f.series.look(k, message)
 		owner = protocol.HomeNode(session)
 	}
 	k.join(c)
@@ -532,7 +532,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 			f.server.deps.Look()
 		}
 	}
-	f.series.add(&d)
+	f.series.add(k, o, &d)
 	var id trace.TraceID
 	if k.traced != nil {
 		var kept bool
@@ -545,7 +545,6 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 	}
 	logCall(f.server.deps.Access, &d, o.End, k.trace)
 	remember(f.meter, &d, id)
-	f.series.count(k, o, &d)
 	return d.Verdict
 }
 

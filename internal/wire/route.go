@@ -267,7 +267,7 @@ func (f *frames) readRequest(c *h2.Call, k *call, who *caller, r *request) error
 	if !enough {
 		return h2.ErrNeedMessage
 	}
-	f.look(k, r.message)
+	f.series.look(k, r.message)
 	r.inTx = r.scanned && f.seen.HasTx || !r.scanned && k.method.NamesTx(r.message)
 	return nil
 }

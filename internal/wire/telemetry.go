@@ -2,6 +2,7 @@ package wire
 
 import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/statements"
@@ -32,7 +33,8 @@ func (h *instruments) series() series {
 	return series{hop.NewSeries(h.duration), hop.NewSeries(h.wait), h.statements.NewStripe()}
 }
 
-func (s *series) add(d *hop.Done) {
+func (s *series) add(k *call, o *h2.Outcome, d *hop.Done) {
+	s.count(k, o, d)
 	s.duration.Add(d.Key, d.Took)
 	if !d.Endless() {
 		why := ""

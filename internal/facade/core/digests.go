@@ -25,8 +25,8 @@ func newStripes(r *statements.Recorder, processors int) []*statements.Stripe {
 // their bytes. err is why it failed.
 func (s *Service) Count(c *Call, st *Statement, rows uint64, bytes int, err error) {
 	i := c.Info
-	s.count(c, st, err, statements.Call{Rows: rows, Bytes: uint64(bytes), Retries: max(int(i.Attempts)-1, 0), Acquire: fromMS(i.AcquireMs), Hop: fromMS(i.HopMs),
-		Took: time.Since(c.began)})
+	s.count(c, st, err, statements.Call{Rows: rows, Bytes: uint64(bytes), Retries: max(int(i.Attempts)-1, 0),
+		Acquire: fromMS(i.AcquireMs), Hop: fromMS(i.HopMs), Took: time.Since(c.began)})
 }
 
 // RunCounted is Run for one of several statements of a call. It is counted with the time of its run.
