@@ -31,6 +31,7 @@ var operations = []command{
 	{"top", "show what goes on, again and again: what is wrong, calls, pool, queue, nodes, apps", top},
 	{"pools", "list the pools: active, waiting, idle, maxwait", listPools},
 	{"queue", "list who waits for a session", look("queue", "/state/queue", showQueue)},
+	{"statements", "list statements by digest: calls, errors, rows, bytes, times", listStatements},
 	{"sessions", "list who holds which session since when, under which trace", listSessions},
 	{"calls", "list the calls of every API that are under way or wait, the oldest first", listCalls},
 	{"kill-call", "end the calls of a trace, or one call: kill-call TRACE", killCall},

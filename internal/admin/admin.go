@@ -57,7 +57,8 @@ type Deps struct {
 	Reload func(dryRun bool) (any, error)
 	// Reloaded is what came of the last one; nil: there was none.
 	Reloaded func() any
-	// Documents are served as JSON at their paths, such as "/state/pool".
+	// Documents are served as JSON at their paths, such as "/state/pool". A document that is an error is
+	// what is wrong with the query.
 	Documents map[string]func(Query) any
 	// Page is what the page shows; of its charts, the points after a number. Another
 	// process, by its name, gets all of them.
@@ -79,6 +80,8 @@ type Query struct {
 	Limit int           // items of each list
 	App   string        // only items of this app; empty: of all
 	Least time.Duration // only items that have lasted for at least this time
+
+	By, Window string // of /state/statements; "": not given
 }
 
 // First returns the items that a list may have.

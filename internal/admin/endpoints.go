@@ -91,6 +91,10 @@ var Endpoints = []Endpoint{
 	{Method: "GET", Path: "/state/apps", Role: RoleReader, Text: "the apps: what each uses, waits for and is refused"},
 	{Method: "GET", Path: "/state/connections", Role: RoleReader,
 		Text: "the data path: calls, how they ended, the busiest connections", Parameters: []Parameter{limit}},
+	{Method: "GET", Path: "/state/statements", Role: RoleReader,
+		Text: "calls, errors, rows, bytes, retries and time of statements by digest, since the start and in the last minute",
+		Parameters: []Parameter{{"by", "order: time, calls or errors; time unless given"},
+			{"window", "what is ordered: start or minute (the last whole one); start unless given"}, limit}},
 	{Method: "GET", Path: "/state/ingest", Role: RoleReader, Text: "open streams of rows, oldest first", Parameters: []Parameter{limit}},
 	{Method: "GET", Path: "/state/memory", Role: RoleReader, Text: "memory in use and the limit of the guard"},
 	{Method: "GET", Path: "/state/xds", Role: RoleReader,
@@ -214,7 +218,12 @@ func (s *Server) handlers() map[string]http.Handler {
 			if err != nil {
 				return nil, err
 			}
-			return document(Query{Limit: n, App: r.URL.Query().Get("app"), Least: least}), nil
+			values := r.URL.Query()
+			answer := document(Query{Limit: n, App: values.Get("app"), Least: least, By: values.Get("by"), Window: values.Get("window")})
+			if err, wrong := answer.(error); wrong {
+				return nil, badRequest(err.Error())
+			}
+			return answer, nil
 		})
 	}
 	for name, do := range s.actions() {

@@ -80,6 +80,7 @@ func (a *App) documents() map[string]func(admin.Query) any {
 			state.Transactions = admin.First(q, state.Transactions)
 			return state
 		},
+		"/state/statements":  func(q admin.Query) any { return a.statements.Document(q.By, q.Window, q.Limit) },
 		"/state/ingest":      func(q admin.Query) any { return admin.First(q, a.api.Streams()) },
 		"/state/connections": func(q admin.Query) any { return a.views.ConnectionsState(q) },
 		"/state/xds":         func(q admin.Query) any { return a.views.XDSState(q) },

@@ -40,6 +40,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/restart"
 	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/internal/snapshot/metrics"
+	"github.com/ydb-sidecar/sidecar/internal/statements"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
 	"github.com/ydb-sidecar/sidecar/internal/xds"
@@ -87,13 +88,14 @@ type edges struct {
 
 // watching is what the process tells of itself.
 type watching struct {
-	telemetry *telemetry.Telemetry
-	access    *accesslog.Log
-	history   *history.Recorder // of the last ten minutes
-	views     snapshot.Views
-	events    *admin.Events
-	findings  *findings.Watch
-	judged    chan struct{} // capacity 1: there are new verdicts
+	telemetry  *telemetry.Telemetry
+	access     *accesslog.Log
+	history    *history.Recorder // of the last ten minutes
+	statements *statements.Recorder
+	views      snapshot.Views
+	events     *admin.Events
+	findings   *findings.Watch
+	judged     chan struct{} // capacity 1: there are new verdicts
 }
 
 // Lines is a writer that does not wait for its reader.
@@ -137,7 +139,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	a.core.apps.Measure(a.telemetry.Histogram, snapshot.ClassNames)
 	a.core.detector.Subscribe(a.heed)
 	a.telemetry.SetEndpoint(a.core.driver.Endpoint())
-	a.access, a.history = accesslog.New(c.Access, a.log), history.New(a.views.Reading)
+	a.access, a.history, a.statements = accesslog.New(c.Access, a.log), history.New(a.views.Reading), statements.New(c.Statements)
 	if a.api, err = facade.New(c.Facade, a.apiDeps()); err != nil {
 		return nil, err
 	}
@@ -173,22 +175,11 @@ func (a *App) openListeners(from *restart.Inherited) (err error) {
 // apiDeps are the parts that the plain API uses.
 func (a *App) apiDeps() facade.Deps {
 	return facade.Deps{
-		Driver:    facade.NewDriver(a.core.client),
-		Database:  a.core.driver.Database(),
-		Apps:      a.core.apps,
-		Status:    a.views.Status,
-		Memory:    a.memory,
-		Hold:      a.core.ways.Hold,
-		History:   a.history,
-		Tracer:    a.telemetry.Tracer(),
-		Batches:   a.telemetry.Tracers(),
-		Meter:     a.telemetry.Meters(),
-		Histogram: a.telemetry.Histogram,
-		Requests:  a.requests,
-		Lane:      a.lane,
-		Caches:    textsFor(memoryLimit()),
-		Log:       a.log,
-		Access:    a.access,
+		Driver: facade.NewDriver(a.core.client), Database: a.core.driver.Database(), Apps: a.core.apps, Status: a.views.Status,
+		Hold:   a.core.ways.Hold,
+		Memory: a.memory, Requests: a.requests, Lane: a.lane, Caches: textsFor(memoryLimit()),
+		History: a.history, Statements: a.statements, Access: a.access, Log: a.log,
+		Tracer: a.telemetry.Tracer(), Batches: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Histogram: a.telemetry.Histogram,
 	}
 }
 
@@ -200,7 +191,7 @@ func (a *App) openGRPC() (err error) {
 		Ways: a.core.ways, Nodes: a.core.driver, Own: a.core.driver.Shard(),
 		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps,
 		Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(), Denied: a.denied(),
-		Lane:    a.lane,
+		Lane: a.lane, Statements: a.statements,
 		Mine:    a.core.driver.Mine,
 		Pool:    a.core.ownPool(),
 		Cluster: identities{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool, a.core.limits, a.log},
@@ -300,6 +291,7 @@ func (a *App) addParts(group *lifecycle.Group) {
 		{"findings", a.watch},
 		{"access log", a.access.Run},
 		{"history", a.history.Run},
+		{"statements", a.statements.Run},
 		{"reload", a.watchFile},
 		{"certificates", a.certs.run},
 	} {

@@ -22,6 +22,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/statements"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
@@ -60,6 +61,7 @@ type Config struct {
 	Tracing     tracing.Config       `yaml:"tracing"`
 	Access      accesslog.Config     `yaml:"log"` // a part of the same section
 	Telemetry   telemetry.Config     `yaml:"telemetry"`
+	Statements  statements.Config    `yaml:"statements"`
 }
 
 // GRPC is what the gRPC listener needs beside the API's own settings.

@@ -64,7 +64,8 @@ var effects = map[string]Effect{
 	"startup.": Live,
 	"drain.":   Live,
 
-	"tracing.": Live,
+	"tracing.":    Live,
+	"statements.": Live,
 
 	"log.":                  AfterRestart,
 	"log.level":             Live,

@@ -201,6 +201,9 @@ func (a *App) apply(next *effective, changed []config.Change) error {
 	if in("admin.") {
 		a.admin.Reconfigure(c.Admin)
 	}
+	if in("statements.") {
+		a.statements.Set(c.Statements)
+	}
 	if in("log.") {
 		a.level.Set(c.Log.Level)
 		a.access.Set(c.Access)

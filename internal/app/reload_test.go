@@ -44,13 +44,14 @@ var other = map[string]string{
 	"admin.held_long": "77s",
 
 	"tracing.ratio": "0.25", "tracing.slow": "2s", "tracing.tail": "7", "tracing.errors": "off",
+	"statements.texts": "on",
 }
 
 // inForce is the configuration as the parts have it.
 func (a *App) inForce() Config {
 	c := *a.now()
 	c.Pool, c.Apps, c.Admin, c.Log.Level = a.core.pool.Config(), a.core.apps.Config(), a.admin.Config(), a.level.Level()
-	c.Access, c.Tracing = a.access.Config(), a.telemetry.Tracer().Config()
+	c.Access, c.Tracing, c.Statements = a.access.Config(), a.telemetry.Tracer().Config(), a.statements.Config()
 	forget := c.Health.Forget
 	c.Health = a.core.detector.Config()
 	c.Health.Forget = forget // the judge's own is longer

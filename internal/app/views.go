@@ -16,7 +16,7 @@ func (a *App) newSource() snapshot.Source {
 		},
 		EdgeSources: snapshot.EdgeSources{
 			API: a.api, Wire: a.wire, Stalled: a.turning, XDS: a.xds, Apps: a.core.apps,
-			Clients: a.clientsByAPI, Doors: a.doorsState, Access: a.access,
+			Clients: a.clientsByAPI, Doors: a.doorsState, Access: a.access, Statements: a.statements,
 		},
 		ProcessSources: snapshot.ProcessSources{
 			Version: a.version, Started: a.started,

@@ -50,6 +50,16 @@ func (s *Source) Picture() findings.Picture {
 	case unauthorized(p.OpenErr):
 		out.Credentials = out.Pool.OpenError
 	}
+	for _, u := range s.Statements.Unusual() {
+		one := findings.Statement{Digest: u.ID.String(), Kind: u.Kind, App: u.App, Calls: u.Calls}
+		if u.Many {
+			one.Texts = u.Texts
+		}
+		if u.Slow {
+			one.Took, one.Usual = u.Took, u.Usual
+		}
+		out.Statements = append(out.Statements, one)
+	}
 	for _, l := range s.SessionLines(useLeast) {
 		out.SessionUses = append(out.SessionUses, findings.SessionUse{
 			Session: l.Session, App: l.App, Node: l.Node, Trace: l.Trace, Held: time.Duration(l.HeldMS) * time.Millisecond,

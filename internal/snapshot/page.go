@@ -9,6 +9,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/history"
+	"github.com/ydb-sidecar/sidecar/internal/statements"
 )
 
 // Bounds of what the page shows.
@@ -17,6 +18,7 @@ const (
 	pageSlow         = 15                     // slow calls
 	pageTransactions = 50                     // the oldest
 	pageEvents       = 100                    // the newest
+	pageStatements   = 15                     // most time in the last minute first
 )
 
 // pageState is /state/page: all that the page shows.
@@ -44,6 +46,7 @@ type pageNow struct {
 	Transactions []facade.TransactionState `json:"transactions"` // the oldest
 	Slow         []slowCall                `json:"slow"`         // slowest of ten minutes, slowest first
 	Events       []admin.Event             `json:"events"`       // newest first
+	Statements   []statements.Row          `json:"statements"`   // most time in the last minute first
 }
 
 // slowCall is a slow call. Times are milliseconds; those of its phases do not overlap.
@@ -100,6 +103,7 @@ func (s *Source) pageNow() *pageNow {
 		HeldLongMS: now.Settings.HeldLong.Milliseconds(),
 		TxMaxMS:    s.Starting.TxMax.Milliseconds(), Transactions: s.API.Transactions(),
 		Slow: []slowCall{}, Events: []admin.Event{},
+		Statements: s.Statements.State(statements.Query{Window: "minute", Limit: pageStatements}).Rows,
 	}
 	p.Transactions = p.Transactions[:min(len(p.Transactions), pageTransactions)]
 	for _, slow := range s.History.Slowest(pageSlow) {

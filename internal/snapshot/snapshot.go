@@ -13,6 +13,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/statements"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
 	"github.com/ydb-sidecar/sidecar/internal/xds"
 )
@@ -70,6 +71,7 @@ type processSeen struct {
 	Lost        uint64              // lines of the log
 	Panics      panics.Seen
 	Found       []findings.Finding
+	Digests     []statements.Series
 }
 
 // Readings are how often files of TLS were read again.
@@ -138,7 +140,7 @@ func (s *Source) lookAtProcess(out *Snapshot) {
 	out.Left, out.RetryBudget, out.Panics = s.Phase().Left, s.Client.Budget(), panics.Stats()
 	out.Requests, out.Reloads, out.Doors = s.Requests.State(), s.Reloads(), s.Doors()
 	out.Unlogged, out.Lost = s.Access.Left(), s.Lost()
-	out.Found = s.Findings.Report().Findings
+	out.Found, out.Digests = s.Findings.Report().Findings, s.Statements.Series()
 	if s.Memory != nil {
 		state := s.Memory.State()
 		out.Memory = &state

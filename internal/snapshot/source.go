@@ -17,6 +17,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/statements"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
 	"github.com/ydb-sidecar/sidecar/internal/xds"
@@ -55,6 +56,7 @@ type EdgeSources struct {
 	Clients    func() map[string]int // connections of clients, by API and transport
 	Doors      func() DoorsState
 	Access     *accesslog.Log
+	Statements *statements.Recorder
 }
 
 // ProcessSources are the process itself and what it remembers.

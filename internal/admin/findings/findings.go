@@ -58,6 +58,8 @@ const (
 	MemoryShort       Code = "MEMORY_SHORT"
 	NotServing        Code = "NOT_SERVING"
 	Panicked          Code = "PANICKED"
+	StatementSlow     Code = "STATEMENT_SLOW"
+	StatementTexts    Code = "STATEMENT_TEXTS"
 )
 
 // Kind is what there is to know of a code.
@@ -126,6 +128,12 @@ var Kinds = []Kind{
 	{PoolSmall, Problem, "All sessions are in use and callers wait, while the nodes are fast.",
 		"Raise pool.max (sidecar resize -max N does at once).", 2},
 	{ClusterSlow, Warning, "All nodes are much slower than they were.", "Look at the cluster, or at the network from here to it.", 5},
+	{StatementSlow, Warning, "A statement takes several times as long at the nodes as it did in the last hour, while others do not.",
+		"sidecar statements has its figures, and Explain its plan. Look for a table that grew, a missing index, or a changed plan.", 3},
+	{StatementTexts, Warning, "An app writes values into the text of a statement: the cluster compiles each of them.",
+		"Write parameters ($id) in place of values, and keep ids and times out of comments. sidecar statements " +
+			"shows how many texts there are.",
+		3},
 	{QuotaReached, Warning, "An app is refused because it uses as much as apps.limits lets it.",
 		"Raise the limit that the message names, or have the app send less.", 1},
 	{MemoryShort, Problem, "Memory is short: large work is refused.",
@@ -159,6 +167,7 @@ type Finding struct {
 	App      string    `json:"app,omitempty"`
 	Trace    string    `json:"trace_id,omitempty"` // of the call that began it
 	Session  string    `json:"session,omitempty"`  // short hash
+	Digest   string    `json:"digest,omitempty"`   // of the statement that it is about
 	Since    time.Time `json:"since"`              // first seen, without a gap since
 }
 

@@ -14,6 +14,7 @@ type Picture struct {
 	Discovery   Discovery
 	SessionUses []SessionUse // sessions in use for at least a second, the longest first
 	Apps        []App
+	Statements  []Statement // of which there is something to say
 
 	Stalled     string // shards of the data path that do not turn, and for how long; "": all do
 	Credentials string // why there are none, or why the cluster refuses them; "": they are good
@@ -96,6 +97,17 @@ type App struct {
 	Name    string
 	Limited uint64 // calls refused because of its limits
 	Limit   string // the limit that refused most, as apps.limits names it
+}
+
+// Statement is a statement of which there is something to say.
+type Statement struct {
+	Digest string
+	Kind   string // its first keyword; "": none
+	App    string // of its last call
+	Texts  int    // of one digest in the last five minutes; 0: not many
+
+	Took, Usual time.Duration // medians at the nodes in the last minute and before; 0: not slow
+	Calls       uint64        // in the last minute
 }
 
 // Panics are those that were caught since the start.

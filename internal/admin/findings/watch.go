@@ -31,6 +31,7 @@ type key struct {
 	node    uint32
 	app     string
 	session string
+	digest  string
 }
 
 // standing is a finding that was seen lately.
@@ -67,7 +68,7 @@ func (w *Watch) Look(p Picture) (began, ended []Finding) {
 	var all []Finding
 	shown := map[key]bool{}
 	for _, f := range v.findings() {
-		k := key{f.Code, f.Node, f.App, f.Session}
+		k := key{f.Code, f.Node, f.App, f.Session, f.Digest}
 		_, kind := kindOf(f.Code)
 		s := w.known[k]
 		if s == nil {
@@ -212,6 +213,7 @@ func (v *view) findings() (all []Finding) {
 	v.congestion(good, add)
 	v.pool(good, refused, add)
 	v.sessionUses(add)
+	v.statements(add)
 	for _, a := range v.Apps {
 		if n := a.Limited - v.before(a.Name).Limited; n > 0 {
 			add(Finding{Code: QuotaReached, App: a.Name},

@@ -190,6 +190,25 @@ function drawSlow(d) {
   $("slow").hidden = d.slow.length === 0;
 }
 
+function drawStatements(d) {
+  keyed($("statements").tBodies[0], d.statements, (s) => s.digest, (s) => h("tr", {}, h("td", { class: "first" }, s.digest), h("td"), h("td", { class: "r" }), h("td", { class: "r" }),
+    h("td", { class: "r" }), h("td", { class: "r" }), h("td", { class: "r" }), h("td", { class: "r" }), h("td", { class: "wide" })), (row, s) => {
+    const [digest, kind, calls, failed, p50, p99, time, texts, app] = row.children, minute = s.last_minute;
+    digest.title = s.text ?? "";
+    text(kind, s.kind);
+    text(calls, whole(minute.calls));
+    text(failed, whole(minute.failed));
+    cls(failed, `r ${minute.failed ? "bad" : ""}`);
+    text(p50, ms(minute.p50_ms));
+    text(p99, ms(minute.p99_ms));
+    text(time, (minute.took_ms / 1000).toFixed(1));
+    text(texts, whole(s.texts));
+    text(app, s.app);
+  });
+  $("statements-none").hidden = d.statements.length > 0;
+  $("statements").hidden = d.statements.length === 0;
+}
+
 function drawTransactions(d) {
   let n = 0;
   keyed($("transactions").tBodies[0], d.transactions, () => n++, () => h("tr", {}, h("td"), h("td", { class: "bar" }, h("div", { class: "meter", "aria-hidden": "true" }, h("i", { class: "transactions" }))),
@@ -259,7 +278,7 @@ function drawHead(d) {
 let last; // the newest answer
 function draw() {
   if (!last) return;
-  for (const one of [drawHead, drawFindings, drawFigures, drawNodes, drawSlow, drawTransactions, drawEvents, drawActs]) one(last);
+  for (const one of [drawHead, drawFindings, drawFigures, drawNodes, drawSlow, drawStatements, drawTransactions, drawEvents, drawActs]) one(last);
   drawCharts();
 }
 

@@ -23,7 +23,7 @@ type figure struct {
 	kind             kind
 	name, unit, help string
 	ints             func(*moment, ints)     // of levels, counters and gauges
-	decimals         func(*moment, decimals) // of decimals
+	decimals         func(*moment, decimals) // of decimals and amounts
 }
 
 // ints and decimals take the values of a figure, each with its attributes.
@@ -39,6 +39,7 @@ const (
 	isCounter             // only rises
 	isGauge               // must not be summed
 	isDecimal             // must not be summed, and has a fraction
+	isAmount              // only rises, and has a fraction
 )
 
 func level(name, unit, help string, read func(*moment, ints)) figure {
@@ -57,9 +58,13 @@ func decimal(name, unit, help string, read func(*moment, decimals)) figure {
 	return figure{kind: isDecimal, name: name, unit: unit, help: help, decimals: read}
 }
 
+func amount(name, unit, help string, read func(*moment, decimals)) figure {
+	return figure{kind: isAmount, name: name, unit: unit, help: help, decimals: read}
+}
+
 // rowsOf are the metrics of a process that looks at these parts.
 func rowsOf(s *snapshot.Source) []figure {
-	all := slices.Concat(poolRows, nodeRows, routingRows, healthRows, apiRows, appRows, wireRows, processRows)
+	all := slices.Concat(poolRows, nodeRows, routingRows, healthRows, apiRows, appRows, wireRows, statementRows, processRows)
 	if s.Limits() != nil {
 		all = append(all, limitRows...)
 	}
@@ -107,8 +112,16 @@ func register(provider metric.MeterProvider, rows []figure, look func() *snapsho
 // open makes the row's instrument and the function that reads its values.
 func (r *figure) open(meter metric.Meter) (of metric.Observable, read func(metric.Observer, *moment), err error) {
 	text, unit := metric.WithDescription(r.help), metric.WithUnit(r.unit)
-	if r.kind == isDecimal {
-		i, err := meter.Float64ObservableGauge(r.name, unit, text)
+	if r.decimals != nil {
+		var i interface {
+			metric.Observable
+			metric.Float64Observable
+		}
+		if r.kind == isAmount {
+			i, err = meter.Float64ObservableCounter(r.name, unit, text)
+		} else {
+			i, err = meter.Float64ObservableGauge(r.name, unit, text)
+		}
 		return i, func(o metric.Observer, m *moment) {
 			r.decimals(m, func(x float64, with ...attribute.KeyValue) { o.ObserveFloat64(i, x, metric.WithAttributes(with...)) })
 		}, err
