@@ -25,6 +25,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
+	"github.com/ydb-sidecar/sidecar/internal/audit"
 	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/config"
@@ -178,7 +179,7 @@ func (a *App) apiDeps() facade.Deps {
 		Driver: facade.NewDriver(a.core.client), Database: a.core.driver.Database(), Apps: a.core.apps, Status: a.views.Status,
 		Hold:   a.core.ways.Hold,
 		Memory: a.memory, Requests: a.requests, Lane: a.lane, Caches: textsFor(memoryLimit()),
-		History: a.history, Statements: a.statements, Access: a.access, Log: a.log,
+		History: a.history, Statements: a.statements, Access: a.access, Log: a.log, Audit: audit.New(a.log),
 		Tracer: a.telemetry.Tracer(), Batches: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Histogram: a.telemetry.Histogram,
 	}
 }
@@ -191,7 +192,7 @@ func (a *App) openGRPC() (err error) {
 		Ways: a.core.ways, Nodes: a.core.driver, Own: a.core.driver.Shard(),
 		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps,
 		Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(), Denied: a.denied(),
-		Lane: a.lane, Statements: a.statements,
+		Lane: a.lane, Statements: a.statements, Audit: audit.New(a.log),
 		Mine:    a.core.driver.Mine,
 		Pool:    a.core.ownPool(),
 		Cluster: identities{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool, a.core.limits, a.log},

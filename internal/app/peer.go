@@ -14,7 +14,7 @@ import (
 
 // peerOf numbers a connection, and notes the user of a program that has come over a Unix socket.
 func peerOf(ctx context.Context, conn net.Conn) context.Context {
-	connection := facade.Connection{Number: h2.NextNumber()}
+	connection := facade.Connection{Number: h2.NextNumber(), Remote: conn.RemoteAddr()}
 	if g, ok := listen.Below(conn).(*listen.Conn); ok {
 		connection.Pause, connection.UnderWay = g.PauseUntil, g.UnderWay
 	}

@@ -168,7 +168,7 @@ func (a *App) begin() map[string]wire.Begin {
 	a.api.InlineCalls(func(path string, begin facade.Begin) {
 		all[path] = func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn,
 			request []byte, via wire.Via) unary.InlineCall {
-			caller := facade.Caller{Headers: headers, Connection: from.Number()}
+			caller := facade.Caller{Headers: headers, Connection: from.Number(), Remote: driver.Remote(from)}
 			caller.User, caller.Local = driver.User(from)
 			// A nil *grpcapi.InlineCall would be a unary.InlineCall that is not nil.
 			if t := begin(ctx, caller, request, via); t != nil {

@@ -43,8 +43,7 @@ type App struct {
 	gone     atomic.Bool            // its place is another's
 	seen     atomic.Uint32
 	stripes  []Stripe // as many as the registry has
-	refused  [Classes][reasons]atomic.Uint64
-	lowered  atomic.Uint64 // calls that named a class above the highest of the app
+	rejected
 
 	patient atomic.Int64  // callers of Await that were not served at once
 	first   chan struct{} // capacity 1: holds one while the first of them waits for a session
@@ -55,6 +54,13 @@ type App struct {
 	bytes bucket
 
 	Held atomic.Int64 // bytes that requests hold: see memguard.Budget
+}
+
+// rejected counts calls of an app that got nothing, or less than they asked for.
+type rejected struct {
+	refused [Classes][reasons]atomic.Uint64
+	denied  [grants]atomic.Uint64
+	lowered atomic.Uint64 // calls that named a class above the highest of the app
 }
 
 // Stripe is where callers count what they use of an app. All stripes of an app are for
@@ -121,15 +127,17 @@ func (a *App) Weight() uint16 { return uint16(a.quotas.Load().weight) }
 // ResourcePool returns the resource pool of the app's statements; "": the server chooses.
 func (a *App) ResourcePool() string { return a.quotas.Load().poolID }
 
-// System reports whether a call of the app that asks for the class system has it. One that
-// must be content with less is counted.
-func (a *App) System() bool {
-	if a.quotas.Load().system {
-		return true
-	}
-	a.lowered.Add(1)
-	return false
-}
+// Highest is the highest class that calls of the app may have: 0 is system, then come interactive, normal and batch.
+func (a *App) Highest() uint8 { return a.quotas.Load().top }
+
+// Lower counts a call that named a class above the highest of the app.
+func (a *App) Lower() { a.lowered.Add(1) }
+
+// Grants is what the app may do; nil: everything.
+func (a *App) Grants() *Grants { return a.quotas.Load().grants }
+
+// Deny counts a call that was refused by a grant.
+func (a *App) Deny(by Grant) { a.denied[by].Add(1) }
 
 // busy reports whether something is open. What calls leave open they do before they
 // leave, so that it is seen if they are not.

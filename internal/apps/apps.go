@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -162,10 +163,11 @@ func (r *Registry) Reconfigure(cfg Config) error {
 func (r *Registry) quotasOf(name string) *quotas {
 	for _, listed := range []string{name, everybody} {
 		if l, ok := r.quotas[listed]; ok {
+			l.grants = l.grants.of(name)
 			return &l
 		}
 	}
-	return &quotas{weight: 1}
+	return &quotas{weight: 1, top: topInteractive}
 }
 
 // Generation changes when the answers of Of may.
@@ -176,14 +178,41 @@ func (r *Registry) HasTokens() bool { return len(r.proofs.Load().tokens) > 0 }
 
 // Caller is what is known of a caller.
 type Caller struct {
-	Name   string // what it calls itself; "": nothing
-	Token  string // its bearer token; "": none
-	Tokens bool   // it has two that differ
-	User   uint32 // the user that its program runs as, if
-	Local  bool   // it came over a Unix socket
-	Prove  bool   // once there are tokens nobody is served without proof
-	Strict bool   // a name that is not well formed is an error, and not another one of many
-	Peer   bool   // the sidecar process that this one replaces, or that replaces it, has looked at the caller
+	Name   string   // what it calls itself; "": nothing
+	Token  string   // its bearer token; "": none
+	Tokens bool     // it has two that differ
+	User   uint32   // the user that its program runs as, if
+	Local  bool     // it came over a Unix socket
+	Remote net.Addr // for the audit line; nil: nobody knows
+	Prove  bool     // once there are tokens nobody is served without proof
+	Strict bool     // a name that is not well formed is an error, and not another one of many
+	Peer   bool     // the sidecar process that this one replaces, or that replaces it, has looked at the caller
+}
+
+// Proof names by what the caller proves its app, for the audit line. It shows no token.
+func (c *Caller) Proof() string {
+	var parts []string
+	if c.Token != "" {
+		parts = append(parts, "a token")
+	}
+	if c.Local {
+		parts = append(parts, fmt.Sprintf("uid %d", c.User))
+	}
+	if parts == nil {
+		return "no proof"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// From is where the caller calls from; "": nobody knows.
+func (c *Caller) From() string {
+	switch {
+	case c.Remote != nil:
+		return c.Remote.String()
+	case c.Local:
+		return "a Unix socket"
+	}
+	return ""
 }
 
 // Bearer is the token in a header Authorization; empty if it has none. The scheme may be
@@ -420,9 +449,10 @@ const (
 	windowSize = 30
 )
 
-// Run keeps time for what is counted, and reads the token file again when it has
+// Run has the log say what apps may do, keeps time for what is counted, and reads the token file again when it has
 // changed, until ctx ends. It returns nil.
 func (r *Registry) Run(ctx context.Context) error {
+	r.sayGrants()
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for n := uint32(1); ; n++ {

@@ -327,8 +327,8 @@ func TestConfigFaults(t *testing.T) {
 	}{
 		{Config{}, "max = 0; must be 1 to 250"},
 		{Config{Max: 1, Quotas: []string{""}}, `limits[0]: ""; must begin with`},
-		{Config{Max: 1, Quotas: []string{"a b"}}, `"b": want a number`},
-		{Config{Max: 1, Quotas: []string{"a lots=3"}}, `must be weight, open, sessions`},
+		{Config{Max: 1, Quotas: []string{"a b"}}, `"b"; must be one of weight`},
+		{Config{Max: 1, Quotas: []string{"a lots=3"}}, `"lots=3"; must be one of weight, open, sessions`},
 		{Config{Max: 1, Quotas: []string{"a pool_id="}}, "must be pool_id= and the name of a resource pool"},
 		{Config{Max: 1, Quotas: []string{"a open=0"}}, "must be 1 to 1000000"},
 		{Config{Max: 1, Quotas: []string{"a weight=1001"}}, "must be 1 to 1000"},

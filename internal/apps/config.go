@@ -3,6 +3,7 @@ package apps
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -18,12 +19,14 @@ type Config struct {
 	// names told apart at a time; further ones share the app "other" until a name was unused for
 	// ten minutes; 1 to 250
 	Max int `yaml:"max"`
-	// what an app may use, "*" for each that is not listed: NAME weight=2 open=100 sessions=10
-	// calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB class=system
-	// pool_id=olap; a weight is its part of the queue next to others (1), class the highest that
-	// its calls may have, system or interactive (interactive), bytes are those of requests and
-	// answers, a burst is one second's worth if it is not named, pool_id names the resource pool
-	// of the server for statements that name none
+	// what an app may use and do, "*" for each that is not listed: NAME weight=2 open=100
+	// sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB
+	// pool_id=olap class=system calls=statements,kv,bulk,describe,sdk tables=orders/*,users
+	// read_only=yes timeout=2s rows=1000; a weight is its part of the queue next to others (1),
+	// bytes are those of requests and answers, a burst is one second's worth if it is not named,
+	// pool_id names the resource pool of the server for statements that name none, class is the
+	// highest that its calls may have (interactive); the words from there on are its grants, see
+	// docs/grants.md; without them it may do everything
 	Quotas []string `yaml:"limits"`
 	Users  []string `yaml:"users"` // uid=name: programs of that user on this machine, over a Unix socket of the API, are that app
 	// name=secret: a caller of the plain API with that bearer token is that app, and no caller without
@@ -48,10 +51,19 @@ const (
 // Named reports whether any app has sessions of its own.
 func (c Config) Named() bool { return c.Sessions == SessionsWire }
 
-// quotas are what an app may use; 0 is no limit.
+// Classes from the highest to the lowest, as App.Highest numbers them.
+var topNames = [Classes]string{"system", "interactive", "normal", "batch"}
+
+const (
+	topInteractive = 1
+	topNormal      = 2
+)
+
+// quotas are what an app may use and do; 0 is no limit.
 type quotas struct {
 	weight         int
-	system         bool // its calls may have the class system
+	top            uint8   // highest class of its calls, in topNames
+	grants         *Grants // nil: it may do everything
 	open, sessions int64
 	calls, bytes   rate
 	poolID         string // resource pool of its statements; "": the server chooses
@@ -166,7 +178,7 @@ func (p *parsed) addTokens(text string) error {
 
 // parseQuotas reads one of Config.Quotas.
 func parseQuotas(line string) (name string, l quotas, err error) {
-	l.weight = 1
+	l.weight, l.top, l.grants = 1, topInteractive, new(Grants)
 	words := strings.Fields(line)
 	if len(words) == 0 || words[0] != everybody && !isName(words[0]) {
 		return "", l, fmt.Errorf("%.100q; must begin with * or a name of %s", line, nameForm)
@@ -187,17 +199,26 @@ func parseQuotas(line string) (name string, l quotas, err error) {
 			r.rate.burst = r.rate.perSecond
 		}
 	}
-	return words[0], l, nil
+	l.grants.class = l.top > topNormal
+	l.grants, err = l.grants.finish(words[0])
+	return words[0], l, err
 }
+
+// amounts are the words that have a number.
+var amounts = []string{"weight", "open", "sessions", "calls_per_second", "calls_burst", "bytes_per_second", "bytes_burst"}
 
 // set reads one word of a line, which is KEY=VALUE.
 func (l *quotas) set(word string) error {
 	key, text, _ := strings.Cut(word, "=")
+	if known, err := l.grants.set(key, text); known {
+		return err
+	}
 	if key == "class" {
-		if text != "system" && text != "interactive" {
-			return fmt.Errorf("%.100q; must be class=system or class=interactive", word)
+		at := slices.Index(topNames[:], text)
+		if at < 0 {
+			return fmt.Errorf("%.100q; must be class= and %s", word, strings.Join(topNames[:], ", "))
 		}
-		l.system = text == "system"
+		l.top = uint8(at)
 		return nil
 	}
 	if key == "pool_id" {
@@ -206,6 +227,13 @@ func (l *quotas) set(word string) error {
 		}
 		l.poolID = text
 		return nil
+	}
+	if !slices.Contains(amounts, key) {
+		return fmt.Errorf(
+			"%.100q; must be one of %s, each with =N, or class=CLASS, pool_id=NAME, calls=KINDS, tables=PATHS, read_only=yes, "+
+				"timeout=TIME or rows=N",
+			word, strings.Join(amounts, ", "),
+		)
 	}
 	n, bad := parseAmount(text)
 	if bad != nil {
@@ -227,12 +255,6 @@ func (l *quotas) set(word string) error {
 		l.bytes.perSecond = n
 	case "bytes_burst":
 		l.bytes.burst = n
-	default:
-		return fmt.Errorf(
-			"%.100q; must be weight, open, sessions, calls_per_second, calls_burst, bytes_per_second or "+
-				"bytes_burst, each with =N, or class=system, or pool_id=NAME",
-			word,
-		)
 	}
 	if n < 1 || n > most {
 		return fmt.Errorf("%.100q; must be 1 to %d", word, most)

@@ -8,13 +8,16 @@ import (
 
 // State is what there is to know of an app.
 type State struct {
-	App     string       `json:"app"`
-	Weight  int          `json:"weight"`
-	Open    int64        `json:"open"`                     // calls
-	Lowered uint64       `json:"lowered,omitempty"`        // calls that asked for the class system and ran as interactive
-	Units   uint64       `json:"consumed_units,omitempty"` // request units that nodes reported so far, of both APIs
-	Quotas  Quotas       `json:"limits"`
-	Classes []ClassState `json:"classes"` // the classes in which it ever asked for a session
+	App     string `json:"app"`
+	Weight  int    `json:"weight"`
+	Open    int64  `json:"open"`                     // calls
+	Lowered uint64 `json:"lowered,omitempty"`        // calls that asked for a class above the highest of the app and ran in that
+	Units   uint64 `json:"consumed_units,omitempty"` // request units that nodes reported so far, of both APIs
+	Quotas  Quotas `json:"limits"`
+	Grants  string `json:"grants,omitempty"` // as in apps.limits; "": it may do everything
+
+	Denied  map[string]uint64 `json:"denied,omitempty"` // calls by the grant that refused them
+	Classes []ClassState      `json:"classes"`          // the classes in which it ever asked for a session
 }
 
 // Quotas are those of an app; 0: none.
@@ -26,6 +29,7 @@ type Quotas struct {
 	BytesPerSecond int64  `json:"bytes_per_second,omitempty"`
 	BytesBurst     int64  `json:"bytes_burst,omitempty"`
 	System         bool   `json:"system,omitempty"`  // its calls may have that class
+	Class          string `json:"class"`             // the highest of its calls
 	PoolID         string `json:"pool_id,omitempty"` // resource pool of its statements
 }
 
@@ -79,8 +83,19 @@ func (a *App) state(classes [Classes]string, weights [Classes]int) State {
 	l := a.quotas.Load()
 	s := State{App: a.name, Weight: l.weight, Open: a.open(), Lowered: a.lowered.Load(), Classes: []ClassState{}, Quotas: Quotas{
 		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst,
-		BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst, System: l.system, PoolID: l.poolID,
+		BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst, System: l.top == 0, Class: topNames[l.top], PoolID: l.poolID,
 	}}
+	if l.grants != nil {
+		s.Grants = l.grants.String()
+	}
+	for by := range a.denied {
+		if n := a.denied[by].Load(); n > 0 {
+			if s.Denied == nil {
+				s.Denied = map[string]uint64{}
+			}
+			s.Denied[Grant(by).String()] = n
+		}
+	}
 	for i := range a.stripes {
 		s.Units += a.stripes[i].units.Load()
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/audit"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
@@ -143,8 +144,13 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 		}
 		who.app = app
 	}
+	if err := k.mayCome(c, who); err != nil {
+		who.app.Leave(0)
+		return err
+	}
 	if !must {
 		if err := f.server.roomFor(c, k); err != nil {
+			who.app.Leave(0)
 			return err
 		}
 	}
@@ -153,6 +159,22 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 		return nil
 	}
 	if err := k.app.Admit(class); err != nil {
+		return k.refuse(refusalOf(err, 0))
+	}
+	return nil
+}
+
+// mayCome checks the grants of an app. Calls go through unread, so an app whose grants are about what is in them may
+// make none, also in a transaction that it opened before it had them.
+func (k *call) mayCome(c *h2.Call, who *caller) error {
+	err := who.app.Grants().SDK()
+	if e, ok := errors.AsType[*apps.NotGranted](err); ok {
+		who.app.Deny(e.Grant)
+		by := who.caller(c)
+		by.Remote = driver.Remote(c.Client())
+		k.frames.server.deps.Audit.Denied(audit.Deed{
+			Who: by.Proof(), App: e.App, What: string(c.Path()), From: by.From(), Outcome: e.Words,
+		})
 		return k.refuse(refusalOf(err, 0))
 	}
 	return nil
@@ -212,6 +234,7 @@ func refusalOfApp(err error) (r refusal, ok bool) {
 	e, shed := errors.AsType[*pool.ShedError](err)
 	_, quota := errors.AsType[*apps.Refusal](err)
 	_, denied := errors.AsType[apps.Denial](err)
+	_, granted := errors.AsType[*apps.NotGranted](err)
 	switch {
 	case shed && e.Why == pool.ShedDeadline:
 		return overloaded("SHED_DEADLINE: " + err.Error() + "; the call was not sent: wait, give it more time, or raise pool.max"), true
@@ -219,6 +242,9 @@ func refusalOfApp(err error) (r refusal, ok bool) {
 		return overloaded("SHED_DELAY: " + err.Error() + "; the call was not sent: slow down, or raise pool.max"), true
 	case quota:
 		return overloaded("QUOTA_EXCEEDED: " + err.Error() + "; the call was not sent"), true
+	case granted:
+		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED,
+			"ydb-sidecar: APP_DENIED: " + err.Error() + "; the call was not sent"}, true
 	case denied:
 		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: " + err.Error() + "; the call was not sent"}, true
 	}

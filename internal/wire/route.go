@@ -427,6 +427,9 @@ func (f *frames) create(c *h2.Call, k *call, always bool) error {
 	if refused != nil {
 		return k.refuse(*refused)
 	}
+	if err := k.mayCome(c, who); err != nil {
+		return err
+	}
 	isTable := k.method.Style == protocol.StyleOperation
 	v := f.server.sessions.Create(f.stripe, &who.Credentials, f.server.appOf(who), always)
 	if v == nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/audit"
 	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
@@ -61,6 +62,7 @@ type Deps struct {
 	Apps    *apps.Registry          // of the callers
 	History *history.Recorder       // of all calls; nil: none
 	Access  *accesslog.Log          // nil: none
+	Audit   *audit.Log              // of calls that are denied; nil: none
 	Memory  *memguard.Guard         // nil: there is always enough
 	Shown   bool                    // nodes are shown a certificate of the sidecar's own, by which they may know it
 	Unary   map[string]unary.Method // methods, by path, of the server in this process that are called without a way through it; nil: none

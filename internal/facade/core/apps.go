@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"hash/maphash"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -60,7 +61,22 @@ func CallerOf(ctx context.Context, get func(string) string, authorization []stri
 	c := CallerBy(get(HeaderApp), get(headerApplication), authorization)
 	c.Peer = ctx.Value(FromOther{}) != nil
 	c.User, c.Local = userOf(ctx, get)
+	c.Remote = remoteOf(ctx)
 	return c
+}
+
+// remoteOf is the address of a caller; nil: the call came through the data path's server, or nobody knows.
+func remoteOf(ctx context.Context) net.Addr {
+	if k := ConnectionIn(ctx); k != nil {
+		return k.Remote
+	}
+	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ Remote() net.Addr }); ok {
+		return s.Remote()
+	}
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil && p.Addr.Network() != inProcess {
+		return p.Addr
+	}
+	return nil
 }
 
 // CallerBy is what the headers of a call say of its app.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -43,6 +44,9 @@ type bulkRows interface {
 func (s *Service) BulkUpsert(ctx context.Context, c *Call, in BulkRequest) (uint64, error) {
 	path, err := s.Absolute(in.Table, "table")
 	if err != nil {
+		return 0, err
+	}
+	if err := s.Allow(c, Wish{Kind: apps.Bulk, Writes: true, Table: path}); err != nil {
 		return 0, err
 	}
 	given, takes, err := parseTypes(in.Types, s.Cfg.API.MaxParams, "api.max_params")

@@ -31,6 +31,12 @@ var (
 		Hint:     "Send the token of that app, or leave X-Sidecar-App out.",
 		Operator: "apps.token, apps.token_file and apps.users say whose a name is.",
 	}
+	codeDenied = &Code{
+		Name: "APP_DENIED", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
+		Title:    "The app may not do this",
+		Hint:     "Nothing was sent. Ask the operator for the grant that the message names.",
+		Operator: "Grants are words of apps.limits: docs/grants.md.",
+	}
 	codeForbidden = &Code{
 		Name: "FORBIDDEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
 		Title:    "The request comes from a foreign web page or names a foreign host",
@@ -239,7 +245,7 @@ var (
 
 // ownCodes lists them in the order of docs/api.md.
 var ownCodes = []*Code{
-	codeBadRequest, CodeLimit, CodeNoToken, codeNotYours, codeForbidden, CodeMedia, CodeNoRoute, CodeMethod,
+	codeBadRequest, CodeLimit, CodeNoToken, codeNotYours, codeDenied, codeForbidden, CodeMedia, CodeNoRoute, CodeMethod,
 	CodeTableNotOpen, CodeReadOnly, CodeTableMismatch, CodeKeyNotFound, CodeKeyTooLarge, CodeCondition,
 	CodeBusy, CodeQuota, CodeMemory, codeQueueFull, CodeShedDelay,
 	codePoolTimeout, CodeShedDeadline, codeNoNode, CodeDraining, codeUpstreamLost, codeRefused, codeUnknown, CodeDeadline,

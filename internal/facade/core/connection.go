@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"hash/maphash"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,6 +18,7 @@ type connectionKey struct{}
 // Connection is one of the HTTP API.
 type Connection struct {
 	Number   uint64                // no other one of this process has it
+	Remote   net.Addr              // of the client; nil: it is not known
 	Pause    func(until time.Time) // has nothing read of it until then; it is for HTTP/2. nil: it cannot be paused
 	UnderWay func(delta int)       // is called with 1 when a call has come whole, and with -1 at its end; may be nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/audit"
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
@@ -51,6 +52,7 @@ type Deps struct {
 	Meter   metric.MeterProvider // nil: no metrics
 	Log     *slog.Logger         // nil: silence
 	Access  *accesslog.Log       // nil: none
+	Audit   *audit.Log           // of calls that are denied; nil: none
 
 	Statements *statements.Recorder // nil: none
 	Histogram  latency.Maker        // of what is counted with each call
@@ -349,7 +351,7 @@ func (s *Service) end(ctx context.Context, c *Call, err error) *Fault {
 	}
 	var out *Fault
 	if err != nil {
-		out = s.Answered(FaultOf(err, Deed{}))
+		out = s.Answered(c.overtime(FaultOf(err, Deed{})))
 	}
 	took := time.Since(c.began)
 	s.counts.count(c, out)

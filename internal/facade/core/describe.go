@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -79,6 +80,9 @@ func (s *Service) DescribeTable(ctx context.Context, c *Call, table, timeout str
 	if err != nil {
 		return nil, err
 	}
+	if err := s.Allow(c, Wish{Kind: apps.Describe, Table: full}); err != nil {
+		return nil, err
+	}
 	ctx, cancel, call, err := s.Begin(ctx, c, timeout, "")
 	if err != nil {
 		return nil, err
@@ -122,6 +126,9 @@ func (s *Service) Explain(ctx context.Context, c *Call, in ExplainRequest) (expl
 	c.states(in.SQL)
 	if in.SQL == "" {
 		return explained{}, BadRequest("sql is empty")
+	}
+	if err := s.Allow(c, Wish{Kind: apps.Statements, Text: in.SQL, Plans: true}); err != nil {
+		return explained{}, err
 	}
 	types, takes, err := parseTypes(in.Types, s.Cfg.API.MaxParams, "api.max_params")
 	if err == nil {

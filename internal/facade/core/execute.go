@@ -6,6 +6,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -69,6 +70,9 @@ func (in ExecuteRequest) alone() bool { return in.Tx == nil || in.Tx.Begin && in
 // compose makes a statement of a request.
 func (s *Service) compose(ctx context.Context, c *Call, in ExecuteRequest) (st *Statement, m *mode, err error) {
 	c.states(in.SQL)
+	if err := s.Allow(c, Wish{Kind: apps.Statements, Text: in.SQL}); err != nil {
+		return nil, nil, err
+	}
 	if m, err = parseMode(in.Mode); err != nil {
 		return nil, nil, err
 	}

@@ -167,6 +167,11 @@ func faultOfError(err error, d Deed) *Fault {
 	if e, ok := errors.AsType[*apps.Refusal](err); ok {
 		return refusedFault(e)
 	}
+	if e, ok := errors.AsType[*apps.NotGranted](err); ok {
+		f := Faultf(codeDenied, "%v", e)
+		f.Cause = e
+		return f
+	}
 	if e, ok := errors.AsType[*upstream.Error](err); ok {
 		f := faultOfCall(err, e, d)
 		if errors.Is(err, errTxMax) {

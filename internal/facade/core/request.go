@@ -233,11 +233,19 @@ func ClassOf(c *Call, priority string) (pool.Class, error) {
 	if err != nil {
 		return class, BadRequest("%v", err)
 	}
-	if class == pool.System && (c.lowered || !c.App.System()) {
-		class, c.lowered = pool.Interactive, true
+	highest := c.App.Highest()
+	if slices.Index(descending[:], class) >= int(highest) {
+		return class, nil
 	}
-	return class, nil
+	if priority != "" && !c.lowered {
+		c.lowered = true
+		c.App.Lower()
+	}
+	return descending[highest], nil
 }
+
+// descending are the classes as apps.App.Highest numbers them.
+var descending = [pool.ClassSize]pool.Class{pool.System, pool.Interactive, pool.Normal, pool.Batch}
 
 // Begin gives a call its deadline and its place in the order of callers.
 func (s *Service) Begin(ctx context.Context, c *Call, timeout, priority string) (
@@ -249,7 +257,7 @@ func (s *Service) Begin(ctx context.Context, c *Call, timeout, priority string) 
 	}
 	c.Class = class
 	c.shown.class.Store(uint32(class))
-	ctx, cancel, err := s.Cfg.API.Deadline(ctx, c.Work, timeout, c.Timeout)
+	ctx, cancel, err := s.Bounded(c).Deadline(ctx, c.Work, timeout, c.Timeout)
 	call := upstream.Call{Class: class, Name: c.Name, App: c.App, From: c.From, Work: kindOf(c.Name), Progress: c.Progress()}
 	return ctx, cancel, call, err
 }

@@ -41,6 +41,7 @@ type Room struct {
 	short    bool   // memory was when the call began
 	streamed bool   // the reply is not held, and the room for it has no end
 	moved    func() // called once a part was handed on; nil: nobody asks
+	granted  uint64 // rows of the answer to a statement that the app may have; 0: any number
 	here     bool   // all of it is here, and nobody must wait where it is read
 	reserved *memguard.Reservation
 	cut      *atomic.Bool // set once the reply lacks rows
@@ -91,7 +92,15 @@ func (m *Room) slow(ctx context.Context) {
 // Room is the room of a call whose reply is held.
 func (s *Service) Room(c *Call) *Room {
 	return &Room{reserved: &c.Reserved, cut: &c.cut, rows: s.Cfg.API.MaxRows, bytes: s.Cfg.API.MaxBytes, memory: s.Deps.Memory,
-		short: s.Deps.Memory.Tight()}
+		short: s.Deps.Memory.Tight(), granted: c.App.Grants().Rows()}
+}
+
+// limits are the caller's own and those of its app.
+func (m *Room) limits(l Limits) Limits {
+	if m != nil && m.granted > 0 && (l.Rows == 0 || l.Rows > m.granted) {
+		l.Rows = m.granted
+	}
+	return l
 }
 
 // RoomFor refuses a new request of so many bytes while memory is short.
@@ -190,7 +199,7 @@ func Run(ctx context.Context, s Session, st *Statement, control control, readOnl
 		return ending{}, err
 	}
 	defer answer.Close()
-	r := reader{out: out, readOnly: readOnly, limits: st.limits, own: own, set: -1}
+	r := reader{out: out, readOnly: readOnly, limits: own.limits(st.limits), own: own, set: -1}
 	// What a transaction did that this statement does not commit, nobody commits after an error.
 	undone := readOnly || control.open()
 	patience := unwanted

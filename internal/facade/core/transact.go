@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -112,7 +113,11 @@ func (s *Service) prepareAll(c *Call, in []Spec, learnt bool) ([]*Statement, err
 	}
 	list := make([]*Statement, len(in))
 	for i, one := range in {
-		st, err := s.prepare(one, learnt)
+		err := s.Allow(c, Wish{Kind: apps.Statements, Text: one.SQL})
+		var st *Statement
+		if err == nil {
+			st, err = s.prepare(one, learnt)
+		}
 		if err == nil {
 			err = s.countable(st)
 		}
@@ -204,7 +209,7 @@ func (s *Service) Batch(ctx context.Context, c *Call, in BatchRequest, out func(
 // batchOne runs one statement of a Batch.
 func (s *Service) batchOne(ctx context.Context, c *Call, in BatchRequest, i int, room *Room, out Sink) batchResult {
 	one := &Call{
-		Name: c.Name, Info: &sidecarv1.Info{TraceId: c.TraceID}, From: c.From, admission: admission{App: c.App},
+		Name: c.Name, Info: &sidecarv1.Info{TraceId: c.TraceID}, From: c.From, Caller: c.Caller, admission: admission{App: c.App},
 		traced: traced{trace: c.trace, kept: c.kept, TraceID: c.TraceID, began: time.Now()},
 	}
 	done, err := func() (_ Outcome, err error) {
@@ -215,6 +220,9 @@ func (s *Service) batchOne(ctx context.Context, c *Call, in BatchRequest, i int,
 		}()
 		m, err := parseMode(in.Statements[i].Mode)
 		if err != nil {
+			return Outcome{}, err
+		}
+		if err := s.Allow(one, Wish{Kind: apps.Statements, Text: in.Statements[i].SQL}); err != nil {
 			return Outcome{}, err
 		}
 		st, err := s.prepare(in.Statements[i].Spec, true)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -140,6 +141,9 @@ type txStep = lease.ActiveStep[*transaction, stored]
 
 // letIn lets in a call that begins a transaction. The turn that it returns has none yet: see beginOn.
 func (x *transactions) letIn(c *Call) (*txStep, error) {
+	if err := x.core.Allow(c, Wish{Kind: apps.Statements}); err != nil {
+		return nil, err
+	}
 	if err := x.core.Fresh(c); err != nil {
 		return nil, err
 	}

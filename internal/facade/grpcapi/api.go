@@ -295,7 +295,7 @@ func (a *API) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.Execute
 	in := core.ExecuteOf(req, a.params())
 	in.Streamed = true
 	// The deadline holds for the reader too, so it is set before execute does.
-	ctx, moved, cancel, err := a.core.Cfg.API.Moving(ctx, c.Work, in.Timeout)
+	ctx, moved, cancel, err := a.core.Bounded(c).Moving(ctx, c.Work, in.Timeout)
 	if err != nil {
 		return err
 	}

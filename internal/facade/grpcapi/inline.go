@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"net"
 	"strings"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -55,6 +56,7 @@ type Caller struct {
 	Connection uint64 // a number that no other one of this process has
 	User       uint32 // user that its program runs as, if Local
 	Local      bool   // it came over a Unix socket of this machine
+	Remote     net.Addr
 }
 
 // Begin begins a call, and does not wait. ctx ends with the call, or when its caller no longer waits
@@ -115,7 +117,7 @@ func greet(in context.Context, c *core.Call, caller Caller) (_ context.Context, 
 	}
 	// The other process does not call over the data path.
 	c.Caller, c.Priority = core.CallerBy(h.app, h.application, h.tokens), core.PriorityOfHeaders(h.ydbPriority, h.priority)
-	c.Caller.User, c.Caller.Local = caller.User, caller.Local
+	c.Caller.User, c.Caller.Local, c.Caller.Remote = caller.User, caller.Local, caller.Remote
 	if h.trace != nil {
 		in = core.Extract(in, h.trace)
 	}

@@ -57,7 +57,7 @@ func (j *kvBatchGetting) read(_ *InlineCall, request []byte) (proto.Message, boo
 }
 
 func (j *kvBatchGetting) Begin(t *core.InlineCall) (ready bool, err error) {
-	if j.Table, j.ids, err = j.api.batchOf(&j.req); err != nil {
+	if j.Table, j.ids, err = j.api.batchOf(&t.Call, &j.req); err != nil {
 		return false, err
 	}
 	j.Statement = j.Table.Batch(j.ids)

@@ -109,7 +109,7 @@ func (a *API) deleteOf(req *sidecarv1.KvDeleteRequest) (*kv.Write, error) {
 // BatchGet reads several values.
 func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetRequest) (*sidecarv1.KvBatchGetResponse, error) {
 	return unary(ctx, k.api, core.CallKVBatchGet, req, func(ctx context.Context, c *core.Call) (*sidecarv1.KvBatchGetResponse, error) {
-		t, ids, err := k.api.batchOf(req)
+		t, ids, err := k.api.batchOf(c, req)
 		if err != nil {
 			return nil, err
 		}
@@ -121,10 +121,10 @@ func (k keyValueServer) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetR
 	})
 }
 
-func (a *API) batchOf(req *sidecarv1.KvBatchGetRequest) (*kv.Table, []kv.ID, error) {
+func (a *API) batchOf(c *core.Call, req *sidecarv1.KvBatchGetRequest) (*kv.Table, []kv.ID, error) {
 	t, err := a.kv.Table(req.Table)
 	if err == nil {
-		err = a.kv.Count(len(req.Ids))
+		err = a.kv.Count(c, len(req.Ids))
 	}
 	if err != nil {
 		return nil, nil, err

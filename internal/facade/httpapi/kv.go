@@ -168,7 +168,7 @@ func (a *API) kvBatchGetOf(x *exchange, req *sidecarv1.KvBatchGetRequest, read f
 	if err := read(req, &beside); err != nil {
 		return nil, nil, err
 	}
-	if err := a.kv.Count(len(beside.ids)); err != nil {
+	if err := a.kv.Count(x.call, len(beside.ids)); err != nil {
 		return nil, nil, err
 	}
 	ids := make([]kv.ID, len(beside.ids))

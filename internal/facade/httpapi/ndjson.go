@@ -33,7 +33,7 @@ func (a *API) stream(x *exchange, in core.ExecuteRequest, body jsonFormat) error
 	if err != nil {
 		return err
 	}
-	ctx, moved, cancel, err := a.core.Cfg.API.Moving(x.ctx, x.call.Work, in.Timeout, x.call.Timeout)
+	ctx, moved, cancel, err := a.core.Bounded(x.call).Moving(x.ctx, x.call.Work, in.Timeout, x.call.Timeout)
 	if err != nil {
 		return err
 	}

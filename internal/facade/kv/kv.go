@@ -13,6 +13,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -98,6 +99,10 @@ type Call struct {
 // enter lets a call in and gives it its deadline.
 func (k *Service) enter(ctx context.Context, c *core.Call, in Call) (context.Context, context.CancelFunc, upstream.Call, error) {
 	c.Collection = in.Table.path
+	writes := c.Name == core.CallKVPut || c.Name == core.CallKVDelete
+	if err := k.core.Allow(c, core.Wish{Kind: apps.KeyValue, Table: in.Table.path, Writes: writes}); err != nil {
+		return nil, nil, upstream.Call{}, err
+	}
 	ctx, cancel, call, err := k.core.Begin(ctx, c, in.Timeout, in.Priority)
 	if err == nil {
 		if err = k.core.Fresh(c); err != nil {
@@ -352,14 +357,14 @@ type Found struct {
 }
 
 // Count refuses a batch of no ids, or of too many.
-func (k *Service) Count(ids int) error {
+func (k *Service) Count(c *core.Call, ids int) error {
 	switch {
 	case ids == 0:
 		return core.BadRequest("ids is empty")
 	case ids > k.cfg.MaxIDs:
 		return core.OverLimit("ids", ids, k.cfg.MaxIDs, "kv.max_ids")
 	}
-	return nil
+	return k.core.Allow(c, core.Wish{Kind: apps.KeyValue, Keys: ids})
 }
 
 // BatchGet reads several rows as they are at one moment, in the order of the ids.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
@@ -124,6 +125,9 @@ func (r *Service) Run(ctx context.Context, c *core.Call, in Request, side Side) 
 // check says whether a stream can be opened as its caller asks, finds its table, and sets the class of the call.
 func (r *Service) check(c *core.Call, in Request) (table string, err error) {
 	if table, err = r.core.Absolute(in.Table, "table"); err != nil {
+		return "", err
+	}
+	if err := r.core.Allow(c, core.Wish{Kind: apps.Bulk, Writes: true, Table: table}); err != nil {
 		return "", err
 	}
 	if len(in.Stream) > maxStreamName {

@@ -462,6 +462,15 @@ func User(c *h2.Conn) (uid uint32, ok bool) {
 	return l.user, l.local
 }
 
+// Remote is the address of a client; nil: nobody knows.
+func Remote(c *h2.Conn) net.Addr {
+	l, ok := c.Link.(*link)
+	if !ok || l.nc == nil {
+		return nil
+	}
+	return l.nc.RemoteAddr()
+}
+
 // add takes a connection into the books; false: the shard is closed. mu is held.
 func (s *Shard) add(l *link, nc net.Conn) bool {
 	if s.closed {

@@ -13,6 +13,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -80,6 +81,8 @@ type client struct {
 	from  uint64 // h2.Conn.Number of its connection
 	user  uint32 // driver.User of its connection
 	local bool   // user is known
+
+	remote net.Addr // of the client; nil: unknown
 }
 
 // Call is a call that was taken. It is what grpc.SetTrailer talks to.
@@ -199,6 +202,7 @@ func (p *Port) newCall(c *h2.Call) *Call {
 	v := &Call{port: p, ticket: c.Ticket(), buf: buffers.Get().(*[]byte)}
 	v.from = c.Client().Number()
 	v.user, v.local = driver.User(c.Client())
+	v.remote = driver.Remote(c.Client())
 	return v
 }
 
@@ -280,6 +284,9 @@ func (v *Call) Connection() uint64 { return v.from }
 
 // User is the user that the client's program runs as; false: nobody knows.
 func (v *Call) User() (uid uint32, ok bool) { return v.user, v.local }
+
+// Remote is the address of the client; nil: unknown.
+func (v *Call) Remote() net.Addr { return v.remote }
 
 // SetHeader implements grpc.ServerTransportStream. Headers go out with the answer.
 func (v *Call) SetHeader(md metadata.MD) error {

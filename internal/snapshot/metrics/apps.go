@@ -15,8 +15,17 @@ var appRows = []figure{
 				tell(a.Open, app(a.App))
 			}
 		}),
+	counter("ydb.sidecar.app.denied", "{call}",
+		"Calls of an app that were denied, by the grant of apps.limits that denies them.",
+		func(m *moment, tell ints) {
+			for _, a := range m.Apps {
+				for grant, n := range a.Denied {
+					tell(int64(n), app(a.App), label("ydb.sidecar.grant", grant))
+				}
+			}
+		}),
 	counter("ydb.sidecar.app.lowered", "{call}",
-		"Calls of an app that asked for the class system and ran as interactive (apps.limits: class=system).",
+		"Calls of an app that asked for a class above its highest and ran in that (apps.limits: class=).",
 		func(m *moment, tell ints) {
 			for _, a := range m.Apps {
 				tell(int64(a.Lowered), app(a.App))
