@@ -28,7 +28,7 @@ var operatorArgs = map[string]struct {
 	"pools": {}, "queue": {}, "sessions": {}, "kill": {args: []string{"5e55"}, code: 1}, "resize": {args: []string{"-max", "7"}},
 	"pause": {}, "resume": {}, "log-level": {args: []string{"-level", "INFO"}}, "nodes": {}, "why": {args: []string{"7"}, code: 1},
 	"ban": {args: []string{"7"}, code: 1}, "unban": {args: []string{"7"}, code: 1}, "drain-node": {args: []string{"7"}, code: 1},
-	"undrain-node": {args: []string{"7"}, code: 1}, "events": {},
+	"undrain-node": {args: []string{"7"}, code: 1}, "events": {}, "statements": {},
 }
 
 // brokenFiles are files of settings that a sidecar refuses. %s is where admin.socket stands.

@@ -39,6 +39,8 @@ type Check struct {
 }
 
 // Deps is what the API shows.
+//
+// Wide: it is a flat list of what one caller gives, with one line for each.
 type Deps struct {
 	Guard   *loopback.Guard
 	Metrics http.Handler

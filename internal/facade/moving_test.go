@@ -13,7 +13,7 @@ import (
 
 // A stream lasts longer than api.timeout while it moves, unless its caller gave a timeout.
 func TestAStreamThatMovesLasts(t *testing.T) {
-	const parts, timeout = 12, 500 * time.Millisecond
+	const parts, timeout = 12, time.Second
 	cfg := small()
 	cfg.API.Timeout = timeout
 	f := &facadetest.Driver{OnNext: func() { time.Sleep(timeout / 8) }}

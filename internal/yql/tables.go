@@ -79,7 +79,7 @@ type tableSurvey struct {
 	before     Token // before the one in hand
 	beforeWord string
 	token      Token  // in hand
-	word       string // of that, in capitals; "" if it is no name without quotes
+	word       string // the token in capitals; "" if it is no name without quotes
 	ahead      Token  // behind it
 
 	begins  bool     // a statement begins

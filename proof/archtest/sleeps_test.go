@@ -36,6 +36,7 @@ var real = map[string]string{
 	"internal/app.TestRequestsInAllForms":                            "the parts of a request come apart",
 	"internal/app.newSlow":                                           "answers come late, which is the fault",
 	"internal/discovery.regions.dial":                                "it runs in bubbles only",
+	"internal/facade.TestAStreamThatMovesLasts":                      "the pace at which parts come is what is tested",
 	"internal/facade/httpapi.silent.Read":                            "nothing comes until the end, which is the fault",
 	"internal/facade/core.slowRows.Read":                             "rows take their time, which is the fault",
 	"internal/facade.stuck":                                          "no event says that nothing moves any more",

@@ -22,7 +22,7 @@ type list struct {
 	out        func(i int) Sink
 }
 
-func (s *Service) newList(c *Call, statements []*Statement, out func(i int) Sink) *list {
+func newList(s *Service, c *Call, statements []*Statement, out func(i int) Sink) *list {
 	return &list{core: s, call: c, statements: statements, ends: make([]ending, len(statements)), out: out}
 }
 

@@ -47,7 +47,7 @@ func (s *Service) Transact(ctx context.Context, c *Call, in TransactRequest, out
 	}
 	defer cancel()
 	call.Idempotent = in.Idempotent
-	l := s.newList(c, statements, out)
+	l := newList(s, c, statements, out)
 	if !in.alone() {
 		return s.Tx.transact(ctx, c, call, in.Tx, l, m)
 	}

@@ -81,38 +81,39 @@ func relayUnary[Res proto.Message](ctx context.Context, a *API, c *core.Call, p 
 // relayStream hands ExecuteStream over. Its owner ends it when it does not move.
 func (a *API) relayStream(ctx context.Context, c *core.Call, p *core.OtherProcess, req *sidecarv1.ExecuteRequest,
 	stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
-	return a.core.Other.HandOver(ctx, []string{req.GetTimeout(), a.core.Cfg.API.MaxTimeout.String()}, func(ctx context.Context) (err error) {
-		from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
-		if err == nil {
-			err = from.SendMsg(req)
-		}
-		if err == nil || errors.Is(err, io.EOF) { // the reason for that comes with RecvMsg
-			err = from.CloseSend()
-		}
-		if err != nil {
-			return relayedFault(ctx, err, mayCommit(req))
-		}
-		out := a.newStream(ctx, stream)
-		defer func() {
-			if lost := out.close(ctx); err == nil {
-				err = lost
+	return a.core.Other.HandOver(ctx, []string{req.GetTimeout(), a.core.Cfg.API.MaxTimeout.String()},
+		func(ctx context.Context) (err error) {
+			from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
+			if err == nil {
+				err = from.SendMsg(req)
 			}
-		}()
-		for {
-			part := new(sidecarv1.ExecuteStreamResponse)
-			switch err := from.RecvMsg(part); {
-			case errors.Is(err, io.EOF):
-				stream.SetTrailer(own(from.Trailer()))
-				return nil
-			case err != nil:
-				stream.SetTrailer(own(from.Trailer()))
+			if err == nil || errors.Is(err, io.EOF) { // the reason for that comes with RecvMsg
+				err = from.CloseSend()
+			}
+			if err != nil {
 				return relayedFault(ctx, err, mayCommit(req))
 			}
-			if err := out.send(ctx, part); err != nil {
-				return err
+			out := a.newStream(ctx, stream)
+			defer func() {
+				if lost := out.close(ctx); err == nil {
+					err = lost
+				}
+			}()
+			for {
+				part := new(sidecarv1.ExecuteStreamResponse)
+				switch err := from.RecvMsg(part); {
+				case errors.Is(err, io.EOF):
+					stream.SetTrailer(own(from.Trailer()))
+					return nil
+				case err != nil:
+					stream.SetTrailer(own(from.Trailer()))
+					return relayedFault(ctx, err, mayCommit(req))
+				}
+				if err := out.send(ctx, part); err != nil {
+					return err
+				}
 			}
-		}
-	})
+		})
 }
 
 func timeoutOf(req proto.Message) string {
