@@ -41,15 +41,12 @@ type statementParams struct {
 
 // Of finds the parameters of a statement. Statements are asked about in their order.
 func (r *request) Of(statement proto.Message, _ map[string]*sidecarv1.Value) core.Values {
-	for i := range r.params {
-		if r.params[i].of == statement {
-			values := &r.params[i].values
-			r.params = r.params[i+1:]
-			return values
-		}
-		break
+	if len(r.params) == 0 || r.params[0].of != statement {
+		return noValues
 	}
-	return noValues
+	values := &r.params[0].values
+	r.params = r.params[1:]
+	return values
 }
 
 var noValues = new(jsonValues)

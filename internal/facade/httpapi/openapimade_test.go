@@ -344,8 +344,8 @@ func askAll(t *testing.T) map[string]string {
 			tx = begin()
 		}
 		path = strings.Replace(path, "{tx}", tx, 1)
-		if strings.Contains(path, "{new}") {
-			path = strings.Replace(path, "{new}", begin(), 1)
+		if before, after, found := strings.Cut(path, "{new}"); found {
+			path = before + begin() + after
 		}
 		status, _, text := facadetest.Send(t, routeOf[d.call].Method, b.base+path, d.request, nil)
 		if status != 200 {
