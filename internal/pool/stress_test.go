@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // TestStress has many goroutines do everything at once, in real time, while the
@@ -52,10 +54,13 @@ func TestStress(t *testing.T) {
 	if most > cfg.Max {
 		t.Errorf("%d sessions at a time; max %d", most, cfg.Max)
 	}
-	st := p.Stats()
-	if st.InUse != 0 || st.Waiting != [ClassSize]int{} {
-		t.Errorf("%d leased and %v waiting after all is done", st.InUse, st.Waiting)
-	}
+	// A session that was opened for a caller that left counts as in use until it is laid down.
+	await.Right(t, "all sessions are given back", func() string {
+		if st := p.Stats(); st.InUse != 0 || st.Waiting != [ClassSize]int{} {
+			return fmt.Sprintf("%d in use and %v waiting after all is done", st.InUse, st.Waiting)
+		}
+		return ""
+	})
 	// Every session that the nodes know is one that the pool knows.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
