@@ -164,6 +164,15 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 	return nil
 }
 
+// admit is admit of frames, except that a stream which keeps a session alive is no load: the limits of its app do not
+// count it, and its grants hold for it.
+func (k *call) admit(c *h2.Call, who *caller, must bool) error {
+	if k.method == attachSession {
+		return k.mayCome(c, who)
+	}
+	return k.frames.admit(c, k, who, must)
+}
+
 // mayCome checks the grants of an app. Calls go through unread, so an app whose grants are about what is in them may
 // make none, also in a transaction that it opened before it had them.
 func (k *call) mayCome(c *h2.Call, who *caller) error {

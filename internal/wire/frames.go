@@ -203,10 +203,8 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		return nil, err
 	}
 	f.server.hide(c, who)
-	if k.method != attachSession { // which is no load
-		if err := f.admit(c, k, who, k.method != nil && k.method.NeedsOpen()); err != nil {
-			return nil, err
-		}
+	if err := k.admit(c, who, k.method != nil && k.method.NeedsOpen()); err != nil {
+		return nil, err
 	}
 	if err := f.pausing.own(f, c, k); err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ func TestGrantsOfSDKs(t *testing.T) {
 	query := bytesOf(t, &Ydb_Query.ExecuteQueryRequest{
 		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}},
 	})
+	attach := bytesOf(t, &Ydb_Query.AttachSessionRequest{SessionId: "ydb://session/3?node_id=1&id=abc"})
 	for _, mode := range []string{ModeTransaction, ModeSession, ModePassthrough} {
 		for _, grant := range []string{"tables=a/*", "read_only=yes", "timeout=1s", "rows=5", "class=batch", "calls=statements,kv"} {
 			config := apps.Default()
@@ -34,6 +35,7 @@ func TestGrantsOfSDKs(t *testing.T) {
 			conn := dial(t, h.addr)
 			for path, request := range map[string][]byte{
 				execute: query, protocol.QueryService + "CreateSession": nil, protocol.TableService + "CreateSession": nil,
+				protocol.QueryService + "AttachSession": attach,
 			} {
 				answer, err := callAny(t, conn, path, []string{"Bearer " + secret}, request)
 				if err != nil {
@@ -55,8 +57,8 @@ func TestGrantsOfSDKs(t *testing.T) {
 			}
 			for _, s := range all.State([apps.Classes]string{"a", "b", "c", "d"}) {
 				word, _, _ := strings.Cut(grant, "=")
-				if s.App == "web" && (s.Denied[word] != 4 || s.Open != 0) {
-					t.Errorf("%s, %s: %v denied, %d open; want 4 and 0", mode, grant, s.Denied, s.Open)
+				if s.App == "web" && (s.Denied[word] != 5 || s.Open != 0) {
+					t.Errorf("%s, %s: %v denied, %d open; want 5 and 0", mode, grant, s.Denied, s.Open)
 				}
 			}
 		}

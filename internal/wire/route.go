@@ -189,10 +189,8 @@ func (f *frames) routeVirtual(c *h2.Call, k *call) (*h2.Conn, error) {
 	if err := f.readRequest(c, k, who, &r); err != nil {
 		return nil, err
 	}
-	if m.Role != protocol.RoleAttach { // a stream that keeps a session alive is no load
-		if err := f.admit(c, k, who, m.NeedsOpen() || r.inTx); err != nil {
-			return nil, err
-		}
+	if err := k.admit(c, who, m.NeedsOpen() || r.inTx); err != nil {
+		return nil, err
 	}
 	if m.Role == protocol.RoleFree {
 		if err := f.pausing.pause(c, k); err != nil {
