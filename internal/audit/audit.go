@@ -7,6 +7,7 @@ package audit
 
 import (
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 )
@@ -75,11 +76,22 @@ func (l *Log) admit(now time.Time) (without uint64, ok bool) {
 	return without, true
 }
 
+// mostText bounds what a line has of a text that a caller may choose, in bytes.
+const mostText = 300
+
+// clip shortens such a text.
+func clip(text string) string {
+	if len(text) <= mostText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:mostText], "") + "..."
+}
+
 // fields are the parts of a line that are known.
 func (d *Deed) fields() []any {
 	var all []any
 	for _, f := range [][2]string{
-		{"who", d.Who}, {"app", d.App}, {"what", d.What}, {"from", d.From}, {"outcome", d.Outcome}, {"trace_id", d.TraceID},
+		{"who", d.Who}, {"app", d.App}, {"what", clip(d.What)}, {"from", d.From}, {"outcome", d.Outcome}, {"trace_id", d.TraceID},
 	} {
 		if f[1] != "" {
 			all = append(all, f[0], f[1])

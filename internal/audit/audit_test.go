@@ -38,6 +38,15 @@ func TestDenialsHaveARate(t *testing.T) {
 	})
 }
 
+func TestLinesOfLongNamesAreShort(t *testing.T) {
+	var out strings.Builder
+	l := New(slog.New(slog.NewTextHandler(&out, nil)))
+	l.Denied(Deed{App: "shop", What: "/" + strings.Repeat("ä", 10_000)})
+	if n := len(out.String()); n > 2*mostText {
+		t.Errorf("a line of %d bytes: %s", n, out.String())
+	}
+}
+
 func TestNilWritesNothing(*testing.T) {
 	var l *Log
 	l.Acted(Deed{})
