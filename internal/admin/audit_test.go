@@ -95,3 +95,21 @@ func TestActsAreInTheLog(t *testing.T) {
 		t.Errorf("a look has a line: %s", out.String())
 	}
 }
+
+func TestAnActThatPanicsHasALine(t *testing.T) {
+	var out strings.Builder
+	config := Default()
+	config.Control, config.Token = ControlToken, "the-token-of-operators"
+	server := New(config, Deps{Guard: new(loopback.Guard), Audit: audit.New(slog.New(slog.NewTextHandler(&out, nil)))})
+	r := httptest.NewRequest(http.MethodPost, "/pool/pause", nil)
+	r.Host = "localhost"
+	r.Header.Set("Authorization", "Bearer "+config.Token)
+	func() {
+		defer func() { _ = recover() }()
+		act := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("an act") })
+		server.controlled(act).ServeHTTP(httptest.NewRecorder(), r)
+	}()
+	if !strings.Contains(out.String(), `msg="an operator acted"`) || !strings.Contains(out.String(), `outcome="a panic"`) {
+		t.Errorf("%q; want the line of the act", out.String())
+	}
+}

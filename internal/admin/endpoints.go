@@ -270,9 +270,15 @@ func (s *Server) controlled(h http.Handler) http.Handler {
 		}
 		deed := s.deed(r) // before the act, which may be the end
 		answer := &answered{w, http.StatusOK}
+		whole := false
+		defer func() {
+			if deed.Outcome = strconv.Itoa(answer.status); !whole {
+				deed.Outcome = "a panic"
+			}
+			s.deps.Audit.Acted(deed)
+		}()
 		h.ServeHTTP(answer, r)
-		deed.Outcome = strconv.Itoa(answer.status)
-		s.deps.Audit.Acted(deed)
+		whole = true
 	})
 }
 
