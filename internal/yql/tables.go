@@ -94,6 +94,7 @@ type tableSurvey struct {
 	prefix  string // of TablePathPrefix
 	defines string // the name that this statement defines
 	defined int    // how much of that has come, see define
+	held    int    // brackets around its query, and one
 
 	named  map[string]meaning
 	reads  bool // FROM reads a named expression
@@ -209,7 +210,7 @@ const (
 	equalsCame            // and brackets or SELECT, FROM or VALUES are next, or it is no subquery
 	queryCame             // and there are no brackets around all of it
 	queryHeld             // and there are
-	queryOver             // and these were closed
+	queryOver             // and the innermost of these, where it began, were closed
 )
 
 // define follows the definition of a named expression. It is a subquery if it begins as one, and nothing is done with the result.
@@ -222,9 +223,10 @@ func (s *tableSurvey) define() {
 	case s.defined == equalsCame && query && len(s.clauses) == 1:
 		s.defined = queryCame
 	case s.defined == equalsCame && query:
-		s.defined = queryHeld
-	case s.defined == queryHeld && s.is(s.token, ')') && len(s.clauses) == 2:
+		s.defined, s.held = queryHeld, len(s.clauses)
+	case s.defined == queryHeld && s.is(s.token, ')') && len(s.clauses) == s.held:
 		s.defined = queryOver
+	case s.defined == queryOver && s.is(s.token, ')'):
 	case s.defined == equalsCame, s.defined == queryOver:
 		s.bind(s.defines, value)
 		s.defined = 0
