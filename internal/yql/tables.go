@@ -425,7 +425,7 @@ func (s *tableSurvey) clause(first bool) {
 }
 
 // endsClause reports whether no table follows in the clause FROM. A word that could be an alias
-// counts only with the word behind it.
+// counts only with the word behind it, and not before a bracket, in which an alias names columns.
 func (s *tableSurvey) endsClause() bool {
 	switch s.word {
 	case "WHERE", "SELECT", "RETURNING":
@@ -439,7 +439,7 @@ func (s *tableSurvey) endsClause() bool {
 	case "LIMIT":
 		return s.ahead.Kind == Number || s.ahead.Kind == Name
 	case "UNION", "INTERSECT", "EXCEPT":
-		return s.is(s.ahead, '(') || s.aheadIs("ALL", "DISTINCT", "SELECT", "FROM", "VALUES")
+		return s.aheadIs("ALL", "DISTINCT", "SELECT", "FROM", "VALUES")
 	}
 	return false
 }

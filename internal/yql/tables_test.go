@@ -20,6 +20,8 @@ func TestTables(t *testing.T) {
 		"SELECT * FROM a VIEW idx AS v WHERE v.x = 1 GROUP BY p, q ORDER BY p, q LIMIT 5":      "a",
 		"SELECT x FROM (SELECT * FROM a UNION ALL SELECT * FROM b) AS u, c":                    "a b c",
 		"SELECT * FROM (a JOIN b ON a.x = b.x) JOIN c ON true":                                 "a b c",
+		"SELECT * FROM a UNION (x), b":                                                         "a b",
+		"SELECT * FROM a UNION (SELECT x, y FROM b) ORDER BY x, y":                             "a b",
 		"SELECT (SELECT max(x) FROM a), y, z FROM b":                                           "a b",
 		"SELECT * FROM (VALUES (1, 2), (3, 4)) AS t (p, q)":                                    "",
 		"SELECT * FROM (FROM a SELECT x, y)":                                                   "a",
