@@ -23,12 +23,7 @@ func (s *Source) QuietState() QuietState {
 		}
 	}
 	if s.Wire != nil { // what mode session keeps while nothing is open is in nobody's use
-		for _, h := range s.Wire.SessionUses() {
-			if h.Transactions == 0 && !h.Busy {
-				out.Sessions--
-			}
-		}
-		out.Sessions -= s.Wire.PausedOnSessions()
+		out.Sessions -= s.Wire.IdleSessions()
 	}
 	out.Sessions = max(0, out.Sessions)
 	for _, n := range s.Router.Stats().Nodes {

@@ -108,7 +108,7 @@ type callMarks struct {
 	local  bool // it is for the server in this process
 	asked  bool // app counts it as one that asks for a session, and nothing else does
 	paused bool // it is in pausing.calls
-	kept   bool // and pausing.kept counts it
+	kept   bool // and pausing counts it as one whose session has its server session
 }
 
 // parkedCalls are the calls of a shard that wait here for something else than a node's connection.
@@ -421,6 +421,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 			f.server.deps.Lane.Small()
 		}
 	}
+	f.pausing.forget(k) // while its session is busy
 	if k.uses {
 		f.checkIn(k, o, verdict)
 	}
@@ -455,7 +456,6 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 		f.stays.leave(k.stay)
 	}
 	k.endDetour()
-	f.pausing.forget(k)
 	app, asked := k.app, k.asked
 	k.foreign = false
 	k.said, k.app, k.asked, k.served, k.unpacking, k.writer, k.stay = 0, nil, false, nil, nil, nil, nil
@@ -476,6 +476,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 func (f *frames) abandon(k *call, o *h2.Outcome) {
 	for _, step := range [...]func(){
 		func() { f.server.deps.Back(&k.at) },
+		func() { f.pausing.forget(k) },
 		func() { f.leaveQueue(k) },
 		func() { f.discard(&k.use) },
 		func() { f.forget(k, o) },

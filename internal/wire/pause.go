@@ -20,7 +20,9 @@ var errPaused = overloaded("calls are paused by an operator (sidecar resume); th
 type pausing struct {
 	hold  *hop.Hold
 	calls map[*call]h2.Ticket
-	kept  atomic.Int64 // calls among them whose virtual session has its server session
+	// Of calls whose virtual session has its server session, how many have begun to wait here, and how many no longer do.
+	// Each counts while its session is busy.
+	keptFrom, keptTo atomic.Uint64
 }
 
 // pause parks a call while calls are paused. nil: it goes on.
@@ -43,7 +45,7 @@ func (p *pausing) forget(k *call) {
 		k.paused = false
 	}
 	if k.kept {
-		p.kept.Add(-1)
+		p.keptTo.Add(1)
 		k.kept = false
 	}
 }
@@ -79,7 +81,7 @@ func (p *pausing) onSession(all *virtual.Sessions, c *h2.Call, k *call, r *reque
 	err := p.pause(c, k)
 	if k.paused && !k.kept {
 		k.kept = true
-		p.kept.Add(1)
+		p.keptFrom.Add(1)
 	}
 	return err
 }
@@ -103,13 +105,32 @@ func (p *pausing) own(f *frames, c *h2.Call, k *call) error {
 	return p.pause(c, k)
 }
 
-// PausedOnSessions is how many calls wait for the end of a pause whose virtual sessions have their server sessions, where
-// nothing runs.
-func (s *Server) PausedOnSessions() (n int) {
-	for _, f := range s.shards {
-		n += int(f.pausing.kept.Load())
+// IdleSessions is how many server sessions virtual sessions keep on which nothing runs and no transaction is open, with
+// those whose call waits for the end of a pause. It is never more.
+func (s *Server) IdleSessions() (n int) {
+	waiting, ended := s.keptCalls()
+	for _, h := range s.SessionUses() {
+		if h.Transactions == 0 && !h.Busy {
+			n++
+		}
+	}
+	if _, now := s.keptCalls(); now == ended { // else a session may count twice whose call has ended
+		n += waiting
 	}
 	return n
+}
+
+// keptCalls is how many calls wait for the end of a pause whose virtual sessions have their server sessions, and how many have
+// done so.
+func (s *Server) keptCalls() (waiting int, ended uint64) {
+	for _, f := range s.shards {
+		ended += f.pausing.keptTo.Load()
+	}
+	var begun uint64
+	for _, f := range s.shards {
+		begun += f.pausing.keptFrom.Load()
+	}
+	return int(begun - ended), ended
 }
 
 // Resume has calls go on that wait because calls were paused. It is called after hop.Hold has been told.
