@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"unsafe"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -54,6 +56,17 @@ func TextLeavesSomething(text string) bool {
 
 // SyntaxPG is Ydb.Query.SYNTAX_PG, which the protos call deprecated and servers still know.
 const SyntaxPG = 2
+
+// InPostgres reports whether the query_content of an ExecuteQueryRequest is in that syntax.
+func InPostgres(content []byte) (is bool) {
+	EachField(content, func(number protowire.Number, value []byte) {
+		if number == 1 {
+			v, _ := uvarint(value)
+			is = int32(v) == SyntaxPG
+		}
+	})
+	return is
+}
 
 // postgres is the line in a text's heading that puts it in that syntax.
 const postgres = "--!syntax_pg"

@@ -7,8 +7,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/statements"
 )
 
-// look finds the statement of a call in as much of its message as is here. A text that is not whole yet, or belongs to a query that
-// was prepared, is unread.
+// look finds the statement of a call in as much of its message as is here. A text that is not whole yet, belongs to a query that
+// was prepared, or is in PostgreSQL's syntax, is unread.
 func (s *series) look(k *call, message []byte) {
 	outer, inner := 0, 0
 	switch k.method {
@@ -21,6 +21,9 @@ func (s *series) look(k *call, message []byte) {
 	}
 	k.statement = statements.Unread
 	query, _, _ := protocol.Field(message, outer)
+	if k.method == methodExecuteQuery && protocol.InPostgres(query) {
+		return // what YQL takes for names may be literals there
+	}
 	if text, _, to := protocol.Field(query, inner); to > 0 {
 		k.statement = s.statements.LookBytes(text)
 	}

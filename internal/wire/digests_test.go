@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/statements"
 )
 
@@ -73,9 +74,10 @@ func TestStatementsCountByDigest(t *testing.T) {
 // What is looked at of a message.
 func TestTextsOfMessages(t *testing.T) {
 	const text = "SELECT a FROM t"
+	syntax := Ydb_Query.Syntax_SYNTAX_YQL_V1
 	execute := func(text string, session int) []byte {
 		b, err := proto.Marshal(&Ydb_Query.ExecuteQueryRequest{SessionId: strings.Repeat("s", session),
-			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}})
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text, Syntax: syntax}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,6 +85,8 @@ func TestTextsOfMessages(t *testing.T) {
 	}
 	f := &frames{series: newInstruments(nil, statements.New(statements.Config{})).series()}
 	whole := execute(text, 50)
+	syntax = protocol.SyntaxPG
+	postgres := execute("SELECT $$a secret$$", 50)
 	for name, c := range map[string]struct {
 		message []byte
 		want    statements.ID
@@ -91,6 +95,7 @@ func TestTextsOfMessages(t *testing.T) {
 		"cut off":      {whole[:len(whole)-1], 0},
 		"without text": {execute("", 50), 0},
 		"empty":        {nil, 0},
+		"PostgreSQL's": {postgres, 0},
 	} {
 		k := &call{}
 		k.method = methodExecuteQuery
