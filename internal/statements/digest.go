@@ -35,12 +35,19 @@ const maxText = 16 << 10
 
 // Digest returns the digest of a text.
 func Digest(text string) ID {
-	id, _, _ := read(nil, text)
-	return id
+	return read(nil, text).id
 }
 
-// read returns the digest of a text, its kind ("" if it has no known one), and its normal form, appended to room.
-func read(room []byte, text string) (id ID, kind string, normal []byte) {
+// readText is what was read of a text.
+type readText struct {
+	id     ID
+	kind   string // "": it has no known one
+	normal []byte // its normal form
+	shown  bool   // the form may be kept: it surely has no literal
+}
+
+// read reads a text. Its normal form is appended to room.
+func read(room []byte, text string) readText {
 	cut := len(text) > maxText
 	if cut {
 		text = text[:maxText]
@@ -50,6 +57,8 @@ func read(room []byte, text string) (id ID, kind string, normal []byte) {
 		n.Text = append(n.Text, " ..."...)
 	}
 	sum := sha256.Sum256(n.Text)
-	id = ID(binary.BigEndian.Uint64(sum[:8]) >> 16)
-	return max(id, 1), n.Kind, n.Text
+	id := ID(binary.BigEndian.Uint64(sum[:8]) >> 16)
+	// Where a text is cut, a string may be open.
+	shown := !n.Torn && (cut || !n.Open) && !yql.Postgres(text)
+	return readText{id: max(id, 1), kind: n.Kind, normal: n.Text, shown: shown}
 }

@@ -84,10 +84,12 @@ func TestNormalFormsAreKeptOnlyIfAskedFor(t *testing.T) {
 		if got := row(t, r, text).Text; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		call(s, "--!syntax_pg\nSELECT $$a secret$$", 1, 0)
-		r.Gather(time.Now())
-		if got := row(t, r, "--!syntax_pg\nSELECT $$a secret$$").Text; got != "" {
-			t.Errorf("%q is kept of a text in PostgreSQL's syntax", got)
+		for _, unsure := range []string{"--!syntax_pg\nSELECT $$a secret$$", "SELECT 'O'Brien's secret'", "SELECT 'a' secret'"} {
+			call(s, unsure, 1, 0)
+			r.Gather(time.Now())
+			if got := row(t, r, unsure).Text; got != "" {
+				t.Errorf("%q is kept of %s", got, unsure)
+			}
 		}
 		if got := row(t, r, long).Text; keep && len(got) != maxKept || !keep && got != "" {
 			t.Errorf("%d bytes are kept of a long text", len(got))

@@ -3,8 +3,6 @@ package statements
 import (
 	"hash/maphash"
 	"sync"
-
-	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // The size of what a stripe remembers.
@@ -111,22 +109,21 @@ func (s *Stripe) seenLocked(hash uint64) *slot {
 // read reads a new text. The lock is not held meanwhile.
 func (s *Stripe) read(hash uint64, text string) Ref {
 	var room [512]byte
-	id, kind, normal := read(room[:0], text)
-	kept := ""
-	if s.of.keep.Load() && !yql.Postgres(text) { // it may keep literals there: see AppendNormal
-		kept = string(normal[:min(len(normal), maxKept)])
+	is, kept := read(room[:0], text), ""
+	if s.of.keep.Load() && is.shown {
+		kept = string(is.normal[:min(len(is.normal), maxKept)])
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	place := s.slotLocked(Ref{ID: id, kind: kind})
+	place := s.slotLocked(Ref{ID: is.id, kind: is.kind})
 	at := s.slots[place]
 	if !at.read && s.of.keep.Load() {
 		at.text, at.read, at.counts = kept, true, true
 	}
 	set := &s.seen[hash%textSets]
 	copy(set[1:], set[:])
-	set[0] = seenText{hash, id, place}
-	return Ref{id, hash, kind, true}
+	set[0] = seenText{hash, is.id, place}
+	return Ref{is.id, hash, is.kind, true}
 }
 
 // Add counts a call that ended.

@@ -8,14 +8,19 @@ import (
 // Normal is the form of a text in which texts agree that differ in nothing but literals, space, comments and
 // the case of keywords. Kind is the first keyword of its first statement that is neither DECLARE nor PRAGMA,
 // in capitals; "" if the text begins with none that is known.
+//
+// Torn and Open are signs that a string does not end where its author thinks, so that a part of it is taken for
+// names, which stay: a word touches a string, or a quote or a comment is not closed.
 type Normal struct {
-	Text []byte
-	Kind string
+	Text       []byte
+	Kind       string
+	Torn, Open bool
 }
 
 // AppendNormal appends the normal form of a text to dst. A literal becomes a question mark, with its sign. Of
 // items of a list that follow each other and are equal then, one stays, and of the rows behind VALUES. Names
-// and parameters stay as they are. A byte that no token has, and a quote or a comment that is not closed with
+// and parameters stay as they are, except values that look like names where secrets are: behind PASSWORD, and behind
+// an equals sign in CREATE, ALTER and OBJECT statements. A byte that no token has, and a quote or a comment that is not closed with
 // all behind it, become a question mark as well. The time is linear in the text.
 //
 // Of a text in PostgreSQL's syntax, which this package does not read, a literal may be left in the form: see
@@ -31,7 +36,8 @@ func AppendNormal(dst []byte, text string) Normal {
 		n.see(tok)
 	}
 	n.endItem()
-	return Normal{bytes.TrimRight(n.out, ";"), n.kind}
+	n.is.Text = bytes.TrimRight(n.out, ";")
+	return n.is
 }
 
 // Postgres reports whether a text is in PostgreSQL's syntax.
@@ -39,9 +45,9 @@ func Postgres(text string) bool { return NewLexer(text).pg }
 
 // normalizer writes a normal form.
 type normalizer struct {
-	lex  *Lexer
-	out  []byte
-	kind string
+	lex *Lexer
+	out []byte
+	is  Normal // without its text
 
 	expectsKind bool // the word of a statement that gives the text its kind is still to come
 	last        what // written
@@ -49,6 +55,10 @@ type normalizer struct {
 	signed      bool // what was written last is a sign that belongs to a literal, if one follows
 	unsigned    what // was written before the sign,
 	sign        int  // which begins here, with its space
+
+	end     int  // of the string before; 0: another token came before
+	defines bool // the statement may set a secret
+	value   bool // what comes next is a value, in a statement that defines
 
 	depth  int // of brackets
 	levels [maxListDepth]listLevel
@@ -79,17 +89,39 @@ const (
 
 // see writes a token.
 func (n *normalizer) see(tok Token) {
-	switch text := n.lex.Text(tok); tok.Kind {
+	text, value, end := n.lex.Text(tok), n.value, n.end
+	n.value, n.end = false, 0
+	switch tok.Kind {
 	case Ident:
+		n.is.Torn = n.is.Torn || end > 0 && end == tok.Start && keywordOf(text) == ""
+		if value && keywordOf(text) == "" {
+			n.literal()
+			return
+		}
 		n.ident(text)
+	case QuotedIdent:
+		if value {
+			n.literal()
+			return
+		}
+		n.name(text)
 	case Number, String, Bad:
+		if tok.Kind == String {
+			n.end = tok.End
+		}
+		n.is.Open = n.is.Open || tok.Kind == Bad && strings.IndexByte("'\"`@$/", text[0]) >= 0
 		n.literal()
 	case Punct:
 		n.punct(text[0])
 	default:
-		n.write(word, text)
-		n.operand = true
+		n.name(text)
 	}
+}
+
+// name writes what stays as it is.
+func (n *normalizer) name(text string) {
+	n.write(word, text)
+	n.operand = true
 }
 
 // ident writes a name, or a keyword in capitals.
@@ -100,8 +132,8 @@ func (n *normalizer) ident(text string) {
 	}
 	switch keyword {
 	case "":
-		n.write(word, text)
-		n.operand = true
+		n.defines = n.defines || strings.EqualFold(text, "OBJECT")
+		n.name(text)
 		return
 	case "TRUE", "FALSE":
 		n.literal()
@@ -109,6 +141,8 @@ func (n *normalizer) ident(text string) {
 	}
 	n.write(word, keyword)
 	n.operand = false
+	n.defines = n.defines || keyword == "CREATE" || keyword == "ALTER"
+	n.value = n.defines && keyword == "PASSWORD"
 	if keyword == "VALUES" && n.depth < maxListDepth {
 		l := &n.levels[n.depth]
 		*l = listLevel{from: len(n.out), before: -1, rows: true}
@@ -116,7 +150,7 @@ func (n *normalizer) ident(text string) {
 	if n.expectsKind {
 		n.expectsKind = false
 		if keyword != "DECLARE" && keyword != "PRAGMA" {
-			n.kind = keyword
+			n.is.Kind = keyword
 		}
 	}
 }
@@ -156,9 +190,9 @@ func (n *normalizer) punct(c byte) {
 		n.endItem()
 		n.depth = 0
 		n.write(other, text)
-		n.operand = false
+		n.operand, n.defines = false, false
 		n.levels[0] = listLevel{from: len(n.out), before: -1}
-		n.expectsKind = n.kind == ""
+		n.expectsKind = n.is.Kind == ""
 	case '.':
 		n.write(opening, text)
 		n.operand = false
@@ -169,6 +203,7 @@ func (n *normalizer) punct(c byte) {
 		n.signed, n.sign, n.unsigned = unary, at, before
 	default:
 		n.write(operator, text)
+		n.value = n.defines && c == '='
 		n.operand = c == '*' // behind SELECT it is one, and behind an operand no sign follows it
 	}
 }

@@ -35,11 +35,35 @@ func TestNormalForms(t *testing.T) {
 		{"SELECT t.order, t.Order FROM t ORDER by t.order", "SELECT t.order, t.Order FROM t ORDER BY t.order", "SELECT"},
 		{"SELECT @@secret@@j, x'00', 1.5e3, 10ul", "SELECT ?, ?", "SELECT"},
 		{")))(1", ")))(?", ""},
+		{"CREATE USER u PASSWORD 'x'; ALTER USER u PASSWORD hunter2 LOGIN",
+			"CREATE USER u PASSWORD ?; ALTER USER u PASSWORD ? LOGIN", "CREATE"},
+		{"CREATE USER u PASSWORD NULL", "CREATE USER u PASSWORD NULL", "CREATE"},
+		{"CREATE OBJECT s (TYPE SECRET) WITH (value=hunter2)", "CREATE OBJECT s(TYPE SECRET) WITH (value = ?)", "CREATE"},
+		{"UPSERT OBJECT s (TYPE SECRET) WITH value = `hunter2`", "UPSERT OBJECT s(TYPE SECRET) WITH value = ?", "UPSERT"},
+		{"ALTER OBJECT s (TYPE SECRET) SET value=hunter2; SELECT password FROM t WHERE a = b",
+			"ALTER OBJECT s(TYPE SECRET) SET value = ?; SELECT PASSWORD FROM t WHERE a = b", "ALTER"},
 		{"SELECT 1 / *, - - a", "SELECT ? / *, - - a", "SELECT"},
 	} {
 		n := AppendNormal(nil, c.text)
 		if got := string(n.Text); got != c.want || n.Kind != c.kind {
 			t.Errorf("%s\n got %s (%s)\nwant %s (%s)", c.text, got, n.Kind, c.want, c.kind)
+		}
+	}
+}
+
+// Forms may keep parts of strings that do not end where their authors think, and say so.
+func TestTornStrings(t *testing.T) {
+	for text, want := range map[string][2]bool{
+		"SELECT 'a' AS b, 'it\\'s', 'a'AS c FROM t":  {},
+		"SELECT a FROM t WHERE b = 'O'Brien secret'": {true, true},
+		"VALUES ('O'Brien secret', 'D'Arcy')":        {true, false},
+		"SELECT 'a\\' AND b = 'secret'":              {true, true},
+		"SELECT 'rock ' n roll'":                     {false, true},
+		"SELECT a /* b":                              {false, true},
+		"SELECT `a":                                  {false, true},
+	} {
+		if n := AppendNormal(nil, text); n.Torn != want[0] || n.Open != want[1] {
+			t.Errorf("%s: torn %v, open %v", text, n.Torn, n.Open)
 		}
 	}
 }
