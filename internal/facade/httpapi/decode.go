@@ -528,6 +528,9 @@ func takeValues(d *decoder, m protoreflect.Message, _ *member) error {
 
 // takeSize reads a number of bytes: 1048576, or "1MiB".
 func takeSize(d *decoder, m protoreflect.Message, f *member) error {
+	if d.null() {
+		return nil
+	}
 	raw, err := d.value()
 	if err != nil {
 		return err

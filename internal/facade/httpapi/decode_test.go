@@ -36,7 +36,7 @@ func TestDecodedRequests(t *testing.T) {
 			params: "first=0 " + strings.NewReplacer(`,"`, "", `":`, "=").Replace(strings.ReplaceAll(long, `,"`, ` ,"`)[1:]) + " "},
 		{json: `{"sql":"\u0041\ud83d\ude00","tx":{"begin":{}}}`,
 			want: &sidecarv1.ExecuteRequest{Sql: "A😀", Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}}}},
-		{json: `{"sql":null,"params":null,"types":null,"tx":null,"idempotent":null,"limits":{"rows":null},"rows":null}`,
+		{json: `{"sql":null,"params":null,"types":null,"tx":null,"idempotent":null,"limits":{"rows":null,"bytes":null},"rows":null}`,
 			want: &sidecarv1.ExecuteRequest{Limits: &sidecarv1.Limits{}}},
 		{json: "null", want: &sidecarv1.ExecuteRequest{}},
 		{json: `{"statements":[{"sql":"A","params":{"a":1}},{"sql":"B"},null,{"params":{"b":2},"types":{"b":"T"}}],"mode":"m"}`,
