@@ -49,6 +49,22 @@ func TestAnEarlierAttemptMayHaveBeenKept(t *testing.T) {
 	})
 }
 
+// TestExpectationAfterAnUnsureAttempt: the rows may differ because an attempt before was committed, so neither
+// message nor hint says that nothing was kept.
+func TestExpectationAfterAnUnsureAttempt(t *testing.T) {
+	b := start(t, small(), facadetest.Numbered(t), func(d *core.Deps) { d.Driver = unsure{d.Driver} })
+	b.each(t, func(t *testing.T, c contract.Client) {
+		for _, idempotent := range []bool{false, true} {
+			_, err := c.Transact(t.Context(), contract.Transaction{
+				Statements: []contract.Statement{expecting("DELETE FROM t WHERE id = 1 RETURNING id", 0)}, Idempotent: idempotent})
+			e := refused(t, err, "EXPECTATION_FAILED", false, idempotent)
+			if contains(e.Hint, "Nothing was kept") == idempotent || contains(e.Message, "an attempt before") != idempotent {
+				t.Errorf("idempotent %t: %s; %s", idempotent, e.Message, e.Hint)
+			}
+		}
+	})
+}
+
 // TestRowsWithoutAForm: a statement whose rows cannot be handed on may have
 // been kept, unless it only reads.
 func TestRowsWithoutAForm(t *testing.T) {

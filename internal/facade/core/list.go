@@ -73,6 +73,18 @@ func (st *Statement) met(i int, e ending) error {
 	return Faultf(codeExpectation, "statements[%d]: it returned %s rows, and expect.rows is %d; all was rolled back", i, got, *st.expect)
 }
 
+// unmet returns the fault of a list that did not meet an expectation, perhaps because an attempt before, whose answer was lost, was
+// committed.
+func (f *Fault) unmet() *Fault {
+	if f.Code != codeExpectation || !f.Unknown {
+		return f
+	}
+	return f.With(func(f *Fault) {
+		f.Message += ", but an attempt before may have been committed"
+		f.hint = codeUnknown.Hint
+	})
+}
+
 // countable refuses the expectation of a statement whose rows the database does not count before the commit: of a write
 // without RETURNING in an open transaction it may not even look at the rows before.
 func (s *Service) countable(st *Statement) error {

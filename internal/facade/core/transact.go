@@ -100,7 +100,7 @@ func (s *Service) transactAlone(ctx context.Context, c *Call, call upstream.Call
 		again := s.learn(in.Statements[l.at], l.statements[l.at], err)
 		if again == nil || report.Unsure || tries > maxLearnt {
 			deed := Deed{Harmless: in.Idempotent, undone: pure || m.readOnly, Unsure: report.Unsure}
-			return nil, nil, hinted(FaultOf(err, deed), l.statements[l.at])
+			return nil, nil, hinted(FaultOf(err, deed).unmet(), l.statements[l.at])
 		}
 		l.statements[l.at] = again
 	}
