@@ -738,7 +738,7 @@ type TxSelector struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Begin         *BeginTx               `protobuf:"bytes,1,opt,name=begin,proto3" json:"begin,omitempty"`    // opens a transaction with this statement; the reply has its id
 	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`          // continues the transaction
-	Seq           uint64                 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`       // from 1, by one per statement; a repeat is answered from memory or refused, never run twice
+	Seq           uint64                 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`       // optional: from 1, by one per statement; a repeat is answered from memory or refused, never run twice
 	Commit        bool                   `protobuf:"varint,4,opt,name=commit,proto3" json:"commit,omitempty"` // commits with this statement
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1806,7 +1806,8 @@ func (x *Statement) GetExpect() *Expect {
 	return nil
 }
 
-// Expect is what a statement of a list must give; whatever is absent may be anything.
+// Expect is what a statement of a list must give; whatever is absent may be anything. Otherwise the whole list is rolled back, and the
+// error is EXPECTATION_FAILED.
 type Expect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rows          *uint64                `protobuf:"varint,1,opt,name=rows,proto3,oneof" json:"rows,omitempty"` // rows that it returns, all result sets together; a statement that changes rows returns them by RETURNING
@@ -2805,14 +2806,14 @@ type Error struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Code           string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"` // stable; docs/errors.md lists them
 	Message        string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	Status         uint32                 `protobuf:"varint,3,opt,name=status,proto3" json:"status,omitempty"` // HTTP status
-	YdbStatus      string                 `protobuf:"bytes,4,opt,name=ydb_status,json=ydbStatus,proto3" json:"ydb_status,omitempty"`
+	Status         uint32                 `protobuf:"varint,3,opt,name=status,proto3" json:"status,omitempty"`                       // HTTP status
+	YdbStatus      string                 `protobuf:"bytes,4,opt,name=ydb_status,json=ydbStatus,proto3" json:"ydb_status,omitempty"` // status of YDB's own answer; empty: the error is the sidecar's
 	Issues         []*Issue               `protobuf:"bytes,5,rep,name=issues,proto3" json:"issues,omitempty"`
-	SafeToRetry    bool                   `protobuf:"varint,6,opt,name=safe_to_retry,json=safeToRetry,proto3" json:"safe_to_retry,omitempty"` // nothing was kept: the same call may be sent again
-	RetryAfterMs   int64                  `protobuf:"varint,7,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
-	Hint           string                 `protobuf:"bytes,8,opt,name=hint,proto3" json:"hint,omitempty"` // for the caller
+	SafeToRetry    bool                   `protobuf:"varint,6,opt,name=safe_to_retry,json=safeToRetry,proto3" json:"safe_to_retry,omitempty"`    // this call may be sent again: nothing was kept, or the call is idempotent; in a transaction, all of it
+	RetryAfterMs   int64                  `protobuf:"varint,7,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // how long to wait before the call is sent again; 0: no pause is advised
+	Hint           string                 `protobuf:"bytes,8,opt,name=hint,proto3" json:"hint,omitempty"`                                        // for the caller
 	TraceId        string                 `protobuf:"bytes,9,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
-	OutcomeUnknown bool                   `protobuf:"varint,10,opt,name=outcome_unknown,json=outcomeUnknown,proto3" json:"outcome_unknown,omitempty"` // it may have run
+	OutcomeUnknown bool                   `protobuf:"varint,10,opt,name=outcome_unknown,json=outcomeUnknown,proto3" json:"outcome_unknown,omitempty"` // it may have run: read back, or repeat only what may happen twice
 	OperatorHint   string                 `protobuf:"bytes,11,opt,name=operator_hint,json=operatorHint,proto3" json:"operator_hint,omitempty"`        // for whoever runs the sidecar; empty: there is nothing to do
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -3251,7 +3252,7 @@ func (x *ExplainRequest) GetPriority() string {
 
 type ExplainResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Plan          string                 `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"` // JSON, as the server wrote it
+	Plan          string                 `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"` // a text that holds JSON, as the server wrote it
 	Ast           string                 `protobuf:"bytes,2,opt,name=ast,proto3" json:"ast,omitempty"`
 	Info          *Info                  `protobuf:"bytes,3,opt,name=info,proto3" json:"info,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3899,9 +3900,9 @@ func (*VersionRequest) Descriptor() ([]byte, []int) {
 
 type VersionResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Api           string                 `protobuf:"bytes,1,opt,name=api,proto3" json:"api,omitempty"`           // v1
+	Api           string                 `protobuf:"bytes,1,opt,name=api,proto3" json:"api,omitempty"`           // always v1
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`   // of the sidecar
-	Features      []string               `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"` // docs/compatibility.md lists them; ignore names that you do not know
+	Features      []string               `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"` // names of docs/compatibility.md; ignore those that you do not know
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
