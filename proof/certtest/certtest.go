@@ -1,6 +1,6 @@
 // Package certtest makes the certificates of tests and experiments. It owns
 // what such a certificate looks like. What always holds: each is its own
-// authority, for localhost and 127.0.0.1, has a serial number of its own, and
+// authority, for 127.0.0.1 and its names (localhost), has a serial number of its own, and
 // is valid from an hour ago for a day.
 package certtest
 
@@ -17,6 +17,7 @@ import (
 	"math"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"testing"
 	"time"
@@ -31,8 +32,18 @@ type Certificate struct {
 	Leaf     *x509.Certificate
 }
 
+// Names are what a certificate says of its holder.
+type Names struct {
+	Common string
+	DNS    []string
+	URIs   []string
+}
+
 // New makes a certificate.
-func New() (Certificate, error) {
+func New() (Certificate, error) { return Named(Names{Common: Name, DNS: []string{Name}}) }
+
+// Named makes a certificate with names.
+func Named(names Names) (Certificate, error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return Certificate{}, err
@@ -42,10 +53,17 @@ func New() (Certificate, error) {
 		return Certificate{}, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: pkix.Name{CommonName: Name},
-		DNSNames: []string{Name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: pkix.Name{CommonName: names.Common},
+		DNSNames: names.DNS, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	for _, text := range names.URIs {
+		uri, err := url.Parse(text)
+		if err != nil {
+			return Certificate{}, err
+		}
+		template.URIs = append(template.URIs, uri)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {
@@ -66,7 +84,13 @@ func New() (Certificate, error) {
 // Of makes a certificate for a test.
 func Of(t testing.TB) Certificate {
 	t.Helper()
-	c, err := New()
+	return OfNames(t, Names{Common: Name, DNS: []string{Name}})
+}
+
+// OfNames makes a certificate with names for a test.
+func OfNames(t testing.TB, names Names) Certificate {
+	t.Helper()
+	c, err := Named(names)
 	if err != nil {
 		t.Fatal(err)
 	}
