@@ -130,8 +130,7 @@ func (a *App) newGRPC(options []grpc.ServerOption) *grpc.Server {
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(connWindow),
-		// The API itself refuses what is above its own limit, with an error that
-		// names it. This keeps one connection from going far beyond.
+		// The API itself refuses what is above its own limit, with an error that names it. This keeps one connection from going far beyond.
 		grpc.MaxConcurrentStreams(uint32(2 * a.config.Facade.API.MaxOpen)),
 	}, a.api.ServerOptions()...), options...)...)
 	a.api.Register(server)
@@ -170,6 +169,7 @@ func (a *App) begin() map[string]wire.Begin {
 			request []byte, via wire.Via) unary.InlineCall {
 			caller := facade.Caller{Headers: headers, Connection: from.Number(), Remote: driver.Remote(from)}
 			caller.User, caller.Local = driver.User(from)
+			caller.Certificate = driver.Certificate(from)
 			// A nil *grpcapi.InlineCall would be a unary.InlineCall that is not nil.
 			if t := begin(ctx, caller, request, via); t != nil {
 				return t

@@ -6,8 +6,8 @@
 //   - At most Config.Max names have a place, and each has a number of its own while
 //     it has. Names without a place share one app; a name that was not used for a
 //     while, and has nothing open, leaves its place to one that comes.
-//   - A name that has a token or a user belongs to whoever proves it, and nobody else
-//     gets it.
+//   - A name that has a token, a user or a certificate belongs to whoever proves it, and
+//     nobody else gets it.
 //   - What is counted for a call on one app is taken back on the same: a place is
 //     not left while something is open.
 //   - Calls take no lock and allocate nothing, but to give a new name its place.
@@ -73,6 +73,7 @@ type Registry struct {
 type proofs struct {
 	tokens map[digest]string // names
 	users  map[uint32]string // names
+	names  map[string]string // names, by those of certificates with their kinds
 	owned  map[string]bool   // names that belong to whoever proves them
 }
 
@@ -108,7 +109,7 @@ func stripes() int {
 	return n
 }
 
-// own takes tokens and users into use.
+// own takes tokens, users and names of certificates into use.
 func (r *Registry) own(p parsed) {
 	owned := map[string]bool{}
 	for _, name := range p.users {
@@ -117,7 +118,10 @@ func (r *Registry) own(p parsed) {
 	for _, name := range p.tokens {
 		owned[name] = true
 	}
-	r.proofs.Store(&proofs{p.tokens, p.users, owned})
+	for _, name := range p.names {
+		owned[name] = true
+	}
+	r.proofs.Store(&proofs{p.tokens, p.users, p.names, owned})
 	r.known.Add(1)
 }
 
@@ -187,6 +191,8 @@ type Caller struct {
 	Prove  bool     // once there are tokens nobody is served without proof
 	Strict bool     // a name that is not well formed is an error, and not another one of many
 	Peer   bool     // the sidecar process that this one replaces, or that replaces it, has looked at the caller
+
+	Certificate *Certificate // of its client, verified; nil: none
 }
 
 // Proof names by what the caller proves its app, for the audit line. It shows no token.
@@ -197,6 +203,9 @@ func (c *Caller) Proof() string {
 	}
 	if c.Local {
 		parts = append(parts, fmt.Sprintf("uid %d", c.User))
+	}
+	if c.Certificate != nil {
+		parts = append(parts, c.Certificate.String())
 	}
 	if parts == nil {
 		return "no proof"
@@ -289,7 +298,9 @@ const (
 	ErrNoToken  Denial = "apps: a token is needed (header Authorization: Bearer, see apps.token)"
 	ErrToken    Denial = "apps: nobody has this token (apps.token, apps.token_file)"
 	ErrName     Denial = "apps: an app's name is " + nameForm
-	ErrNotYours Denial = "apps: the name belongs to the owner of another token or user (apps.token, apps.users)"
+	ErrNotYours Denial = "apps: the name belongs to the owner of another token, user or certificate (apps.token, apps.users)"
+	ErrProofs   Denial = "apps: the token and the names of the client's certificate belong to several apps, which must be one " +
+		"(apps.token, apps.users)"
 )
 
 // Enter begins a call of a caller, on the stripe of its app that a number stands for. The error is a Denial.
@@ -314,13 +325,20 @@ func (r *Registry) Of(c Caller) (*App, error) {
 	if c.Tokens && len(by.tokens) > 0 {
 		return nil, ErrTokens
 	}
+	certified, err := by.certified(c.Certificate)
+	if err != nil {
+		return nil, err
+	}
 	if c.Token != "" && len(by.tokens) > 0 {
 		name, ok := by.tokens[digestOf(c.Token)]
 		if !ok {
 			return nil, ErrToken
 		}
+		if certified != "" && certified != name {
+			return nil, ErrProofs
+		}
 		proven = name
-	} else if c.Local {
+	} else if proven = certified; c.Local && proven == "" {
 		proven = by.users[c.User]
 	}
 	switch {

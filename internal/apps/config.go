@@ -28,7 +28,10 @@ type Config struct {
 	// highest that its calls may have (interactive); the words from there on are its grants, see
 	// docs/grants.md; without them it may do everything
 	Quotas []string `yaml:"limits"`
-	Users  []string `yaml:"users"` // uid=name: programs of that user on this machine, over a Unix socket of the API, are that app
+	// WHO=name: clients that are WHO are that app: a uid, for programs of that user on this machine
+	// over a Unix socket of the API; or cn:NAME, dns:NAME or uri:NAME, for a name in the certificate
+	// that a client shows (grpc.client_ca_file, http.client_ca_file)
+	Users []string `yaml:"users"`
 	// name=secret: a caller of the plain API with that bearer token is that app, and no caller without
 	// one is served there over TCP
 	Token []string `yaml:"token"`
@@ -85,11 +88,12 @@ func (c Config) Validate() error {
 type parsed struct {
 	quotas map[string]quotas
 	users  map[uint32]string
+	names  map[string]string // of apps, by names in certificates with their kinds, such as cn:orders
 	tokens map[digest]string // names
 }
 
 func (c Config) parse() (parsed, error) {
-	p := parsed{quotas: map[string]quotas{}, users: map[uint32]string{}, tokens: map[digest]string{}}
+	p := parsed{quotas: map[string]quotas{}, users: map[uint32]string{}, names: map[string]string{}, tokens: map[digest]string{}}
 	var errs []error
 	if c.Max < 1 || c.Max > maxApps {
 		errs = append(errs, fmt.Errorf("max = %d; must be 1 to %d", c.Max, maxApps))
@@ -110,13 +114,12 @@ func (c Config) parse() (parsed, error) {
 		names[name], p.quotas[name] = true, l
 	}
 	for i, entry := range c.Users {
-		uid, name, _ := strings.Cut(entry, "=")
-		n, err := strconv.ParseUint(strings.TrimSpace(uid), 10, 32)
-		if name = strings.TrimSpace(name); err != nil || !isName(name) {
-			errs = append(errs, fmt.Errorf("users[%d] = %.100q; must be uid=name, with a name of %s", i, entry, nameForm))
+		name, err := p.addUser(entry)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("users[%d] = %.100q; %w", i, entry, err))
 			continue
 		}
-		names[name], p.users[uint32(n)] = true, name
+		names[name] = true
 	}
 	for i, entry := range c.Token {
 		if err := p.addToken(entry); err != nil {
@@ -140,6 +143,35 @@ func (c Config) parse() (parsed, error) {
 	}
 	return p, errors.Join(errs...)
 }
+
+// addUser takes "WHO=name".
+func (p *parsed) addUser(entry string) (name string, err error) {
+	at := max(strings.LastIndexByte(entry, '='), 0) // a name in a certificate may have one
+	who := strings.TrimSpace(entry[:at])
+	if name = strings.TrimSpace(strings.TrimPrefix(entry[at:], "=")); !isName(name) {
+		return "", fmt.Errorf("must be %s, with a name of %s", userForm, nameForm)
+	}
+	if uid, err := strconv.ParseUint(who, 10, 32); err == nil {
+		p.users[uint32(uid)] = name
+		return name, nil
+	}
+	kind, rest, named := strings.Cut(who, ":")
+	if !named {
+		return "", fmt.Errorf("must be %s, with a name of %s", userForm, nameForm)
+	}
+	key, err := certificateKey(kind, rest)
+	if err != nil {
+		return "", fmt.Errorf("must be %s: %w", userForm, err)
+	}
+	if other, ok := p.names[key]; ok && other != name {
+		return "", fmt.Errorf("the same certificates are the app %s already", other)
+	}
+	p.names[key] = name
+	return name, nil
+}
+
+// userForm is the form of an item of Config.Users.
+const userForm = "uid=name, cn:NAME=name, dns:NAME=name or uri:NAME=name"
 
 // minToken is the least length of a secret, in bytes.
 const minToken = 16

@@ -14,19 +14,28 @@ type Origin struct {
 	Connection uint64 // a number that no other one of this process has; 0: unknown
 	User       uint32 // the user that the client's program runs as, if Local
 	Local      bool   // the kernel has said who User is: the call came over a Unix socket
+
+	Certificate *Certificate // of the client, verified; nil: none
 }
 
-// Append appends o as the value of HeaderOrigin: at most 31 bytes.
+// Append appends o as the value of HeaderOrigin: at most 31 bytes without a certificate.
 func (o Origin) Append(to []byte) []byte {
 	to = strconv.AppendUint(to, o.Connection, 10)
 	if o.Local {
 		to = strconv.AppendUint(append(to, ' '), uint64(o.User), 10)
+	}
+	if o.Certificate != nil {
+		to = append(append(to, ';'), o.Certificate.text...)
 	}
 	return to
 }
 
 // ParseOrigin is the inverse of Append. What is not understood is unknown.
 func ParseOrigin(value string) (o Origin) {
+	value, certificate, shown := strings.Cut(value, ";")
+	if shown {
+		o.Certificate = parseCertificate(certificate)
+	}
 	number, user, _ := strings.Cut(value, " ")
 	o.Connection, _ = strconv.ParseUint(number, 10, 64)
 	if uid, err := strconv.ParseUint(user, 10, 32); err == nil {

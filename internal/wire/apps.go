@@ -92,10 +92,11 @@ func (s *Server) unproved(c *h2.Call) bool {
 	return err != nil
 }
 
-// caller is what a call says of its app, and the kernel of the user of its client.
+// caller is what a call says of its app, the kernel of the user of its client, and TLS of its certificate.
 func (n *named) caller(c *h2.Call) apps.Caller {
 	by := apps.Caller{Name: n.application, Token: n.token}
 	by.User, by.Local = driver.User(c.Client())
+	by.Certificate = driver.Certificate(c.Client())
 	return by
 }
 

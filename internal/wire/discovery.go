@@ -97,7 +97,7 @@ func callerOf(ctx context.Context) (c apps.Caller) {
 	}
 	if from := md.Get(apps.HeaderOrigin); len(from) > 0 {
 		o := apps.ParseOrigin(from[0])
-		c.User, c.Local = o.User, o.Local
+		c.User, c.Local, c.Certificate = o.User, o.Local, o.Certificate
 	}
 	return c
 }

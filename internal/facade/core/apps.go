@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -61,7 +62,7 @@ func CallerOf(ctx context.Context, get func(string) string, authorization []stri
 	c := CallerBy(get(HeaderApp), get(headerApplication), authorization)
 	c.Peer = ctx.Value(FromOther{}) != nil
 	c.User, c.Local = userOf(ctx, get)
-	c.Remote = remoteOf(ctx)
+	c.Remote, c.Certificate = remoteOf(ctx), certificateOf(ctx, get)
 	return c
 }
 
@@ -75,6 +76,25 @@ func remoteOf(ctx context.Context) net.Addr {
 	}
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil && p.Addr.Network() != inProcess {
 		return p.Addr
+	}
+	return nil
+}
+
+// certificateOf is what the client of a call of gRPC has shown by TLS, verified; nil: nothing. get is as for
+// ConnectionOf. A request of HTTP has it in its TLS.
+func certificateOf(ctx context.Context, get func(string) string) *apps.Certificate {
+	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ Certificate() *apps.Certificate }); ok {
+		return s.Certificate()
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return nil
+	}
+	if p.Addr.Network() == inProcess { // as in ConnectionOf
+		return apps.ParseOrigin(get(apps.HeaderOrigin)).Certificate
+	}
+	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+		return apps.CertificateOf(info.State.VerifiedChains)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ var (
 		Name: "UNAUTHENTICATED", HTTP: http.StatusUnauthorized, GRPC: codes.Unauthenticated,
 		Title:    "A token is needed, and this is none",
 		Hint:     "Send Authorization: Bearer with the token of your app.",
-		Operator: "Tokens are in apps.token and apps.token_file.",
+		Operator: "Tokens are in apps.token and apps.token_file; names of client certificates that prove an app are in apps.users.",
 	}
 	codeNotYours = &Code{
 		Name: "APP_FORBIDDEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,

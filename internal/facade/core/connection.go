@@ -2,8 +2,10 @@ package core
 
 import (
 	"context"
+	"crypto/tls"
 	"hash/maphash"
 	"net"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -27,11 +29,24 @@ type Connection struct {
 type KnownConnection struct {
 	Connection
 	refusals Pace // calls for which there was no memory
+
+	looked      sync.Once // certificate is found
+	certificate *apps.Certificate
 }
 
 // WithConnection returns the context of a connection.
 func WithConnection(ctx context.Context, c Connection) context.Context {
-	return context.WithValue(ctx, connectionKey{}, &KnownConnection{c, Pace{Rate: refusalRate, Burst: refusalRate}})
+	return context.WithValue(ctx, connectionKey{}, &KnownConnection{Connection: c, refusals: Pace{Rate: refusalRate, Burst: refusalRate}})
+}
+
+// CertificateOf is what the client has shown by the TLS of the connection, verified; nil: nothing. It is read once for
+// each connection that is known.
+func (c *KnownConnection) CertificateOf(state *tls.ConnectionState) *apps.Certificate {
+	if c == nil {
+		return apps.CertificateOf(state.VerifiedChains)
+	}
+	c.looked.Do(func() { c.certificate = apps.CertificateOf(state.VerifiedChains) })
+	return c.certificate
 }
 
 // ConnectionIn returns the connection of a request of HTTP; nil: it is not known.

@@ -215,8 +215,12 @@ func faultOfWord(err error) *Fault {
 		return Faultf(CodeNoToken, "two headers Authorization have tokens that differ: send one (apps.token)")
 	case errors.Is(err, apps.ErrToken):
 		return Faultf(CodeNoToken, "nobody has this token (apps.token, apps.token_file)")
+	case errors.Is(err, apps.ErrProofs):
+		return Faultf(CodeNoToken,
+			"the token and the names of the client's certificate belong to several apps, which must be one (apps.token, apps.users)")
 	case errors.Is(err, apps.ErrNotYours):
-		return Faultf(codeNotYours, "the name of the app belongs to the owner of another token or user (apps.token, apps.users)")
+		return Faultf(codeNotYours,
+			"the name of the app belongs to the owner of another token, user or certificate (apps.token, apps.users)")
 	case errors.Is(err, apps.ErrName):
 		return BadRequest("X-Sidecar-App: %s", strings.TrimPrefix(err.Error(), "apps: "))
 	case errors.Is(err, loopback.ErrHost), errors.Is(err, loopback.ErrOrigin):

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -57,6 +58,8 @@ type Caller struct {
 	User       uint32 // user that its program runs as, if Local
 	Local      bool   // it came over a Unix socket of this machine
 	Remote     net.Addr
+
+	Certificate *apps.Certificate // of its client, verified; nil: none
 }
 
 // Begin begins a call, and does not wait. ctx ends with the call, or when its caller no longer waits
@@ -118,6 +121,7 @@ func greet(in context.Context, c *core.Call, caller Caller) (_ context.Context, 
 	// The other process does not call over the data path.
 	c.Caller, c.Priority = core.CallerBy(h.app, h.application, h.tokens), core.PriorityOfHeaders(h.ydbPriority, h.priority)
 	c.Caller.User, c.Caller.Local, c.Caller.Remote = caller.User, caller.Local, caller.Remote
+	c.Caller.Certificate = caller.Certificate
 	if h.trace != nil {
 		in = core.Extract(in, h.trace)
 	}

@@ -231,6 +231,9 @@ func heads(c *core.Call, r *http.Request, rt *route) {
 	c.Name, c.Route, c.URL, c.TLS = rt.call, &rt.Route, r.URL.Path, r.TLS != nil
 	c.Timeout, c.Priority = get(headerTimeout), core.PriorityOf(get)
 	c.Caller, c.From = core.CallerOf(r.Context(), get, r.Header.Values(core.HeaderToken)), core.ConnectionOf(r.Context(), nil)
+	if r.TLS != nil {
+		c.Caller.Certificate = core.ConnectionIn(r.Context()).CertificateOf(r.TLS)
+	}
 }
 
 // here tells the connection that the call has come whole.

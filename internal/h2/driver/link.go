@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
@@ -46,6 +47,8 @@ type link struct {
 	oldAt   time.Time // see Age; constant
 	user    uint32    // see User; constant, as local
 	local   bool      // user is known
+
+	certificate *apps.Certificate // see Certificate; constant once the handshake is over
 }
 
 // isRationed reports whether the connection is one of those that share the time of a turn: a client's.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
@@ -39,8 +40,12 @@ func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
 	if err != nil {
 		return err
 	}
-	if l.tls.ConnectionState().NegotiatedProtocol != "h2" {
+	state := l.tls.ConnectionState()
+	if state.NegotiatedProtocol != "h2" {
 		return errNoH2
+	}
+	if server {
+		l.certificate = apps.CertificateOf(state.VerifiedChains)
 	}
 	l.sealed.keep()
 	return nil

@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -460,6 +461,15 @@ func User(c *h2.Conn) (uid uint32, ok bool) {
 		return 0, false
 	}
 	return l.user, l.local
+}
+
+// Certificate is what a client has shown by TLS, verified; nil: nothing.
+func Certificate(c *h2.Conn) *apps.Certificate {
+	l, ok := c.Link.(*link)
+	if !ok {
+		return nil
+	}
+	return l.certificate
 }
 
 // Remote is the address of a client; nil: nobody knows.

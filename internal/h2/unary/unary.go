@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
@@ -82,7 +83,8 @@ type client struct {
 	user  uint32 // driver.User of its connection
 	local bool   // user is known
 
-	remote net.Addr // of the client; nil: unknown
+	remote      net.Addr          // of the client; nil: unknown
+	certificate *apps.Certificate // driver.Certificate of its connection
 }
 
 // Call is a call that was taken. It is what grpc.SetTrailer talks to.
@@ -202,7 +204,7 @@ func (p *Port) newCall(c *h2.Call) *Call {
 	v := &Call{port: p, ticket: c.Ticket(), buf: buffers.Get().(*[]byte)}
 	v.from = c.Client().Number()
 	v.user, v.local = driver.User(c.Client())
-	v.remote = driver.Remote(c.Client())
+	v.remote, v.certificate = driver.Remote(c.Client()), driver.Certificate(c.Client())
 	return v
 }
 
@@ -284,6 +286,9 @@ func (v *Call) Connection() uint64 { return v.from }
 
 // User is the user that the client's program runs as; false: nobody knows.
 func (v *Call) User() (uid uint32, ok bool) { return v.user, v.local }
+
+// Certificate is what the client has shown by TLS, verified; nil: nothing.
+func (v *Call) Certificate() *apps.Certificate { return v.certificate }
 
 // Remote is the address of the client; nil: unknown.
 func (v *Call) Remote() net.Addr { return v.remote }
