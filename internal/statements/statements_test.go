@@ -84,7 +84,8 @@ func TestNormalFormsAreKeptOnlyIfAskedFor(t *testing.T) {
 		if got := row(t, r, text).Text; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		for _, unsure := range []string{"--!syntax_pg\nSELECT $$a secret$$", "SELECT 'O'Brien's secret'", "SELECT 'a' secret'"} {
+		for _, unsure := range []string{"--!syntax_pg\nSELECT $$a secret$$", "--!syntax_pg v1\nSELECT $$another secret$$",
+			"SELECT 'O'Brien's secret'", "SELECT 'a' secret'"} {
 			call(s, unsure, 1, 0)
 			r.Gather(time.Now())
 			if got := row(t, r, unsure).Text; got != "" {

@@ -51,12 +51,9 @@ func NewLexer(text string) *Lexer {
 			return l
 		}
 		end := lineEnd(rest)
-		switch strings.TrimSpace(rest[3:end]) {
-		case "ansi_lexer":
-			l.ansi = true
-		case "syntax_pg":
-			l.pg = true
-		}
+		setting := strings.TrimSpace(rest[3:end])
+		l.ansi = l.ansi || setting == "ansi_lexer"
+		l.pg = l.pg || strings.HasPrefix(setting, "syntax_pg") // a line with more is refused, and its author meant it
 		rest = rest[end:]
 	}
 }
