@@ -119,9 +119,15 @@ func (s *Server) EndCalls(id string) (ended []hop.OpenCall) {
 				}
 			})
 		}, func(e *h2.Forwarder) {
-			for _, one := range found {
-				ended = append(ended, one.describe(f.number))
-				e.Withdraw(one.ticket, endedStatus(one.call.method))
+			told := make([]hop.OpenCall, len(found)) // before any ends: what a call was is gone once it has ended
+			methods := make([]*protocol.Method, len(found))
+			for i, one := range found {
+				told[i], methods[i] = one.describe(f.number), one.call.method
+			}
+			for i, one := range found {
+				if e.Withdraw(one.ticket, endedStatus(methods[i])) {
+					ended = append(ended, told[i])
+				}
 			}
 		}) {
 			s.unread.Add(1)
