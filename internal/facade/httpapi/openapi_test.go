@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -192,6 +193,31 @@ func TestRepliesAreAsDescribed(t *testing.T) {
 				t.Errorf("%s\n%s", fault, got)
 			}
 		})
+	}
+}
+
+// TestKVValuesHaveADescribedType gets a value of a table with the type of bytes, and one of a table with a type of its own.
+func TestKVValuesHaveADescribedType(t *testing.T) {
+	f := facadetest.Shelf(t)
+	b := compose(t, facadetest.Small(), core.Deps{Driver: f},
+		facadetest.Entry(t, "bytes=t key=id:Uint64 value=v:String"),
+		facadetest.Entry(t, "pictures=t key=id:Uint64 value=v:String media=image/png")).serve(t, f)
+	described := read(t).Paths["/v1/kv/{table}"]["get"].Responses["200"].Content
+	if status, _, got := facadetest.Send(t, "PUT", b.base+"/v1/kv/bytes?id=1", "hi", func(r *http.Request) {
+		r.Header.Del("Content-Type")
+	}); status/100 != 2 {
+		t.Fatalf("put: %d %s", status, got)
+	}
+	for table, want := range map[string]string{"bytes": core.MediaOctets, "pictures": "image/png"} {
+		status, h, got := facadetest.Send(t, "GET", b.base+"/v1/kv/"+table+"?id=1", "", nil)
+		if media := h.Get("Content-Type"); status != 200 || media != want {
+			t.Errorf("%s: %d %q %s; want %s", table, status, media, got, want)
+		}
+		_, own := described[want]
+		_, any := described["*/*"]
+		if !own && !any {
+			t.Errorf("%s is not among the described types of values", want)
+		}
 	}
 }
 
