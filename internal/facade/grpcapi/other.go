@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -20,20 +21,25 @@ import (
 
 // OtherOptions are ServerOptions for the server over which the other process calls.
 func (a *API) OtherOptions() []grpc.ServerOption {
-	return append(a.ServerOptions(),
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			return next(context.WithValue(ctx, core.FromOther{}, true), req)
-		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			return next(srv, otherStream{stream})
-		}))
+	return append(a.ServerOptions(), grpc.StatsHandler(markOther{}))
 }
 
-type otherStream struct{ grpc.ServerStream }
+// markOther marks the context of each call before its request is decoded, which no interceptor could.
+type markOther struct{}
 
-func (s otherStream) Context() context.Context {
-	return context.WithValue(s.ServerStream.Context(), core.FromOther{}, true)
+// TagRPC implements stats.Handler.
+func (markOther) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	return context.WithValue(ctx, core.FromOther{}, true)
 }
+
+// HandleRPC implements stats.Handler.
+func (markOther) HandleRPC(context.Context, stats.RPCStats) {}
+
+// TagConn implements stats.Handler.
+func (markOther) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (markOther) HandleConn(context.Context, stats.ConnStats) {}
 
 // txID returns the id of the transaction that a request continues or asks for.
 func txID(req proto.Message) string {
