@@ -1,6 +1,6 @@
 package app
 
-// identityLimits bound what is kept of who calls.
+// identityLimits bound what is kept of identities and of names of callers.
 var identityLimits = []limit{
 	{"pools of identities", "../virtual/identity.go MaxPools", "",
 		"the one unused for longest is closed, once its calls have ended", "`ydb.sidecar.virtual.pools`"},
