@@ -76,7 +76,7 @@ try {
     await page.keyboard.press("Tab");
     reached.add(await page.evaluate(() => { const e = document.activeElement; return e?.getAttribute("aria-label")?.replace(/:.*/, "") || e?.textContent; }));
   }
-  for (const name of ["Theme: auto", "Lame duck", "Pause pool", "Ban node 1", "Drain node 3", "Errors a second", "Sessions"]) assert.ok(reached.has(name), `${name} cannot be reached: ${[...reached]}`);
+  for (const name of ["Theme: auto", "Lame duck", "Pause calls", "Ban node 1", "Drain node 3", "Errors a second", "Sessions"]) assert.ok(reached.has(name), `${name} cannot be reached: ${[...reached]}`);
   const ban = page.getByRole("button", { name: "Ban node 1", exact: true });
   await ban.focus();
   await page.keyboard.press("Enter");
