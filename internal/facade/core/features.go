@@ -19,6 +19,11 @@ var features = []Feature{
 	{"ingest", "streams of rows ([ingest.md](ingest.md))"},
 	{"column_types", "integers without a type take that of the column that they are compared with or written to ([types.md](types.md))"},
 	{"consumed_units", "`info.consumed_units`, the request units that a call cost"},
+	{"rows_affected", "`rows_affected`, how many rows a statement wrote or deleted"},
+	{"expect", "`expect` of the statements of a list: the number of rows that each must return"},
+	{"lists_in_tx", "lists of statements inside an open transaction (`tx` of `POST /v1/tx`)"},
+	{"operator_hint", "`operator_hint` of errors"},
+	{"moving_streams", "a stream without a timeout lasts as long as it moves"},
 }
 
 // Features lists what a caller may ask for by name.
