@@ -39,6 +39,7 @@ func listStatements(e *environment, args []string) error {
 	if err := read(text, &s); err != nil {
 		return err
 	}
+	shown := 0
 	table := newTable(e.stdout)
 	fmt.Fprintln(table, "DIGEST\tKIND\tAPP\tCALLS\tFAILED\tRETRIES\tROWS\tBYTES\tTIME\tP50\tP99\tHOP P50\tTEXTS\tTEXT")
 	for i := range s.Rows {
@@ -47,9 +48,17 @@ func listStatements(e *environment, args []string) error {
 		if *start {
 			f = &row.Start
 		}
+		if f.Calls == 0 {
+			continue
+		}
+		shown++
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\n", row.Digest, cmp.Or(row.Kind, "-"),
 			cmp.Or(row.App, "-"), f.Calls, f.Failed, f.Retries, f.Rows, f.Bytes, span(f.TookMS), span(f.P50MS), span(f.P99MS),
 			span(f.HopP50MS), row.Texts, cmp.Or(row.Text, "-"))
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil || shown > 0 || *start {
+		return err
+	}
+	_, err = fmt.Fprintln(e.stdout, "no statement ended in the last whole minute; -start has the figures since the start")
+	return err
 }

@@ -191,8 +191,9 @@ function drawSlow(d) {
 }
 
 function drawStatements(d) {
-  keyed($("statements").tBodies[0], d.statements, (s) => s.digest, (s) => h("tr", {}, h("td", { class: "first" }, s.digest), h("td"), h("td", { class: "r" }), h("td", { class: "r" }),
-    h("td", { class: "r" }), h("td", { class: "r" }), h("td", { class: "r" }), h("td", { class: "r" }), h("td", { class: "wide" })), (row, s) => {
+  const list = d.statements.filter((s) => s.last_minute.calls > 0);
+  keyed($("statements").tBodies[0], list, (s) => s.digest, (s) => h("tr", {}, h("td", { class: "first" }, s.digest), h("td", { class: "wide" }), h("td", { class: "r" }), h("td", { class: "r" }),
+    h("td", { class: "r wide" }), h("td", { class: "r" }), h("td", { class: "r wide" }), h("td", { class: "r wide" }), h("td", { class: "wide" })), (row, s) => {
     const [digest, kind, calls, failed, p50, p99, time, texts, app] = row.children, minute = s.last_minute;
     digest.title = s.text ?? "";
     text(kind, s.kind);
@@ -205,8 +206,8 @@ function drawStatements(d) {
     text(texts, whole(s.texts));
     text(app, s.app);
   });
-  $("statements-none").hidden = d.statements.length > 0;
-  $("statements").hidden = d.statements.length === 0;
+  $("statements-none").hidden = list.length > 0;
+  $("statements").hidden = list.length === 0;
 }
 
 function drawTransactions(d) {
