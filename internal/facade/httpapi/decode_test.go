@@ -105,7 +105,7 @@ func TestRefusedRequests(t *testing.T) {
 		`{"types":{"a":7}}`:               "types.a: a JSON number does not fit here",
 		`{"rows":true}`:                   "rows: a JSON bool does not fit here",
 		`{"limits":{"bytes":"8 apples"}}`: `limits.bytes: write a number of bytes, or one with a unit such as "8MiB"`,
-		`{"limits":{"bytes":null}}`:       `limits.bytes: write a number of bytes, or one with a unit such as "8MiB"`,
+		`{"limits":{"bytes":true}}`:       `limits.bytes: write a number of bytes, or one with a unit such as "8MiB"`,
 		`{"limits":{"bytes":8MiB}}`:       `at byte 19 a value is expected`,
 		`{"idempotant":true}`:             `unknown field "idempotant"`,
 		`{"sql":"S"} x`:                   "something follows the JSON of the body",
