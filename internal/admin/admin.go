@@ -52,7 +52,7 @@ type Deps struct {
 	Logging Logging
 	Audit   *audit.Log // of what operators do; nil: none
 	Events  *Events
-	// Peer is the user and the process at the other end of a connection over admin.socket; nil: nobody knows.
+	// Peer is the user and the process at the other end of a connection over admin.socket; nil: it is not known.
 	Peer func(ctx context.Context) (uid uint32, pid int32, err error)
 	// Reload reads the configuration again, and with dryRun only says what would come
 	// of that. The error is the configuration's.

@@ -187,8 +187,8 @@ type Caller struct {
 	Tokens bool     // it has two that differ
 	User   uint32   // the user that its program runs as, if
 	Local  bool     // it came over a Unix socket
-	Remote net.Addr // for the audit line; nil: nobody knows
-	Prove  bool     // once there are tokens nobody is served without proof
+	Remote net.Addr // for the audit line; nil: it is not known
+	Prove  bool     // once there are tokens no caller is served without proof
 	Strict bool     // a name that is not well formed is an error, and not another one of many
 	Peer   bool     // the sidecar process that this one replaces, or that replaces it, has looked at the caller
 
@@ -213,7 +213,7 @@ func (c *Caller) Proof() string {
 	return strings.Join(parts, ", ")
 }
 
-// From is where the caller calls from; "": nobody knows.
+// From is where the caller calls from; "": it is not known.
 func (c *Caller) From() string {
 	switch {
 	case c.Remote != nil:

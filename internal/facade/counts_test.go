@@ -27,6 +27,10 @@ func troubled(t *testing.T) *facadetest.Driver {
 			return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_ABORTED)
 		case "LOST":
 			return nil, facadetest.Broke(cluster.CallExecute, true)
+		case "LOST COMMIT":
+			return nil, facadetest.Broke(cluster.CallCommit, false)
+		case "BAD SESSION":
+			return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_BAD_SESSION)
 		case "UNSURE":
 			return nil, facadetest.Broke(cluster.CallExecute, false)
 		case "ENDLESS":

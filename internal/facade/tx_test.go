@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -157,26 +156,6 @@ func TestRollback(t *testing.T) {
 }
 
 func TestFailedStatementEndsTheTransaction(t *testing.T) {
-	failing := func(t *testing.T) *facadetest.Driver {
-		f := facadetest.Numbered(t)
-		good := f.Answer
-		f.Answer = func(
-			ctx context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest,
-		) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-			switch req.GetQueryContent().GetText() {
-			case "CONFLICT":
-				return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_ABORTED)
-			case "LOST":
-				return nil, facadetest.Broke(cluster.CallExecute, true)
-			case "LOST COMMIT":
-				return nil, facadetest.Broke(cluster.CallCommit, false)
-			case "BAD SESSION":
-				return nil, facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_BAD_SESSION)
-			}
-			return good(ctx, s, req)
-		}
-		return f
-	}
 	for _, k := range []struct {
 		sql           string
 		commit        bool
@@ -190,7 +169,7 @@ func TestFailedStatementEndsTheTransaction(t *testing.T) {
 		{"LOST COMMIT", true, "OUTCOME_UNKNOWN", false, true, "TX_LOST"},
 	} {
 		t.Run(k.sql, func(t *testing.T) {
-			eachTx(t, small(), failing, func(c txCase) {
+			eachTx(t, small(), troubled, func(c txCase) {
 				id := c.begin()
 				step := contract.TxSelector{ID: id, Seq: 1, Commit: k.commit}
 				for range 2 { // the repeat hears the same

@@ -40,7 +40,7 @@ type Room struct {
 	memory   *memguard.Guard
 	short    bool   // memory was when the call began
 	streamed bool   // the reply is not held, and the room for it has no end
-	moved    func() // called once a part was handed on; nil: nobody asks
+	moved    func() // called once a part was handed on; nil: it is not asked for
 	granted  uint64 // rows of the answer to a statement that the app may have; 0: any number
 	here     bool   // all of it is here, and nobody must wait where it is read
 	reserved *memguard.Reservation
