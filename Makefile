@@ -130,10 +130,10 @@ $(PAGE)/node_modules/.installed: $(PAGE)/package.json $(PAGE)/package-lock.json
 	command -v chromium >/dev/null || (apt-get update && apt-get install -y --no-install-recommends chromium)
 	mkdir -p $(@D) && touch $@
 
-# Pictures of the admin page, under load and with a node killed: four minutes. They go to docs/page.
+# Pictures of the admin page, under load and with a node killed: four minutes. They go to docs/operations/page.
 .PHONY: pictures
 pictures: build deps
-	$(GO) test -count=1 -v -run 'TestPage$$' ./proof/systemtest -args -pictures $(CURDIR)/docs/page
+	$(GO) test -count=1 -v -run 'TestPage$$' ./proof/systemtest -args -pictures $(CURDIR)/docs/operations/page
 
 # The fast part: formatting, vet, and every test that starts no server process.
 check: fmt-check
@@ -165,7 +165,7 @@ test-race: deps
 test-system: build deps
 	$(GO) test -race -count=1 -timeout 30m $(shell $(GO) list ./... | grep -E '$(SLOW)')
 
-# All that can be proven from outside against any cluster, with one report: make test-real YDB=grpc://host:2136/local (docs/real-ydb.md).
+# All that can be proven from outside against any cluster, with one report: make test-real YDB=grpc://host:2136/local (docs/dev/real-ydb.md).
 # RESTART is a command that restarts the cluster node by node; REALTEST are more flags of proof/cmd/realtest. The SDK matrix takes the clients that
 # make sdks installed before.
 REALTEST ?=
@@ -174,12 +174,12 @@ test-real: build $(APPS)
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/realtest ./proof/cmd/realtest
 	bin/realtest -ydb '$(YDB)' -restart "$$RESTART" $(REALTEST)
 
-# Every client of every SDK, directly and in each mode, also with a node killed: half an hour. The result goes to docs/sdk-matrix.md.
+# Every client of every SDK, directly and in each mode, also with a node killed: half an hour. The result goes to docs/reference/sdk-matrix.md.
 # One client: make test-sdk SDK=go_query. With grpc-go as what carries the sidecar's own calls: make test-sdk CLIENT=grpc, without a report.
 SDK ?=
 CLIENT ?= h2
 test-sdk: build deps sdks
-	$(GO) test -count=1 -v -timeout 90m ./proof/sdktest -run 'TestMatrix$(if $(SDK),/^$(SDK)$$)' -args -full -client $(CLIENT) $(if $(filter h2,$(CLIENT)),-report $(CURDIR)/docs/sdk-matrix.md)
+	$(GO) test -count=1 -v -timeout 90m ./proof/sdktest -run 'TestMatrix$(if $(SDK),/^$(SDK)$$)' -args -full -client $(CLIENT) $(if $(filter h2,$(CLIENT)),-report $(CURDIR)/docs/reference/sdk-matrix.md)
 
 # The experiments of loadtest/, each with a report in report/NAME: the short form, under ten minutes. One of them, or one that `all` leaves out (hostile, chaos, sim, overload, xds, peers): make bench BENCH=overhead.
 BENCH ?= all
@@ -187,9 +187,9 @@ BENCH ?= all
 bench: build bench-deps peers-deps
 	bin/loadtest $(BENCH) -size short
 
-# As they are published, in docs/benchmarks: an hour and a half, on a machine that does nothing else.
+# As they are published, in docs/dev/benchmarks: an hour and a half, on a machine that does nothing else.
 bench-full: build bench-deps peers-deps
-	bin/loadtest $(BENCH) -size full -out docs/benchmarks
+	bin/loadtest $(BENCH) -size full -out docs/dev/benchmarks
 
 # That every experiment of `loadtest all` works, on tiny sizes; nothing is judged.
 bench-smoke: build bench-deps
@@ -197,7 +197,7 @@ bench-smoke: build bench-deps
 
 # The last run of one experiment next to the committed one, by benchstat: make bench-diff BENCH=overhead
 bench-diff:
-	$(GO) tool -modfile=tools/go.mod benchstat docs/benchmarks/$(BENCH)/runs.txt report/$(BENCH)/runs.txt
+	$(GO) tool -modfile=tools/go.mod benchstat docs/dev/benchmarks/$(BENCH)/runs.txt report/$(BENCH)/runs.txt
 
 .PHONY: bench-deps
 bench-deps: deps
@@ -218,7 +218,7 @@ bench-virtual: build
 	$(GO) build -o bin/h2forward ./loadtest/h2forward
 	$(GO) run ./loadtest overhead -size full -out report/virtual -only '^(query|implicit|table|beside|virtual)-' $(VIRTUAL)
 
-# Ten thousand sidecars with pool.adaptive on a weak cluster, in a time of their own: some minutes of one processor. The report goes to report/sim; docs/adaptive.md has the figures.
+# Ten thousand sidecars with pool.adaptive on a weak cluster, in a time of their own: some minutes of one processor. The report goes to report/sim; docs/dev/adaptive.md has the figures.
 .PHONY: sim
 SIM ?=
 sim:
@@ -254,7 +254,7 @@ peers-deps:
 		systemctl disable --now $$p 2>/dev/null; \
 	done
 
-# Nodes and sidecars are broken under load, every row with ten seeds: over an hour. The report goes to docs/chaos.
+# Nodes and sidecars are broken under load, every row with ten seeds: over an hour. The report goes to docs/dev/chaos.
 # One row: make chaos CHAOS='-only ^kill$$ -out report'
 CHAOS ?= -seeds 10 -prove -out docs
 chaos: build deps

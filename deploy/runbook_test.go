@@ -12,7 +12,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 )
 
-const runbook = "../docs/runbook.md"
+const runbook = "../docs/operations/runbook.md"
 
 // anchors are the headings of the runbook, as a link names them.
 func anchors(t *testing.T) []string {
@@ -55,9 +55,9 @@ func TestEachFindingHasItsPageOfTheRunbookAndItsAlert(t *testing.T) {
 	known := anchors(t)
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
-			_, anchor, ok := strings.Cut(r.Annotations.Runbook, "/docs/runbook.md#")
+			_, anchor, ok := strings.Cut(r.Annotations.Runbook, "/docs/operations/runbook.md#")
 			if !ok || !slices.Contains(known, anchor) {
-				t.Errorf("%s has the runbook %q; want a heading of docs/runbook.md: %q", r.Alert, r.Annotations.Runbook, known)
+				t.Errorf("%s has the runbook %q; want a heading of docs/operations/runbook.md: %q", r.Alert, r.Annotations.Runbook, known)
 			}
 			if m := regexp.MustCompile(`ydb_sidecar_code="([A-Z_]+)"`).FindStringSubmatch(r.Expr); m != nil {
 				if anchor != strings.ToLower(m[1]) {

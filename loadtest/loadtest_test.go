@@ -29,13 +29,13 @@ func TestRunRefusesNonsense(t *testing.T) {
 
 // Who looks for an experiment finds it in the list.
 func TestEveryExperimentIsInTheList(t *testing.T) {
-	list, err := os.ReadFile("../docs/benchmarks/README.md")
+	list, err := os.ReadFile("../docs/dev/benchmarks/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range experiments {
 		if !strings.Contains(string(list), "`"+e.Name+"`") {
-			t.Errorf("docs/benchmarks/README.md does not name %s", e.Name)
+			t.Errorf("docs/dev/benchmarks/README.md does not name %s", e.Name)
 		}
 		if e.Title == "" || e.Question == "" {
 			t.Errorf("%s does not say what it asks", e.Name)

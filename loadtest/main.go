@@ -3,7 +3,7 @@
 // reads their CPU time and memory from the kernel and the nodes' own counters
 // of forwarded calls, and writes a summary as JSON and as a Markdown table.
 //
-//	loadtest NAME           one experiment: docs/benchmarks has the list, or call it without a name
+//	loadtest NAME           one experiment: docs/dev/benchmarks has the list, or call it without a name
 //	loadtest all            those that are not apart, one after the other
 //
 // Everything on one machine shares its cores, so a figure means something only

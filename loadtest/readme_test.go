@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write README's table of what the sideca
 
 // README's first table is that of the committed runs.
 func TestReadmeHasTheFiguresOfTheRuns(t *testing.T) {
-	want := costTable(t, readRuns(t, "../docs/benchmarks/overhead/runs.txt"))
+	want := costTable(t, readRuns(t, "../docs/dev/benchmarks/overhead/runs.txt"))
 	doctable.Part(t, *update, "../README.md", "<!-- overhead -->\n", "<!-- /overhead -->", want)
 }
 
@@ -106,7 +106,7 @@ func costTable(t *testing.T, r runs) string {
 	}
 	fmt.Fprintf(&b,
 		"\nOf the sidecar's CPU %.1f %% is the pool's. Medians of %d interleaved rounds on %s cores (%s) that load, "+
-			"sidecar and nodes share, nothing injected: `%s`; docs/benchmarks/overhead has the spread, and other proxies.\n",
+			"sidecar and nodes share, nothing injected: `%s`; docs/dev/benchmarks/overhead has the spread, and other proxies.\n",
 		100*median(figure("pool-share/plain_gRPC", overhead.PoolPart)), len(figure("faces-500/direct", lab.P50)),
 		r.config["cores"], r.config["cpu"], "make bench-full BENCH=overhead")
 	return b.String()

@@ -100,12 +100,12 @@ func faultOf(t *testing.T, line string) string {
 // every command of the program stands in them.
 func TestDocumentedCommands(t *testing.T) {
 	pages := []string{"README.md", "ARCHITECTURE.md", "deploy/README.md"}
-	more, err := filepath.Glob("../../docs/*.md")
+	more, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range more {
-		pages = append(pages, "docs/"+filepath.Base(path))
+		pages = append(pages, strings.TrimPrefix(filepath.ToSlash(path), "../../"))
 	}
 	named := map[string]bool{}
 	for _, page := range pages {

@@ -174,16 +174,16 @@ func TestChartSettings(t *testing.T) {
 	}
 }
 
-// The file of settings in docs/kv.md may be copied into the values.
+// The file of settings in docs/reference/kv.md may be copied into the values.
 func TestChartTakesTheTablesOfTheDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/kv.md")
+	text, err := os.ReadFile("../../docs/reference/kv.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, ok := strings.Cut(string(text), "    kv:\n      tables:\n")
 	list, _, ok2 := strings.Cut(rest, "\n\n")
 	if !ok || !ok2 || strings.Count(list, "\n") < 1 {
-		t.Fatalf("no kv.tables in docs/kv.md: %q", list)
+		t.Fatalf("no kv.tables in docs/reference/kv.md: %q", list)
 	}
 	renderAndCheck(t, load(t, "../helm/ydb-sidecar"), app+"settings:\n  kv.tables:\n"+list)
 }

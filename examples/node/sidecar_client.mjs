@@ -24,7 +24,7 @@ export class SidecarError extends Error {
     ydbStatus = '', traceId = '', hint = '', cause } = {}) {
     super(`${code}: ${message}`, { cause });
     this.name = 'SidecarError';
-    this.code = code; // docs/api.md lists them
+    this.code = code; // docs/reference/api.md lists them
     this.safeToRetry = safeToRetry; // nothing was kept, or it was marked idempotent
     this.outcomeUnknown = outcomeUnknown; // it may have run
     this.retryAfter = retryAfter; // ms to wait at least; 0: no advice

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 
 class SidecarError(Exception):
-    """A call that failed, in the sidecar's words (docs/api.md lists the codes)."""
+    """A call that failed, in the sidecar's words (docs/reference/api.md lists the codes)."""
 
     def __init__(self, code, message, *, safe_to_retry=False, outcome_unknown=False,
                  retry_after=0.0, ydb_status="", trace_id="", hint=""):

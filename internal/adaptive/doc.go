@@ -7,7 +7,7 @@
 // which keeps the laws of all pools, tells each the time, what was measured, and how
 // the pool was used (Law.Step), and gives the pool the limit that it answers with
 // (Law.Limit). Limits has one lock, and whoever makes it runs Limits.Run; no goroutine
-// is started here. docs/adaptive.md and docs/decisions/0011-adaptive-limit.md say why
+// is started here. docs/dev/adaptive.md and docs/dev/decisions/0011-adaptive-limit.md say why
 // it is as it is.
 //
 // What always holds: the limit is between Config.Floor and Config.Max; it grows only

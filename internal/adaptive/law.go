@@ -32,7 +32,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// The law's figures. docs/adaptive.md shows what they come to.
+// The law's figures. docs/dev/adaptive.md shows what they come to.
 const (
 	gain      = 0.9  // growth in a window, in sessions
 	unproven  = 0.1  // growth in a window, in sessions, while the base is not known

@@ -15,7 +15,7 @@ import (
 // The page: files that the browser gets as they are, and two documents, what it
 // shows and whether it may act. It asks for the first each second, so no
 // connection stays open and a new process needs nothing of the old one. See
-// docs/decisions/0017-page.md.
+// docs/dev/decisions/0017-page.md.
 
 //go:embed page
 var pageFiles embed.FS

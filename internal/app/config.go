@@ -360,7 +360,7 @@ var retired = map[string]string{
 	"api.batch_parallel": "it is 4; sessions= in apps.limits allows an app fewer",
 	"api.cache_ttl":      "it is 1m",
 	"api.cache_size":     "it is 10000, and 16 MiB of memory",
-	"api.statuses":       "errors have the statuses of docs/errors.md",
+	"api.statuses":       "errors have the statuses of docs/reference/errors.md",
 	"kv.max_id":          "it is 1 KiB",
 	"kv.max_ids":         "it is 100",
 	"tx.replay":          "it is 16 KiB",

@@ -79,8 +79,8 @@ func knownNames(t *testing.T) names {
 
 func TestUnknownSettingsAreFound(t *testing.T) {
 	for text, want := range map[string][]string{
-		"lower api.max_rows_bytes and pool.max.":                      {"api.max_rows_bytes"},
-		"`pool.maximum`: see docs/pool.md, ydb.auth.kind or ydb.auth": {"pool.maximum"},
+		"lower api.max_rows_bytes and pool.max.":                               {"api.max_rows_bytes"},
+		"`pool.maximum`: see docs/concepts/pool.md, ydb.auth.kind or ydb.auth": {"pool.maximum"},
 		"-set pool.idel=5m":        {"pool.idel"},
 		"(health.latency_windows)": {"health.latency_windows"},
 		"grpcs://ydb.example.com:2136, ydb.svc, metric ydb.sidecar.pool.x": nil,
@@ -124,7 +124,7 @@ func TestNamedSettingsExist(t *testing.T) {
 			t.Errorf("%s names %s, which is no setting", place, word)
 		}
 	}
-	pages, err := filepath.Glob("../../docs/*.md")
+	pages, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
 	}

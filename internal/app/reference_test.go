@@ -17,20 +17,20 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/config"
-	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
-// TestReference holds docs/reference.md to the tables of the code, and both to a
-// running sidecar: what it measures and serves has its line. After a change:
+// TestReference holds the generated pages of docs/reference to the tables of the code, and both to a
+// running sidecar: what it measures and serves has its row. After a change:
 // go test ./internal/app -run TestReference -update
 func TestReference(t *testing.T) {
-	const path = "../../docs/reference.md"
 	s := everything(t)
 	instruments := s.telemetry.Instruments()
-	want := reference(t, instruments)
-	doctable.Whole(t, *update, path, want)
+	pages := referencePages(t, instruments)
+	for _, page := range pages {
+		doctable.Whole(t, *update, "../../docs/reference/"+page.file, page.text)
+	}
 	s.eventually("calls are measured", func() bool {
 		_, text := s.get("/metrics")
 		return strings.Contains(text, "http_server_request_duration_seconds_count")
@@ -39,8 +39,9 @@ func TestReference(t *testing.T) {
 	for _, fault := range unlisted(text, instruments) {
 		t.Error(fault)
 	}
+	endpoints := adminReference()
 	for path := range s.endpoints() {
-		if !strings.Contains(want, "`"+path+"`") {
+		if !strings.Contains(endpoints, "`"+path+"`") {
 			t.Errorf("the admin address serves %s, which the page does not have", path)
 		}
 	}
@@ -162,38 +163,40 @@ func (s *sidecar) endpoints() map[string]bool {
 	return out
 }
 
-// reference is the page.
-func reference(t *testing.T, instruments []telemetry.Instrument) string {
+// A referencePage is a page of docs/reference that is written from the tables of the code.
+type referencePage struct{ file, text string }
+
+const writtenBy = "Written by `go test ./internal/app -run TestReference -update` from the tables of the code; a test compares it " +
+	"with them and with a running sidecar.\n\n"
+
+// referencePages are the generated pages of docs/reference.
+func referencePages(t *testing.T, instruments []telemetry.Instrument) []referencePage {
 	t.Helper()
-	var b strings.Builder
-	b.WriteString("# Reference\n\nWritten by `go test ./internal/app -run TestReference -update` from the tables of " +
-		"the code; a test compares it with them and with a running sidecar.\n\n" +
-		"[Settings](#settings) · [Bounds](#bounds) · [Metrics](#metrics) · [Labels](#labels) · [Access " +
-		"log](#access-log) · [Spans](#spans) · [Admin endpoints](#admin-endpoints) · [Findings](#findings) · [Error " +
-		"codes](#error-codes)\n\n")
-	b.WriteString("## Settings\n\nIn the file (`-config`), the environment (`SIDECAR_POOL_MAX` for `pool.max`) and " +
-		"the command line (`-set pool.max=50`), the last wins. new value: live: counts after a reload (SIGHUP, " +
-		"`POST /reload`, or when the file changes); restart: at the next start.\n\n")
-	b.WriteString(settingsReference(t))
 	measured := map[string]bool{}
 	for _, i := range instruments {
 		measured[i.Name] = true
 	}
-	b.WriteString("\n## Bounds\n\nWhat callers and peers can make the sidecar keep or do, and what happens beyond. " +
-		"A name is that of a setting, with its default.\n")
-	b.WriteString(boundsReference(t, measured))
-	b.WriteString("\n## Metrics\n\n" + metricsText)
-	b.WriteString(metricsReference(t, instruments))
-	b.WriteString("\n## Labels\n\nNo label has a caller's own words but `ydb.sidecar.app`, whose number `apps.max` " +
-		"bounds. What exceeds a bound is counted without the label, or as `other`.\n\n")
-	b.WriteString(labelsReference(t, instruments))
-	b.WriteString("\n## Access log\n\n" + accessText)
-	b.WriteString("\n## Spans\n\n[tracing.md](tracing.md) has the tree of spans, their names and attributes, and " +
-		"which calls are recorded. The call itself has the name of its method, a call to a node that of YDB's SDKs " +
-		"(`ydb.ExecuteQuery`, `ydb.Commit`). The names of attributes:\n\n" + spansReference(
-		t,
-	))
-	b.WriteString("\n## Admin endpoints\n\nAt `admin.listen` and `admin.socket`; those of the role probe at " +
+	return []referencePage{
+		{"settings.md", "# Settings\n\nSet them in the file (`-config`), the environment (`SIDECAR_POOL_MAX` for `pool.max`) or on " +
+			"the command line (`-set pool.max=50`); the last of these wins. new value: *live* counts after a reload (SIGHUP, " +
+			"`POST /reload`, or when the file changes); *restart* counts at the next start.\n\n" + writtenBy + settingsReference(t)},
+		{"limits.md", "# Limits\n\nWhat callers and peers can make the sidecar keep or do, and what happens beyond. " +
+			"A name is that of a [setting](settings.md), with its default.\n\n" + writtenBy + boundsReference(t, measured)},
+		{"metrics.md", "# Metrics\n\n" + writtenBy + metricsText + metricsReference(t, instruments) +
+			"\n## Labels\n\nNo label has a caller's own words except `ydb.sidecar.app`, whose number `apps.max` " +
+			"bounds. What exceeds a bound is counted without the label, or as `other`.\n\n" + labelsReference(t, instruments)},
+		{"logs-and-traces.md", "# Logs and traces\n\n" + writtenBy + "## Access log\n\n" + accessText +
+			"\n## Spans\n\n[Tracing](../operations/tracing.md) has the tree of spans, their names and attributes, and " +
+			"which calls are recorded. The call itself has the name of its method, a call to a node that of YDB's SDKs " +
+			"(`ydb.ExecuteQuery`, `ydb.Commit`). The names of attributes:\n\n" + spansReference(t)},
+		{"admin.md", "# Admin endpoints and findings\n\n" + writtenBy + adminReference() + findingsReference()},
+	}
+}
+
+// adminReference lists the endpoints of the admin address.
+func adminReference() string {
+	var b strings.Builder
+	b.WriteString("## Admin endpoints\n\nAt `admin.listen` and `admin.socket`; those of the role probe at " +
 		"`admin.probes` too. probe: anybody who can connect. reader: every program that reaches the address; web " +
 		"pages are turned away. control: the peer of `admin.socket`, and over TCP whom `admin.control` admits.\n\n")
 	b.WriteString("| endpoint | role | what it shows or does | parameters |\n|---|---|---|---|\n")
@@ -208,18 +211,17 @@ func reference(t *testing.T, instruments []telemetry.Instrument) string {
 		}
 		row(&b, "`"+e.Method+" "+strings.TrimSuffix(e.Path, "{$}")+"`", string(e.Role), text, strings.Join(parameters, "; "))
 	}
-	b.WriteString("\n## Findings\n\n`GET /state/findings`, `sidecar top`, `sidecar doctor` and the page say what is " +
-		"wrong by these codes.\n\n| code | severity | meaning | what to do |\n|---|---|---|---|\n")
+	return b.String()
+}
+
+// findingsReference lists the findings.
+func findingsReference() string {
+	var b strings.Builder
+	b.WriteString("\n## Findings\n\n`GET /state/findings`, `sidecar top`, `sidecar doctor` and the page report what is " +
+		"wrong by these codes; the [runbook](../operations/runbook.md) has a section for each.\n\n" +
+		"| code | severity | meaning | what to do |\n|---|---|---|---|\n")
 	for _, k := range findings.Kinds {
 		row(&b, "`"+string(k.Code)+"`", string(k.Severity), k.Meaning, k.Do)
-	}
-	b.WriteString("\n## Error codes\n\nOver HTTP in `code`, over gRPC in the details (`ErrorInfo.reason`); in " +
-		"metrics `error.type`, in the access log `reason`. safe: usually nothing was kept and the same call may be " +
-		"sent again; each error says it of itself in `safe_to_retry`. How statuses of the database are judged: " +
-		"[statuses.md](statuses.md). What callers and operators do about each code: [errors.md](errors.md).\n\n" +
-		"| code | HTTP | gRPC | safe | meaning |\n|---|---|---|---|---|\n")
-	for _, c := range facade.Codes() {
-		row(&b, "`"+c.Name+"`", fmt.Sprint(c.HTTP), c.GRPC.String(), map[bool]string{true: "yes", false: "no"}[c.Safe], c.Title)
 	}
 	return b.String()
 }

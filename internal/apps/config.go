@@ -26,7 +26,7 @@ type Config struct {
 	// bytes are those of requests and answers, a burst is one second's worth if it is not named,
 	// pool_id names the resource pool of the server for statements that name none, class is the
 	// highest that its calls may have (interactive); the words from there on are its grants, see
-	// docs/grants.md; without them it may do everything
+	// docs/how-to/grants.md; without them it may do everything
 	Quotas []string `yaml:"limits"`
 	// WHO=name: clients that are WHO are that app: a uid, for programs of that user on this machine
 	// over a Unix socket of the API; or cn:NAME, dns:NAME or uri:NAME, for a name in the certificate

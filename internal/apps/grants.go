@@ -347,7 +347,8 @@ func (r *Registry) sayGrants() {
 	}
 	switch {
 	case granted == 0:
-		r.log.Info("every app may do everything: no line of apps.limits has grants", "setting", "apps.limits", "see", "docs/grants.md")
+		r.log.Info("every app may do everything: no line of apps.limits has grants", "setting", "apps.limits", "see",
+			"docs/how-to/grants.md")
 	case lines[everybody].grants == nil:
 		r.log.Warn("callers that name no app with grants may do everything: add a line for *", "setting", "apps.limits")
 	}

@@ -90,7 +90,7 @@ func (f failure) err(undone, parts, schema bool) error {
 	return e
 }
 
-// TestDocsHaveTheAnswers: docs/api.md shows what callers are told of every failure, whatever
+// TestDocsHaveTheAnswers: docs/reference/api.md shows what callers are told of every failure, whatever
 // was at stake. What it shows keeps the rules that callers rely on.
 func TestDocsHaveTheAnswers(t *testing.T) {
 	var b strings.Builder

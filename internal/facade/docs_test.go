@@ -19,14 +19,14 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
-var update = flag.Bool("update", false, "write the generated parts of docs/api.md and docs/errors.md")
+var update = flag.Bool("update", false, "write the generated parts of docs/reference/api.md and docs/reference/errors.md")
 
 const (
-	docs       = "../../docs/api.md"
-	errorsPage = "../../docs/errors.md"
+	docs       = "../../docs/reference/api.md"
+	errorsPage = "../../docs/reference/errors.md"
 )
 
-// codeTable is the error map as docs/api.md shows it.
+// codeTable is the error map as docs/reference/api.md shows it.
 func codeTable() string {
 	var b strings.Builder
 	b.WriteString("| code | HTTP | gRPC | safe | meaning |\n|---|---|---|---|---|\n")
@@ -44,7 +44,7 @@ func yes(b bool) string {
 	return "no"
 }
 
-// codeSections are the sections of docs/errors.md, one for each code.
+// codeSections are the sections of docs/reference/errors.md, one for each code.
 func codeSections() string {
 	var b strings.Builder
 	for _, c := range core.Codes() {
@@ -65,11 +65,21 @@ func codeSections() string {
 
 // linked makes links of the sections of documents that a hint names.
 func linked(hint string) string {
-	return sections.ReplaceAllString(hint, "[$0]($1.md#$2)")
+	return sections.ReplaceAllStringFunc(hint, func(name string) string {
+		return "[" + name + "](" + relative(name) + ")"
+	})
 }
 
-// sections are the names of sections of documents in a hint.
-var sections = regexp.MustCompile(`docs/([a-z]+)\.md#([a-z_-]+)`)
+// relative is the path from docs/reference to a document of docs.
+func relative(name string) string {
+	if inHere, ok := strings.CutPrefix(name, "docs/reference/"); ok {
+		return inHere
+	}
+	return "../" + strings.TrimPrefix(name, "docs/")
+}
+
+// sections are the names of documents and of their sections in a hint.
+var sections = regexp.MustCompile(`docs/([a-z]+/[a-z-]+\.md)(#[a-z_-]+)?`)
 
 // oldTable lists the statuses that were others in the version before.
 func oldTable() string {
@@ -116,7 +126,7 @@ func TestHintsLeadSomewhere(t *testing.T) {
 	here := headings(t, errorsPage)
 	for _, c := range core.Codes() {
 		page, anchor, _ := strings.Cut(c.Link(), "#")
-		if page != "https://github.com/ydb-sidecar/sidecar/blob/main/docs/errors.md" || !slices.Contains(here, anchor) {
+		if page != "https://github.com/ydb-sidecar/sidecar/blob/main/docs/reference/errors.md" || !slices.Contains(here, anchor) {
 			t.Errorf("%s leads to %s, which is no heading of %s", c.Name, c.Link(), errorsPage)
 		}
 		if c.Title == "" || c.Hint == "" {
@@ -126,7 +136,7 @@ func TestHintsLeadSomewhere(t *testing.T) {
 			t.Errorf("%s tells the caller of the setting %s: %s", c.Name, found, c.Hint)
 		}
 		for _, m := range sections.FindAllStringSubmatch(c.Operator, -1) {
-			if !slices.Contains(headings(t, "../../docs/"+m[1]+".md"), m[2]) {
+			if there := headings(t, "../../docs/"+m[1]); m[2] != "" && !slices.Contains(there, strings.TrimPrefix(m[2], "#")) {
 				t.Errorf("%s leads the operator to %s, which is not there", c.Name, m[0])
 			}
 		}
@@ -164,7 +174,7 @@ func TestDocsHaveTheFeatures(t *testing.T) {
 	for _, f := range core.Features() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", f.Name, f.Meaning)
 	}
-	doctable.Part(t, *update, "../../docs/compatibility.md", "with -update -->\n", "<!-- /features -->", b.String())
+	doctable.Part(t, *update, "../../docs/reference/compatibility.md", "with -update -->\n", "<!-- /features -->", b.String())
 }
 
 // TestDocsNameTheSettings: whoever meets a limit finds it on the page.
@@ -186,14 +196,14 @@ func TestDocsNameTheSettings(t *testing.T) {
 // TestKVDocsNameTheSettings is the same for the page of the key-value face, whose
 // examples are entries that are taken.
 func TestKVDocsNameTheSettings(t *testing.T) {
-	raw, err := os.ReadFile("../../docs/kv.md")
+	raw, err := os.ReadFile("../../docs/reference/kv.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"kv.max_value", "api.max_bytes", "KEY_BLOOM_FILTER", "TABLE_NOT_OPEN",
 		"TABLE_READ_ONLY", "TABLE_MISMATCH", "KEY_NOT_FOUND", "KEY_TOO_LARGE", "CONDITION_FAILED"} {
 		if !strings.Contains(string(raw), key) {
-			t.Errorf("docs/kv.md does not name %s", key)
+			t.Errorf("docs/reference/kv.md does not name %s", key)
 		}
 	}
 	examples := 0
@@ -204,7 +214,7 @@ func TestKVDocsNameTheSettings(t *testing.T) {
 		}
 	}
 	if examples < 2 {
-		t.Errorf("docs/kv.md has %d examples of entries", examples)
+		t.Errorf("docs/reference/kv.md has %d examples of entries", examples)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
-// The statements of docs/not-here.md run as they stand, and do what the page says.
+// The statements of docs/reference/not-here.md run as they stand, and do what the page says.
 func TestWhatTheAPIDoesNotHave(t *testing.T) {
-	page, err := os.ReadFile("../../docs/not-here.md")
+	page, err := os.ReadFile("../../docs/reference/not-here.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// version1 is what version 1 of the plain API promises: one entry for each fact that a client may count on. docs/compatibility.md
+// version1 is what version 1 of the plain API promises: one entry for each fact that a client may count on. docs/reference/compatibility.md
 // has the rules in words.
 type version1 map[string]string
 
@@ -77,7 +77,7 @@ func (was version1) has(start string) bool {
 
 const golden = "testdata/version1.txt"
 
-const goldenHead = `# What version 1 of the plain API promises, one fact a line: docs/compatibility.md has the rules.
+const goldenHead = `# What version 1 of the plain API promises, one fact a line: docs/reference/compatibility.md has the rules.
 # Additions are written by: go test ./internal/facade -run TestVersion1 -update
 # It never removes or changes a line. Whoever breaks version 1 on purpose edits the line by hand, and says why in CHANGELOG.md.
 `
@@ -102,7 +102,7 @@ func readVersion1(t *testing.T) version1 {
 func TestVersion1(t *testing.T) {
 	was, now := readVersion1(t), version1Now(t)
 	if broken := was.breaks(now); len(broken) > 0 {
-		t.Fatalf("this breaks clients of version 1 (docs/compatibility.md):\n%s", strings.Join(broken, "\n"))
+		t.Fatalf("this breaks clients of version 1 (docs/reference/compatibility.md):\n%s", strings.Join(broken, "\n"))
 	}
 	if maps.Equal(was, now) {
 		return

@@ -44,7 +44,7 @@ func (e doubtEvent) String() string {
 	}[e]
 }
 
-// doubtTable has the next state for each state and event. It is the whole machine; docs/health.md shows it.
+// doubtTable has the next state for each state and event. It is the whole machine; docs/concepts/health.md shows it.
 var doubtTable = [doubtStates][doubtEvents]doubtState{
 	undoubted: {
 		suspected: doubted, settled: undoubted, capped: spared, calmed: undoubted, over: undoubted,

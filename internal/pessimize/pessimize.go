@@ -2,7 +2,7 @@
 // project decides about health.
 //
 // It owns one state machine per node, Healthy → Suspect → Ejected → Probing →
-// Healthy, written as a table (docs/health.md shows it), a second one of the doubts
+// Healthy, written as a table (docs/concepts/health.md shows it), a second one of the doubts
 // about its speed, the flag Leaving and the share of a node that returns beside
 // it, and the orders of operators above it. What always holds:
 //

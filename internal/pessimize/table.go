@@ -31,7 +31,7 @@ func (e event) String() string {
 }
 
 // table has the next state for each state and event. It is the whole state
-// machine; docs/health.md shows it. No way leads from Ejected to Healthy but
+// machine; docs/concepts/health.md shows it. No way leads from Ejected to Healthy but
 // through Probing, and none out of Probing but through answered probes.
 var table = [4][events]cluster.Health{
 	cluster.Healthy: {

@@ -10,7 +10,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
-var update = flag.Bool("update", false, "write the tables into docs/health.md")
+var update = flag.Bool("update", false, "write the tables into docs/concepts/health.md")
 
 // TestEdges spells every edge out a second time, by hand.
 func TestEdges(t *testing.T) {
@@ -36,7 +36,7 @@ func TestEdges(t *testing.T) {
 }
 
 func TestDocumentedTable(t *testing.T) {
-	const path, end = "../../docs/health.md", "<!-- end -->"
+	const path, end = "../../docs/concepts/health.md", "<!-- end -->"
 	for file, table := range map[string]string{"table.go": markdown(), "doubt.go": doubtMarkdown()} {
 		doctable.Part(t, *update, path, "<!-- table: internal/pessimize/"+file+" -->\n", end, table)
 	}

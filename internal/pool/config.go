@@ -48,7 +48,7 @@ type Config struct {
 	// spread is uneven; 0 to 100, 0: none
 	MoveRate int `yaml:"move_rate"`
 	// the sessions in use at a time follow what the cluster bears: latency and OVERLOADED, so that
-	// many sidecars share a weak cluster (docs/adaptive.md); max is the most
+	// many sidecars share a weak cluster (docs/dev/adaptive.md); max is the most
 	Adaptive bool `yaml:"adaptive"`
 	// with adaptive: the least sessions in use that are allowed at a time; 1 to 60000, but never
 	// more than max

@@ -1,5 +1,5 @@
 // Package restart owns hot restart: how one process of the sidecar takes the
-// place of another on the same machine (docs/decisions/0005-takeover.md).
+// place of another on the same machine (docs/dev/decisions/0005-takeover.md).
 //
 // A Restart is the place of this process in a row of processes. It asks the
 // running process for its listeners (Ask, Inherited), answers processes that

@@ -18,7 +18,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
-// How one sidecar takes the place of another (docs/decisions/0005-takeover.md).
+// How one sidecar takes the place of another (docs/dev/decisions/0005-takeover.md).
 // The new process gets copies of the listening descriptors, builds everything,
 // and accepts beside the old one; then it says so, the old one closes its copies,
 // and everything that is idle there moves: HTTP/1.1 connections as

@@ -9,7 +9,7 @@ import (
 )
 
 // The names of spans are those of YDB's SDKs, where they have one: a trace looks
-// the same with the sidecar and without. docs/tracing.md has the tree.
+// the same with the sidecar and without. docs/operations/tracing.md has the tree.
 const (
 	Try         = "ydb.Try"
 	GetSession  = "ydb.GetSession"

@@ -18,7 +18,7 @@
 //   - The caller's deadline and cancellation go along with every call (I7). A
 //     session whose call ended in the dark is not used again: the pool has it
 //     deleted, on a bounded context of its own.
-//   - A connection with calls under way that brings no byte is asked (docs/decisions/0006-silence.md), and given
+//   - A connection with calls under way that brings no byte is asked (docs/dev/decisions/0006-silence.md), and given
 //     up if it stays silent: its calls end at once, as cut off. Nothing else
 //     ends there: the session of an open transaction outlives the loss of the
 //     link to its owner, and its calls may go around it.

@@ -40,7 +40,11 @@ func TestEdges(t *testing.T) {
 }
 
 func TestDocumentedEdges(t *testing.T) {
-	const path, begin, end = "../../docs/decisions/0009-virtual-sessions.md", "<!-- table: internal/virtual/edges.go -->\n", "<!-- end -->"
+	const (
+		path  = "../../docs/dev/decisions/0009-virtual-sessions.md"
+		begin = "<!-- table: internal/virtual/edges.go -->\n"
+		end   = "<!-- end -->"
+	)
 	doctable.Part(t, *update, path, begin, end, markdown())
 }
 

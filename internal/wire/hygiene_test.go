@@ -213,7 +213,7 @@ func TestCallersWhoGiveUpBlameNoNode(t *testing.T) {
 	}
 }
 
-// What an answer says about the node that gave it: docs/statuses.md has the table. SDKs disagree on some of it.
+// What an answer says about the node that gave it: docs/reference/statuses.md has the table. SDKs disagree on some of it.
 func TestWhichAnswersBlameTheNode(t *testing.T) {
 	h := newHouse(t, nil)
 	for n, name := range Ydb.StatusIds_StatusCode_name {

@@ -14,9 +14,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
-var update = flag.Bool("update", false, "write docs/statuses.md anew")
+var update = flag.Bool("update", false, "write docs/reference/statuses.md anew")
 
-const page = "../../docs/statuses.md"
+const page = "../../docs/reference/statuses.md"
 
 func TestDocsAreTheTable(t *testing.T) {
 	doctable.Whole(t, *update, page, render())
@@ -51,7 +51,7 @@ of a call: retries, sessions, the health of nodes and the errors of the API foll
 * **unknown**: the call may have taken effect, and the sidecar cannot tell; the API answers ` + "`OUTCOME_UNKNOWN`" +
 		` when it is not repeated.
 * **node**: what it says about the node. ` + "`refusal`" + ` is soft, ` + "`transport`" +
-		` is hard; internal/pessimize does the counting (docs/health.md).
+		` is hard; internal/pessimize does the counting (docs/concepts/health.md).
 
 ` + "`OVERLOADED` and `UNAVAILABLE`" +
 		` of a statement are mostly not about the node that answers. The issues of the answer say what has too much to do: see [what is congested](#what-is-congested).
@@ -102,7 +102,7 @@ of a call: retries, sessions, the health of nodes and the errors of the API foll
 	header("Before the table", "case")
 	line("the caller cancelled, or its deadline ended", Signs{Code: codes.DeadlineExceeded, CallerGone: true},
 		"no caller waits for a repeat, and it is not the node's fault; the session may still be at work: it is kept "+
-			"once its node says that it is at rest, if the call can have left no transaction open (docs/pool.md)")
+			"once its node says that it is at rest, if the call can have left no transaction open (docs/concepts/pool.md)")
 	line("nothing was sent: no connection", Signs{Code: codes.Unavailable, NotSent: true}, "any other node will do")
 	line("nothing was sent: this process could not make the call", Signs{Code: codes.Internal, NotSent: true}, "it would fail again")
 	line("the provider of credentials does not answer",

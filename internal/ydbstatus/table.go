@@ -12,7 +12,7 @@ import (
 type Row struct {
 	Verdict
 	OpenBlame cluster.Blame // in place of Blame, when a session was being made or a node probed
-	Why       string        // one line for docs/statuses.md
+	Why       string        // one line for docs/reference/statuses.md
 }
 
 // Short names keep the table readable as a table.
@@ -76,7 +76,7 @@ var statuses = map[Ydb.StatusIds_StatusCode]Row{
 	Ydb.StatusIds_TIMEOUT: row(idem, fast, drop, unknown, none, none,
 		"ran out of the server's own time; it may have run. The server answers while the session still rolls back, "+
 			"and until it has, every call on it is SESSION_BUSY. If the call can have left no transaction open, the "+
-			"session is kept once its node says that it is at rest (docs/pool.md)"),
+			"session is kept once its node says that it is at rest (docs/concepts/pool.md)"),
 	Ydb.StatusIds_BAD_SESSION: row(always, now, gone, clean, none, none,
 		"the node does not know the session: what was open is rolled back, and there is nothing to delete"),
 	Ydb.StatusIds_PRECONDITION_FAILED: row(never, now, keep, clean, none, none,

@@ -2,7 +2,7 @@
 // be sent again, after which backoff, whether its session survives, and what it
 // says about the node. Everybody who acts on an error acts on this verdict.
 //
-// It is pure: no I/O, no state. docs/statuses.md is generated from the table.
+// It is pure: no I/O, no state. docs/reference/statuses.md is generated from the table.
 package ydbstatus
 
 import "github.com/ydb-sidecar/sidecar/internal/cluster"

@@ -5,7 +5,7 @@
 // One type, three forms of a value: the wire's (Ydb.Value), the gRPC API's
 // (sidecarv1.Value) and JSON. They agree: whatever one form can say of a value
 // of a type, the others say as well, and no way there and back loses anything.
-// docs/types.md is the contract, type by type.
+// docs/reference/types.md is the contract, type by type.
 //
 // It is pure: no I/O, no state, no clock. Everything here is total and bounded:
 // no input panics, the time is linear in the input, types nest at most

@@ -14,11 +14,11 @@ import (
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// TestTheDocumentIsTrue reads the table of docs/types.md: what it says is
+// TestTheDocumentIsTrue reads the table of docs/reference/types.md: what it says is
 // written is written, what it says is read is read, and the gRPC form is the
 // one that it names.
 func TestTheDocumentIsTrue(t *testing.T) {
-	page, err := os.ReadFile("../../docs/types.md")
+	page, err := os.ReadFile("../../docs/reference/types.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func mustType(t testing.TB, name string) *Ydb.Type {
 	return typ
 }
 
-// Every form that docs/types.md promises: what is read, and how it is written.
+// Every form that docs/reference/types.md promises: what is read, and how it is written.
 func TestJSONForms(t *testing.T) {
 	for _, c := range []struct{ typ, in, out string }{
 		{"Bool", "true", "true"}, {"Bool", `"False"`, "false"},

@@ -1,5 +1,5 @@
 // Package chaos breaks a running development cluster on purpose, under load,
-// and judges what the sidecar made of it. docs/chaos.md says what is broken and
+// and judges what the sidecar made of it. docs/dev/chaos.md says what is broken and
 // what must hold; `loadtest chaos` and the whole-product tests run it.
 //
 // It drives the built programs over the wire and knows nothing of their inside:

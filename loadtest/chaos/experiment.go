@@ -22,7 +22,7 @@ type command struct {
 	prove   bool
 }
 
-// Experiment runs the rows with each seed: docs/chaos.md.
+// Experiment runs the rows with each seed: docs/dev/chaos.md.
 func Experiment() lab.Experiment {
 	var c command
 	return lab.Experiment{

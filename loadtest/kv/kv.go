@@ -26,7 +26,7 @@ var Experiment = lab.Experiment{
 sessions of the sidecar (*wire*, mode transaction), and over the plain gRPC API. Then the key-value face next to the same work by statements, with 16 calls under way, over HTTP and gRPC, of a table with 1000 rows of 100 bytes.
 The first says what the sidecar adds to a call when nothing is short; the second what a call costs when the processors are.`,
 	Published: `The SDKs' tests publish no latencies to stand beside these. The rates are theirs, 1000 reads and 100 writes a second, and so are the table, 1000 rows at the begin, texts of 20 to 40 characters and 10 s for a call.
-*Failed* and *retries* are without faults here (with faults: docs/chaos.md). Partitions are settings that the development cluster takes and does not have.`,
+*Failed* and *retries* are without faults here (with faults: docs/dev/chaos.md). Partitions are settings that the development cluster takes and does not have.`,
 	Defaults: func(o *lab.Options) {
 		if o.Duration == 0 {
 			o.Duration = [...]time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second}[o.Size]

@@ -14,7 +14,7 @@ import (
 )
 
 // virtualCases are what virtual sessions cost next to passthrough, in CPU and memory, and what SDKs'
-// protocol beside it costs the plain API: docs/virtual-sessions-cost.md.
+// protocol beside it costs the plain API: docs/dev/virtual-sessions-cost.md.
 func virtualCases(ctx context.Context, l *lab.Lab) error {
 	for _, part := range []func(context.Context, *lab.Lab) error{modeCases, besideCases, virtualMemory} {
 		if err := part(ctx, l); err != nil {

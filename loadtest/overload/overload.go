@@ -1,5 +1,5 @@
 // Package overload is the experiment that offers more than can be done, with and without what the
-// sidecar does about it, and lets an app flood another: docs/overload.md.
+// sidecar does about it, and lets an app flood another: docs/concepts/overload.md.
 package overload
 
 import (

@@ -25,7 +25,7 @@ const poollessNode = "proof/devcluster/officialtest/testdata/node"
 const clusterCalls = "calls of the cluster"
 
 // poollessCases let @ydbjs, which makes a session for every query, work directly and through a sidecar in turn,
-// and a client in Go that makes the same calls: docs/virtual-sessions-cost.md.
+// and a client in Go that makes the same calls: docs/dev/virtual-sessions-cost.md.
 func poollessCases(ctx context.Context, l *lab.Lab, root string) error {
 	name := func(prefix string, inFlight int) string { return fmt.Sprintf("%s-c%d", prefix, inFlight) }
 	networks := []struct {

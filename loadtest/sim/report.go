@@ -21,7 +21,7 @@ type options struct {
 }
 
 // Experiment returns the experiment: thousands of sidecars with an adaptive limit on a weak cluster, and what is
-// judged of it: docs/adaptive.md.
+// judged of it: docs/dev/adaptive.md.
 func Experiment() lab.Experiment {
 	var o options
 	return lab.Experiment{

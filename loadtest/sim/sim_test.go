@@ -6,7 +6,7 @@ import (
 )
 
 // TestCourse has 300 sidecars on 30 nodes go the course that 10,000 on 1,000 go for
-// docs/adaptive.md, and judges them in the same way.
+// docs/dev/adaptive.md, and judges them in the same way.
 func TestCourse(t *testing.T) {
 	_, verdicts := Course(Default(300, 30))
 	for _, v := range verdicts {

@@ -1,5 +1,5 @@
 // Package xds is the experiment that measures how fast changes of nodes reach clients of xDS:
-// docs/decisions/0020-xds.md.
+// docs/dev/decisions/0020-xds.md.
 package xds
 
 import (

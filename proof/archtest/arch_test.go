@@ -72,7 +72,7 @@ var only = map[string][]string{
 
 // apart names proofs that are oracles: they may import of internal/ only what
 // is listed. Code that they shared with the product would be wrong in both
-// alike, and no test would show it (docs/decisions/0004).
+// alike, and no test would show it (docs/dev/decisions/0004).
 var apart = map[string][]string{
 	"proof/devcluster": {"internal/loopback"},
 }

@@ -28,9 +28,9 @@ type names struct {
 	settings map[string]bool // names of settings
 }
 
-// TestGlossary fails on a name in backticks of docs/glossary.md that neither the code nor the settings nor the metrics have.
+// TestGlossary fails on a name in backticks of docs/reference/glossary.md that neither the code nor the settings nor the metrics have.
 func TestGlossary(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs/glossary.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs/reference/glossary.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,12 +39,12 @@ func TestGlossary(t *testing.T) {
 	for i, line := range strings.Split(string(text), "\n") {
 		for _, m := range backticked.FindAllStringSubmatch(line, -1) {
 			if seen++; !product.have(m[1]) {
-				t.Errorf("docs/glossary.md:%d: %q is in no package, setting or metric", i+1, m[1])
+				t.Errorf("docs/reference/glossary.md:%d: %q is in no package, setting or metric", i+1, m[1])
 			}
 		}
 	}
 	if seen < 100 {
-		t.Errorf("docs/glossary.md has %d names in backticks; the test has lost some", seen)
+		t.Errorf("docs/reference/glossary.md has %d names in backticks; the test has lost some", seen)
 	}
 	for _, name := range []string{"pool.Nothing", "Pool.Nothing", "nothing.*", "pool.nothing", "internal/nothing",
 		"/state/nothing", "sidecar nought", "ydb.sidecar.nothing", "serve -nought"} {
@@ -57,8 +57,8 @@ func TestGlossary(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(text), "docs/glossary.md") {
-			t.Errorf("%s does not link docs/glossary.md", page)
+		if !strings.Contains(string(text), "docs/reference/glossary.md") {
+			t.Errorf("%s does not link docs/reference/glossary.md", page)
 		}
 	}
 }
@@ -122,7 +122,8 @@ func (n *names) have(name string) bool {
 	return member.MatchString(name) && n.declared[name] || n.settings[name] || n.literals[strings.TrimSuffix(name, "=")]
 }
 
-// productNames reads the product's sources, and the settings of docs/reference.md, which a test of internal/app compares with the code.
+// productNames reads the product's sources, and the settings of docs/reference/settings.md, which a
+// test of internal/app compares with the code.
 func productNames(t *testing.T) *names {
 	t.Helper()
 	n := &names{declared: map[string]bool{}, literals: map[string]bool{}, commands: map[string]bool{}, settings: map[string]bool{}}
@@ -137,17 +138,16 @@ func productNames(t *testing.T) *names {
 		}
 		n.add(parsed)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "docs/reference.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs/reference/settings.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n## Settings\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+	section, _, _ := strings.Cut(string(text), "\n## ")
 	for _, m := range regexp.MustCompile("(?m)^\\| `([\\w.]+)` \\|").FindAllStringSubmatch(section, -1) {
 		n.settings[m[1]] = true
 	}
 	if len(n.settings) < 100 {
-		t.Fatalf("docs/reference.md has %d settings; the test reads it wrongly", len(n.settings))
+		t.Fatalf("docs/reference/settings.md has %d settings; the test reads it wrongly", len(n.settings))
 	}
 	return n
 }
@@ -213,9 +213,9 @@ func (n *names) addMembers(of *ast.TypeSpec) {
 	}
 }
 
-// TestThreatModelNamesItsTests fails on a test in docs/threat-model.md that is not in the package named before it.
+// TestThreatModelNamesItsTests fails on a test in docs/concepts/threat-model.md that is not in the package named before it.
 func TestThreatModelNamesItsTests(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs/threat-model.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs/concepts/threat-model.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,11 +248,11 @@ func TestThreatModelNamesItsTests(t *testing.T) {
 			seen++
 			here := "\nfunc " + m[2] + "("
 			if folder == "" || !strings.Contains(testsOf("internal/"+folder), here) && !strings.Contains(testsOf(folder), here) {
-				t.Errorf("docs/threat-model.md:%d: %s is not in package %q", i+1, m[2], folder)
+				t.Errorf("docs/concepts/threat-model.md:%d: %s is not in package %q", i+1, m[2], folder)
 			}
 		}
 	}
 	if seen < 80 {
-		t.Errorf("docs/threat-model.md has %d tests; this test has lost some", seen)
+		t.Errorf("docs/concepts/threat-model.md has %d tests; this test has lost some", seen)
 	}
 }

@@ -65,16 +65,17 @@ var wordRules = []wordRule{
 
 // said are texts that a rule does not concern, by file, rule and a part of the text, and why.
 var said = map[[3]string]string{
-	{"docs/glossary.md", "line", "callers that wait for a session"}:    "the page lists the words that are not used",
-	{"docs/glossary.md", "face", "A way to call the sidecar"}:          "the page lists the words that are not used",
-	{"docs/glossary.md", "lend", "To take a session from its pool"}:    "the page lists the words that are not used",
-	{"docs/glossary.md", "at rest", "To take a session from its pool"}: "the page lists the words that are not used",
-	{"docs/glossary.md", "heir", "A new process takes the place"}:      "the page lists the words that are not used",
+	{"docs/reference/glossary.md", "line", "callers that wait for a session"}:    "the page lists the words that are not used",
+	{"docs/reference/glossary.md", "face", "A way to call the sidecar"}:          "the page lists the words that are not used",
+	{"docs/reference/glossary.md", "lend", "To take a session from its pool"}:    "the page lists the words that are not used",
+	{"docs/reference/glossary.md", "at rest", "To take a session from its pool"}: "the page lists the words that are not used",
+	{"docs/reference/glossary.md", "heir", "A new process takes the place"}:      "the page lists the words that are not used",
 }
 
-// TestWords counts, by rule and folder, wording that CONTRIBUTING.md and docs/glossary.md exclude, in comments of Go, in proto, YAML and
-// Markdown. wordsFile has the numbers that are left: they may only fall. After a commit that has made them smaller,
-// or has moved texts to another folder, `make words` writes the file.
+// TestWords counts, by rule and folder, wording that CONTRIBUTING.md and docs/reference/glossary.md
+// exclude, in comments of Go, in proto, YAML and Markdown. wordsFile has the numbers that are left:
+// they may only fall. After a commit that has made them smaller, or has moved texts to another folder,
+// `make words` writes the file.
 func TestWords(t *testing.T) {
 	left := readWords(t)
 	found, hits, used := map[wordPlace]int{}, map[wordPlace][]string{}, map[[3]string]bool{}
@@ -104,7 +105,7 @@ func TestWords(t *testing.T) {
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(found), wordPlace.compare) {
 		if found[at] > left[at] {
-			t.Errorf("%q in %s: %d, %s has %d; one of these is new (docs/glossary.md):\n\t%s", at.rule, at.folder,
+			t.Errorf("%q in %s: %d, %s has %d; one of these is new (docs/reference/glossary.md):\n\t%s", at.rule, at.folder,
 				found[at], wordsFile, left[at], strings.Join(hits[at], "\n\t"))
 		}
 	}
@@ -195,7 +196,8 @@ func writeWords(t *testing.T, left, found map[wordPlace]int) {
 const root = "../.."
 
 // written are the folders and files whose text a program wrote, or that tell what happened once.
-var written = []string{"CHANGELOG.md", "docs/adaptive", "docs/benchmarks", "docs/chaos", "docs/page", "docs/peers"}
+var written = []string{"CHANGELOG.md", "docs/dev/adaptive", "docs/dev/benchmarks", "docs/dev/chaos",
+	"docs/operations/page", "docs/dev/peers"}
 
 // proseFiles returns the files that people write and read, relative to the folder top.
 func proseFiles(t *testing.T, top string) (files []string) {

@@ -96,7 +96,7 @@ type jsonProblem struct {
 }
 
 // errorsPage is what the types of problems begin with.
-const errorsPage = "https://github.com/ydb-sidecar/sidecar/blob/main/docs/errors.md#"
+const errorsPage = "https://github.com/ydb-sidecar/sidecar/blob/main/docs/reference/errors.md#"
 
 func problem(raw []byte) *Error {
 	var p jsonProblem

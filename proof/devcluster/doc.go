@@ -1,7 +1,7 @@
 // Package devcluster runs a small YDB-wire-compatible cluster for development
 // and tests. It is no database server: sessions, transactions, errors, hints
 // and discovery behave as YDB's do, while the YQL it knows is the subset of
-// proof/devcluster/engine. docs/devcluster.md says what it does and what not.
+// proof/devcluster/engine. docs/dev/devcluster.md says what it does and what not.
 //
 // It owns the nodes: each is a gRPC server on a port of its own, with its own
 // table of sessions. What always holds:

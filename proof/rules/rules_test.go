@@ -106,7 +106,7 @@ func TestRules(t *testing.T) {
 
 // Every difference of the development cluster is in its page, and no other.
 func TestDifferencesAreInTheDocs(t *testing.T) {
-	page, err := os.ReadFile("../../docs/devcluster.md")
+	page, err := os.ReadFile("../../docs/dev/devcluster.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,11 +119,11 @@ func TestDifferencesAreInTheDocs(t *testing.T) {
 		}
 		rows--
 		if row := fmt.Sprintf("| %s | `%s` | %s |\n", r.Says, r.Here, r.Why); !strings.Contains(string(page), row) {
-			t.Errorf("docs/devcluster.md does not have the row\n%s", row)
+			t.Errorf("docs/dev/devcluster.md does not have the row\n%s", row)
 		}
 	}
 	if !found || rows != 0 || strings.Contains(section, "every rule except") != strings.Contains(section, "\n|") {
-		t.Errorf("docs/devcluster.md has %d rows too many, or the wrong words before them:\n%s", rows, section)
+		t.Errorf("docs/dev/devcluster.md has %d rows too many, or the wrong words before them:\n%s", rows, section)
 	}
 }
 

@@ -172,7 +172,7 @@ func rust(t *testing.T) stand.Spec {
 	return stand.Spec{Path: filepath.Join(standtest.Root(t), ".cache", "rust", "release", "steps")}
 }
 
-// table is docs/sdk-matrix.md. Lines of clients that did not run here are those of the file that is there.
+// table is docs/reference/sdk-matrix.md. Lines of clients that did not run here are those of the file that is there.
 func table(t *testing.T, results map[string]map[place]result) string {
 	old := map[string]string{} // lines by what stands in their first column
 	if data, err := os.ReadFile(*report); err == nil {
@@ -256,7 +256,7 @@ with rollback, with an error inside (PRECONDITION_FAILED); two writers of one ro
 prepared statement, or where the client has none the same by parameters; a stream given up in the middle; a load of four writers,
 two of them in transactions, and a reader that streams the large table all the while; drop; close. "Node killed": in the middle of the
 load one node's process is killed (SIGKILL), the load must be complete nevertheless, and all steps are done again. "One address": all nodes
-stand behind one address, as with a load balancer (` + "`docs/routing.md`" + `), so calls may take a hop inside the cluster.
+stand behind one address, as with a load balancer (` + "`docs/concepts/routing.md`" + `), so calls may take a hop inside the cluster.
 
 Afterwards the cluster must be clean: no session and no transaction left (in modes ` + "`transaction` and `session`" +
 	` those of the pool may

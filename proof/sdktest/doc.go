@@ -1,7 +1,7 @@
 // Package sdktest takes unmodified clients of YDB, each in its own language and from its own
 // registry, through the same steps: directly, and through a sidecar in every mode of wire.mode.
 //
-// It owns the clients' programs (goclient, testdata) and docs/sdk-matrix.md, which `make test-sdk`
+// It owns the clients' programs (goclient, testdata) and docs/reference/sdk-matrix.md, which `make test-sdk`
 // writes. A program prints one line for each step, and the lines must be those of the one list
 // in the test, whichever program prints them and wherever it runs; afterwards nothing may be left
 // in the cluster. `make test` runs each client directly and in mode transaction, with a small

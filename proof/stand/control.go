@@ -53,12 +53,12 @@ func (c Control) Add(ctx context.Context, location string) (Node, error) {
 	return node, err
 }
 
-// Do posts to one node one of the actions of docs/devcluster.md. body may be nil.
+// Do posts to one node one of the actions of docs/dev/devcluster.md. body may be nil.
 func (c Control) Do(ctx context.Context, node uint32, what string, body any) error {
 	return c.call(ctx, http.MethodPost, "/nodes/"+strconv.FormatUint(uint64(node), 10)+"/"+what, body, nil)
 }
 
-// Fault is something that is wrong with a table, the database or a node: see docs/devcluster.md.
+// Fault is something that is wrong with a table, the database or a node: see docs/dev/devcluster.md.
 type Fault struct {
 	ID     string  `json:"id,omitempty"`
 	Kind   string  `json:"kind"`

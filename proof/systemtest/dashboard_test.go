@@ -280,7 +280,7 @@ func (a api) count(samples []sample, code string) (n float64) {
 // alerts invent none.
 func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
 	there := startFailing(t).after
-	reference, err := os.ReadFile(filepath.Join(standtest.Root(t), "docs", "reference.md"))
+	reference, err := os.ReadFile(filepath.Join(standtest.Root(t), "docs", "reference", "errors.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
 			}
 		}
 		for _, w := range matched(expr) {
-			// Errors are many, and some have no simple cause: docs/reference.md is held to the code,
+			// Errors are many, and some have no simple cause: docs/reference/errors.md is held to the code,
 			// and calls of YDB's own protocol end with YDB's statuses.
 			_, status := Ydb.StatusIds_StatusCode_value[w.value]
 			code := w.label == "error_type" && (status || strings.Contains(string(reference), "\n| `"+w.value+"` |"))

@@ -15,7 +15,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// signals are what tells the six faults of docs/runbook.md apart, as
+// signals are what tells the six faults of docs/operations/runbook.md apart, as
 // /state/findings, the page, sidecar top and the metrics have it.
 var signals = []string{"NODE_SLOW", "NODE_DEAD", "POOL_SMALL", "SESSIONS_HELD", "OVERLOAD", "CREDENTIALS_BAD"}
 

@@ -207,7 +207,7 @@ func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
 			if err := now.Load().Process.Signal(syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			// What it had sent may still be under way, and who goes on elsewhere waits for it (docs/ingest.md).
+			// What it had sent may still be under way, and who goes on elsewhere waits for it (docs/reference/ingest.md).
 			c.state(t) // no node stands still
 			time.Sleep(settle)
 			startVictim()

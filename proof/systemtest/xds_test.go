@@ -114,7 +114,7 @@ func (f *followers) each(t *testing.T, try func(node stand.Node) (late bool)) (n
 }
 
 // slow delays a node and measures from the moment at which the sidecar finds it slow: how soon that is depends on the
-// sidecar's calls (docs/health.md).
+// sidecar's calls (docs/concepts/health.md).
 func (f *followers) slow(t *testing.T, n stand.Node) (late bool) {
 	t.Helper()
 	slowed := time.Now()

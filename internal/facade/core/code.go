@@ -10,7 +10,7 @@ import (
 
 // Code is one row of the error map: a stable name, the status over either API, and what the
 // caller and the operator can do. A name has further rows for cases that have another
-// status. docs/api.md and docs/errors.md are written from these rows; a test compares them.
+// status. docs/reference/api.md and docs/reference/errors.md are written from these rows; a test compares them.
 type Code struct {
 	Name string
 	Case string // when this row holds in place of the usual one of its name; "": it is the usual one
@@ -25,8 +25,8 @@ type Code struct {
 	Operator string // for whoever runs the sidecar: settings, commands, sections of the runbook; "": there is nothing to do
 }
 
-// errorsPage is where docs/errors.md is read. Errors link to it.
-const errorsPage = "https://github.com/ydb-sidecar/sidecar/blob/main/docs/errors.md"
+// errorsPage is where docs/reference/errors.md is read. Errors link to it.
+const errorsPage = "https://github.com/ydb-sidecar/sidecar/blob/main/docs/reference/errors.md"
 
 // Link is the address of the page that says what the code means.
 func (c *Code) Link() string { return errorsPage + "#" + strings.ToLower(c.Name) }

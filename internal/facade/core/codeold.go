@@ -9,7 +9,7 @@ import (
 
 // The values of api.statuses.
 const (
-	statusesCurrent = "current" // as docs/errors.md has them
+	statusesCurrent = "current" // as docs/reference/errors.md has them
 	statusesOld     = "old"     // as the version before had them
 )
 

@@ -17,7 +17,7 @@ var (
 		Name: "LIMIT_EXCEEDED", HTTP: http.StatusRequestEntityTooLarge, GRPC: codes.ResourceExhausted,
 		Title:    "The request exceeds a limit",
 		Hint:     "Send less at a time; the message names the limit. The same request would be refused again.",
-		Operator: "The message names the setting; docs/reference.md#bounds has all of them.",
+		Operator: "The message names the setting; docs/reference/limits.md has all of them.",
 	}
 	CodeNoToken = &Code{
 		Name: "UNAUTHENTICATED", HTTP: http.StatusUnauthorized, GRPC: codes.Unauthenticated,
@@ -35,7 +35,7 @@ var (
 		Name: "APP_DENIED", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
 		Title:    "The app may not do this",
 		Hint:     "Nothing was sent. Ask the operator for the grant that the message names.",
-		Operator: "Grants are words of apps.limits: docs/grants.md.",
+		Operator: "Grants are words of apps.limits: docs/how-to/grants.md.",
 	}
 	codeForbidden = &Code{
 		Name: "FORBIDDEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
@@ -66,7 +66,7 @@ var (
 		Name: "TABLE_NOT_OPEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
 		Title:    "The key-value API does not serve this table",
 		Hint:     "Use the name of an open table, or ask the operator to open this one.",
-		Operator: "Open the table by an entry in kv.tables: docs/kv.md#opening-a-table.",
+		Operator: "Open the table by an entry in kv.tables: docs/reference/kv.md#opening-a-table.",
 	}
 	CodeReadOnly = &Code{
 		Name: "TABLE_READ_ONLY", HTTP: http.StatusMethodNotAllowed, GRPC: codes.PermissionDenied,
@@ -78,7 +78,7 @@ var (
 		Name: "TABLE_MISMATCH", HTTP: http.StatusBadGateway, GRPC: codes.FailedPrecondition,
 		Title:    "The table is not as its entry in kv.tables says",
 		Hint:     "Report it to the operator. The same call would be refused again until the entry and the table agree.",
-		Operator: "Correct the entry in kv.tables, or the table; the message says what differs: docs/kv.md#opening-a-table.",
+		Operator: "Correct the entry in kv.tables, or the table; the message says what differs: docs/reference/kv.md#opening-a-table.",
 	}
 	CodeKeyNotFound = &Code{
 		Name: "KEY_NOT_FOUND", HTTP: http.StatusNotFound, GRPC: codes.NotFound,
@@ -111,13 +111,13 @@ var (
 		Name: "QUOTA_EXCEEDED", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
 		Title:    "The app uses as much as it may",
 		Hint:     "Nothing was sent. Send it again after retry_after_ms, and send less.",
-		Operator: "apps.limits does its work; the message names the limit: docs/runbook.md#quota_reached.",
+		Operator: "apps.limits does its work; the message names the limit: docs/operations/runbook.md#quota_reached.",
 	}
 	CodeMemory = &Code{
 		Name: "MEMORY_SHORT", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
 		Title:    "The sidecar has no memory for large work now",
 		Hint:     "Nothing was kept. Send it again after retry_after_ms, and send less at a time.",
-		Operator: "The message names the limit: docs/runbook.md#memory_short.",
+		Operator: "The message names the limit: docs/operations/runbook.md#memory_short.",
 	}
 	codeQueueFull = &Code{
 		Name: "QUEUE_FULL", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
@@ -136,7 +136,7 @@ var (
 // whySessionsAreShort leads the operator to the cause, because the remedies contradict each other: more sessions help
 // against POOL_SMALL and do harm in OVERLOAD.
 const whySessionsAreShort = "sidecar top names the cause: too few sessions, one app that holds them, or a cluster that cannot do " +
-	"more. Each has its own remedy: docs/runbook.md#refused."
+	"more. Each has its own remedy: docs/operations/runbook.md#refused."
 
 // Codes of calls that did not get to the database, or not through it.
 var (
@@ -157,37 +157,38 @@ var (
 		Title: "No node of the cluster can be used",
 		Hint:  "Nothing was sent. Send it again after retry_after_ms.",
 		Operator: "sidecar doctor says how far a connection gets, sidecar nodes has the reason for each node: " +
-			"docs/runbook.md#no_node.",
+			"docs/operations/runbook.md#no_node.",
 	}
 	CodeDraining = &Code{
 		Name: "DRAINING", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
 		Title:    "This sidecar is stopping",
 		Hint:     "Nothing was sent. Send it again; a restarted sidecar serves it.",
-		Operator: "If it lasts, GET /drain shows what the end waits for: docs/runbook.md#not_serving.",
+		Operator: "If it lasts, GET /drain shows what the end waits for: docs/operations/runbook.md#not_serving.",
 	}
 	codeUpstreamLost = &Code{
 		Name: "UPSTREAM_LOST", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
 		Title:    "The database could not be reached, or the connection broke",
 		Hint:     "Nothing was kept. Send it again after retry_after_ms.",
-		Operator: "The message names the node, sidecar why NODE has its state: docs/runbook.md#node_dead.",
+		Operator: "The message names the node, sidecar why NODE has its state: docs/operations/runbook.md#node_dead.",
 	}
 	codeRefused = &Code{
 		Name: "UPSTREAM_REFUSED", HTTP: http.StatusBadGateway, GRPC: codes.FailedPrecondition,
 		Title:    "The cluster refuses the call for good",
 		Hint:     "The same call would be refused again. Report it to the operator.",
-		Operator: "Look at ydb.url and the version of the cluster; the message has the gRPC code: docs/runbook.md#errors.",
+		Operator: "Look at ydb.url and the version of the cluster; the message has the gRPC code: docs/operations/runbook.md#errors.",
 	}
 	codeUnknown = &Code{
 		Name: "OUTCOME_UNKNOWN", HTTP: http.StatusInternalServerError, GRPC: codes.Unknown,
-		Title:    "It may have run",
-		Hint:     "Read back whether it was kept, or mark the call idempotent if it may run twice.",
-		Operator: "If it comes often, a node or the way to it breaks calls off; sidecar top names it: docs/runbook.md#node_dead.",
+		Title: "It may have run",
+		Hint:  "Read back whether it was kept, or mark the call idempotent if it may run twice.",
+		Operator: "If it comes often, a node or the way to it breaks calls off; sidecar top names it: " +
+			"docs/operations/runbook.md#node_dead.",
 	}
 	CodeDeadline = &Code{
 		Name: "DEADLINE_EXCEEDED", HTTP: http.StatusGatewayTimeout, GRPC: codes.DeadlineExceeded,
 		Title:    "The deadline ended first",
 		Hint:     "outcome_unknown says whether it may have run. Give it more time with timeout.",
-		Operator: "Calls that bring no deadline get api.timeout. If all calls are slow: docs/runbook.md#cluster_slow.",
+		Operator: "Calls that bring no deadline get api.timeout. If all calls are slow: docs/operations/runbook.md#cluster_slow.",
 	}
 	codeCancelled = &Code{
 		Name: "CANCELLED", HTTP: 499, GRPC: codes.Canceled,
@@ -213,7 +214,7 @@ var (
 		Name: "TX_LOST", HTTP: http.StatusGone, GRPC: codes.Aborted, Safe: true,
 		Title:    "The transaction is not open",
 		Hint:     "Nothing of it was kept, unless outcome_unknown says otherwise. Begin a new one and repeat all of it.",
-		Operator: "tx.idle and tx.max end transactions, and so does the loss of a node: docs/runbook.md#node_dead.",
+		Operator: "tx.idle and tx.max end transactions, and so does the loss of a node: docs/operations/runbook.md#node_dead.",
 	}
 	codeTxCommitted = &Code{
 		Name: "TX_COMMITTED", HTTP: http.StatusConflict, GRPC: codes.FailedPrecondition,
@@ -239,11 +240,11 @@ var (
 		Name: "INTERNAL", HTTP: http.StatusInternalServerError, GRPC: codes.Internal,
 		Title:    "A fault of the sidecar",
 		Hint:     "Report it to the operator, with the trace_id.",
-		Operator: "The log has it under the trace_id: docs/runbook.md#panicked.",
+		Operator: "The log has it under the trace_id: docs/operations/runbook.md#panicked.",
 	}
 )
 
-// ownCodes lists them in the order of docs/api.md.
+// ownCodes lists them in the order of docs/reference/api.md.
 var ownCodes = []*Code{
 	codeBadRequest, CodeLimit, CodeNoToken, codeNotYours, codeDenied, codeForbidden, CodeMedia, CodeNoRoute, CodeMethod,
 	CodeTableNotOpen, CodeReadOnly, CodeTableMismatch, CodeKeyNotFound, CodeKeyTooLarge, CodeCondition,

@@ -24,7 +24,7 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 		Name: "YDB_UNAUTHORIZED", HTTP: http.StatusBadGateway, GRPC: codes.FailedPrecondition,
 		Title:    "The sidecar's credentials do not permit this",
 		Hint:     "Report it to the operator: the sidecar calls the database by its own credentials, whoever calls the sidecar.",
-		Operator: "Grant the right to the sidecar's user, or correct ydb.auth: docs/runbook.md#credentials_bad.",
+		Operator: "Grant the right to the sidecar's user, or correct ydb.auth: docs/operations/runbook.md#credentials_bad.",
 	},
 	Ydb.StatusIds_INTERNAL_ERROR: {
 		Name: "YDB_INTERNAL_ERROR", HTTP: http.StatusInternalServerError, GRPC: codes.Internal,
@@ -41,14 +41,14 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 		Name: "YDB_UNAVAILABLE", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
 		Title:    "A part of the database is not available now",
 		Hint:     "Nothing was kept. Send it again after retry_after_ms.",
-		Operator: "sidecar top names what is short: docs/runbook.md#cluster_overloaded, docs/runbook.md#disk_full.",
+		Operator: "sidecar top names what is short: docs/operations/runbook.md#cluster_overloaded, docs/operations/runbook.md#disk_full.",
 	},
 	Ydb.StatusIds_OVERLOADED: {
 		Name: "YDB_OVERLOADED", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
 		Title: "The database is overloaded",
 		Hint:  "Nothing was kept. Send it again after retry_after_ms, and send less.",
 		Operator: "sidecar top names what has too much to do: a table, a quota, a resource pool or the cluster: " +
-			"docs/runbook.md#cluster_overloaded.",
+			"docs/operations/runbook.md#cluster_overloaded.",
 	},
 	Ydb.StatusIds_SCHEME_ERROR: {
 		Name: "YDB_SCHEME_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.FailedPrecondition,

@@ -17,7 +17,9 @@ type Config struct {
 
 // API bounds calls. The errors of every limit name its setting.
 type API struct {
-	Timeout    time.Duration `yaml:"timeout"`     // deadline of a call that brings none; of a stream that brings none, the longest pause between parts
+	// deadline of a call that brings none; of a stream that brings none, the longest pause between
+	// parts
+	Timeout    time.Duration `yaml:"timeout"`
 	MaxTimeout time.Duration `yaml:"max_timeout"` // a later deadline is moved to this
 	// calls open at once, both faces together; those whose body over HTTP is still to come count
 	// for memory.requests alone
@@ -33,7 +35,8 @@ type API struct {
 	BatchParallel int           `yaml:"batch_parallel"` // statements of one Batch that run at a time
 	CacheTTL      time.Duration `yaml:"cache_ttl"`      // how long descriptions of tables and explained plans are believed
 	CacheSize     int           `yaml:"cache_size"`     // entries of each cache: declared types, tables, plans
-	Statuses      string        `yaml:"statuses"`       // current; or old: statuses of errors as in the version before (docs/errors.md)
+	// current; or old: statuses of errors as in the version before (docs/reference/errors.md)
+	Statuses string `yaml:"statuses"`
 }
 
 // DefaultAPI are the settings of a fresh installation.

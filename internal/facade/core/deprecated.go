@@ -20,8 +20,8 @@ type Deprecation struct {
 // "sidecar.v1.ExecuteRequest.stats", or a code of errors such as "TX_LOST".
 type Deprecated map[string]Deprecation
 
-// deprecated is what version 1 has that is deprecated: docs/compatibility.md has the rules. The .proto files mark the same calls and
-// fields.
+// deprecated is what version 1 has that is deprecated: docs/reference/compatibility.md has the rules.
+// The .proto files mark the same calls and fields.
 var deprecated = Deprecated{}
 
 // Within reports whether a request may have a deprecated field.

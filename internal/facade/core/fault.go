@@ -278,7 +278,7 @@ func (f *Fault) paused() *Fault {
 	return f.With(func(f *Fault) {
 		f.Message = "calls are paused by an operator"
 		f.hint = "Nothing was sent. An operator paused this sidecar; send it again after retry_after_ms."
-		f.operate = "sidecar events says since when calls are paused, sidecar resume ends that: docs/runbook.md#pool_paused."
+		f.operate = "sidecar events says since when calls are paused, sidecar resume ends that: docs/operations/runbook.md#pool_paused."
 		f.After = max(f.After, time.Second)
 	})
 }

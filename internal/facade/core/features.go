@@ -10,7 +10,7 @@ const apiVersion = "v1"
 // Feature is something of the plain API that not every sidecar of the same version of the API has.
 type Feature struct {
 	Name    string // never another one, and never for something else
-	Meaning string // as docs/compatibility.md has it
+	Meaning string // as docs/reference/compatibility.md has it
 }
 
 // features lists them in the order in which they came. A later sidecar has all of them.

@@ -239,7 +239,8 @@ func madeMessage(t *testing.T, b *strings.Builder, m protoreflect.MessageDescrip
 	}
 	b.WriteString("      properties:")
 	if name == "Problem" {
-		b.WriteString("\n        type: { type: string, description: 'Address of the section of docs/errors.md about the code' }\n" +
+		b.WriteString("\n        type: { type: string, description: 'Address of the section of " +
+			"docs/reference/errors.md about the code' }\n" +
 			"        title: { type: string }\n        detail: { type: string, description: The same as message }")
 	}
 	none := name != "Problem"

@@ -18,7 +18,7 @@ import (
 // Config opens tables to the key-value API. Without tables it is off.
 type Config struct {
 	// the tables of the key-value API, each as name=path key=column:Type value=column:Type
-	// [version=column:Type] [media=type/subtype] [max_value=size] [read_only] (docs/kv.md)
+	// [version=column:Type] [media=type/subtype] [max_value=size] [read_only] (docs/reference/kv.md)
 	Tables   []Entry `yaml:"tables"`
 	MaxValue int     `yaml:"max_value"` // bytes of a value that is put; for tables that say nothing else
 	MaxID    int     `yaml:"max_id"`    // bytes of an id

@@ -11,7 +11,7 @@ import (
 
 // poller reads the sockets of a shard, all of them in one goroutine, and opens what came by TLS: what has come
 // over several goes through the forwarder in one turn, on one processor, and out again with
-// one write for each connection (docs/decisions/0022-one-reader.md).
+// one write for each connection (docs/dev/decisions/0022-one-reader.md).
 //
 // Its epoll instance is itself a descriptor of the runtime's: the goroutine waits for it as
 // for a socket, and no thread is blocked. The sockets stay with the runtime's besides, for

@@ -8,7 +8,7 @@ import (
 // Sockets never block, so the runtime need not be told of the calls, as package
 // syscall does: for a process that is idle between calls, that wakes the runtime's
 // monitor each time, which was a third of the CPU of a lone call
-// (docs/data-path-profile.md). A garbage collection waits for a call under way: some
+// (docs/dev/data-path-profile.md). A garbage collection waits for a call under way: some
 // microseconds.
 
 func readSocket(fd uintptr, b []byte) (int, syscall.Errno) {

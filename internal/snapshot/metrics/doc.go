@@ -4,5 +4,5 @@
 // It owns the tables of rows: name, unit, help, and how values are read; and the choice of
 // the nodes that have series of their own. What always holds: all metrics are read from one
 // look at the parts; a name is in one row; a metric has no more series of nodes than
-// telemetry keeps; docs/reference.md lists every row.
+// telemetry keeps; docs/reference/metrics.md lists every row.
 package metrics

@@ -1,5 +1,5 @@
 // Command devcluster runs a YDB-wire-compatible cluster for development and
-// tests: see docs/devcluster.md. When it is ready it prints one line of JSON on
+// tests: see docs/dev/devcluster.md. When it is ready it prints one line of JSON on
 // stdout with the addresses; logs go to stderr. SIGTERM and SIGINT stop it in
 // good order (exit code 0); it exits with 1 and one line when it cannot start
 // or stop, and with 2 for a wrong command line.

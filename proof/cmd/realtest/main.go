@@ -5,7 +5,7 @@
 // tests of the plain API, of the example apps and of the official Go SDK, the SDK matrix, and, if
 // it is told how the cluster is restarted, a load through a sidecar during that. All tables are in one directory
 // of the database, which is removed at the end. Credentials come as to the sidecar, in variables;
-// none of them gets into the report. docs/real-ydb.md says how to use it.
+// none of them gets into the report. docs/dev/real-ydb.md says how to use it.
 package main
 
 import (
@@ -109,7 +109,7 @@ func target(ctx context.Context, o options, c credentials) (rules.Target, error)
 		return t, errors.New("-ydb is no URL") // without its text: it may hold a password
 	}
 	if u.User != nil {
-		return t, errors.New("-ydb has a user; give credentials in variables (docs/real-ydb.md)")
+		return t, errors.New("-ydb has a user; give credentials in variables (docs/dev/real-ydb.md)")
 	}
 	host, _, _ := strings.Cut(u.Host, ",")
 	if _, _, err := net.SplitHostPort(host); err != nil {

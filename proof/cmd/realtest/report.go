@@ -199,7 +199,7 @@ func (r *report) text() string {
 // subject is what was asked, by what.
 func (r *report) subject(p printer) {
 	p("# ydb-sidecar against a YDB cluster\n")
-	p("Written by `make test-real` (docs/real-ydb.md). It has no token, user or password.\n")
+	p("Written by `make test-real` (docs/dev/real-ydb.md). It has no token, user or password.\n")
 	p("| | |\n|---|---|")
 	p("| date | %s, took %v |", r.began.UTC().Format(time.RFC3339), r.took.Round(time.Second))
 	p("| cluster | `%s`, database `%s` |", r.target.Address, r.target.Database)
@@ -299,7 +299,7 @@ func (r *report) runs(p printer, sdks matrix) {
 	}
 	if len(r.sdks) > 0 {
 		p("\n## SDK matrix\n")
-		p("The steps of docs/sdk-matrix.md with a table of 2,000 rows (20 MiB), directly and through a sidecar in " +
+		p("The steps of docs/reference/sdk-matrix.md with a table of 2,000 rows (20 MiB), directly and through a sidecar in " +
 			"each mode. Left out, since they need control of the cluster: the columns with a node killed and with " +
 			"one address for all nodes, the counts of sessions and of calls that took a hop, and the look for " +
 			"sessions and transactions that were left.\n")

@@ -30,7 +30,7 @@ func openDB(t testing.TB, path string) *DB {
 	return db
 }
 
-// sample are the tables that the examples of docs/devcluster-yql.md speak of.
+// sample are the tables that the examples of docs/dev/devcluster-yql.md speak of.
 const sample = `CREATE TABLE series (id Uint64 NOT NULL, title Utf8, released Date, rating Double, PRIMARY KEY (id), INDEX by_title GLOBAL ON (title));
 CREATE TABLE episodes (series Uint64, season Uint64, episode Uint64, title Utf8, views Int64, PRIMARY KEY (series, season, episode))`
 

@@ -9,9 +9,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
-var update = flag.Bool("update", false, "write docs/devcluster-yql.md")
+var update = flag.Bool("update", false, "write docs/dev/devcluster-yql.md")
 
-const docPath = "../../../docs/devcluster-yql.md"
+const docPath = "../../../docs/dev/devcluster-yql.md"
 
 const docHead = `# YQL of the development cluster
 

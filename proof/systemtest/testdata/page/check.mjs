@@ -3,7 +3,7 @@
 //
 //   node check.mjs URL TOKEN [DIRECTORY SECONDS]
 //
-// With a directory it takes the pictures of docs/page there, after as many seconds.
+// With a directory it takes the pictures of docs/operations/page there, after as many seconds.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
