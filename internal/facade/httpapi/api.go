@@ -145,7 +145,7 @@ func (a *API) Handler() http.Handler {
 	}
 	lost := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.noRoute(mux, w, r) })
 	all := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, pattern := mux.Handler(r); pattern == "" {
+		if !routed(mux, r) {
 			lost.ServeHTTP(w, r)
 			return
 		}
@@ -156,13 +156,20 @@ func (a *API) Handler() http.Handler {
 	}))
 }
 
+// routed reports whether a request has a route. A path of the key-value API that ends as one of a batch get takes POST alone, and
+// no other path there takes it.
+func routed(mux *http.ServeMux, r *http.Request) bool {
+	_, pattern := mux.Handler(r)
+	return pattern != "" && (!strings.HasPrefix(r.URL.Path, pathOfKV) || ofBatchGet(r.URL.Path) == (r.Method == http.MethodPost))
+}
+
 // noRoute answers a path that does not exist, or not with this method.
 func (a *API) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	var allowed []string
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodPost} {
 		other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
-		if _, pattern := mux.Handler(other); pattern != "" {
+		if routed(mux, other) {
 			allowed = append(allowed, method)
 		}
 	}
@@ -170,8 +177,13 @@ func (a *API) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Request
 		a.stray(w, r, core.Faultf(core.CodeNoRoute, "there is nothing at %.200q", r.URL.Path), start)
 		return
 	}
-	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	a.stray(w, r, core.Faultf(core.CodeMethod, "%.20s is not allowed here; %s is", r.Method, strings.Join(allowed, ", ")), start)
+	methods := strings.Join(allowed, ", ")
+	w.Header().Set("Allow", methods)
+	f := core.Faultf(core.CodeMethod, "%.20s is not allowed here; %s is", r.Method, methods)
+	if r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, pathOfKV) {
+		f = core.Faultf(core.CodeMethod, "POST is not allowed here; %s are, and POST of ids to %.100q", methods, r.URL.Path+batchGetSuffix)
+	}
+	a.stray(w, r, f, start)
 }
 
 // stray answers a request that is no call.

@@ -89,7 +89,7 @@ func inlineOf(r *http.Request) (*InlineCall, *route) {
 		}
 	}
 	table, ok := strings.CutPrefix(path, pathOfKV)
-	if !ok || !setPathValue(r, "table", table) {
+	if !ok || ofBatchGet(table) != (r.Method == http.MethodPost) || !setPathValue(r, "table", table) {
 		return nil, nil
 	}
 	switch r.Method {

@@ -18,12 +18,11 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-const (
-	// batchGetSuffix ends the path of a batch get; a pattern of http.ServeMux cannot say so.
-	batchGetSuffix = ":batchGet"
-	// kvMethods are what a table's path takes.
-	kvMethods = "GET, HEAD, PUT, DELETE"
-)
+// batchGetSuffix ends the path of a batch get; a pattern of http.ServeMux cannot say so.
+const batchGetSuffix = ":batchGet"
+
+// ofBatchGet reports whether a path of the key-value API, or its last segment, is that of a batch get.
+func ofBatchGet(path string) bool { return strings.HasSuffix(path, batchGetSuffix) }
 
 func (a *API) kvGet(x *exchange) error {
 	t, id, cond, err := a.kvGetOf(x)
@@ -154,13 +153,7 @@ func (a *API) kvBatchGet(x *exchange) error {
 func (a *API) kvBatchGetOf(x *exchange, req *sidecarv1.KvBatchGetRequest, read func(into proto.Message, out *request) error) (
 	*kv.Table, []kv.ID, error,
 ) {
-	name, ok := strings.CutSuffix(x.r.PathValue("table"), batchGetSuffix)
-	if !ok {
-		x.w.Header().Set("Allow", kvMethods)
-		return nil, nil, core.Faultf(core.CodeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q",
-			kvMethods, name+batchGetSuffix)
-	}
-	t, err := a.kv.Table(name)
+	t, err := a.kv.Table(strings.TrimSuffix(x.r.PathValue("table"), batchGetSuffix))
 	if err != nil {
 		return nil, nil, err
 	}
