@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,9 +41,17 @@ func TestPageFiles(t *testing.T) {
 	if len(files) < 5 {
 		t.Fatalf("the page names the files %v; want at least 5", files)
 	}
-	targets := []string{"/", "/page/dom.js", "/page/draw.js", "/page/uplot/LICENSE"} // modules name each other
+	targets := []string{"/"}
+	for name, a := range assets {
+		targets = append(targets, "/page/"+name)
+		for _, m := range regexp.MustCompile(`from "\./([^"]+)"`).FindAllStringSubmatch(a.body, -1) {
+			files = append(files, []string{"", "/page/" + m[1]})
+		}
+	}
 	for _, f := range files {
-		targets = append(targets, f[1])
+		if !slices.Contains(targets, f[1]) {
+			t.Errorf("the page loads %s, which is not served", f[1])
+		}
 	}
 	for _, target := range targets {
 		w := browse(h, target, "Accept", "text/html")

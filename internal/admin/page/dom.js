@@ -1,5 +1,7 @@
 // Small helpers: elements, lists that keep their elements, and numbers for people.
 
+export const $ = (id) => document.getElementById(id);
+
 export function h(tag, props = {}, ...children) {
   const el = document.createElement(tag);
   for (const [k, v] of Object.entries(props)) {

@@ -1,0 +1,70 @@
+// Calls, statements and transactions: a table of each.
+import { $, clock, cls, h, keyed, ms, span, text, whole, width } from "./dom.js";
+
+// link writes the beginning of a trace's id, and leads to it if the operator said where traces are.
+function link(cell, d, id = "") {
+  if (cell.dataset.trace === id) return cell;
+  cell.dataset.trace = id;
+  const href = d.trace_link?.replaceAll("{trace_id}", id);
+  cell.replaceChildren(!id ? "" : href ? h("a", { href, target: "_blank", rel: "noreferrer noopener", title: id }, id.slice(0, 8)) : h("span", { title: id }, id.slice(0, 8)));
+  return cell;
+}
+
+export function drawSlow(d) {
+  const worst = d.slow[0]?.took ?? 1;
+  keyed($("slow").tBodies[0], d.slow, (c) => `${c.at_ms} ${c.took} ${c.name} ${c.trace_id}`, (c) => {
+    const parts = ["queue", "acquire", "hop", "server"].map((k) => [k, c[k]]);
+    parts.push(["rest", Math.max(c.took - parts.reduce((sum, [, v]) => sum + v, 0), 0)]);
+    const said = parts.filter(([, v]) => v > 0).map(([k, v]) => `${{ rest: "sidecar", hop: "network and node" }[k] ?? k} ${ms(v)} ms`).join(", ");
+    const meter = h("div", { class: "meter", role: "img", "aria-label": said, title: said }, ...parts.map(([k]) => h("i", { class: k })));
+    const tries = c.attempts > 1 ? ` (${c.attempts} attempts)` : "";
+    const row = h("tr", {}, h("td", { class: "r first" }, ms(c.took)), h("td", { class: "bar" }, meter), h("td", { class: "call" }, c.name, h("span", { class: "dim" }, ` ${c.face}`)),
+      h("td", { class: `status ${c.status ? "bad" : "dim"}` }, (c.status ?? "OK") + tries), h("td", { class: "r on" }, c.node ? `${c.node}` : ""), h("td", { class: "wide" }, c.app ?? ""),
+      h("td", { class: "r" }, clock(c.at_ms)),
+      link(h("td"), d, c.trace_id));
+    row.parts = parts;
+    return row;
+  }, (row) => row.parts.forEach(([, v], i) => width(row.children[1].firstChild.children[i], v / worst)));
+  $("slow-none").hidden = d.slow.length > 0;
+  $("slow").hidden = d.slow.length === 0;
+}
+
+export function drawStatements(d) {
+  const list = d.statements.filter((s) => s.last_minute.calls > 0);
+  keyed($("statements").tBodies[0], list, (s) => s.digest, (s) => h("tr", {}, h("td", { class: "first" }, s.digest), h("td", { class: "wide" }), h("td", { class: "r" }), h("td", { class: "r" }),
+    h("td", { class: "r wide" }), h("td", { class: "r" }), h("td", { class: "r wide" }), h("td", { class: "r wide" }), h("td", { class: "wide" })), (row, s) => {
+    const [digest, kind, calls, failed, p50, p99, time, texts, app] = row.children, minute = s.last_minute;
+    digest.title = s.text ?? "";
+    text(kind, s.kind);
+    text(calls, whole(minute.calls));
+    text(failed, whole(minute.failed));
+    cls(failed, `r ${minute.failed ? "bad" : ""}`);
+    text(p50, ms(minute.p50_ms));
+    text(p99, ms(minute.p99_ms));
+    text(time, (minute.took_ms / 1000).toFixed(1));
+    text(texts, whole(s.texts));
+    text(app, s.app);
+  });
+  $("statements-none").hidden = list.length > 0;
+  $("statements").hidden = list.length === 0;
+}
+
+export function drawTransactions(d) {
+  let n = 0;
+  keyed($("transactions").tBodies[0], d.transactions, () => n++, () => h("tr", {}, h("td"), h("td", { class: "bar" }, h("div", { class: "meter", "aria-hidden": "true" }, h("i", { class: "transactions" }))),
+    h("td", { class: "app" }), h("td"), h("td", { class: "r on" }), h("td"), h("td", { class: "r left" }), h("td")), (row, t) => {
+    const part = t.age_ms / d.tx_max_ms, [age, bar, app, mode, node, now, left, trace] = row.children;
+    text(age, span(t.age_ms));
+    cls(age, `r first ${d.held_long_ms && t.age_ms > d.held_long_ms ? "bad" : ""}`);
+    text(app, t.app);
+    link(trace, d, t.trace_id);
+    width(bar.firstChild.firstChild, part);
+    text(mode, t.mode || "waits for a session");
+    text(node, t.node_id ? `${t.node_id}` : "");
+    text(now, t.busy ? "a call runs" : "idle");
+    text(left, span(t.expires_ms));
+  });
+  text($("transactions-sum"), d.api.transactions ? `${whole(d.api.transactions)} open, each at most ${span(d.tx_max_ms)}` : "");
+  $("transactions").hidden = d.transactions.length === 0;
+  $("transactions-none").hidden = d.transactions.length > 0;
+}
