@@ -10,4 +10,4 @@ fi
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || true)
 awk -v commit="${commit:+.g$commit}" '
   /^- / { unreleased = 1 }
-  /^## [0-9]/ { split($2, v, "."); print unreleased ? v[1] "." v[2] + 1 ".0-dev" commit : $2; exit }' CHANGELOG.md
+  /^## \[[0-9]/ { gsub(/[][]/, "", $2); split($2, v, "."); print unreleased ? v[1] "." v[2] + 1 ".0-dev" commit : $2; exit }' CHANGELOG.md

@@ -52,7 +52,7 @@ func TestVersionsAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newest := regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+) - \d{4}-\d\d-\d\d$`).FindStringSubmatch(string(changelog))
+	newest := regexp.MustCompile(`(?m)^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$`).FindStringSubmatch(string(changelog))
 	if newest == nil {
 		t.Fatal("CHANGELOG.md has no released version")
 	}
@@ -70,14 +70,14 @@ func TestVersionsAgree(t *testing.T) {
 	if got := printed(t, string(changelog)); got != sources {
 		t.Errorf("tools/version.sh: %s; the program says %s", got, sources)
 	}
-	const released = "# Changelog\n\n## Unreleased\n\n## 0.3.0 - 2026-01-02\n\n- A line.\n"
+	const released = "# Changelog\n\n## [Unreleased]\n\n## [0.3.0] - 2026-01-02\n\n### Added\n\n- A line.\n"
 	if got := printed(t, released); got != "0.3.0" {
 		t.Errorf("nothing unreleased: %s", got)
 	}
 	const who = "-c user.name=a -c user.email=a@b -c commit.gpgsign=false "
 	commit := []string{"init -q", "add .", who + "commit -q -m one"}
 	if got := printed(
-		t, strings.Replace(released, "\n\n## 0", "\n\n- More.\n\n## 0", 1), commit...,
+		t, strings.Replace(released, "\n\n## [0", "\n\n- More.\n\n## [0", 1), commit...,
 	); !regexp.MustCompile(`^0\.4\.0-dev\.g[0-9a-f]{12}$`).MatchString(got) {
 		t.Errorf("without a tag: %s", got)
 	}
@@ -88,7 +88,7 @@ func TestVersionsAgree(t *testing.T) {
 	if got := printed(t, released, tagged...); got != "1.2.3" {
 		t.Errorf("with a tag: %s", got)
 	}
-	if got := printed(t, strings.Replace(released, "\n\n## 0", "\n\n- More.\n\n## 0", 1),
+	if got := printed(t, strings.Replace(released, "\n\n## [0", "\n\n- More.\n\n## [0", 1),
 		append(tagged, who+"commit -q --allow-empty -m two")...); !regexp.MustCompile(`^0\.4\.0-dev\.g[0-9a-f]{12}$`).MatchString(got) {
 		t.Errorf("one commit after the tag: %s", got)
 	}
