@@ -107,7 +107,7 @@ func (t *test) put(c KV, created bool) *KVReply {
 	if r.Created != created {
 		t.Errorf("put %v: created %v; want %v", c.ID, r.Created, created)
 	}
-	if !strings.Contains(r.Timing, "hop;dur=") {
+	if !t.driven() && !strings.Contains(r.Timing, "hop;dur=") {
 		t.Errorf("put %v: Server-Timing %q", c.ID, r.Timing)
 	}
 	return r
@@ -138,7 +138,7 @@ func kvValue(t *test) {
 	t.put(c, false) // nobody looked
 	r := t.got(c)
 	if !bytes.Equal(r.Value, c.Value) || r.Null || r.Version != "" || r.ContentType != "application/octet-stream" ||
-		!strings.Contains(r.Timing, "hop;dur=") {
+		!t.driven() && !strings.Contains(r.Timing, "hop;dur=") {
 		t.Errorf("got %+v", r)
 	}
 	if r := t.got(KV{Table: "contract_kv_read", ID: c.ID}); !bytes.Equal(r.Value, c.Value) || r.ContentType != "image/png" {

@@ -25,20 +25,14 @@ type Target struct {
 	KV   bool                             // its kv.tables are KVTables of Directory
 
 	Directory string // of the database, for the tables of the cases; "": its root
+
+	Drivers []Client // of OverDriver: the cases run with these instead of the two clients of this package
 }
 
-// Run runs every case over both APIs of a sidecar.
+// Run runs every case over both APIs of a sidecar, or with the drivers of the target.
 func Run(t *testing.T, target Target) {
 	t.Helper()
-	secure := target.TLS
-	if secure == nil {
-		secure = insecure.NewCredentials()
-	}
-	conn, err := grpc.NewClient("dns:///"+target.GRPC, grpc.WithTransportCredentials(secure))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, face := range []Client{OverGRPC(conn), OverHTTP(target.HTTP)} {
+	for _, face := range clients(t, target) {
 		t.Run(face.Name(), func(t *testing.T) {
 			defer face.Close()
 			all := cases
@@ -56,6 +50,23 @@ func Run(t *testing.T, target Target) {
 	}
 }
 
+// clients are those that the cases run with.
+func clients(t *testing.T, target Target) []Client {
+	t.Helper()
+	if target.Drivers != nil {
+		return target.Drivers
+	}
+	secure := target.TLS
+	if secure == nil {
+		secure = insecure.NewCredentials()
+	}
+	conn, err := grpc.NewClient("dns:///"+target.GRPC, grpc.WithTransportCredentials(secure))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []Client{OverGRPC(conn), OverHTTP(target.HTTP)}
+}
+
 // test is one case over one API.
 type test struct {
 	*testing.T
@@ -66,6 +77,12 @@ type test struct {
 
 // Name is the case's; the client has one too.
 func (t *test) Name() string { return t.T.Name() }
+
+// driven reports whether the client is a library behind a driver, which may keep the header Server-Timing to itself.
+func (t *test) driven() bool {
+	_, ok := t.Client.(*driver)
+	return ok
+}
 
 // table makes a table (id Uint64, name Utf8, n Int32) for the length of a case, and returns its
 // name as a statement has it.
@@ -159,6 +176,7 @@ func (t *test) refused(err error, code string, safe, unknown bool) *Error {
 func (t *test) status(e *Error, http int, grpc codes.Code) {
 	t.Helper()
 	want := strconv.Itoa(http)
+	// Drivers report no transport's own code.
 	if t.Client.Name() == "grpc" {
 		want = grpc.String()
 	}
