@@ -2,6 +2,7 @@ package facadetest
 
 import (
 	"context"
+	"encoding/base64"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,7 +31,7 @@ func Shelf(t testing.TB) *Driver {
 		case strings.Contains(text, " INSERT ") && there:
 			return nil, Exists()
 		case strings.Contains(text, " INTO "):
-			row = [2]string{`"` + string(req.GetParameters()["$value"].GetValue().GetBytesValue()) + `"`, "null"}
+			row = [2]string{`"` + base64.StdEncoding.EncodeToString(req.GetParameters()["$value"].GetValue().GetBytesValue()) + `"`, "null"}
 			if v := req.GetParameters()["$version"]; v != nil {
 				row[1] = strconv.FormatUint(v.GetValue().GetUint64Value(), 10)
 			}
@@ -46,7 +47,7 @@ func Shelf(t testing.TB) *Driver {
 		default: // in another order than it was asked for
 			var cells [][]string
 			if there {
-				cells = append(cells, []string{row[1], "null", `"aGk="`})
+				cells = append(cells, []string{row[1], "null", row[0]})
 			}
 			return []*Ydb_Query.ExecuteQueryResponsePart{
 				Part(t, 0, []string{"rev Optional<Uint64>", "x Optional<Int32>", "v Optional<String>"}, cells...),

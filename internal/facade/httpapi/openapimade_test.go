@@ -61,12 +61,27 @@ var forms = map[string]string{
 
 // ownForms are the schemas of fields that openapi.yaml has in a form of its own.
 var ownForms = map[string]string{
-	"Limits.bytes": "{ type: [integer, string], description: 'Of the values as YDB sends them; a number, or a text " +
+	"Limits.bytes": "{ type: [integer, string], minimum: 0, description: 'Of the values as YDB sends them; a number, or a text " +
 		"with a unit such as 8MiB. " +
-		"0: the limit of the sidecar' }",
+		"0: the limit of the sidecar', examples: [1048576, 8MiB] }",
+	"Error.code":           codeForm(),
 	"StatusResponse.state": "{ type: string, enum: [starting, serving, draining] }",
 	"NodeStatus.health":    "{ type: string, enum: [healthy, suspect, ejected, probing] }",
 	"NodeStatus.use":       "{ type: string, enum: [new, open, none] }",
+}
+
+// codeForm is the schema of the code of an error. It lists the codes in words: clients that are generated from an enumeration
+// would fail at a code that a later version adds.
+func codeForm() string {
+	var names []string
+	for _, c := range core.Codes() {
+		if c.Case == "" {
+			names = append(names, c.Name)
+		}
+	}
+	return "{ type: string, examples: [BAD_REQUEST], description: 'Stable name of what went wrong. Later versions " +
+		"may add names. Those of now: " +
+		strings.Join(names, ", ") + "' }"
 }
 
 // needed are the fields that requests must have.
@@ -287,6 +302,9 @@ func formOf(t *testing.T, f protoreflect.FieldDescriptor) string {
 		kind = "$ref: '#/components/schemas/" + name + "'"
 	case kind == "":
 		kind = "type: integer"
+		if f.Kind() == protoreflect.Uint32Kind || f.Kind() == protoreflect.Uint64Kind {
+			kind += ", minimum: 0"
+		}
 	}
 	said := ""
 	if _, after := commentsOn(t, f); after != "" {
