@@ -114,6 +114,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{"root", "GET", "/", "", nil, 404, "NO_SUCH_ROUTE"},
 		{"get_of_a_query", "GET", "/v1/query", "", nil, 405, "METHOD_NOT_ALLOWED"},
 		{"delete", "DELETE", "/v1/status", "", nil, 405, "METHOD_NOT_ALLOWED"},
+		{"begin_is_no_id", "GET", "/v1/tx/begin", "", nil, 405, "METHOD_NOT_ALLOWED"},
 		{"no_body", "POST", "/v1/query", "", nil, 400, "BAD_REQUEST"},
 		{"not_json", "POST", "/v1/query", `{"sql":`, nil, 400, "BAD_REQUEST"},
 		{"a_list", "POST", "/v1/query", `[]`, nil, 400, "BAD_REQUEST"},
@@ -124,6 +125,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{"ints", "POST", "/v1/query", `{"sql":"S","ints":"roman"}`, nil, 400, "BAD_REQUEST"},
 		{"bytes", "POST", "/v1/query", `{"sql":"S","limits":{"bytes":"8 miles"}}`, nil, 400, "BAD_REQUEST"},
 		{"good_bytes", "POST", "/v1/query", `{"sql":"S","limits":{"bytes":"8MiB"}}`, nil, 200, ""},
+		{"most_bytes", "POST", "/v1/query", `{"sql":"S","limits":{"bytes":18446744073709551615}}`, nil, 200, ""},
 		{"body", "POST", "/v1/query", `{"sql":"` + strings.Repeat("x", 64<<10) + `"}`, nil, 413, "LIMIT_EXCEEDED"},
 		{"headers", "GET", "/v1/status", "", []string{"X-Long", strings.Repeat("x", 5<<10)}, 413, "LIMIT_EXCEEDED"},
 		{"depth", "POST", "/v1/query",
@@ -204,6 +206,12 @@ func TestBulkOverNDJSON(t *testing.T) {
 	)
 	if status != 200 || !strings.HasPrefix(got, `{"rows":2,`) || rows != 2 {
 		t.Errorf("%d %s; %d rows were written; want 2", status, got, rows)
+	}
+	for query, want := range map[string]int{"": 200, "?table=items": 200, "?table=other": 400} {
+		status, _, got := facadetest.Send(t, "POST", b.base+"/v1/bulk"+query, `{"table":"items","rows":[{"id":1}]}`, nil)
+		if status != want || want == 400 && !strings.Contains(got, "only the body names the table") {
+			t.Errorf("JSON for items with %q: %d %s; want %d", query, status, got, want)
+		}
 	}
 }
 

@@ -157,10 +157,18 @@ func (a *API) Handler() http.Handler {
 }
 
 // routed reports whether a request has a route. A path of the key-value API that ends as one of a batch get takes POST alone, and
-// no other path there takes it.
+// no other path there takes it. The path that begins a transaction is not that of one with this id.
 func routed(mux *http.ServeMux, r *http.Request) bool {
 	_, pattern := mux.Handler(r)
-	return pattern != "" && (!strings.HasPrefix(r.URL.Path, pathOfKV) || ofBatchGet(r.URL.Path) == (r.Method == http.MethodPost))
+	switch path := r.URL.Path; {
+	case pattern == "":
+		return false
+	case strings.HasPrefix(path, pathOfKV):
+		return ofBatchGet(path) == (r.Method == http.MethodPost)
+	case path == pathBeginTx:
+		return strings.HasSuffix(pattern, pathBeginTx)
+	}
+	return true
 }
 
 // noRoute answers a path that does not exist, or not with this method.

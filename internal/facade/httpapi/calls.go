@@ -197,6 +197,10 @@ func (a *API) bulk(x *exchange) error {
 		if err != nil {
 			return err
 		}
+		if in.Table != "" && in.Table != req.Table {
+			return core.BadRequest("table: the query has %.64q, the body %.64q; with %s only the body names the table", in.Table,
+				req.Table, core.MediaJSON)
+		}
 		in = core.BulkOf(&req, jsonRows{raw: rows})
 	}
 	n, err := a.core.BulkUpsert(x.ctx, x.call, in)

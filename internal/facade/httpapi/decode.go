@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -462,9 +463,23 @@ func (d *decoder) whole(bits int) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(string(raw), 10, bits)
 	if err != nil {
+		n, err = strconv.ParseUint(digitsOf(raw), 10, bits)
+	}
+	if err != nil {
 		return 0, &misfit{found: "number " + string(raw)}
 	}
 	return n, nil
+}
+
+// digitsOf returns a number as an integer has it, if it is one that is written with a fraction or an exponent, as 1.0 or 1e3.
+// Others are returned as they are, also those beyond 2^53, of which not every integer is a float64.
+func digitsOf(raw []byte) string {
+	const most = 1 << 53
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > most || !bytes.ContainsAny(raw, ".eE") {
+		return string(raw)
+	}
+	return strconv.FormatInt(int64(f), 10)
 }
 
 func (d *decoder) integer() (protoreflect.Value, error) {
@@ -473,6 +488,9 @@ func (d *decoder) integer() (protoreflect.Value, error) {
 		return protoreflect.Value{}, err
 	}
 	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		n, err = strconv.ParseInt(digitsOf(raw), 10, 64)
+	}
 	if err != nil {
 		return protoreflect.Value{}, &misfit{found: "number " + string(raw)}
 	}
@@ -544,6 +562,9 @@ func takeSize(d *decoder, m protoreflect.Message, f *member) error {
 }
 
 func sizeOf(raw []byte) (uint64, error) {
+	if n, err := strconv.ParseUint(digitsOf(raw), 10, 64); err == nil {
+		return n, nil // as over gRPC, larger than any text with a unit
+	}
 	text, quoted := string(raw), raw[0] == '"'
 	if quoted {
 		text = text[1 : len(text)-1]

@@ -50,6 +50,8 @@ func TestDecodedRequests(t *testing.T) {
 			want: &sidecarv1.BulkUpsertRequest{Table: "t", Types: map[string]string{"a": "T"}, Timeout: "1s"}},
 		{json: `{"ids":[1,[2,"x"],null],"priority":"batch"}`, want: &sidecarv1.KvBatchGetRequest{Priority: "batch"},
 			params: `1 [2,"x"] null `},
+		{json: `{"tx":{"seq":1.0},"limits":{"rows":2e3,"bytes":9007199254740992.0}}`, want: &sidecarv1.ExecuteRequest{
+			Tx: &sidecarv1.TxSelector{Seq: 1}, Limits: &sidecarv1.Limits{Rows: 2000, Bytes: 1 << 53}}},
 		{json: `{"timeout":"1s"}`, want: &sidecarv1.CommitRequest{Timeout: "1s"}},
 	} {
 		got := tt.want.ProtoReflect().New().Interface()
@@ -98,7 +100,10 @@ func TestRefusedRequests(t *testing.T) {
 		`{"sql":{}}`:                      "sql: a JSON object does not fit here",
 		`{"tx":{"begin":"x"}}`:            "tx.begin: a JSON string does not fit here",
 		`{"tx":{"seq":-1}}`:               "tx.seq: a JSON number -1 does not fit here",
-		`{"tx":{"seq":1.0}}`:              "tx.seq: a JSON number 1.0 does not fit here",
+		`{"tx":{"seq":1.5}}`:              "tx.seq: a JSON number 1.5 does not fit here",
+		`{"tx":{"seq":1e-1}}`:             "tx.seq: a JSON number 1e-1 does not fit here",
+		`{"tx":{"seq":1e16}}`:             "tx.seq: a JSON number 1e16 does not fit here",
+		`{"limits":{"bytes":0.5}}`:        `limits.bytes: write a number of bytes, or one with a unit such as "8MiB"`,
 		`{"tx":{"commit":"yes"}}`:         "tx.commit: a JSON string does not fit here",
 		`{"idempotent":1}`:                "idempotent: a JSON number does not fit here",
 		`{"params":[]}`:                   "params: a JSON array does not fit here",

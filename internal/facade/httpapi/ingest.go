@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -30,7 +31,7 @@ func (a *API) ingest(x *exchange) error {
 	var err error
 	if text := query.Get("offset"); text != "" {
 		if in.Offset, err = strconv.ParseUint(text, 10, 63); err != nil {
-			err = core.BadRequest("offset: %.40q is not a number from 0", text)
+			err = core.BadRequest("offset: %.40q is not a number from 0 to %d", text, math.MaxInt64)
 		}
 	}
 	if err == nil {
