@@ -192,8 +192,9 @@ var (
 	}
 	codeCancelled = &Code{
 		Name: "CANCELLED", HTTP: 499, GRPC: codes.Canceled,
-		Title: "The caller went away",
-		Hint:  "outcome_unknown says whether it may have run.",
+		Title:    "The call was ended before its answer",
+		Hint:     "The message says whether the caller went away or an operator ended it. outcome_unknown says whether it may have run.",
+		Operator: "sidecar events has the calls that operators ended.",
 	}
 )
 

@@ -117,10 +117,23 @@ func (s *Service) executeAlone(ctx context.Context, c *Call, call upstream.Call,
 		again := s.learn(in, st, err)
 		if again == nil || report.Unsure || tries > maxLearnt {
 			s.Count(c, st, end.rows, end.bytes, err)
-			return Outcome{}, hinted(FaultOf(err, Deed{Harmless: reads || call.Idempotent, Unsure: report.Unsure}), st)
+			f := FaultOf(err, Deed{Harmless: reads || call.Idempotent, Unsure: report.Unsure})
+			return Outcome{}, hinted(f.ofSelect(st.SQL), st)
 		}
 		st = again
 	}
+}
+
+// hintOfSelect is for a SELECT whose outcome is unknown: its text does not say with certainty that it only reads.
+const hintOfSelect = `Read back whether anything was kept. If the statement only reads, send it with "mode": "snapshot_ro": ` +
+	`its outcome is never unknown then, and it can be sent again.`
+
+// ofSelect returns a fault with what a caller does about a SELECT whose outcome is unknown.
+func (f *Fault) ofSelect(sql string) *Fault {
+	if !f.Unknown || f.Safe || yql.AppendNormal(nil, sql).Kind != "SELECT" {
+		return f
+	}
+	return f.With(func(f *Fault) { f.hint = hintOfSelect })
 }
 
 // classify says what kind of work a statement is.

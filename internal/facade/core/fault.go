@@ -440,7 +440,7 @@ func backoff(b ydbstatus.Backoff) time.Duration {
 func (f *Fault) Proto(traceID string) *sidecarv1.Error {
 	left := maxIssues
 	hint := cmp.Or(f.hint, f.Code.Hint)
-	if f.Unknown && f.Code.Safe {
+	if f.Unknown && f.Code.Safe && f.hint != hintOfSelect {
 		hint = codeUnknown.Hint // the usual one says that nothing was kept
 	}
 	return &sidecarv1.Error{
