@@ -51,7 +51,7 @@ export class Prices {
   async #wrong(count) {
     const want = new Map();
     for (const row of this.rows(0, count)) want.set(row.product, { ...want.get(row.product), ...row });
-    const { rows } = await this.#db.execute(WHERE + 'SELECT product, price, note FROM prices WHERE feed = $feed', { feed: this.#feed }, { idempotent: true });
+    const { rows } = await this.#db.execute(WHERE + 'SELECT product, price, note FROM prices WHERE feed = $feed', { feed: this.#feed }, { mode: 'snapshot_ro' });
     const got = new Map(rows.map((row) => [row.product, row]));
     return [...want.values()].filter((row) => got.get(row.product)?.price !== String(row.price) || (got.get(row.product).note ?? undefined) !== row.note).length;
   }

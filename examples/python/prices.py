@@ -49,6 +49,7 @@ class Prices:
         for n in range(count):
             row = self.row(n)
             want.setdefault(row["product"], {}).update(row)
-        got = self._db.execute(WHERE + "SELECT product, price, note FROM prices WHERE feed = $feed", {"feed": self._feed}, idempotent=True).rows
+        got = self._db.execute(WHERE + "SELECT product, price, note FROM prices WHERE feed = $feed", {"feed": self._feed},
+                               mode="snapshot_ro").rows
         got = {row["product"]: (row["price"], row["note"]) for row in got}
         return sum(got.get(name) != (row["price"], row.get("note")) for name, row in want.items())

@@ -1,7 +1,7 @@
 """What an app sees of ydb-sidecar, the same over gRPC and over HTTP.
 
     db = connect("grpc://127.0.0.1:7400")        # or "http://127.0.0.1:7401"
-    db.execute("SELECT $a + 1 AS b", {"a": 41}).rows      # [{"b": 42}]
+    db.execute("SELECT $a + 1 AS b", {"a": 41}, mode="snapshot_ro").rows      # [{"b": 42}]
     with db.begin() as tx:                                # rolled back if the block raises
         tx.execute("UPSERT INTO t (id, v) VALUES (1, 'x')")
         tx.execute("UPSERT INTO t (id, v) VALUES (2, 'y')", commit=True)

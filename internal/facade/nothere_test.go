@@ -19,6 +19,9 @@ func TestWhatTheAPIDoesNotHave(t *testing.T) {
 	client := newWorld(t, Default(), nil).faces(t)[1]
 	run := func(sql string) (*contract.Reply, error) {
 		s := contract.Statement{SQL: sql, Params: map[string]any{}, Types: map[string]string{}}
+		if strings.HasPrefix(sql, "SELECT") {
+			s.Mode = "snapshot_ro"
+		}
 		for name := range types {
 			if strings.Contains(sql, "$"+name) {
 				s.Params[name], s.Types[name] = values[name], types[name]

@@ -32,7 +32,7 @@ var described = []struct {
 }{
 	{"Execute", "The rows", "",
 		`{"sql":"SELECT id, name FROM users WHERE id = $id","params":{"id":{"type":"Uint64","value":"42"}},` +
-			`"idempotent":true,"timeout":"800ms"}`},
+			`"mode":"snapshot_ro","timeout":"800ms"}`},
 	{"Transact", "The results, in the order of the statements", "",
 		`{"statements":[{"sql":"UPDATE users SET visits = visits + 1 WHERE id = 42ul"},` +
 			`{"sql":"SELECT id, name FROM users WHERE id = 42ul"}]}`},
