@@ -79,10 +79,11 @@ func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 			c.Rewrite(k.stay)
 		}
 	}
-	var room [31]byte // all clients of the shard share one connection to the server
+	var room [apps.MostOrigin]byte // all clients of the shard share one connection to the server
 	from := apps.Origin{Connection: c.Client().Number()}
 	from.User, from.Local = driver.User(c.Client())
 	from.Certificate = driver.Certificate(c.Client())
+	from.From(driver.Remote(c.Client()))
 	c.SetOnce(headerConnection, from.Append(room[:0]))
 	return f.local.Conn()
 }

@@ -208,8 +208,9 @@ func TestCallsKnowTheirConnection(t *testing.T) {
 		if _, err := client.Watch(ctx, &healthv1.HealthCheckRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		if got := (<-s.seen).Get(apps.HeaderOrigin); len(got) != 1 || got[0] != strconv.FormatUint(number, 10) {
-			t.Errorf("a stream is said to come over %q; want %d", got, number)
+		if got := (<-s.seen).Get(apps.HeaderOrigin); len(got) != 1 || apps.ParseOrigin(got[0]).Connection != number ||
+			!apps.ParseOrigin(got[0]).Remote.Addr().IsLoopback() {
+			t.Errorf("a stream is said to come over %q; want %d, and the client's address", got, number)
 		}
 		cancel()
 	}

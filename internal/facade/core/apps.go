@@ -62,20 +62,27 @@ func CallerOf(ctx context.Context, get func(string) string, authorization []stri
 	c := CallerBy(get(HeaderApp), get(headerApplication), authorization)
 	c.Peer = ctx.Value(FromOther{}) != nil
 	c.User, c.Local = userOf(ctx, get)
-	c.Remote, c.Certificate = remoteOf(ctx), certificateOf(ctx, get)
+	c.Remote, c.Certificate = remoteOf(ctx, get), certificateOf(ctx, get)
 	return c
 }
 
-// remoteOf is the address of a caller; nil: the call came through the data path's server, or nobody knows.
-func remoteOf(ctx context.Context) net.Addr {
+// remoteOf is the address of a caller; nil: nobody knows. get is as for ConnectionOf.
+func remoteOf(ctx context.Context, get func(string) string) net.Addr {
 	if k := ConnectionIn(ctx); k != nil {
 		return k.Remote
 	}
 	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ Remote() net.Addr }); ok {
 		return s.Remote()
 	}
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil && p.Addr.Network() != inProcess {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return nil
+	}
+	if p.Addr.Network() != inProcess {
 		return p.Addr
+	}
+	if from := apps.ParseOrigin(get(apps.HeaderOrigin)).Remote; from.IsValid() { // as in ConnectionOf
+		return net.TCPAddrFromAddrPort(from)
 	}
 	return nil
 }
