@@ -103,6 +103,16 @@ func (m *Method) NeedsOpen() bool {
 	return m.Role == RoleEnd || m.Role == RoleDelete || m.Role == RoleKeep
 }
 
+// MayNameTx reports whether requests of the method can name a transaction.
+func (m *Method) MayNameTx() bool {
+	for _, w := range m.Request.all {
+		if w.what == wantTx || w.what == wantMessage && w.in.all[0].what == wantTx {
+			return true
+		}
+	}
+	return false
+}
+
 // NamesTx reports whether a request names a transaction, as far as it is here.
 func (m *Method) NamesTx(message []byte) bool {
 	for _, w := range m.Request.all {

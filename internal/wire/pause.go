@@ -60,16 +60,13 @@ func (p *pausing) outsideTx(c *h2.Call, k *call, r *request) error {
 	if r.inTx || keepsOpen(k.method) || !p.hold.On() && !k.paused {
 		return nil
 	}
-	if tooEarly(r.message, r.whole) {
-		return h2.ErrNeedMessage
-	}
 	return p.pause(c, k)
 }
 
 // enoughForTx is how many bytes of a request are looked at for its transaction, which comes before the text.
 const enoughForTx = 4 << 10
 
-// tooEarly reports whether it cannot be seen yet if a request names a transaction.
+// tooEarly reports whether it cannot be seen yet if a request of a method that can names a transaction.
 func tooEarly(message []byte, whole bool) bool { return !whole && len(message) < enoughForTx }
 
 // onSession is pause for a call on a virtual session that has its server session: of mode session, nothing needs to be
@@ -98,7 +95,7 @@ func (p *pausing) own(f *frames, c *h2.Call, k *call) error {
 			return err
 		case m.NamesTx(message):
 			return nil
-		case tooEarly(message, whole):
+		case tooEarly(message, whole) && m.MayNameTx():
 			return h2.ErrNeedMessage
 		}
 	}

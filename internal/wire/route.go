@@ -265,6 +265,9 @@ func (f *frames) readRequest(c *h2.Call, k *call, who *caller, r *request) error
 	if !enough {
 		return h2.ErrNeedMessage
 	}
+	if !r.scanned && tooEarly(r.message, r.whole) && k.method.MayNameTx() {
+		return h2.ErrNeedMessage
+	}
 	f.series.look(k, r.message)
 	r.inTx = r.scanned && f.seen.HasTx || !r.scanned && k.method.NamesTx(r.message)
 	return nil
