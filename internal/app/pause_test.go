@@ -210,7 +210,7 @@ func (s seen) Set(on bool) {
 	}
 }
 
-// Who asks whether all is quiet sees a pause only once no pool gives sessions any more.
+// GET /state/pause says that calls are paused only once no pool gives sessions any more.
 func TestAPauseIsSeenOnceAllPoolsArePaused(t *testing.T) {
 	steps := new(pauseSteps)
 	for _, on := range []bool{true, false, true} {

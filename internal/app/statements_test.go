@@ -6,11 +6,14 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ydb-sidecar/sidecar/internal/statements"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -115,4 +118,42 @@ func TestTextsThatAreNotParameterised(t *testing.T) {
 		_, text := s.get("/state/findings")
 		return strings.Contains(text, "STATEMENT_TEXTS") && strings.Contains(text, statements.Digest("SELECT 1 AS id").String())
 	})
+}
+
+// A statement that becomes slow on the nodes is found, and no longer once it is as usual again. Minutes end when the test
+// says so; the calls and what they take are real.
+func TestStatementsThatBecameSlow(t *testing.T) {
+	c := newCluster(t)
+	s := start(t, c.Endpoint())
+	s.eventually("started", func() bool { status, _ := s.get("/startupz?deep=1"); return status == http.StatusOK })
+	const text = "SELECT 1 AS id"
+	now := time.Now()
+	minute := func(calls int) {
+		t.Helper()
+		var all errgroup.Group
+		for range calls {
+			all.Go(func() error { _, err := s.query(text); return err })
+		}
+		if err := all.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Minute + time.Second)
+		s.statements.Gather(now)
+	}
+	found := func() bool {
+		_, findings := s.get("/state/findings")
+		return strings.Contains(findings, "STATEMENT_SLOW") && strings.Contains(findings, statements.Digest(text).String())
+	}
+	for range 12 {
+		minute(6)
+	}
+	if minute(24); found() {
+		t.Error("a statement that takes what it always took is found")
+	}
+	delayAll(t, c, devcluster.Delay{Delay: time.Second / 2, Share: 1, Methods: []string{"ExecuteQuery"}})
+	minute(24)
+	s.eventually("it is found", found)
+	delayAll(t, c, devcluster.Delay{})
+	minute(24)
+	s.eventually("it is no longer found", func() bool { return !found() })
 }
