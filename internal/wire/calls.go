@@ -78,61 +78,57 @@ func (s *seenCall) describe(shard int) hop.OpenCall {
 	return out
 }
 
-// Calls lists the calls of SDKs of an app (empty: of all) that have lasted for least, the oldest first, at most most of each
-// shard. more is how many others there are. Those of a shard that gives no turn in time are left out.
-func (s *Server) Calls(app string, least time.Duration, most int) (list []hop.OpenCall, more int) {
-	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
-	defer cancel()
-	for _, f := range s.shards {
-		var seen []seenCall
-		ok := f.shard.EachClient(ctx, func(c *h2.Conn, remote string) {
-			eachCall(c, remote, func(one seenCall) {
-				if one.Age >= least && (app == "" || one.call.app != nil && one.call.app.Name() == app) {
-					seen = append(seen, one)
-				}
-			})
-		}, func(*h2.Forwarder) {
-			slices.SortFunc(seen, func(a, b seenCall) int { return cmp.Compare(b.Age, a.Age) })
-			more += max(0, len(seen)-most)
-			for _, one := range seen[:min(len(seen), most)] {
-				list = append(list, one.describe(f.number))
-			}
-		})
-		if !ok {
-			s.unread.Add(1)
-		}
-	}
-	return list, more
-}
-
-// EndCalls ends the calls of SDKs of that id, or of the trace of that id, and returns what they were. Their nodes are told that
-// they are cancelled.
-func (s *Server) EndCalls(id string) (ended []hop.OpenCall) {
+// eachShard calls then in a turn of each shard with the calls there that fit. A shard that gives no turn in time is left out.
+func (s *Server) eachShard(fits func(shard int, one *seenCall) bool, then func(e *h2.Forwarder, shard int, found []seenCall)) {
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
 	for _, f := range s.shards {
 		var found []seenCall
 		if !f.shard.EachClient(ctx, func(c *h2.Conn, remote string) {
 			eachCall(c, remote, func(one seenCall) {
-				if t := one.trace(); one.id(f.number) == id || t.IsValid() && t.String() == id {
+				if fits(f.number, &one) {
 					found = append(found, one)
 				}
 			})
-		}, func(e *h2.Forwarder) {
-			told := make([]hop.OpenCall, len(found)) // before any ends: what a call was is gone once it has ended
-			methods := make([]*protocol.Method, len(found))
-			for i, one := range found {
-				told[i], methods[i] = one.describe(f.number), one.call.method
-			}
-			for i, one := range found {
-				if e.Withdraw(one.ticket, endedStatus(methods[i])) {
-					ended = append(ended, told[i])
-				}
-			}
-		}) {
+		}, func(e *h2.Forwarder) { then(e, f.number, found) }) {
 			s.unread.Add(1)
 		}
 	}
+}
+
+// Calls lists the calls of SDKs of an app (empty: of all) that have lasted for least, the oldest first, at most most of each
+// shard. more is how many others there are. Those of a shard that gives no turn in time are left out.
+func (s *Server) Calls(app string, least time.Duration, most int) (list []hop.OpenCall, more int) {
+	s.eachShard(func(_ int, one *seenCall) bool {
+		return one.Age >= least && (app == "" || one.call.app != nil && one.call.app.Name() == app)
+	}, func(_ *h2.Forwarder, shard int, found []seenCall) {
+		slices.SortFunc(found, func(a, b seenCall) int { return cmp.Compare(b.Age, a.Age) })
+		more += max(0, len(found)-most)
+		for _, one := range found[:min(len(found), most)] {
+			list = append(list, one.describe(shard))
+		}
+	})
+	return list, more
+}
+
+// EndCalls ends the calls of SDKs of that id, or of the trace of that id, and returns what they were. Their nodes are told that
+// they are cancelled.
+func (s *Server) EndCalls(id string) (ended []hop.OpenCall) {
+	s.eachShard(func(shard int, one *seenCall) bool {
+		t := one.trace()
+		return one.id(shard) == id || t.IsValid() && t.String() == id
+	}, func(e *h2.Forwarder, shard int, found []seenCall) {
+		told := make([]hop.OpenCall, len(found)) // before any ends: what a call was is gone once it has ended
+		methods := make([]*protocol.Method, len(found))
+		for i, one := range found {
+			told[i], methods[i] = one.describe(shard), one.call.method
+		}
+		for i, one := range found {
+			if e.Withdraw(one.ticket, endedStatus(methods[i])) {
+				ended = append(ended, told[i])
+			}
+		}
+	})
 	return ended
 }
 
