@@ -46,7 +46,7 @@ func TestPrintVersion(t *testing.T) {
 	}
 }
 
-// The chart, the changelog, the script and the program have one version.
+// The charts, the changelog, the script and the program have one version.
 func TestVersionsAgree(t *testing.T) {
 	changelog, err := os.ReadFile("../../CHANGELOG.md")
 	if err != nil {
@@ -56,16 +56,18 @@ func TestVersionsAgree(t *testing.T) {
 	if newest == nil {
 		t.Fatal("CHANGELOG.md has no released version")
 	}
-	text, err := os.ReadFile("../../deploy/helm/ydb-sidecar/Chart.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var chart struct {
-		Version    string
-		AppVersion string `yaml:"appVersion"`
-	}
-	if err := yaml.Unmarshal(text, &chart); err != nil || chart.AppVersion != newest[1] {
-		t.Errorf("appVersion of the chart %q, %v; CHANGELOG.md: %s", chart.AppVersion, err, newest[1])
+	for _, name := range []string{"ydb-sidecar", "ydb-sidecar-monitoring"} {
+		text, err := os.ReadFile("../../deploy/helm/" + name + "/Chart.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var chart struct {
+			Version    string
+			AppVersion string `yaml:"appVersion"`
+		}
+		if err := yaml.Unmarshal(text, &chart); err != nil || chart.AppVersion != newest[1] {
+			t.Errorf("appVersion of the chart %s %q, %v; CHANGELOG.md: %s", name, chart.AppVersion, err, newest[1])
+		}
 	}
 	if got := printed(t, string(changelog)); got != sources {
 		t.Errorf("tools/version.sh: %s; the program says %s", got, sources)

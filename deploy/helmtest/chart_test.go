@@ -1,16 +1,15 @@
 package helmtest
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"helm.sh/helm/v3/pkg/chart"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -20,32 +19,49 @@ func TestChart(t *testing.T) {
 		name, values string
 		want         []string // kinds
 	}{
-		{"defaults", app, []string{"Deployment"}},
-		{"classic", app + "layout: classic", []string{"Deployment"}},
-		{"less_grace", app + "settings: {drain.grace: 0}\ndrain: {terminationGracePeriodSeconds: 10}", []string{"Deployment"}},
-		{"job", app + "workload: job", []string{"Job"}},
+		{"defaults", app, []string{"ConfigMap", "Deployment"}},
+		{"classic", app + "layout: classic", []string{"ConfigMap", "Deployment"}},
+		{"network_policy_of_a_machine_account",
+			app + "config: {ydb.auth.kind: metadata}\nnetworkPolicy: {enabled: true}",
+			[]string{"ConfigMap", "Deployment", "NetworkPolicy"}},
+		{"less_grace", app + "config: {drain.grace: 0}\ndrain: {terminationGracePeriodSeconds: 10}", []string{"ConfigMap", "Deployment"}},
+		{"job", app + "workload: job", []string{"ConfigMap", "Job"}},
 		{"daemonset",
 			"ydb: {url: " + url +
-				"}\nworkload: daemonset\nsettings: {pool.max: 200}\npodAnnotations: {a: b}\ntolerations: " +
+				"}\nworkload: daemonset\nconfig: {pool.max: 200}\npodAnnotations: {a: b}\ntolerations: " +
 				"[{operator: Exists}]\nnodeSelector: {kubernetes.io/os: linux}",
-			[]string{"DaemonSet"}},
-		{"nothing", "ydb: {url: " + url + "}\nworkload: none", nil},
+			[]string{"ConfigMap", "DaemonSet"}},
+		{"nothing", "ydb: {url: " + url + "}\nworkload: none", []string{"ConfigMap"}},
 		{"everything", `
 ydb: {url: "` + url + `"}
 image: {repository: registry.example/ydb-sidecar, digest: "sha256:` + strings.Repeat("a", 64) + `"}
 imagePullSecrets: [{name: registry}]
-settings: {pool.max: 20, pool.adaptive: on, wire.mode: session, ydb.auth.kind: token_file, drain.idle: 5s}
+config: {pool: {max: 20, adaptive: on}, wire.mode: session, ydb: {auth.kind: token_file}, drain.idle: 5s}
+configRollout: true
+nameOverride: front
+commonLabels: {owner: team}
 secretSettings: [{setting: apps.token, secret: shop, key: app}]
 secretFiles: [{setting: ydb.auth.token_file, secret: ydb, key: token}, {setting: admin.token_file, secret: admin, key: token}]
 app:
   containers: [{name: shop, image: "shop:1", volumeMounts: [{name: data, mountPath: /data}]}]
+  initContainers: [{name: migrate, image: "shop:1"}]
   volumes: [{name: data, emptyDir: {}}]
   labels: {team: shop}
   annotations: {a: b}
 podAnnotations: {c: d}
-metrics: {podMonitor: true, prometheusRule: true, dashboard: true}
+extraEnv: [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: "http://collector:4317"}, {name: SIDECAR_ROUTING_ZONE, valueFrom: {fieldRef: {fieldPath: "metadata.labels['zone']"}}}]
+extraArgs: [-log, text]
+extraVolumes: [{name: ca, secret: {secretName: ca}}]
+extraVolumeMounts: [{name: ca, mountPath: /etc/ca, readOnly: true}]
+podSecurityContext: {fsGroup: 1000}
+serviceAccountName: shop
+priorityClassName: high
+strategy: {type: Recreate}
+affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}
+topologySpreadConstraints: [{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway}]
+podLabels: {a: b}
 networkPolicy: {enabled: true, appPorts: [8080], ydbCIDRs: [10.0.0.0/8, "fd00::/8"], extraEgress: [{ports: [{port: 4317}]}]}
-`, []string{"ConfigMap", "Deployment", "NetworkPolicy", "PodMonitor", "PrometheusRule"}},
+`, []string{"ConfigMap", "Deployment", "NetworkPolicy"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			kinds, _ := renderAndCheck(t, load(t, "../helm/ydb-sidecar"), tc.values)
@@ -63,6 +79,7 @@ func renderAndCheck(t *testing.T, c *chart.Chart, values string) (kinds []string
 	if err != nil {
 		t.Fatal(err)
 	}
+	settings := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if strings.HasSuffix(name, "NOTES.txt") {
 			continue
@@ -70,7 +87,10 @@ func renderAndCheck(t *testing.T, c *chart.Chart, values string) (kinds []string
 		known, foreign := objects(t, name, files[name])
 		for _, o := range known {
 			kinds = append(kinds, o.GetObjectKind().GroupVersionKind().Kind)
-			check(t, o)
+			if m, ok := o.(*corev1.ConfigMap); ok {
+				settings[m.Name] = m.Data["sidecar.yaml"]
+			}
+			check(t, o, settings)
 			if p, ok := o.(*networkingv1.NetworkPolicy); ok && len(p.Spec.PolicyTypes) != 2 {
 				t.Errorf("policy for %v; want both directions", p.Spec.PolicyTypes)
 			}
@@ -78,9 +98,6 @@ func renderAndCheck(t *testing.T, c *chart.Chart, values string) (kinds []string
 		all = append(all, known...)
 		for _, o := range foreign {
 			kinds = append(kinds, fmt.Sprint(o["kind"]))
-			if o["kind"] == "PrometheusRule" && len(o["spec"].(map[string]any)["groups"].([]any)) != 2 {
-				t.Errorf("rules %v; want the groups of deploy/prometheus/alerts.yaml", o["spec"])
-			}
 		}
 	}
 	slices.Sort(kinds)
@@ -94,33 +111,44 @@ func TestChartRefuses(t *testing.T) {
 		{"unknown_value", app + "pool: {max: 5}", "pool"},
 		{"unknown_workload", app + "workload: statefulset", "workload"},
 		{"url_without_a_database", "ydb: {url: grpcs://ydb}", "ydb.url is grpcs://ydb; must be"},
-		{"setting_without_a_dot", app + "settings: {pool: 5}", "'pool'"},
-		{"setting_misspelt", app + "settings: {pool.mx: 5}", "'pool.mx'"},
-		{"setting_that_is_a_list", app + "settings: {pool.max: [1]}", "/settings/pool.max"},
-		{"setting_that_is_a_map", app + "settings: {http.hosts: {a: b}}", "/settings/http.hosts"},
-		{"setting_that_is_nothing", app + "settings: {pool.max: null}", "/settings/pool.max"},
-		{"word_for_a_number", app + "settings: {pool.max: lots}", "/settings/pool.max"},
-		{"fraction_for_a_whole_number", app + "settings: {pool.max: 5.5}", "/settings/pool.max"},
-		{"duration_in_words", app + "settings: {pool.idle: 5 minutes}", "/settings/pool.idle"},
-		{"duration_without_a_unit", app + "settings: {pool.idle: 300}", "/settings/pool.idle"},
-		{"number_for_a_switch", app + "settings: {pool.adaptive: 1}", "/settings/pool.adaptive"},
-		{"comma_in_an_entry", app + "settings: {http.hosts: [\"a,b\"]}", "http.hosts has the entry a,b"},
+		{"section_without_settings", app + "config: {pool: 5}", "/config/pool"},
+		{"nested_setting_misspelt", app + "config: {pool: {mx: 5}}", "'mx'"},
+		{"word_for_a_number_nested", app + "config: {pool: {max: lots}}", "/config/pool/max"},
+		{"setting_twice", app + "config: {pool.max: 5, pool: {max: 6}}", "pool.max is there twice"},
+		{"nested_secret_in_the_open", app + "config: {ydb: {auth: {token: abc}}}", "ydb.auth.token is a secret: use secretSettings"},
+		{"setting_in_the_environment", app + "extraEnv: [{name: SIDECAR_POOL_MAX, value: \"5\"}]", "put it into config"},
+		{"old_name_of_config", app + "settings: {pool.max: 5}", "settings is called config now"},
+		{"socket_of_the_daemonset", "ydb: {url: " + url + "}\nworkload: daemonset\nconfig: {http.socket: /a/b}", "from hostSocket.path"},
+		{"setting_misspelt", app + "config: {pool.mx: 5}", "'pool.mx'"},
+		{"setting_that_is_a_list", app + "config: {pool.max: [1]}", "/config/pool.max"},
+		{"setting_that_is_a_map", app + "config: {http.hosts: {a: b}}", "/config/http.hosts"},
+		{"setting_that_is_nothing", app + "config: {pool.max: null}", "/config/pool.max"},
+		{"word_for_a_number", app + "config: {pool.max: lots}", "/config/pool.max"},
+		{"fraction_for_a_whole_number", app + "config: {pool.max: 5.5}", "/config/pool.max"},
+		{"duration_in_words", app + "config: {pool.idle: 5 minutes}", "/config/pool.idle"},
+		{"duration_without_a_unit", app + "config: {pool.idle: 300}", "/config/pool.idle"},
+		{"number_for_a_switch", app + "config: {pool.adaptive: 1}", "/config/pool.adaptive"},
+		{"comma_in_an_entry", app + "config: {http.hosts: [\"a,b\"]}", "http.hosts has the entry a,b"},
 		{"secret_setting_misspelt", app + "secretSettings: [{setting: apps.tken, secret: a, key: b}]", "/secretSettings/0/setting"},
 		{"secret_file_of_no_setting", app + "secretFiles: [{setting: foo.bar, secret: a, key: b}]", "/secretFiles/0/setting"},
-		{"secret_in_the_open_of_xds", app + "settings: {xds.token: 0123456789abcdef}", "xds.token is a secret: use secretSettings"},
-		{"setting_of_the_chart", app + "settings: {admin.probes: \"0.0.0.0:1\"}", "admin.probes is set by the chart"},
-		{"secret_in_the_open", app + "settings: {ydb.auth.token: abc}", "ydb.auth.token is a secret: use secretSettings"},
+		{"secret_in_the_open_of_xds", app + "config: {xds.token: 0123456789abcdef}", "xds.token is a secret: use secretSettings"},
+		{"setting_of_the_chart", app + "config: {admin.probes: \"0.0.0.0:1\"}", "admin.probes is set by the chart"},
+		{"secret_in_the_open", app + "config: {ydb.auth.token: abc}", "ydb.auth.token is a secret: use secretSettings"},
 		{"secret_without_a_key", app + "secretFiles: [{setting: ydb.ca_file, secret: a}]", "key"},
 		{"no_limit_of_memory", app + "resources: {limits: {memory: null}}", "memory"},
 		{"digest", app + "image: {digest: sha256:1}", "digest"},
 		{"port", app + "networkPolicy: {ydbPorts: [99999]}", "ydbPorts"},
 		{"no_app", "ydb: {url: " + url + "}", "app.containers is empty"},
 		{"job_that_never_ends", app + "workload: job\nlayout: classic", "would never be done"},
-		{"too_little_time_for_drain_grace", app + "settings: {drain.grace: 1m59.5s}", "must be at least 125: settings.drain.grace (120 s)"},
-		{"too_little_time_for_drain_grace_classic", app + "layout: classic\nsettings: {drain.grace: 40s}", "must be at least 65"},
+		{"too_little_time_for_drain_grace",
+			app + "drain: {terminationGracePeriodSeconds: 124}\nconfig: {drain: {grace: 1m59.5s}}",
+			"must be at least 125 for drain.grace"},
+		{"too_little_time_for_drain_grace_classic",
+			app + "layout: classic\ndrain: {terminationGracePeriodSeconds: 60}\nconfig: {drain.grace: 40s}",
+			"must be at least 65"},
 		{"too_little_time", app + "drain: {terminationGracePeriodSeconds: 29}", "must be at least 30"},
 		{"too_little_time_classic", app + "layout: classic\ndrain: {terminationGracePeriodSeconds: 49}", "must be at least 50"},
-		{"monitor_of_nothing", app + "metrics: {enabled: false, podMonitor: true}", "needs metrics.enabled"},
+		{"monitor_of_the_other_chart", app + "metrics: {podMonitor: true}", "'podMonitor'"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := render(load(t, "../helm/ydb-sidecar"), tc.values)
@@ -164,9 +192,10 @@ func TestChartSettings(t *testing.T) {
 				"key=id:Decimal(22,9) value=body:String media=text/html max_value=65536 read_only"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, all := renderAndCheck(t, load(t, "../helm/ydb-sidecar"), app+"settings:\n  "+tc.setting+": "+tc.value)
-			template, _ := pod(all[0])
-			text := checkSidecar(t, &template.Spec.InitContainers[0], template.Spec.TerminationGracePeriodSeconds)
+			_, all := renderAndCheck(t, load(t, "../helm/ydb-sidecar"), app+"config:\n  "+tc.setting+": "+tc.value)
+			template, _ := pod(all[1])
+			text := checkSidecar(t, &template.Spec.InitContainers[0], template.Spec.TerminationGracePeriodSeconds,
+				all[0].(*corev1.ConfigMap).Data["sidecar.yaml"])
 			if got := printed(text, tc.setting); got != tc.want {
 				t.Errorf("%s: %s in the values is %q for the sidecar; want %q", tc.setting, tc.value, got, tc.want)
 			}
@@ -185,7 +214,7 @@ func TestChartTakesTheTablesOfTheDocumentation(t *testing.T) {
 	if !ok || !ok2 || strings.Count(list, "\n") < 1 {
 		t.Fatalf("no kv.tables in docs/reference/kv.md: %q", list)
 	}
-	renderAndCheck(t, load(t, "../helm/ydb-sidecar"), app+"settings:\n  kv.tables:\n"+list)
+	renderAndCheck(t, load(t, "../helm/ydb-sidecar"), app+"config:\n  kv.tables:\n"+list)
 }
 
 // Before 1.29 Kubernetes waits for an init container to end.
@@ -219,26 +248,8 @@ func TestChartKnowsWhichKubernetesHasNativeSidecars(t *testing.T) {
 func TestChartAsADependency(t *testing.T) {
 	shop := load(t, "testdata/shop")
 	shop.AddDependency(load(t, "../helm/ydb-sidecar"))
-	kinds, _ := renderAndCheck(t, shop, "ydb-sidecar: {settings: {pool.max: 7}}")
-	if !slices.Equal(kinds, []string{"Deployment"}) {
-		t.Errorf("kinds %v; want the shop's deployment alone", kinds)
-	}
-}
-
-// The chart cannot reach files outside of it.
-func TestChartHasTheSameAlertsAndDashboard(t *testing.T) {
-	for inside, outside := range map[string]string{"alerts.yaml": "../prometheus/alerts.yaml",
-		"dashboard.json": "../grafana/ydb-sidecar.json"} {
-		a, err := os.ReadFile(filepath.Join("../helm/ydb-sidecar/files", inside))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(outside)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(a, b) {
-			t.Errorf("%s and the chart's %s differ: cp %s ../helm/ydb-sidecar/files/%s", outside, inside, outside, inside)
-		}
+	kinds, _ := renderAndCheck(t, shop, "ydb-sidecar: {config: {pool.max: 7}}")
+	if !slices.Equal(kinds, []string{"ConfigMap", "Deployment"}) {
+		t.Errorf("kinds %v; want the shop's deployment and the sidecar's settings", kinds)
 	}
 }

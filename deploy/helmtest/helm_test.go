@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -139,8 +140,8 @@ func pod(object runtime.Object) (template *corev1.PodTemplateSpec, selector *met
 	return nil, nil
 }
 
-// check wants of an object what the types cannot say.
-func check(t *testing.T, object runtime.Object) {
+// check wants of an object what the types cannot say. files are the settings in ConfigMaps, by name.
+func check(t *testing.T, object runtime.Object, files map[string]string) {
 	t.Helper()
 	template, selector := pod(object)
 	if template == nil {
@@ -170,7 +171,17 @@ func check(t *testing.T, object runtime.Object) {
 		}
 		if c.Name == "ydb-sidecar" {
 			found = true
-			checkSidecar(t, &c, template.Spec.TerminationGracePeriodSeconds)
+			file := ""
+			for _, v := range template.Spec.Volumes {
+				if v.ConfigMap != nil {
+					text, ok := files[v.ConfigMap.Name]
+					if !ok {
+						t.Errorf("no ConfigMap %s; there are %v", v.ConfigMap.Name, slices.Sorted(maps.Keys(files)))
+					}
+					file += text
+				}
+			}
+			checkSidecar(t, &c, template.Spec.TerminationGracePeriodSeconds, file)
 		}
 	}
 	if !found {
@@ -178,8 +189,8 @@ func check(t *testing.T, object runtime.Object) {
 	}
 }
 
-// checkSidecar returns what check-config prints.
-func checkSidecar(t *testing.T, c *corev1.Container, grace *int64) string {
+// checkSidecar returns what check-config prints. file is the text of the file of settings; "" without one.
+func checkSidecar(t *testing.T, c *corev1.Container, grace *int64, file string) string {
 	t.Helper()
 	s := c.SecurityContext
 	if s == nil || !*s.RunAsNonRoot || *s.RunAsUser == 0 || !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation ||
@@ -200,7 +211,7 @@ func checkSidecar(t *testing.T, c *corev1.Container, grace *int64) string {
 	if restart := c.RestartPolicy; (restart != nil) != (c.Lifecycle != nil) {
 		t.Errorf("restartPolicy %v, lifecycle %v; want the hook with a native sidecar, and only there", restart, c.Lifecycle)
 	}
-	run := exec.Command(sidecar, "check-config", "-print")
+	run := exec.Command(sidecar, append([]string{"check-config", "-print"}, arguments(t, c, file)...)...)
 	for _, e := range c.Env {
 		value := e.Value
 		switch {
@@ -231,11 +242,33 @@ func checkSidecar(t *testing.T, c *corev1.Container, grace *int64) string {
 		t.Errorf("terminationGracePeriodSeconds %v; want drain.delay, drain.grace and 5 s, %v, at least", grace, needs)
 	}
 	for _, e := range c.Env {
-		if !strings.HasPrefix(e.Name, "SIDECAR_") || !bytes.Contains(text, []byte("# "+e.Name+"\n")) {
+		if strings.HasPrefix(e.Name, "SIDECAR_") && !bytes.Contains(text, []byte("# "+e.Name+"\n")) {
 			t.Errorf("%s is no setting of the sidecar:\n%s", e.Name, text)
 		}
 	}
 	return string(text)
+}
+
+// arguments are those of serve, with the file of settings where it can be read.
+func arguments(t *testing.T, c *corev1.Container, file string) []string {
+	t.Helper()
+	args := slices.Clone(c.Args)
+	if len(args) == 0 || args[0] != "serve" {
+		t.Fatalf("arguments %q; want serve", args)
+	}
+	if i := slices.Index(args, "-config"); i >= 0 {
+		mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.MountPath == filepath.Dir(args[i+1]) && m.SubPath == "" // a kubelet never changes what a subPath names
+		})
+		if !mounted || filepath.Base(args[i+1]) != "sidecar.yaml" {
+			t.Errorf("-config %s; want sidecar.yaml in a mounted directory: %v", args[i+1], c.VolumeMounts)
+		}
+		args[i+1] = filepath.Join(t.TempDir(), "sidecar.yaml")
+		if err := os.WriteFile(args[i+1], []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return args[1:]
 }
 
 // printed is the value of a setting as check-config -print shows it.
@@ -276,7 +309,7 @@ func TestManifestsAreStrict(t *testing.T) {
 			if len(known) != 1 || len(foreign) > 0 {
 				t.Fatalf("%d objects; want one", len(known))
 			}
-			check(t, known[0])
+			check(t, known[0], nil)
 		})
 	}
 }

@@ -21,16 +21,16 @@ func TestChartSchema(t *testing.T) {
 	doctable.Part(t, *update, path, begin, "", settingsSchema(t)+"  }\n}\n")
 }
 
-// settingsSchema is the definitions of the settings, of those that are secrets, and
-// of those that name a file.
+// settingsSchema is the definitions of the settings, with dots and nested, of those that are secrets, and of those that name a
+// file.
 func settingsSchema(t *testing.T) string {
 	t.Helper()
 	settings, docs, types := describedSettings(t)
-	var out, secrets, files []string
+	var secrets, files []string
+	entries, sections := map[string]map[string]any{}, map[string]map[string]any{}
 	for _, s := range settings.List() {
-		entry := schemaOf(types[s.Name])
-		entry["description"] = docs[s.Name]
-		out = append(out, "        "+compact(t, s.Name)+": "+compact(t, entry))
+		entries[s.Name] = schemaOf(types[s.Name])
+		entries[s.Name]["description"] = docs[s.Name]
 		if settings.IsSecret(s.Name) {
 			secrets = append(secrets, s.Name)
 		}
@@ -38,20 +38,52 @@ func settingsSchema(t *testing.T) string {
 			files = append(files, s.Name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(retired)) {
+	for name, why := range retired {
 		entry := map[string]any{}
 		if types[name] != "" {
 			entry = schemaOf(types[name])
 		}
-		entry["description"], entry["deprecated"] = "retired: "+retired[name], true
-		out = append(out, "        "+compact(t, name)+": "+compact(t, entry))
+		entry["description"], entry["deprecated"] = "retired: "+why, true
+		entries[name] = entry
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		out = append(out, "        "+compact(t, name)+": "+compact(t, entries[name]))
+		nest(sections, "", name, name)
+	}
+	for _, section := range slices.Sorted(maps.Keys(sections)) {
+		if !strings.Contains(section, ".") {
+			out = append(out, "        "+compact(t, section)+": "+compact(t, sections[section]))
+		}
 	}
 	slices.Sort(secrets)
 	slices.Sort(files)
-	return "    \"settings\": {\n      \"type\": \"object\",\n      \"additionalProperties\": false,\n      \"properties\": {\n" +
+	return "    \"config\": {\n      \"type\": \"object\",\n      \"additionalProperties\": false,\n      \"properties\": {\n" +
 		strings.Join(out, ",\n") + "\n      }\n    },\n" +
 		"    \"secretSetting\": {\"enum\": " + compact(t, secrets) + "},\n" +
 		"    \"fileSetting\": {\"enum\": " + compact(t, files) + "}\n"
+}
+
+// nest adds a setting to the schemas of its sections: ydb.auth.kind is "auth.kind" in ydb, and "kind" in auth in ydb. rest is
+// the setting's name without those of the sections above.
+func nest(sections map[string]map[string]any, above, rest, name string) {
+	first, rest, deeper := strings.Cut(rest, ".")
+	if !deeper {
+		return
+	}
+	section := first
+	if above != "" {
+		section = above + "." + first
+	}
+	if sections[section] == nil {
+		schema := map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{}}
+		sections[section] = schema
+		if above != "" {
+			sections[above]["properties"].(map[string]any)[first] = schema
+		}
+	}
+	sections[section]["properties"].(map[string]any)[rest] = map[string]string{"$ref": "#/definitions/config/properties/" + name}
+	nest(sections, section, rest, name)
 }
 
 // schemaOf describes the values of a type of settings (see typeName) as YAML has
@@ -88,7 +120,7 @@ func compact(t *testing.T, v any) string {
 
 // The chart's own words against secrets in the open name each of them.
 func TestChartKnowsTheSecrets(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/helm/ydb-sidecar/templates/_helpers.tpl")
+	text, err := os.ReadFile("../../deploy/helm/ydb-sidecar/templates/_check.tpl")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +136,7 @@ func TestChartKnowsTheSecrets(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := "has $name (list " + strings.Join(names, " ") + ")"; !strings.Contains(string(text), want) {
+	if want := "$secrets := list " + strings.Join(names, " ") + " }}"; !strings.Contains(string(text), want) {
 		t.Errorf("the chart lets a secret into its settings, where everybody can read it; want %s in it", want)
 	}
 }

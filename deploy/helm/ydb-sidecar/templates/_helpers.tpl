@@ -1,9 +1,14 @@
-{{- define "ydb-sidecar.name" -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{/* Name of the objects. */}}
+{{- define "ydb-sidecar.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- list .Release.Name .Values.nameOverride | compact | join "-" | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
 {{- end }}
 
 {{- define "ydb-sidecar.selector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ .Values.nameOverride | default .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -11,25 +16,66 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "ydb-sidecar.selector" . }}
 app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{/* The label by which the PodMonitor of the chart ydb-sidecar-monitoring finds pods with a sidecar. Takes the same as
+the container. */}}
+{{- define "ydb-sidecar.podLabels" -}}
+{{- if .root.Values.metrics.enabled -}}
+ydb-sidecar/metrics: "true"
+{{- end -}}
+{{- end }}
+
+{{/* The settings of config, which may be nested or have dots, as JSON: full name to text or to a list of texts. */}}
+{{- define "ydb-sidecar.flat" -}}
+{{- $out := dict -}}
+{{- range $key, $value := .in -}}
+{{- $name := printf "%s%s" $.at $key -}}
+{{- $new := dict -}}
+{{- if kindIs "map" $value -}}
+{{- $new = include "ydb-sidecar.flat" (dict "in" $value "at" (printf "%s." $name)) | fromJson -}}
+{{- else if kindIs "slice" $value -}}
+{{- $items := list -}}
+{{- range $value }}{{ $items = append $items (include "ydb-sidecar.scalar" .) }}{{ end -}}
+{{- $_ := set $new $name $items -}}
+{{- else -}}
+{{- $_ := set $new $name (include "ydb-sidecar.scalar" $value) -}}
+{{- end -}}
+{{- range $n, $v := $new -}}
+{{- if hasKey $out $n }}{{ fail (printf "config: %s is there twice, nested and with dots: remove one" $n) }}{{ end -}}
+{{- $_ := set $out $n $v -}}
+{{- end -}}
+{{- end -}}
+{{- $out | toJson -}}
+{{- end }}
+
+{{- define "ydb-sidecar.config" -}}
+{{- include "ydb-sidecar.flat" (dict "in" .Values.config "at" "") -}}
+{{- end }}
+
+{{/* The file of settings. JSON is YAML, and keeps every text as it is. */}}
+{{- define "ydb-sidecar.file" -}}
+# Settings of the sidecar, from the chart's value "config". It reads this file again when it changes.
+{{- range $name, $value := include "ydb-sidecar.config" . | fromJson }}
+{{ $name }}: {{ $value | toJson }}
+{{- end }}
+{{ end }}
 
 {{- define "ydb-sidecar.variable" -}}
 {{ printf "SIDECAR_%s" (. | upper | replace "." "_") }}
 {{- end }}
 
-{{/* The value of a setting as the text of a variable. Helm reads a number of YAML as a float, which prints 1000000 as
-1e+06, and on as true: that does for a switch, but not for a word such as off. A kubelet makes $ of $$. */}}
+{{/* The value of a setting as the text of a variable, in which a kubelet makes $ of $$. */}}
 {{- define "ydb-sidecar.value" -}}
-{{- if kindIs "slice" . -}}
-{{- $items := list -}}
-{{- range . }}{{ $items = append $items (include "ydb-sidecar.scalar" .) }}{{ end -}}
-{{- join "," $items | replace "$" "$$" -}}
-{{- else -}}
 {{- include "ydb-sidecar.scalar" . | replace "$" "$$" -}}
-{{- end -}}
 {{- end }}
 
+{{/* A value as text. Helm reads a number of YAML as a float, which prints 1000000 as 1e+06, and on as true: that does for a
+switch, but not for a word such as off. */}}
 {{- define "ydb-sidecar.scalar" -}}
 {{- if kindIs "bool" . -}}
 {{- ternary "on" "off" . -}}
@@ -62,7 +108,11 @@ imagePullPolicy: {{ $v.image.pullPolicy }}
 {{- if eq .kind "native" }}
 restartPolicy: Always
 {{- end }}
-args: [serve]
+args:
+  - serve
+  - -config
+  - /etc/ydb-sidecar/config/sidecar.yaml
+  {{- with $v.extraArgs }}{{ toYaml . | nindent 2 }}{{ end }}
 env:
   - name: SIDECAR_YDB_URL
     value: {{ include "ydb-sidecar.value" $v.ydb.url | quote }}
@@ -75,22 +125,20 @@ env:
   {{- if eq .kind "daemonset" }}
   - name: SIDECAR_HTTP_SOCKET
     value: {{ printf "%s/http.sock" $v.hostSocket.path | quote }}
+  - name: SIDECAR_GRPC_SOCKET
+    value: {{ printf "%s/grpc.sock" $v.hostSocket.path | quote }}
   {{- else }}
   - name: SIDECAR_ADMIN_SOCKET
     value: /run/ydb-sidecar/own/admin
   {{- end }}
   {{- if eq .kind "native" }}
-  {{- if not (hasKey $v.settings "drain.idle") }}
+  {{- if not (hasKey (include "ydb-sidecar.config" .root | fromJson) "drain.idle") }}
   - name: SIDECAR_DRAIN_IDLE
     value: 2s
   {{- end }}
   {{- else }}
   - name: SIDECAR_DRAIN_DELAY
     value: {{ printf "%ds" (int $v.drain.delaySeconds) | quote }}
-  {{- end }}
-  {{- range $name, $value := $v.settings }}
-  - name: {{ include "ydb-sidecar.variable" $name }}
-    value: {{ include "ydb-sidecar.value" $value | quote }}
   {{- end }}
   {{- range $v.secretSettings }}
   - name: {{ include "ydb-sidecar.variable" .setting }}
@@ -99,8 +147,9 @@ env:
   {{- end }}
   {{- range $v.secretFiles }}
   - name: {{ include "ydb-sidecar.variable" .setting }}
-    value: {{ printf "/etc/ydb-sidecar/%s/%s" .secret .key | quote }}
+    value: {{ printf "/etc/ydb-sidecar/secrets/%s/%s" .secret .key | quote }}
   {{- end }}
+  {{- with $v.extraEnv }}{{ toYaml . | nindent 2 }}{{ end }}
 ports:
   - {name: probes, containerPort: 7404}
 startupProbe:
@@ -120,21 +169,19 @@ lifecycle:
 resources:
   {{- toYaml $v.resources | nindent 2 }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  readOnlyRootFilesystem: true
-  allowPrivilegeEscalation: false
-  capabilities: {drop: [ALL]}
-  seccompProfile: {type: RuntimeDefault}
+  {{- toYaml $v.securityContext | nindent 2 }}
 volumeMounts:
   - name: ydb-sidecar
     mountPath: {{ if eq .kind "daemonset" }}{{ $v.hostSocket.path | quote }}{{ else }}/run/ydb-sidecar{{ end }}
+  - name: ydb-sidecar-config
+    mountPath: /etc/ydb-sidecar/config
+    readOnly: true
   {{- range include "ydb-sidecar.secrets" .root | fromJsonArray }}
-  - name: {{ printf "ydb-sidecar-%s" . | trunc 63 | quote }}
-    mountPath: {{ printf "/etc/ydb-sidecar/%s" . | quote }}
+  - name: {{ printf "ydb-sidecar-secret-%s" . | trunc 63 | quote }}
+    mountPath: {{ printf "/etc/ydb-sidecar/secrets/%s" . | quote }}
     readOnly: true
   {{- end }}
+  {{- with $v.extraVolumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
 
 {{/* The names of the Secrets that are mounted. */}}
@@ -152,9 +199,74 @@ volumeMounts:
   {{- else }}
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
   {{- end }}
+- name: ydb-sidecar-config
+  configMap: {name: {{ include "ydb-sidecar.fullname" .root }}-sidecar}
 {{- range include "ydb-sidecar.secrets" .root | fromJsonArray }}
-- name: {{ printf "ydb-sidecar-%s" . | trunc 63 | quote }}
+- name: {{ printf "ydb-sidecar-secret-%s" . | trunc 63 | quote }}
   secret: {secretName: {{ . | quote }}, defaultMode: 0444}
+{{- end }}
+{{- with .root.Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Seconds that the sidecar takes to end: drain.grace, 5 s, and drain.delaySeconds where that counts. Takes the same as the
+container. */}}
+{{- define "ydb-sidecar.drainSeconds" -}}
+{{- $grace := include "ydb-sidecar.seconds" (get (include "ydb-sidecar.config" .root | fromJson) "drain.grace" | default "25s") -}}
+{{- add $grace 5 (ternary 0 (int .root.Values.drain.delaySeconds) (eq .kind "native")) -}}
+{{- end }}
+
+{{/* terminationGracePeriodSeconds of the pod: as given, or long enough for the sidecar and the app. Takes the same as the
+container. */}}
+{{- define "ydb-sidecar.gracePeriod" -}}
+{{- $d := .root.Values.drain -}}
+{{- $needs := include "ydb-sidecar.drainSeconds" . | int -}}
+{{- if $d.terminationGracePeriodSeconds -}}
+{{- $given := int $d.terminationGracePeriodSeconds -}}
+{{- if lt $given $needs -}}
+{{- fail (printf "drain.terminationGracePeriodSeconds is %d; must be at least %d for drain.grace, 5 s and, except for layout native, drain.delaySeconds; 0 computes it" $given $needs) -}}
+{{- end -}}
+{{- $given -}}
+{{- else if eq .kind "native" -}}
+{{- add $needs $d.appSeconds -}}
+{{- else if eq .kind "classic" -}}
+{{- max $needs $d.appSeconds -}}
+{{- else -}}
+{{- $needs -}}
+{{- end -}}
+{{- end }}
+
+{{/* What the pods of all workloads have: where they run, and as whom. */}}
+{{- define "ydb-sidecar.placement" -}}
+{{- $v := .Values }}
+{{- with $v.serviceAccountName }}
+serviceAccountName: {{ . | quote }}
+{{- end }}
+{{- with $v.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- range $field, $value := dict "imagePullSecrets" $v.imagePullSecrets "securityContext" $v.podSecurityContext "nodeSelector" $v.nodeSelector "tolerations" $v.tolerations "affinity" $v.affinity "topologySpreadConstraints" $v.topologySpreadConstraints }}
+{{- with $value }}
+{{ $field }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels and annotations of the pods. */}}
+{{- define "ydb-sidecar.podMetadata" -}}
+labels:
+  {{- include "ydb-sidecar.selector" . | nindent 2 }}
+  {{- with include "ydb-sidecar.podLabels" (dict "root" .) }}{{ . | nindent 2 }}{{ end }}
+  {{- with merge (deepCopy .Values.podLabels) .Values.app.labels .Values.commonLabels }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- $annotations := merge (deepCopy .Values.podAnnotations) .Values.app.annotations }}
+{{- if .Values.configRollout }}
+{{- $_ := set $annotations "ydb-sidecar/config" (include "ydb-sidecar.file" . | sha256sum) }}
+{{- end }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -162,26 +274,20 @@ volumeMounts:
 {{- define "ydb-sidecar.pod" -}}
 {{- $it := dict "root" . "kind" .Values.layout -}}
 metadata:
-  labels:
-    {{- include "ydb-sidecar.selector" . | nindent 4 }}
-    {{- with .Values.app.labels }}{{ toYaml . | nindent 4 }}{{ end }}
-  {{- with merge (deepCopy .Values.podAnnotations) .Values.app.annotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+  {{- include "ydb-sidecar.podMetadata" . | nindent 2 }}
 spec:
   {{- if eq .Values.workload "job" }}
   restartPolicy: Never
   {{- end }}
-  terminationGracePeriodSeconds: {{ .Values.drain.terminationGracePeriodSeconds }}
-  {{- with .Values.imagePullSecrets }}
-  imagePullSecrets:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- if eq .Values.layout "native" }}
+  terminationGracePeriodSeconds: {{ include "ydb-sidecar.gracePeriod" $it }}
+  {{- include "ydb-sidecar.placement" . | nindent 2 }}
+  {{- if or (eq .Values.layout "native") .Values.app.initContainers }}
   initContainers:
+    {{- if eq .Values.layout "native" }}
     -
       {{- include "ydb-sidecar.container" $it | nindent 6 }}
+    {{- end }}
+    {{- with .Values.app.initContainers }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- end }}
   containers:
     {{- if eq .Values.layout "classic" }}
@@ -192,53 +298,4 @@ spec:
   volumes:
     {{- include "ydb-sidecar.volumes" $it | nindent 4 }}
     {{- with .Values.app.volumes }}{{ toYaml . | nindent 4 }}{{ end }}
-  {{- with .Values.nodeSelector }}
-  nodeSelector:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .Values.tolerations }}
-  tolerations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-{{- end }}
-
-{{/* What no schema can say. */}}
-{{- define "ydb-sidecar.check" -}}
-{{- if not .Values.ydb.url }}
-{{- fail "ydb.url is missing: set it to your database, as grpcs://host:2135/path/of/database or grpc://host:2136/path/of/database" }}
-{{- end }}
-{{- if not (regexMatch "^grpcs?://[^/?#@ ]+(/[^? ]+|/?\\?database=.+)$" .Values.ydb.url) }}
-{{- fail (printf "ydb.url is %s; must be grpc[s]://host:port[,host:port]/database" .Values.ydb.url) }}
-{{- end }}
-{{- range $name, $value := .Values.settings }}
-{{- if has $name (list "admin.token" "apps.token" "discovery.xds_token" "xds.token" "ydb.auth.oauth.subject_token" "ydb.auth.password" "ydb.auth.token") }}
-{{- fail (printf "settings: %s is a secret: use secretSettings, or secretFiles with the setting %s_file" $name $name) }}
-{{- end }}
-{{- if has $name (list "ydb.url" "admin.probes" "admin.probes_metrics" "admin.socket" "grpc.socket" "http.socket" "drain.delay") }}
-{{- fail (printf "settings: %s is set by the chart itself, from the values of its own" $name) }}
-{{- end }}
-{{- if kindIs "slice" $value }}
-{{- range $value }}
-{{- if contains "," (regexReplaceAll "\\([^()]*\\)" (toString .) "") }}
-{{- fail (printf "settings: %s has the entry %s; an entry must have no comma, except between parentheses: make it two entries" $name (toString .)) }}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- if and (has .Values.workload (list "deployment" "job")) (not .Values.app.containers) }}
-{{- fail "app.containers is empty: name your app's container, or set workload to daemonset or none" }}
-{{- end }}
-{{- if and (eq .Values.workload "job") (eq .Values.layout "classic") }}
-{{- fail "a job with layout classic would never be done, since the sidecar stays: use layout native" }}
-{{- end }}
-{{- $grace := include "ydb-sidecar.seconds" (ternary (get .Values.settings "drain.grace") "25s" (hasKey .Values.settings "drain.grace")) | int }}
-{{- $delay := 0 }}
-{{- if or (eq .Values.layout "classic") (eq .Values.workload "daemonset") }}{{ $delay = int .Values.drain.delaySeconds }}{{ end }}
-{{- $needs := add $grace $delay 5 | int }}
-{{- if and (ne .Values.workload "none") (lt (int .Values.drain.terminationGracePeriodSeconds) $needs) }}
-{{- fail (printf "drain.terminationGracePeriodSeconds is %d; must be at least %d: settings.drain.grace (%d s), drain.delaySeconds (%d s, of classic and daemonset) and 5 s" (int .Values.drain.terminationGracePeriodSeconds) $needs $grace $delay) }}
-{{- end }}
-{{- if and (or .Values.metrics.podMonitor) (not .Values.metrics.enabled) }}
-{{- fail "metrics.podMonitor needs metrics.enabled" }}
-{{- end }}
 {{- end }}
