@@ -1,17 +1,13 @@
 package helmtest
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/compose-spec/compose-go/v2/loader"
-	"github.com/compose-spec/compose-go/v2/types"
 	"sigs.k8s.io/yaml"
 )
 
@@ -66,144 +62,6 @@ func alerts(t *testing.T) (names []string) {
 		t.Fatalf("alerts %v; want those of all findings and more", names)
 	}
 	return names
-}
-
-func compose(t *testing.T) *types.Project {
-	t.Helper()
-	dir, err := filepath.Abs("../compose")
-	if err != nil {
-		t.Fatal(err)
-	}
-	project, err := loader.LoadWithContext(t.Context(), types.ConfigDetails{
-		WorkingDir:  dir,
-		ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(dir, "compose.yaml")}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return project
-}
-
-func TestCompose(t *testing.T) {
-	project := compose(t)
-	if got := project.ServiceNames(); !slices.Equal(got, []string{"grafana", "jaeger", "prometheus", "shop", "sidecar", "ydb"}) {
-		t.Errorf("services %v", got)
-	}
-	for name, service := range project.Services {
-		for _, p := range service.Ports {
-			if p.HostIP != "127.0.0.1" {
-				t.Errorf("%s publishes %s on %q; want 127.0.0.1", name, p.Published, p.HostIP)
-			}
-		}
-		for _, v := range service.Volumes {
-			if _, err := os.Stat(v.Source); err != nil || !v.ReadOnly {
-				t.Errorf("%s mounts %s (%v), read-only: %v; want a file that is there, read-only", name, v.Source, err, v.ReadOnly)
-			}
-		}
-		if service.Build == nil && !strings.Contains(service.Image, ":") {
-			t.Errorf("%s runs %s; want a version", name, service.Image)
-		}
-		checkHosts(t, project, service)
-	}
-	sidecar := project.Services["sidecar"]
-	if _, err := os.Stat(
-		filepath.Join(sidecar.Build.Context, sidecar.Build.Dockerfile),
-	); err != nil || !sidecar.ReadOnly || !slices.Equal(sidecar.CapDrop, []string{"ALL"}) {
-		t.Errorf("the sidecar is built from %s (%v), read-only: %v, drops %v", sidecar.Build.Dockerfile, err,
-			sidecar.ReadOnly, sidecar.CapDrop)
-	}
-	if project.Services["shop"].NetworkMode != "service:sidecar" {
-		t.Error("the shop is in another network than the sidecar, which it calls at 127.0.0.1")
-	}
-	// The calls in README.md work from the host.
-	for setting, port := range map[string]string{"GRPC": "7400", "HTTP": "7401", "ADMIN": "7402"} {
-		listen := sidecar.Environment["SIDECAR_"+setting+"_LISTEN"]
-		published := slices.ContainsFunc(sidecar.Ports, func(p types.ServicePortConfig) bool {
-			return p.HostIP == "127.0.0.1" && p.Published == port && fmt.Sprint(p.Target) == port
-		})
-		if listen == nil || *listen != "0.0.0.0:"+port || !published {
-			t.Errorf("%s is not published at 127.0.0.1:%s: %v; or listens on the container's loopback", setting, port, sidecar.Ports)
-		}
-	}
-	checkEnvironment(t, sidecar)
-}
-
-// checkHosts wants the hosts in URLs of a service's environment to be services, at ports
-// that they serve.
-func checkHosts(t *testing.T, project *types.Project, service types.ServiceConfig) {
-	t.Helper()
-	ports := map[string]string{"ydb": "2136", "jaeger": "4317"}
-	for name, value := range service.Environment {
-		_, rest, ok := strings.Cut(*value, "://")
-		host, port, found := strings.Cut(rest, ":")
-		if !ok || !found || host == "127.0.0.1" {
-			continue
-		}
-		port, _, _ = strings.Cut(port, "/")
-		if _, ok := project.Services[host]; !ok || ports[host] != port {
-			t.Errorf("%s of %s names %s:%s; want %v", name, service.Name, host, port, ports)
-		}
-	}
-}
-
-func checkEnvironment(t *testing.T, service types.ServiceConfig) {
-	t.Helper()
-	run := exec.Command(sidecar, "check-config")
-	run.Env = []string{"PATH=/"}
-	for name, value := range service.Environment {
-		if strings.HasPrefix(name, "SIDECAR_") {
-			run.Env = append(run.Env, name+"="+*value)
-		}
-	}
-	if text, err := run.CombinedOutput(); err != nil {
-		t.Errorf("the sidecar would not start: %s", text)
-	}
-}
-
-func TestComposeMonitoring(t *testing.T) {
-	// promtool wants the rules beside the configuration, as in the container.
-	dir := t.TempDir()
-	for from, to := range map[string]string{"../compose/prometheus.yaml": "prometheus.yaml", "../prometheus/alerts.yaml": "alerts.yaml"} {
-		text, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, to), text, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	ran(t, promtool, "check", "config", filepath.Join(dir, "prometheus.yaml"))
-	project := compose(t)
-	var scrape struct {
-		Configs []struct {
-			Job    string                       `json:"job_name"`
-			Static []struct{ Targets []string } `json:"static_configs"`
-		} `json:"scrape_configs"`
-	}
-	read(t, "../compose/prometheus.yaml", &scrape)
-	host, port, _ := strings.Cut(scrape.Configs[0].Static[0].Targets[0], ":")
-	if probes := project.Services[host].Environment["SIDECAR_ADMIN_PROBES"]; probes == nil || !strings.HasSuffix(*probes, ":"+port) {
-		t.Errorf("Prometheus asks %s:%s; want the sidecar's admin.probes", host, port)
-	}
-	if !strings.Contains(scrape.Configs[0].Job, "ydb-sidecar") {
-		t.Errorf("job %q; the alerts know sidecars by ydb-sidecar in it", scrape.Configs[0].Job)
-	}
-	var source struct{ Datasources []struct{ Type, URL string } }
-	read(t, "../compose/grafana/provisioning/datasources/prometheus.yaml", &source)
-	if s := source.Datasources[0]; s.Type != "prometheus" || s.URL != "http://prometheus:9090" {
-		t.Errorf("data source %+v", s)
-	}
-	var boards struct {
-		Providers []struct {
-			Options struct{ Path string }
-		}
-	}
-	read(t, "../compose/grafana/provisioning/dashboards/ydb-sidecar.yaml", &boards)
-	if !slices.ContainsFunc(project.Services["grafana"].Volumes, func(v types.ServiceVolumeConfig) bool {
-		return v.Target == boards.Providers[0].Options.Path
-	}) {
-		t.Errorf("Grafana looks for dashboards in %s, where nothing is mounted", boards.Providers[0].Options.Path)
-	}
 }
 
 func read(t *testing.T, name string, to any) {
