@@ -22,7 +22,7 @@ var tiers = map[string]int{
 	"proof/cmd/steps": 9, "proof/datapathtest": 9, "proof/sdktest": 9, "proof/systemtest": 9,
 	"loadtest": 9, "deploy": 9,
 
-	"proof/await": 8, "proof/certtest": 8, "proof/conformance": 8, "proof/doctable": 8,
+	"proof/await": 8, "proof/certtest": 8, "proof/conformance": 8, "proof/docstest": 8, "proof/doctable": 8,
 	"proof/short": 8, "proof/contract": 8, "proof/devcluster": 8, "proof/stand": 8, "proof/rules": 8, "proof/stepcount": 8,
 
 	"cmd/sidecar": 7,
