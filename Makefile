@@ -37,7 +37,7 @@ PAGE := proof/systemtest/testdata/page
 GENERATED := proof/systemtest/testdata/generated
 ENVOY := .cache/peers/envoy/.installed-1.40.0
 SDKS := .cache/java/.installed .cache/jdbc/.installed .cache/sdktest/.installed proof/sdktest/testdata/node/node_modules/.installed
-deps: .cache/nghttp2/.installed $(ENVOY) .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed $(SDKS) $(PAGE)/node_modules/.installed .cache/chromium/.installed .cache/generated/.installed $(GENERATED)/node/node_modules/.installed
+deps: .cache/clients/python/.installed .cache/nghttp2/.installed $(ENVOY) .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed $(SDKS) $(PAGE)/node_modules/.installed .cache/chromium/.installed .cache/generated/.installed $(GENERATED)/node/node_modules/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
@@ -270,7 +270,7 @@ STEPS := ./internal/yql ./internal/protocol ./internal/h2 ./internal/facade/http
 test-steps:
 	$(GO) run ./proof/cmd/steps $(STEPS)
 
-lint: fmt-check
+lint: fmt-check lint-python
 	$(GO) vet ./...
 	$(GO) vet -tags steps ./internal/yql ./internal/protocol ./internal/h2 ./internal/facade/httpapi
 	$(GO) test -run 'TestSettingsAreFew' ./internal/app
@@ -282,6 +282,24 @@ lint: fmt-check
 .PHONY: words
 words:
 	$(GO) test -count=1 -run 'TestWords' ./proof/archtest -update-words
+
+# The clients that apps install, from clients/, as packages in dist/.
+.PHONY: clients clients-python lint-python
+clients: clients-python
+
+clients-python: .cache/clients/python/.installed
+	tools/clients-python.sh dist
+
+.cache/clients/python/.installed: clients/python/requirements-dev.txt .venv/.installed
+	test -x .cache/clients/python/bin/python || $(PYTHON) -m venv .cache/clients/python
+	.cache/clients/python/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+# Style, types and the oldest Python that the client works with.
+lint-python: .cache/clients/python/.installed
+	cd clients/python && ../../.cache/clients/python/bin/ruff check . && ../../.cache/clients/python/bin/ruff format --check .
+	cd clients/python && ../../.cache/clients/python/bin/mypy
+	.cache/clients/python/bin/vermin --quiet --target=3.9- --violations --no-tips --eval-annotations clients/python/src
 
 .PHONY: fmt-check
 fmt-check:

@@ -12,7 +12,10 @@ go build -modfile=tools/go.mod -o .cache/gen/ \
   --go_out=proto --go_opt=paths=source_relative \
   --go-grpc_out=proto --go-grpc_opt=paths=source_relative \
   sidecar/v1/sidecar.proto sidecar/v1/kv.proto sidecar/v1/ingest.proto
-# The Python app's stubs; the Node app reads the .proto files at run time.
+# The Python client's stubs, which import each other inside of its package. The Node app reads the .proto files at run time.
+stubs=clients/python/src/ydb_sidecar/_proto
+mkdir -p $stubs
 .venv/bin/python -m grpc_tools.protoc -I proto \
-  --python_out=examples/python --grpc_python_out=examples/python \
+  --python_out=$stubs --grpc_python_out=$stubs \
   sidecar/v1/sidecar.proto sidecar/v1/kv.proto sidecar/v1/ingest.proto
+sed -i 's/^from sidecar\.v1 import/from ydb_sidecar._proto.sidecar.v1 import/' $stubs/sidecar/v1/*_pb2.py $stubs/sidecar/v1/*_pb2_grpc.py

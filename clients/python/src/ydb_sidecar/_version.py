@@ -1,0 +1,1 @@
+__version__ = "0.0.0"  # `make clients-python` builds with the version of CHANGELOG.md
