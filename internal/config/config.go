@@ -297,55 +297,6 @@ func (set *setting) shown(text string) string {
 	return text
 }
 
-func (s *Settings) unknown(name string) string {
-	text := fmt.Sprintf("%.100q is not a setting", name)
-	if near := nearest(name, s.names(strings.Clone)); near != "" {
-		text += fmt.Sprintf("; the nearest is %s", near)
-	}
-	return text
-}
-
-func (s *Settings) unknownEnv(prefix, env string) string {
-	text := "not a setting"
-	if near := nearest(env, s.names(environmentName)); near != "" {
-		text += fmt.Sprintf("; the nearest is %s%s (%s)", prefix, near, s.byEnv[near].name)
-	}
-	return text
-}
-
-// nearest returns the name that the fewest edits make equal to name.
-func nearest(name string, names []string) string {
-	name = name[:min(len(name), 100)]
-	best, least := "", 0
-	for _, n := range names {
-		if d := distance(name, n); best == "" || d < least {
-			best, least = n, d
-		}
-	}
-	return best
-}
-
-// distance is Levenshtein's.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := corner
-			if a[i] != b[j] {
-				cost++
-			}
-			corner = row[j+1]
-			row[j+1] = min(cost, row[j]+1, corner+1)
-		}
-	}
-	return row[len(b)]
-}
-
 // isSection reports whether settings begin with name and a dot.
 func (s *Settings) isSection(name string) bool {
 	return slices.ContainsFunc(s.all, func(set *setting) bool { return strings.HasPrefix(set.name, name+".") })

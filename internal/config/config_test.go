@@ -161,7 +161,7 @@ func TestFaults(t *testing.T) {
 	}{
 		{"unknown_key_with_its_place", yaml("pool:\n  max: 5\n  maks: 6\n"),
 			`c.yaml:3:3: "pool.maks" is not a setting; the nearest is pool.max`},
-		{"unknown_section", yaml("pol: {max: 3}\n"), `c.yaml:1:1: "pol" is not a setting; the nearest is pool.max`},
+		{"unknown_section", yaml("pol: {max: 3}\n"), `c.yaml:1:1: "pol" is not a setting; the nearest section is pool`},
 		{"all_faults_at_once", yaml("pool:\n  max: many\n  idle: 5\nhttp: {h2c: 3}"),
 			"c.yaml:2:8: pool.max = \"many\"; want an integer, such as 50 or 8MiB\n" +
 				"c.yaml:3:9: pool.idle = \"5\"; want a duration such as 500ms, 30s or 5m\n" +
