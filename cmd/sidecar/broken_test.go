@@ -51,8 +51,8 @@ var brokenFiles = map[string]struct {
 // TestOperateAsksNoOtherSidecar has what happens where it cannot.
 func TestOperateWithABrokenFile(t *testing.T) {
 	names := []string{"wait"}
-	for _, c := range operations {
-		if c.name != "shutdown" { // which goes last
+	for _, c := range allCommands() {
+		if c.flags == sidecarFlags && c.name != "shutdown" && c.name != "wait" { // shutdown goes last
 			names = append(names, c.name)
 		}
 	}

@@ -3,7 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"net/http"
+	"io"
 	"net/url"
 	"strconv"
 	"time"
@@ -18,38 +18,31 @@ type callList struct {
 }
 
 // listCalls shows the calls of every API that are under way or wait.
-func listCalls(e *environment, args []string) error {
-	var o options
-	var out output
-	set := flags(e, "calls", &o)
-	out.add(set)
-	app := set.String("app", "", "only calls of this `app`")
-	least := set.Duration("min", 0, "only calls that have lasted for this `time`")
-	limit := set.Int("n", 100, "this `number`, the oldest first")
-	if err := parse(set, args); err != nil {
-		return err
+func listCalls(i *invocation) func() error {
+	i.output()
+	app := i.set.String("app", "", "List only the calls of this `app`")
+	least := i.duration("min", 0, "List only calls that have lasted for this `time`")
+	limit := i.number("n", 100, "List at most this `number` of calls, the oldest first (100)")
+	return func() error {
+		query := url.Values{"limit": {strconv.Itoa(*limit)}, "min_ms": {strconv.FormatInt(least.Milliseconds(), 10)}}
+		if *app != "" {
+			query.Set("app", *app)
+		}
+		return i.show("/state/calls", query, showCalls)
 	}
-	query := url.Values{"limit": {strconv.Itoa(*limit)}, "min_ms": {strconv.FormatInt(least.Milliseconds(), 10)}}
-	if *app != "" {
-		query.Set("app", *app)
-	}
-	text, err := askOnce(e, o, http.MethodGet, "/state/calls", query)
-	if err != nil {
-		return err
-	}
-	if out.json {
-		_, err := e.stdout.Write(text)
-		return err
-	}
+}
+
+// showCalls writes the table of calls.
+func showCalls(to io.Writer, text []byte) error {
 	var list callList
 	if err := read(text, &list); err != nil {
 		return err
 	}
 	if len(list.Calls) == 0 {
-		_, err := fmt.Fprintln(e.stdout, "no call is under way")
+		_, err := fmt.Fprintln(to, "no call is under way")
 		return err
 	}
-	table := newTable(e.stdout)
+	table := newTable(to)
 	fmt.Fprintln(table, "CALL\tAPI\tNAME\tAPP\tPHASE\tAGE\tNODE\tATTEMPT\tSTATEMENT\tFROM\tTRACE")
 	number := func(n int) string {
 		if n == 0 {
@@ -65,29 +58,17 @@ func listCalls(e *environment, args []string) error {
 	if err := table.Flush(); err != nil || list.More == 0 {
 		return err
 	}
-	_, err = fmt.Fprintf(e.stdout, "and %d more\n", list.More)
+	_, err := fmt.Fprintf(to, "and %d more\n", list.More)
 	return err
 }
 
 // killCall ends the calls of a trace, or one call.
-func killCall(e *environment, args []string) error {
-	var o options
-	set := flags(e, "kill-call", &o)
-	if err := set.Parse(args); err != nil {
-		return explained(err)
-	}
-	if set.NArg() == 0 {
-		fmt.Fprintf(set.Output(), "%s: want a trace id, or the name of a call; sidecar calls lists them\n", set.Name())
-		return errUsage
-	}
-	id := set.Arg(0)
-	if err := parse(set, set.Args()[1:]); err != nil {
-		return err
-	}
-	text, err := askOnce(e, o, http.MethodPost, "/calls/"+url.PathEscape(id)+"/kill", nil)
-	if err != nil {
-		return err
-	}
+func killCall(i *invocation) func() error {
+	return func() error { return i.post("/calls/"+url.PathEscape(i.args[0])+"/kill", nil, sayEnded) }
+}
+
+// sayEnded lists calls that were ended.
+func sayEnded(to io.Writer, text []byte) error {
 	var list callList
 	if err := read(text, &list); err != nil {
 		return err
@@ -97,7 +78,7 @@ func killCall(e *environment, args []string) error {
 		if c.Node != 0 && c.Phase == hop.AtNode.String() {
 			where = fmt.Sprintf("at node %d", c.Node)
 		}
-		fmt.Fprintf(e.stdout, "call %s (%s of app %s, %s, %s old) is ended\n", c.ID, c.Name, cmp.Or(c.App, "unknown"), where,
+		fmt.Fprintf(to, "call %s (%s of app %s, %s, %s old) is ended\n", c.ID, c.Name, cmp.Or(c.App, "unknown"), where,
 			(time.Duration(c.Age) * time.Millisecond).String())
 	}
 	return nil

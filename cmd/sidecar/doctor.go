@@ -12,44 +12,43 @@ import (
 // errSick is the end of a doctor who has told what is wrong.
 var errSick = errors.New("something fails; the lines that begin with FAIL say what to do")
 
-// examine tries out all that a sidecar needs.
-func examine(e *environment, args []string) error {
-	var o options
-	var out output
-	set := flags(e, "doctor", &o)
-	out.add(set)
-	if err := parse(set, args); err != nil {
-		return err
-	}
+// examine checks everything that a sidecar needs.
+func examine(i *invocation) func() error {
+	i.output()
+	return i.examine
+}
+
+// examine makes the checks, and tells each as soon as it is made.
+func (i *invocation) examine() error {
 	all := []doctor.Exam{}
 	tell := func(x doctor.Exam) {
 		all = append(all, x)
-		if out.json {
+		if i.asJSON {
 			return
 		}
-		fmt.Fprintf(e.stdout, "%-4s  %-12s %s\n", x.Result, x.Check, x.Text)
+		fmt.Fprintf(i.stdout, "%-4s  %-12s %s\n", x.Result, x.Check, x.Text)
 		if x.Do != "" {
-			fmt.Fprintf(e.stdout, "      %-12s -> %s\n", "", x.Do)
+			fmt.Fprintf(i.stdout, "      %-12s -> %s\n", "", x.Do)
 		}
 	}
 	good := false
-	c, _, err := app.Load(o.file, e.environ, o.assignments)
+	c, _, err := app.Load(i.file, i.environ, i.assignments)
 	if err != nil {
 		tell(doctor.Exam{
 			Check: "config", Result: doctor.Bad, Text: app.FaultLine(err),
 			Do: "Correct the settings; the table of them is in README.md.",
 		})
 	} else {
-		ctx, cancel := e.interruptible()
+		ctx, cancel := i.interruptible()
 		defer cancel()
 		good = app.Examine(ctx, c, programVersion(), tell)
 	}
-	if out.json {
+	if i.asJSON {
 		text, err := json.MarshalIndent(all, "", "  ")
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(e.stdout, "%s\n", text)
+		fmt.Fprintf(i.stdout, "%s\n", text)
 	}
 	if !good {
 		return errSick

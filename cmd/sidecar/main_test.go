@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -21,7 +23,12 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // call runs the program in this process to its end.
 func call(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
@@ -57,13 +64,15 @@ func TestCommandLine(t *testing.T) {
 		stderr  string // a part of it
 		lines   int    // of stderr, when it is one clear line
 	}{
-		{name: "nothing", code: 2, stderr: "usage: sidecar COMMAND"},
+		{name: "nothing", code: 2, stderr: "Usage: sidecar COMMAND"},
 		{name: "help", args: []string{"help"}, stdout: "check-config"},
 		{name: "unknown_command", args: []string{"run"}, code: 2, stderr: `there is no command "run"`, lines: 1},
-		{name: "unknown_flag", args: []string{"serve", "-port", "1"}, code: 2, stderr: "flag provided but not defined: -port"},
-		{name: "flags_of_a_command", args: []string{"serve", "-h"}, stderr: "-ydb grpc://host:port/database"},
-		{name: "surplus_argument", args: []string{"check-config", "x"}, code: 2, stderr: `unexpected "x"`, lines: 1},
-		{name: "good", args: []string{"check-config", "-config", file}, stdout: "the configuration is good\n"},
+		{name: "unknown_flag", args: []string{"serve", "-port", "1"}, code: 2,
+			stderr: "sidecar serve: there is no flag -port\nusage: sidecar serve [-takeover] [flags]; sidecar serve -h has more\n",
+			lines:  2},
+		{name: "flags_of_a_command", args: []string{"serve", "-h"}, stdout: "-ydb URL "},
+		{name: "surplus_argument", args: []string{"check-config", "x"}, code: 2, stderr: `unexpected "x"`, lines: 2},
+		{name: "good", args: []string{"check-config", "-config", file}, stdout: "OK: all settings are valid\n"},
 		{name: "print", environ: []string{"SIDECAR_POOL_MIN=2"},
 			args: []string{"check-config", "-config", file, "-print"}, stdout: "pool.min: \"2\" # SIDECAR_POOL_MIN\n"},
 		{name: "unknown_key", args: []string{"serve", "-config", bad}, code: 1,
@@ -267,6 +276,30 @@ func TestHeed(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Two signals within a millisecond, as from a program that stops a process and its group, are one signal.
+func TestTwoSignalsEndAProcessInOrder(t *testing.T) {
+	c := exec.CommandContext(t.Context(), filepath.Join(program(t), "sidecar"), "serve", "-ydb", "grpc://127.0.0.1:1/local",
+		"-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0", "-set", "startup.wait=0s", "-set", "drain.delay=200ms")
+	stdout, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil { // it serves
+		t.Error(err)
+	}
+	for range 2 {
+		if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := c.Wait(); err != nil {
+		t.Errorf("%v; want an end in good order", err)
 	}
 }
 

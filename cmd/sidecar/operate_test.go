@@ -36,7 +36,7 @@ func TestOperate(t *testing.T) {
 		{name: "no_node", args: []string{"drain-node"}, code: 2, stderr: "sidecar drain-node: want the number of a node"},
 		{name: "no_node_for_undrain", args: []string{"undrain-node"}, code: 2, stderr: "sidecar undrain-node: want the number of a node"},
 		{name: "bad_duration", args: []string{"ban", "7", "-for", "-1s"}, code: 1, stderr: "want a duration"},
-		{name: "two_modes", args: []string{"drain", "-lameduck", "-wait"}, code: 2, stderr: "go with no other"},
+		{name: "two_modes", args: []string{"drain", "-lameduck", "-wait"}, code: 2, stderr: "-lameduck and -off each stand alone"},
 		{name: "pools", args: []string{"pools"},
 			stdout: "POOL  ACTIVE  WAITING  IDLE  MAXWAIT  OPENING  CLOSING  MAX  MIN  STATE\nown   0       0        0     -"},
 		{name: "pools_as_json", args: []string{"pools", "-o", "json"}, stdout: `"waiting": {`},

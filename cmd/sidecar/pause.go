@@ -4,39 +4,40 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 )
 
-// pause has calls wait, and with -wait returns when nothing is under way at any node.
-func pause(e *environment, args []string) error {
-	var o options
-	set := flags(e, "pause", &o)
-	wait := set.Bool("wait", false, "return when nothing is under way at any node, and say meanwhile what is")
-	limit := set.Duration("timeout", time.Minute, "with -wait: give up after this `time`; calls stay paused")
-	if err := parse(set, args); err != nil {
-		return err
-	}
-	op, err := operate(e, o)
+// pause makes calls wait, and with -wait returns when nothing is under way at any node.
+func pause(i *invocation) func() error {
+	wait := i.set.Bool("wait", false, "Return when nothing is under way at any node, and show meanwhile what is")
+	limit := i.duration("timeout", time.Minute, "Give up after this `time` with -wait (1m); calls stay paused")
+	return func() error { return i.pause(*wait, *limit) }
+}
+
+// pause makes calls wait. With wait it returns when nothing is under way at any node, or an error after limit.
+func (i *invocation) pause(wait bool, limit time.Duration) error {
+	op, err := i.operate()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := e.interruptible()
+	ctx, cancel := i.interruptible()
 	defer cancel()
 	text, err := op.ask(ctx, http.MethodPost, "/pool/pause", nil)
 	if err != nil {
 		return err
 	}
-	if !*wait {
-		return sayPool(e.stdout, text)
+	if !wait {
+		return sayPool(i.stdout, text)
 	}
-	limited, end := context.WithTimeout(ctx, *limit)
+	limited, end := context.WithTimeout(ctx, limit)
 	defer end()
-	return op.untilQuiet(ctx, limited, e, *limit)
+	return op.untilQuiet(ctx, limited, i.stdout, limit)
 }
 
 // untilQuiet returns when nothing is under way at any node, or an error when limited ends.
-func (op *operator) untilQuiet(ctx, limited context.Context, e *environment, limit time.Duration) error {
+func (op *operator) untilQuiet(ctx, limited context.Context, to io.Writer, limit time.Duration) error {
 	tick := time.NewTicker(followPause)
 	defer tick.Stop()
 	var said time.Time
@@ -56,7 +57,7 @@ func (op *operator) untilQuiet(ctx, limited context.Context, e *environment, lim
 		waitsFor := cmp.Or(now.WaitsFor, "nothing")
 		switch {
 		case now.Quiet:
-			_, err := fmt.Fprintln(e.stdout, "paused; nothing is under way at any node")
+			_, err := fmt.Fprintln(to, "paused; nothing is under way at any node")
 			return err
 		case !now.Paused:
 			return fmt.Errorf("calls were resumed meanwhile; under way at nodes: %s", waitsFor)
@@ -64,7 +65,7 @@ func (op *operator) untilQuiet(ctx, limited context.Context, e *environment, lim
 			return fmt.Errorf("paused, but still under way at nodes after %v: %s; sidecar calls and sidecar sessions list them",
 				limit, waitsFor)
 		case time.Since(said) >= watchPause:
-			fmt.Fprintf(e.stdout, "paused; waits for %s\n", waitsFor)
+			fmt.Fprintf(to, "paused; waits for %s\n", waitsFor)
 			said = time.Now()
 		}
 		select {

@@ -1,41 +1,34 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 
 	"github.com/ydb-sidecar/sidecar/internal/app"
 )
 
 // reload has a running sidecar read its configuration again.
-func reload(e *environment, args []string) error {
-	var o options
-	set := flags(e, "reload", &o)
-	dryRun := set.Bool("dry-run", false, "change nothing")
-	asJSON := set.Bool("json", false, "as JSON")
-	if err := parse(set, args); err != nil {
-		return err
+func reload(i *invocation) func() error {
+	dryRun := i.set.Bool("dry-run", false, "Show what would change, and change nothing")
+	i.set.BoolVar(&i.asJSON, "json", false, "Print JSON")
+	return func() error {
+		query := url.Values{}
+		if *dryRun {
+			query.Set("dry_run", "1")
+		}
+		return i.post("/reload", query, func(to io.Writer, text []byte) error {
+			if i.asJSON {
+				_, err := to.Write(text)
+				return err
+			}
+			var done app.Reloaded
+			if err := read(text, &done); err != nil {
+				return err
+			}
+			return explainReload(to, done)
+		})
 	}
-	query := url.Values{}
-	if *dryRun {
-		query.Set("dry_run", "1")
-	}
-	text, err := askOnce(e, o, http.MethodPost, "/reload", query)
-	if err != nil {
-		return err
-	}
-	if *asJSON {
-		_, err := e.stdout.Write(text)
-		return err
-	}
-	var done app.Reloaded
-	if err := json.Unmarshal(text, &done); err != nil {
-		return fmt.Errorf("the answer is not that of a sidecar: %w", err)
-	}
-	return explainReload(e.stdout, done)
 }
 
 // explainReload writes what came of a reload for people.

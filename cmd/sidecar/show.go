@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,39 +15,11 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 )
 
-// output is the flag -o, with -json for short.
-type output struct{ json bool }
-
-func (o *output) add(set *flag.FlagSet) {
-	set.Func("o", "`table` or json: all that is known", func(text string) error {
-		if text != "table" && text != "json" {
-			return fmt.Errorf("want table or json")
-		}
-		o.json = text == "json"
-		return nil
-	})
-	set.BoolVar(&o.json, "json", false, "the same as -o json")
-}
-
 // look is a command that shows one document.
-func look(name, path string, table func(to io.Writer, text []byte) error) func(*environment, []string) error {
-	return func(e *environment, args []string) error {
-		var o options
-		var out output
-		set := flags(e, name, &o)
-		out.add(set)
-		if err := parse(set, args); err != nil {
-			return err
-		}
-		text, err := askOnce(e, o, http.MethodGet, path, nil)
-		if err != nil {
-			return err
-		}
-		if out.json {
-			_, err := e.stdout.Write(text)
-			return err
-		}
-		return table(e.stdout, text)
+func look(path string, table shower) func(*invocation) func() error {
+	return func(i *invocation) func() error {
+		i.output()
+		return func() error { return i.show(path, nil, table) }
 	}
 }
 
@@ -107,26 +78,21 @@ func (p *poolLine) state() string {
 }
 
 // listPools shows the sidecar's own pool, and those of callers' identities.
-func listPools(e *environment, args []string) error {
-	var o options
-	var out output
-	set := flags(e, "pools", &o)
-	out.add(set)
-	if err := parse(set, args); err != nil {
-		return err
+func listPools(i *invocation) func() error {
+	i.output()
+	return func() error {
+		return i.show("/state/pool", nil, func(to io.Writer, text []byte) error {
+			more, err := i.askOnce(http.MethodGet, "/state/connections", url.Values{"limit": {"1"}})
+			if err != nil {
+				return err
+			}
+			return showPools(to, text, more)
+		})
 	}
-	text, err := askOnce(e, o, http.MethodGet, "/state/pool", nil)
-	if err != nil {
-		return err
-	}
-	if out.json {
-		_, err := e.stdout.Write(text)
-		return err
-	}
-	more, err := askOnce(e, o, http.MethodGet, "/state/connections", url.Values{"limit": {"1"}})
-	if err != nil {
-		return err
-	}
+}
+
+// showPools writes the table of pools: own is the sidecar's own pool, more has those of callers' identities.
+func showPools(to io.Writer, own, more []byte) error {
 	var p poolLine
 	var c struct {
 		Virtual struct {
@@ -143,13 +109,13 @@ func listPools(e *environment, args []string) error {
 			} `json:"pools"`
 		} `json:"virtual_sessions"`
 	}
-	if err := read(text, &p); err != nil {
+	if err := read(own, &p); err != nil {
 		return err
 	}
 	if err := read(more, &c); err != nil {
 		return err
 	}
-	table := newTable(e.stdout)
+	table := newTable(to)
 	fmt.Fprintln(table, "POOL\tACTIVE\tWAITING\tIDLE\tMAXWAIT\tOPENING\tCLOSING\tMAX\tMIN\tSTATE")
 	fmt.Fprintf(table, "own\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%s\n", p.Busy, p.waiting(), p.Idle, span(p.OldestMS),
 		p.Creating, p.Closing, p.Max, p.Min, p.state())
@@ -160,7 +126,7 @@ func listPools(e *environment, args []string) error {
 	if err := table.Flush(); err != nil || p.OpenErr == "" {
 		return err
 	}
-	_, err = fmt.Fprintf(e.stdout, "the last session could not be opened: %s\n", p.OpenErr)
+	_, err := fmt.Fprintf(to, "the last session could not be opened: %s\n", p.OpenErr)
 	return err
 }
 
@@ -205,24 +171,18 @@ type sessionItem struct {
 	Why     string `json:"why"`
 }
 
-func listSessions(e *environment, args []string) error {
-	var o options
-	var out output
-	set := flags(e, "sessions", &o)
-	out.add(set)
-	idle := set.Bool("idle", false, "those that nobody uses as well")
-	limit := set.Int("n", 100, "this `number`, those held longest first")
-	if err := parse(set, args); err != nil {
-		return err
+func listSessions(i *invocation) func() error {
+	i.output()
+	idle := i.set.Bool("idle", false, "List sessions that no caller uses as well")
+	limit := i.number("n", 100, "List at most this `number` of sessions, those held longest first (100)")
+	return func() error {
+		return i.show("/state/sessions", url.Values{"limit": {strconv.Itoa(*limit)}},
+			func(to io.Writer, text []byte) error { return showSessions(to, text, *idle) })
 	}
-	text, err := askOnce(e, o, http.MethodGet, "/state/sessions", url.Values{"limit": {strconv.Itoa(*limit)}})
-	if err != nil {
-		return err
-	}
-	if out.json {
-		_, err := e.stdout.Write(text)
-		return err
-	}
+}
+
+// showSessions writes the table of sessions, with the idle ones or without.
+func showSessions(to io.Writer, text []byte, idle bool) error {
 	var s struct {
 		Total    int           `json:"total"`
 		Used     int           `json:"used"`
@@ -231,9 +191,9 @@ func listSessions(e *environment, args []string) error {
 	if err := read(text, &s); err != nil {
 		return err
 	}
-	table, shown := newTable(e.stdout), 0
+	table, shown := newTable(to), 0
 	for _, l := range s.Sessions {
-		if l.State == "idle" && !*idle {
+		if l.State == "idle" && !idle {
 			continue
 		}
 		if shown++; shown == 1 {
@@ -249,10 +209,11 @@ func listSessions(e *environment, args []string) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(e.stdout, "%d of %d sessions are in use\n", s.Used, s.Total)
+	_, err := fmt.Fprintf(to, "%d of %d sessions are in use\n", s.Used, s.Total)
 	return err
 }
 
+// showFindings lists what is wrong.
 func showFindings(to io.Writer, text []byte) error {
 	var r findings.Report
 	if err := read(text, &r); err != nil {
@@ -269,28 +230,6 @@ func writeFindings(to io.Writer, all []findings.Finding) {
 	}
 	for _, f := range all {
 		fmt.Fprintf(to, "%-8s %s (%s, for %s)\n         %s\n", f.Severity, f.Text, f.Code, findings.Span(time.Since(f.Since)), f.Do)
-	}
-}
-
-// act is a command that does one thing and says what came of it.
-func act(
-	name, path string, query func(set *flag.FlagSet) func() url.Values, say func(to io.Writer, text []byte) error,
-) func(*environment, []string) error {
-	return func(e *environment, args []string) error {
-		var o options
-		set := flags(e, name, &o)
-		values := func() url.Values { return nil }
-		if query != nil {
-			values = query(set)
-		}
-		if err := parse(set, args); err != nil {
-			return err
-		}
-		text, err := askOnce(e, o, http.MethodPost, path, values())
-		if err != nil {
-			return err
-		}
-		return say(e.stdout, text)
 	}
 }
 
@@ -317,43 +256,31 @@ func sayLevel(to io.Writer, text []byte) error {
 	return err
 }
 
-func sizes(set *flag.FlagSet) func() url.Values {
-	most := set.Int("max", -1, "the most `sessions`, as pool.max")
-	least := set.Int("min", -1, "the `sessions` kept open, as pool.min")
-	return func() url.Values {
+func resize(i *invocation) func() error {
+	most := i.number("max", -1, "Largest number of `sessions`, as pool.max")
+	least := i.number("min", -1, "Number of `sessions` that stay open, as pool.min")
+	return func() error {
 		q := url.Values{}
 		for name, n := range map[string]int{"max": *most, "min": *least} {
 			if n >= 0 {
 				q.Set(name, strconv.Itoa(n))
 			}
 		}
-		return q
+		return i.post("/pool/resize", q, sayPool)
 	}
 }
 
-func level(set *flag.FlagSet) func() url.Values {
-	to := set.String("level", "", "`DEBUG`, INFO, WARN or ERROR")
-	return func() url.Values { return url.Values{"level": {*to}} }
+func logLevel(i *invocation) func() error {
+	to := i.set.String("level", "", "New level, `DEBUG|INFO|WARN|ERROR`")
+	return func() error { return i.post("/logging", url.Values{"level": {*to}}, sayLevel) }
 }
 
-func kill(e *environment, args []string) error {
-	var o options
-	set := flags(e, "kill", &o)
-	if err := set.Parse(args); err != nil {
-		return explained(err)
-	}
-	if set.NArg() == 0 {
-		fmt.Fprintf(set.Output(), "%s: want the short hash of a session; sidecar sessions lists them\n", set.Name())
-		return errUsage
-	}
-	id := set.Arg(0)
-	if err := parse(set, set.Args()[1:]); err != nil {
-		return err
-	}
-	text, err := askOnce(e, o, http.MethodPost, "/sessions/"+url.PathEscape(id)+"/kill", nil)
-	if err != nil {
-		return err
-	}
+func kill(i *invocation) func() error {
+	return func() error { return i.post("/sessions/"+url.PathEscape(i.args[0])+"/kill", nil, sayKilled) }
+}
+
+// sayKilled names the session that was deleted, and its app.
+func sayKilled(to io.Writer, text []byte) error {
 	var s sessionItem
 	if err := read(text, &s); err != nil {
 		return err
@@ -362,6 +289,6 @@ func kill(e *environment, args []string) error {
 	if s.HeldMS > 0 {
 		held = fmt.Sprintf("app %s had it for %s", cmp.Or(s.App, "unknown"), span(float64(s.HeldMS)))
 	}
-	_, err = fmt.Fprintf(e.stdout, "session %s on node %d is killed; %s\n", s.Session, s.Node, held)
+	_, err := fmt.Fprintf(to, "session %s on node %d is killed; %s\n", s.Session, s.Node, held)
 	return err
 }

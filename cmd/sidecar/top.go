@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/term"
+
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 )
 
@@ -85,38 +87,39 @@ const (
 )
 
 // top shows what goes on, again and again.
-func top(e *environment, args []string) error {
-	var o options
-	var out output
-	set := flags(e, "top", &o)
-	out.add(set)
-	interval := set.Duration("interval", 2*time.Second, "between two looks, a `time` of at least 100ms")
-	count := set.Int("n", 0, "end after this `number` of looks; 0: when interrupted, or after one if the output is no terminal")
-	if err := parse(set, args); err != nil {
-		return err
+func top(i *invocation) func() error {
+	i.output()
+	interval := i.duration("interval", 2*time.Second, "Refresh after this `time`, at least 100ms (2s)")
+	count := i.number("n", 0,
+		"End after this `number` of refreshes; 0 goes on until you interrupt it, or prints once if the output is not a terminal")
+	return func() error {
+		if *interval < 100*time.Millisecond {
+			return i.usageFault("-interval %v; want at least 100ms", *interval)
+		}
+		return i.top(*interval, *count)
 	}
-	if *interval < 100*time.Millisecond {
-		fmt.Fprintf(e.stderr, "%s: -interval %v; want at least 100ms\n", set.Name(), *interval)
-		return errUsage
-	}
-	op, err := operate(e, o)
+}
+
+// top writes a page at each interval, count times; a count of 0 goes on until it is interrupted.
+func (i *invocation) top(interval time.Duration, count int) error {
+	op, err := i.operate()
 	if err != nil {
 		return err
 	}
-	screen := isTerminal(e.stdout)
-	if *count == 0 && !screen {
-		*count = 1
+	screen := isTerminal(i.stdout)
+	if count == 0 && !screen {
+		count = 1
 	}
-	ctx, cancel := e.interruptible()
+	ctx, cancel := i.interruptible()
 	defer cancel()
-	tick := time.NewTicker(*interval)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	if screen && !out.json {
-		fmt.Fprint(e.stdout, clearAll)
+	if screen && !i.asJSON {
+		fmt.Fprint(i.stdout, clearAll)
 	}
 	for n := 1; ; n++ {
 		var page bytes.Buffer
-		if err := op.topPage(ctx, &page, out.json); err != nil {
+		if err := op.topPage(ctx, &page, i.asJSON); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -128,12 +131,12 @@ func top(e *environment, args []string) error {
 		}
 		text := page.String()
 		switch {
-		case screen && !out.json:
+		case screen && !i.asJSON:
 			text = home + strings.ReplaceAll(text, "\n", clearLine+"\n") + clearBelow
-		case n > 1 && !out.json:
+		case n > 1 && !i.asJSON:
 			text = "\n" + text
 		}
-		if _, err := io.WriteString(e.stdout, text); err != nil || n == *count {
+		if _, err := io.WriteString(i.stdout, text); err != nil || n == count {
 			return err
 		}
 		select {
@@ -147,11 +150,7 @@ func top(e *environment, args []string) error {
 // isTerminal reports whether a writer is a terminal that moves its cursor.
 func isTerminal(to io.Writer) bool {
 	f, ok := to.(*os.File)
-	if !ok || os.Getenv("TERM") == "dumb" {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
 // topPage writes one look.
@@ -333,9 +332,4 @@ func short(text string, most int) string {
 		return string(letters[:most-1]) + "…"
 	}
 	return text
-}
-
-// shutdown ends a sidecar and waits for it.
-func shutdown(e *environment, args []string) error {
-	return drain(e, append([]string{"-wait"}, args...))
 }

@@ -45,12 +45,14 @@ func programVersion() string {
 
 func revision() string { return app.BuildInfo("").Revision }
 
-func printVersion(e *environment, args []string) error {
+func printVersion(i *invocation) func() error { return i.printVersion }
+
+func (i *invocation) printVersion() error {
 	b := app.BuildInfo(programVersion())
 	line := "ydb-sidecar " + b.Version
 	if r := revision(); r != "" {
 		line += ", commit " + r
 	}
-	_, err := fmt.Fprintf(e.stdout, "%s, %s, %s\n", line, b.Go, b.Platform)
+	_, err := fmt.Fprintf(i.stdout, "%s, %s, %s\n", line, b.Go, b.Platform)
 	return err
 }

@@ -17,24 +17,24 @@ const (
 	askLimit  = 2 * time.Second
 )
 
-// wait asks the admin API until it says that the sidecar has started.
-func wait(e *environment, args []string) error {
-	var o options
-	set := flags(e, "wait", &o)
-	deep := set.Bool("deep", false, "wait for a good node as well")
-	limit := set.Duration("timeout", time.Minute, "give up after this `time`")
-	if err := parse(set, args); err != nil {
-		return err
-	}
-	op, err := operate(e, o)
+// wait returns when the sidecar has started.
+func wait(i *invocation) func() error {
+	deep := i.set.Bool("deep", false, "Wait until the sidecar also has a healthy node")
+	limit := i.duration("timeout", time.Minute, "Give up after this `time` (1m)")
+	return func() error { return i.wait(*deep, *limit) }
+}
+
+// wait asks the admin API until it reports that the sidecar has started, or limit is over.
+func (i *invocation) wait(deep bool, limit time.Duration) error {
+	op, err := i.operate()
 	if err != nil {
 		return err
 	}
 	url := op.base + "/startupz"
-	if *deep {
+	if deep {
 		url += "?deep=1"
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), *limit)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	tick := time.NewTicker(waitPause)
 	defer tick.Stop()
@@ -49,10 +49,10 @@ func wait(e *environment, args []string) error {
 		}
 		select {
 		case <-tick.C:
-		case s := <-e.signals:
+		case s := <-i.signals:
 			return fmt.Errorf("interrupted (%v): %w", s, last)
 		case <-ctx.Done():
-			return fmt.Errorf("not started within %v: %w", *limit, last)
+			return fmt.Errorf("not started within %v: %w", limit, last)
 		}
 	}
 }

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+)
+
+// nodeLine is what the table of nodes shows of GET /state/nodes.
+type nodeLine struct {
+	ID        uint32  `json:"id"`
+	Address   string  `json:"address"`
+	Zone      string  `json:"zone"`
+	Health    string  `json:"health"`
+	Draining  bool    `json:"leaving"`
+	Missing   bool    `json:"missing"`
+	Unwell    bool    `json:"listed_unhealthy"`
+	Banned    bool    `json:"banned"`
+	Use       string  `json:"use"`
+	Weight    float64 `json:"weight"`
+	Sessions  int     `json:"sessions"`
+	Calls     int     `json:"calls"`
+	LatencyMS float64 `json:"latency_ms"`
+	Reason    string  `json:"reason"`
+}
+
+// state is the health with the marks.
+func (n *nodeLine) state() string {
+	health := n.Health
+	if n.Banned {
+		health += ",banned"
+	}
+	if n.Draining {
+		health += ",leaving"
+	}
+	if n.Missing {
+		health += ",missing"
+	}
+	if n.Unwell {
+		health += ",listed_unhealthy"
+	}
+	return health
+}
+
+func listNodes(i *invocation) func() error {
+	i.output()
+	return func() error { return i.show("/state/nodes", nil, showNodes) }
+}
+
+// showNodes writes the table of nodes.
+func showNodes(to io.Writer, text []byte) error {
+	var state struct {
+		Panic bool       `json:"panic"`
+		Nodes []nodeLine `json:"nodes"`
+	}
+	if err := read(text, &state); err != nil {
+		return err
+	}
+	table := newTable(to)
+	fmt.Fprintln(table, "ID\tADDRESS\tZONE\tSTATE\tUSE\tWEIGHT\tSESSIONS\tCALLS\tLATENCY\tREASON")
+	for _, n := range state.Nodes {
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%.2f\t%d\t%d\t%.1fms\t%s\n",
+			n.ID, n.Address, cmp.Or(n.Zone, "-"), n.state(), n.Use, n.Weight, n.Sessions, n.Calls, n.LatencyMS, cmp.Or(n.Reason, "-"))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if state.Panic {
+		fmt.Fprintln(to, "more than half of the nodes are ejected: those that answer are used all the same")
+	}
+	return nil
+}
+
+func why(i *invocation) func() error {
+	i.output()
+	return func() error { return i.explain(http.MethodGet, "why", nil) }
+}
+
+func ban(i *invocation) func() error {
+	d := i.duration("for", 0, "End the ban after this `time`; without it, sidecar unban ends the ban")
+	reason := i.set.String("reason", "", "Show this `text` with the ban")
+	return func() error {
+		query := url.Values{}
+		if *d != 0 {
+			query.Set("for", d.String())
+		}
+		if *reason != "" {
+			query.Set("reason", *reason)
+		}
+		return i.explain(http.MethodPost, "ban", query)
+	}
+}
+
+// onNode is a command that does one thing to one node.
+func onNode(act string) func(*invocation) func() error {
+	return func(i *invocation) func() error {
+		return func() error { return i.explain(http.MethodPost, act, nil) }
+	}
+}
+
+// explain makes a request about the node that is the argument. The answer explains the node's state.
+func (i *invocation) explain(method, act string, query url.Values) error {
+	text, err := i.askOnce(method, "/nodes/"+url.PathEscape(i.args[0])+"/"+act, query)
+	if err != nil {
+		return err
+	}
+	if i.asJSON {
+		_, err := i.stdout.Write(text)
+		return err
+	}
+	var answer pessimize.Why
+	if err := read(text, &answer); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(i.stdout, answer.Summary); err != nil || act != "why" {
+		return err
+	}
+	return evidence(i.stdout, answer)
+}
+
+// evidence writes what a verdict rests on: what was counted, and what it takes.
+func evidence(to io.Writer, w pessimize.Why) error {
+	table := newTable(to)
+	row := func(what, format string, args ...any) {
+		fmt.Fprintf(table, "%s\t%s\n", what, fmt.Sprintf(format, args...))
+	}
+	row("transport errors in a row", "%d; ejected at %d", w.TransportRow.Count, w.TransportRow.Limit)
+	row("refusals in a row", "%d; ejected at %d", w.RefusalRow.Count, w.RefusalRow.Limit)
+	row("refusals lately", "%d of %d calls in %.1f s; ejected at %.0f %% and %d", w.RefusalShare.Refused, w.RefusalShare.Calls,
+		float64(w.RefusalShare.ElapsedMS)/1000, 100*w.RefusalShare.Limit, w.RefusalShare.Least)
+	for _, s := range w.Latency {
+		limit := "too few others to compare with"
+		if s.LimitMS > 0 {
+			limit = fmt.Sprintf("%d others %.1f ms; ejected when surely above %.1f ms for %.1f s", s.Others, s.OthersMS,
+				s.LimitMS, s.EjectedAfter)
+		}
+		row(s.Kind+" calls", "%.1f ms, the median of %d (%d are needed); %s", s.MedianMS, s.Calls, s.Least, limit)
+	}
+	if s := w.LastSign; s != nil {
+		row("last bad sign", "%s on %s (%s)", s.Detail, s.Kind, s.Blame)
+	}
+	if p := w.LastProbe; p != nil {
+		row("last probe", "%s, took %.1f ms: %s", p.At.Format(time.RFC3339), p.TookMS, p.Result)
+	}
+	for _, e := range w.History {
+		row("", "%s", eventLine(e))
+	}
+	return table.Flush()
+}
+
+func events(i *invocation) func() error {
+	follow := i.set.Bool("follow", false, "Go on with new events until you interrupt it")
+	after := i.number("after", 0, "List only events after the one of this `number`")
+	i.set.BoolVar(&i.asJSON, "json", false, "Print one line of JSON for each event")
+	return func() error { return i.events(*follow, *after) }
+}
+
+// events prints the events after one, and with follow those that come.
+func (i *invocation) events(follow bool, after int) error {
+	op, err := i.operate()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := i.interruptible()
+	defer cancel()
+	tick := time.NewTicker(followPause)
+	defer tick.Stop()
+	for last := uint64(max(after, 0)); ; {
+		text, err := op.ask(ctx, http.MethodGet, "/events", url.Values{"after": {fmt.Sprint(last)}})
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if last, err = printEvent(i.stdout, line, i.asJSON); err != nil {
+				return err
+			}
+		}
+		if !follow {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil // it was told to end
+		}
+	}
+}
+
+// printEvent writes one line of GET /events and returns its number.
+func printEvent(to io.Writer, line string, asJSON bool) (seq uint64, err error) {
+	var event pessimize.Event
+	if err := read([]byte(line), &event); err != nil {
+		return 0, err
+	}
+	if asJSON {
+		_, err = io.WriteString(to, line)
+		return event.Seq, err
+	}
+	_, err = fmt.Fprintln(to, eventLine(event))
+	return event.Seq, err
+}
+
+func eventLine(e pessimize.Event) string {
+	what := string(e.Kind)
+	if e.Node != 0 {
+		what = fmt.Sprintf("node %d %s", e.Node, what)
+	}
+	if e.From != "" || e.To != "" {
+		what += fmt.Sprintf(" %s -> %s", cmp.Or(e.From, "none"), cmp.Or(e.To, "none"))
+	}
+	return e.Time.Format("2006-01-02T15:04:05.000Z07:00") + " " + what + ": " + e.Reason
+}
