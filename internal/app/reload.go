@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/config"
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 )
 
 // Reload is the section "reload".
@@ -60,9 +61,7 @@ type Reloaded struct {
 type reloader struct {
 	current atomic.Pointer[effective]
 	last    atomic.Pointer[Reloaded]
-	good    atomic.Int64 // reloads
-	bad     atomic.Int64
-	pending atomic.Int64 // settings that need a restart
+	counts  snapshot.Reloads
 
 	// births is held while pools get another configuration and while one is made, so that
 	// none is made of the old one and missed, and no change undoes another.
@@ -111,12 +110,11 @@ func (a *App) Reload(cause string, dryRun bool) (*Reloaded, error) {
 	}
 	r.last.Store(done)
 	if err != nil {
-		r.bad.Add(1)
+		r.counts.Failed(done.Faults, err != errNoOrigin) // which is no fault of the settings
 		a.log.Error("the configuration was not reloaded; all settings stay as they were", "cause", cause, "err", FaultLine(err))
 		return done, err
 	}
-	r.good.Add(1)
-	r.pending.Store(int64(len(done.Restart)))
+	r.counts.Done(config.Names(done.Restart))
 	for _, c := range done.Changed {
 		a.log.Info("setting changed", "setting", c.Name, "old", c.Old, "new", c.New, "source", c.Source)
 	}

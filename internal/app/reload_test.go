@@ -232,8 +232,8 @@ func TestReload(t *testing.T) {
 			t.Errorf("%s: GET /reload = %s; want the faults", name, last)
 		}
 	}
-	if s.reload.bad.Load() != 8 || s.reload.good.Load() != 1 || s.reload.pending.Load() != 1 {
-		t.Errorf("%d failed, %d good, %d pending; want 8, 1, 1", s.reload.bad.Load(), s.reload.good.Load(), s.reload.pending.Load())
+	if state := s.reload.counts.State(); state.Bad != 8 || state.Good != 1 || !slices.Equal(state.Pending, []string{"api.timeout"}) {
+		t.Errorf("%+v; want 8 failed, 1 good, and api.timeout pending", state)
 	}
 	// Any number of sessions counts without a restart.
 	write(t, file, "reload.interval: 0s\npool.max: 60000\n")
@@ -265,11 +265,11 @@ func TestAChangedFileIsReloaded(t *testing.T) {
 	if err := os.Rename(next, file); err != nil { // in one step: half a file would be another failure
 		t.Fatal(err)
 	}
-	s.eventually("a failure that is counted", func() bool { return s.reload.bad.Load() == 1 })
+	s.eventually("a failure that is counted", func() bool { return s.reload.counts.State().Bad == 1 })
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually("another one: the file is gone", func() bool { return s.reload.bad.Load() == 2 })
+	s.eventually("another one: the file is gone", func() bool { return s.reload.counts.State().Bad == 2 })
 	if got := s.core.pool.Config().Max; got != 21 {
 		t.Errorf("pool.max = %d; want 21", got)
 	}
@@ -293,7 +293,7 @@ func TestWhenTheFileIsLookedAt(t *testing.T) {
 			t.Helper()
 			time.Sleep(time.Duration(looks) * interval)
 			synctest.Wait()
-			if got := a.reload.bad.Load(); got != want {
+			if got := a.reload.counts.State().Bad; got != want {
 				t.Errorf("%s it was read %d times; want %d", when, got, want)
 			}
 		}
@@ -324,5 +324,8 @@ func TestNothingToReloadFrom(t *testing.T) {
 	s.reload.mu.Unlock()
 	if _, err := s.Reload("a test", false); err == nil {
 		t.Error("no error")
+	}
+	if faults := s.reload.counts.State().Faults; len(faults) > 0 {
+		t.Errorf("faults %q; want none: the settings have no fault", faults)
 	}
 }

@@ -74,6 +74,6 @@ func TestAStalledShard(t *testing.T) {
 	s.eventually("no finding", func() bool { return !found() })
 	s.eventually("the log has the finding's begin and end", func() bool { // a moment after /state/findings
 		log := s.log.String()
-		return strings.Contains(log, "SHARD_STALLED") && strings.Contains(log, "no longer: the data path stands still")
+		return strings.Contains(log, "SHARD_STALLED") && strings.Contains(log, "no longer: the data path is stalled")
 	})
 }

@@ -27,9 +27,7 @@ func (a *App) newSource() snapshot.Source {
 			},
 			Stage: a.phase.get, Phase: a.phase.state, Replaced: a.restart.Replaced, Memory: a.memory, Requests: a.requests,
 			History: a.history, Events: a.events, Findings: a.findings,
-			Reloads: func() snapshot.ReloadsState {
-				return snapshot.ReloadsState{Good: a.reload.good.Load(), Bad: a.reload.bad.Load(), Pending: a.reload.pending.Load()}
-			},
+			Reloads: a.reload.counts.State,
 			Certs: func() map[string]*certs.Keeper {
 				return map[string]*certs.Keeper{
 					"grpc": a.certs.grpc, "http": a.certs.http, "admin": a.certs.admin, "xds": a.certs.xds,

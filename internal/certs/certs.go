@@ -155,6 +155,14 @@ func ForListener(name string, s Server, protocols []string, log *slog.Logger) (*
 	return k, nil
 }
 
+// Expires is when the certificate in use expires; zero: there is none.
+func (k *Keeper) Expires() time.Time {
+	if own := k.now.Load().own; own != nil && own.Leaf != nil {
+		return own.Leaf.NotAfter
+	}
+	return time.Time{}
+}
+
 func (k *Keeper) store(m *material) {
 	// A session that is resumed brings the certificates of before. Connections live long
 	// here: nobody misses tickets.

@@ -282,6 +282,12 @@ func TestFilesAreReadAgain(t *testing.T) {
 	copyFile(first.file, clientCA)
 	server := keeper(t, Files{Cert: cert, Key: key, CA: serverCA})
 	client := keeper(t, Files{Cert: own, Key: ownKey, CA: clientCA})
+	if at := server.Expires(); !at.Equal(never) {
+		t.Errorf("the certificate expires at %v; want %v", at, never)
+	}
+	if at := keeper(t, Files{CA: serverCA}).Expires(); !at.IsZero() {
+		t.Errorf("no certificate expires at %v", at)
+	}
 	changes := 0
 	client.OnChange(func() { changes++ })
 	s, c := server.Server(), client.Client("node") // made once

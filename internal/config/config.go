@@ -311,6 +311,14 @@ type Change struct {
 	Source string `json:"source"` // of the new value
 }
 
+// Names are the names of the settings that changed.
+func Names(changes []Change) (names []string) {
+	for _, c := range changes {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
 // Changes returns the settings whose value in s is another than in old, which is
 // bound to a struct of the same type, in the order of the struct's fields.
 func (s *Settings) Changes(old *Settings) (all []Change) {

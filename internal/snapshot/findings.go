@@ -29,7 +29,12 @@ func (s *Source) Picture() findings.Picture {
 		},
 		Discovery: findings.Discovery{Failures: d.Failures, Grace: d.Grace, Error: lineOf(d.Err)}, HeldLong: now.Settings.HeldLong,
 		MemoryTight: s.Memory.Tight(), Panics: findings.Panics(panics.Stats()),
-		Nodes: NodePictures(now.Routed, now.Judged), Apps: limited(now.Apps),
+		Nodes: NodePictures(now.Routed, now.Judged), Apps: appPictures(now.Apps),
+	}
+	reloads := s.Reloads()
+	out.Config.Pending, out.Config.Faults = reloads.Pending, len(reloads.Faults)
+	if len(reloads.Faults) > 0 {
+		out.Config.Fault = findings.OneLine(errors.New(reloads.Faults[0]))
 	}
 	for _, n := range p.Shed {
 		out.Pool.Shed += n
@@ -69,8 +74,8 @@ func (s *Source) Picture() findings.Picture {
 	return out
 }
 
-// limited are the apps, as findings look at them.
-func limited(all []apps.State) (out []findings.App) {
+// appPictures are the apps, as findings look at them.
+func appPictures(all []apps.State) (out []findings.App) {
 	for _, app := range all {
 		one := findings.App{Name: app.App}
 		most := uint64(0)
@@ -82,7 +87,10 @@ func limited(all []apps.State) (out []findings.App) {
 					most, one.Limit = n, limit
 				}
 			}
+			one.Waiting += c.Waiting
+			one.Lost += c.Refusals()
 		}
+		one.Lost -= one.Limited
 		out = append(out, one)
 	}
 	return out

@@ -74,8 +74,11 @@ type processSeen struct {
 	Digests     []statements.Series
 }
 
-// Readings are how often files of TLS were read again.
-type Readings struct{ Good, Bad int64 }
+// Readings are how often files of TLS were read again, and the certificate of the last good reading.
+type Readings struct {
+	Good, Bad int64
+	Expires   time.Time // zero: there is no certificate
+}
 
 // parts are what a look is at. A view asks for what it shows, because some parts take a
 // lock or the turn of a shard.
@@ -153,7 +156,7 @@ func (s *Source) lookAtProcess(out *Snapshot) {
 	for section, keeper := range s.Certs() {
 		if keeper != nil {
 			good, bad := keeper.Readings()
-			out.Certs[section] = Readings{good, bad}
+			out.Certs[section] = Readings{good, bad, keeper.Expires()}
 		}
 	}
 }

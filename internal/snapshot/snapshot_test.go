@@ -76,16 +76,16 @@ func TestWhatTheEndWaitsFor(t *testing.T) {
 	}
 }
 
-// Findings name the limit that refused most calls of an app.
+// Findings name the limit that rejected most calls of an app, and count the calls that wait or got no session.
 func TestLimitOfAnApp(t *testing.T) {
 	refused := func(open, sessions uint64) apps.ClassState {
-		return apps.ClassState{Refused: map[string]uint64{"open": open, "sessions": sessions, "no limit": 99}}
+		return apps.ClassState{Waiting: 2, Refused: map[string]uint64{"open": open, "sessions": sessions, "no limit": 99}}
 	}
-	got := limited([]apps.State{
+	got := appPictures([]apps.State{
 		{App: "a", Classes: []apps.ClassState{refused(1, 2), refused(0, 3)}},
 		{App: "b"},
 	})
-	if want := "[{a 6 sessions} {b 0 }]"; fmt.Sprint(got) != want {
+	if want := "[{a 6 sessions 4 198} {b 0  0 0}]"; fmt.Sprint(got) != want {
 		t.Errorf("%v; want %s", got, want)
 	}
 }

@@ -104,9 +104,3 @@ type DoorsState struct {
 	Refused map[string]int64
 	Failed  map[string]int64
 }
-
-// ReloadsState counts reloads of the configuration.
-type ReloadsState struct {
-	Good, Bad int64
-	Pending   int64 // settings that need a restart
-}

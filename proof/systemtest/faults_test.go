@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -137,7 +138,7 @@ func (w *faultWorld) said(t *testing.T) (r report) {
 func (w *faultWorld) metric(t *testing.T, code string) bool {
 	t.Helper()
 	_, text := w.get(t, "/metrics")
-	return strings.Contains(text, "ydb_sidecar_finding{ydb_sidecar_code=\""+code+"\"} 1\n")
+	return regexp.MustCompile(`(?m)^ydb_sidecar_finding\{.*ydb_sidecar_code="` + code + `".*\} 1$`).MatchString(text)
 }
 
 // The first thing that the sidecar says tells which of six faults is on: the
@@ -174,7 +175,7 @@ func TestSixFaultsAreToldApart(t *testing.T) {
 				w.slow(t, "300ms") // what a cluster does that has more to do than it can
 				w.load(t, "crowd", 3*faultPool)
 			},
-			func(*faultWorld) string { return "more work comes" },
+			func(*faultWorld) string { return "more calls come" },
 			nil},
 		{"bad credentials", "CREDENTIALS_BAD",
 			func(t *testing.T, w *faultWorld) { w.write(t, "of another cluster") },

@@ -3,7 +3,7 @@ package findings
 import "time"
 
 // Picture is what the rules look at: the state of one moment. Counters are since
-// the start.
+// the start. Wide: it has what each rule reads, and all rules read one.
 type Picture struct {
 	At    time.Time
 	Stage string // of the process's life; "serving" is the usual one
@@ -21,6 +21,7 @@ type Picture struct {
 	Denied      uint64 // calls that the cluster refused because of them
 	MemoryTight bool
 	Panics      Panics
+	Config      Config
 	HeldLong    time.Duration // from which on a holder is worth a finding; 0: never
 }
 
@@ -95,8 +96,17 @@ type SessionUse struct {
 // App is one app.
 type App struct {
 	Name    string
-	Limited uint64 // calls refused because of its limits
-	Limit   string // the limit that refused most, as apps.limits names it
+	Limited uint64 // calls rejected because of its limits
+	Limit   string // the limit that rejected most, as apps.limits names it
+	Waiting int64  // calls in the queue for a session
+	Lost    uint64 // calls that got no session, for other reasons than its limits
+}
+
+// Config is what came of the last reload of the settings.
+type Config struct {
+	Fault   string   // why it failed; "": it did not
+	Faults  int      // how many faults there were
+	Pending []string // names of changed settings that wait for a restart
 }
 
 // Statement is a statement of which there is something to say.

@@ -1,6 +1,10 @@
 package metrics
 
 import (
+	"strconv"
+
+	"go.opentelemetry.io/otel/attribute"
+
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
@@ -32,14 +36,41 @@ var healthRows = []figure{
 			tell(int64(h.ProbesSlow), result("slow"))
 		}),
 	gauge("ydb.sidecar.finding", "{finding}",
-		"What /state/findings says is wrong, by code: how many findings.",
-		func(m *moment, tell ints) {
-			for _, kind := range findings.Kinds {
-				n := int64(0)
-				for _, f := range m.Found {
-					n += one(f.Code == kind.Code)
-				}
-				tell(n, label("ydb.sidecar.code", string(kind.Code)))
-			}
-		}),
+		"Findings at /state/findings, by code, with the node and the app that they are about. A series without "+
+			"node and app is there for each code, 0 if there is no such finding.",
+		readFindings),
+}
+
+// about is what a finding has series by.
+type about struct {
+	code, severity string
+	node           uint32
+	address, app   string
+}
+
+// readFindings reads a series for each code, and one for each node and app that a finding is about: at most as
+// many as a report has findings.
+func readFindings(m *moment, tell ints) {
+	counts := map[about]int64{}
+	for _, f := range m.Found {
+		counts[about{string(f.Code), string(f.Severity), f.Node, f.Address, f.App}]++
+	}
+	for _, kind := range findings.Kinds {
+		none := about{code: string(kind.Code), severity: string(kind.Severity)}
+		counts[none] += 0
+	}
+	for a, n := range counts {
+		with := []attribute.KeyValue{label("ydb.sidecar.code", a.code), label("ydb.sidecar.severity", a.severity),
+			label("db.namespace", m.Database)}
+		if a.node != 0 {
+			with = append(with, label("ydb.node.id", strconv.FormatUint(uint64(a.node), 10)))
+		}
+		if a.address != "" {
+			with = append(with, label("ydb.node.address", a.address))
+		}
+		if a.app != "" {
+			with = append(with, app(a.app))
+		}
+		tell(n, with...)
+	}
 }

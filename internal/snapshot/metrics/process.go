@@ -40,7 +40,7 @@ var processRows = []figure{
 		}),
 	gauge("ydb.sidecar.config.pending", "{setting}",
 		"Settings that were changed and count only after a restart.",
-		func(m *moment, tell ints) { tell(int64(m.Reloads.Pending)) }),
+		func(m *moment, tell ints) { tell(int64(len(m.Reloads.Pending))) }),
 	counter("ydb.sidecar.tls.reloads", "{reload}",
 		"Times that files of TLS were read again, by section of settings and result: ok or failed, after which "+
 			"those of before count.",
@@ -48,6 +48,15 @@ var processRows = []figure{
 			for section, read := range m.Certs {
 				tell(read.Good, label("ydb.sidecar.settings", section), result("ok"))
 				tell(read.Bad, label("ydb.sidecar.settings", section), result("failed"))
+			}
+		}),
+	decimal("ydb.sidecar.tls.expires", "s",
+		"Time at which the certificate in use expires, as seconds since 1970, by section of settings.",
+		func(m *moment, tell decimals) {
+			for section, read := range m.Certs {
+				if !read.Expires.IsZero() {
+					tell(float64(read.Expires.Unix()), label("ydb.sidecar.settings", section))
+				}
 			}
 		}),
 }
