@@ -2,7 +2,6 @@ package app
 
 import (
 	"flag"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -13,10 +12,9 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/internal/config"
-	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
-var update = flag.Bool("update", false, "write the table of settings into README.md")
+var update = flag.Bool("update", false, "write the generated pages of docs/reference")
 
 func TestDefaults(t *testing.T) {
 	if err := Default().Validate(); err != nil {
@@ -118,38 +116,6 @@ func TestLayers(t *testing.T) {
 			t.Errorf("source %q", s.Source)
 		}
 	}
-}
-
-// TestReadmeSettings holds the table in README.md to the settings and to the
-// comments of their fields, which are their only documentation in the code.
-func TestReadmeSettings(t *testing.T) {
-	const path, end = "../../README.md", "<!-- /settings -->"
-	begin := "<!-- settings: written by `go test ./internal/app -run TestReadmeSettings -update` -->\n"
-	doctable.Part(t, *update, path, begin, end, settingsTable(t))
-}
-
-func settingsTable(t *testing.T) string {
-	t.Helper()
-	c := Default()
-	settings, err := bound(&c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	docs := map[string]string{}
-	collectDocs(t, "", reflect.TypeFor[Config](), docs)
-	var b strings.Builder
-	b.WriteString("| setting | default | what |\n|---|---|---|\n")
-	for _, s := range settings.List() {
-		if docs[s.Name] == "" {
-			t.Errorf("%s: its field has no comment", s.Name)
-		}
-		value := ""
-		if s.Default != "" {
-			value = "`" + s.Default + "`"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, value, strings.ReplaceAll(docs[s.Name], "|", `\|`))
-	}
-	return b.String()
 }
 
 // collectDocs finds the comment of every setting's field in the source.
