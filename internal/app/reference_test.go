@@ -29,7 +29,7 @@ func TestReference(t *testing.T) {
 	instruments := s.telemetry.Instruments()
 	pages := referencePages(t, instruments)
 	for _, page := range pages {
-		doctable.Whole(t, *update, "../../docs/reference/"+page.file, page.text)
+		doctable.Whole(t, *update, "../../docs/reference/"+page.file, doctable.Link("docs/reference/"+page.file, page.text))
 	}
 	s.eventually("calls are measured", func() bool {
 		_, text := s.get("/metrics")
@@ -352,7 +352,7 @@ const accessText = "With `log.access` each call that is worth it gets a line wit
 	"| `face` | `grpc` or `http`: the plain API; `ydb`: a forwarded call of an SDK |\n" +
 	"| `method` | of gRPC, as `package.Service/Method` |\n| `route` | of HTTP: the method and the template of the path |\n" +
 	"| `status` | what the caller was told: HTTP's status, gRPC's code, or YDB's status |\n| `reason` | why it " +
-	"failed: an [error code](#error-codes), or of a forwarded call YDB's status, gRPC's code, or how it ended |\n" +
+	"failed: an [error code](errors.md), or of a forwarded call YDB's status, gRPC's code, or how it ended |\n" +
 	"| `app`, `class` | who called, and the class of the line |\n| `node`, `attempts` | the last node, and how often it was tried |\n" +
 	"| `total_ms` | all of it |\n| `queue_ms`, `acquire_ms`, `hop_ms`, `server_ms` | of the plain API: in the queue, to " +
 	"get a session with that, at the node and on the way, of that the server's own (for texts that may change rows, and with `stats`) |\n" +

@@ -58,24 +58,9 @@ func codeSections() string {
 			operator = "Nothing."
 		}
 		fmt.Fprintf(&b, "\n| HTTP | gRPC | safe |\n|---|---|---|\n| %d | %s | %s |\n\n**Caller.** %s\n\n**Operator.** %s\n",
-			c.HTTP, c.GRPC, yes(c.Safe), c.Hint, linked(operator))
+			c.HTTP, c.GRPC, yes(c.Safe), c.Hint, doctable.Link("docs/reference/errors.md", operator))
 	}
 	return b.String()
-}
-
-// linked makes links of the sections of documents that a hint names.
-func linked(hint string) string {
-	return sections.ReplaceAllStringFunc(hint, func(name string) string {
-		return "[" + name + "](" + relative(name) + ")"
-	})
-}
-
-// relative is the path from docs/reference to a document of docs.
-func relative(name string) string {
-	if inHere, ok := strings.CutPrefix(name, "docs/reference/"); ok {
-		return inHere
-	}
-	return "../" + strings.TrimPrefix(name, "docs/")
 }
 
 // sections are the names of documents and of their sections in a hint.

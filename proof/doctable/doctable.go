@@ -6,6 +6,9 @@ package doctable
 
 import (
 	"os"
+	"path"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -29,6 +32,21 @@ func Part(t testing.TB, update bool, path, begin, end, want string) {
 		t.Fatalf("%s has no place between %q and %q", path, begin, end)
 	}
 	compare(t, update, path, got, want, head+begin+want+end+tail)
+}
+
+// named matches a page of docs that a text of the code names, with its section.
+var named = regexp.MustCompile(`\bdocs/([a-z-]+/)*[a-z-]+\.md(#[a-z_-]+)?`)
+
+// Link makes links of the pages that a text of the code names by their paths from the root of the repository. page is where the text
+// stands, by such a path.
+func Link(page, text string) string {
+	return named.ReplaceAllStringFunc(text, func(name string) string {
+		relative, err := filepath.Rel(path.Dir(page), name)
+		if err != nil {
+			return name
+		}
+		return "[" + path.Base(name) + "](" + filepath.ToSlash(relative) + ")"
+	})
 }
 
 // Whole compares a file with want, or writes it.
