@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
@@ -42,7 +43,7 @@ type late struct{ driver *upstream.Driver }
 
 func (l *late) Probe(ctx context.Context, id cluster.NodeID) error { return l.driver.Probe(ctx, id) }
 
-func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
+func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer, more ...func(*core.Deps)) *world {
 	t.Helper()
 	nodes, err := devcluster.Start(devcluster.Default())
 	if err != nil {
@@ -71,7 +72,7 @@ func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
 	router.Subscribe(driver.SetView)
 	router.Subscribe(sessions.SetView)
 
-	s, err := New(cfg, core.Deps{Driver: core.NewDriver(client), Database: driver.Database(), Tracer: tracer, Log: log})
+	s, err := New(cfg, changed(core.Deps{Driver: core.NewDriver(client), Database: driver.Database(), Tracer: tracer, Log: log}, more))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,6 +101,14 @@ func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
 		}
 	})
 	return w
+}
+
+// changed returns what a service needs, after changes by a test.
+func changed(deps core.Deps, changes []func(*core.Deps)) core.Deps {
+	for _, change := range changes {
+		change(&deps)
+	}
+	return deps
 }
 
 // listen serves both APIs until what it returns is called.
@@ -158,8 +167,12 @@ func TestContract(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, cfg, nil)
-	w.target.KV = true
+	known, err := apps.New(apps.Config{Max: 20, Quotas: strings.Split(contract.AppLimits(""), ",")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, cfg, nil, func(d *core.Deps) { d.Apps = known })
+	w.target.KV, w.target.Apps = true, true
 	contract.Run(t, w.target)
 }
 

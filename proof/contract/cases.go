@@ -29,6 +29,8 @@ var cases = []struct {
 	{"rows_affected", rowsAffected},
 	{"errors_of_the_database", databaseErrors},
 	{"errors_of_the_request", requestErrors},
+	{"statuses_are_as_documented", statuses},
+	{"fields_that_there_are_not", strangeFields},
 	{"a_stream_has_all_rows_and_an_end", stream},
 	{"a_stream_that_fails", failingStream},
 	{"a_deadline", deadline},
@@ -193,7 +195,7 @@ func requestErrors(t *test) {
 		{}, {SQL: "SELECT 1", Mode: "dirty"}, {SQL: "SELECT 1", Stats: "much"}, {SQL: "SELECT 1", Timeout: "soon"},
 		{SQL: "SELECT 1", Priority: "first"}, {SQL: "SELECT $a", Params: map[string]any{"a": nil}},
 		{SQL: "DECLARE $a AS Uint8; SELECT $a", Params: map[string]any{"a": -1}},
-		{SQL: "SELECT 1", Types: map[string]string{"a": "Number"}},
+		{SQL: "SELECT 1", Types: map[string]string{"a": "Number"}}, {SQL: "SELECT $a AS a", Params: map[string]any{"a": Typed{"Nope", 1}}},
 		{SQL: "SELECT 1", Tx: &TxSelector{}}, {SQL: "SELECT 1", Tx: &TxSelector{ID: "x"}},
 	} {
 		_, err := t.Execute(t.ctx, s)
@@ -532,7 +534,13 @@ func state(t *test) {
 
 func whatIsServed(t *test) {
 	api, features, err := t.Version(t.ctx)
-	if err != nil || api != "v1" || !slices.Contains(features, "kv") {
-		t.Errorf("%q with the features %q, %v; want v1 with kv among them", api, features, err)
+	if err != nil || api != "v1" {
+		t.Errorf("%q, %v; want v1", api, err)
+	}
+	for _, name := range []string{"kv", "ingest", "column_types", "rows_affected", "expect", "lists_in_tx",
+		"operator_hint", "moving_streams"} {
+		if !slices.Contains(features, name) {
+			t.Errorf("the features %q lack %s, which the cases use", features, name)
+		}
 	}
 }

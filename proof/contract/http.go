@@ -53,6 +53,7 @@ func (h *httpClient) send(ctx context.Context, method, path string, body any, ac
 		req.Header.Set("Content-Type", "application/json")
 	}
 	req.Header.Set("Accept", accept)
+	nameApp(req)
 	res, err := h.client.Do(req)
 	if err != nil {
 		return nil, err
@@ -66,6 +67,13 @@ func (h *httpClient) send(ctx context.Context, method, path string, body any, ac
 		return nil, err
 	}
 	return nil, refusal(res, raw)
+}
+
+// nameApp names the app of the request's context.
+func nameApp(req *http.Request) {
+	if app := appOf(req.Context()); app != "" {
+		req.Header.Set(headerApp, app)
+	}
 }
 
 func (h *httpClient) call(ctx context.Context, method, path string, body any, into any) (*http.Response, error) {

@@ -92,6 +92,7 @@ func (h *httpClient) Ingest(ctx context.Context, o IngestOpen) (IngestStream, er
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/x-ndjson")
+	nameApp(req)
 	res, err := h.client.Do(req)
 	if err != nil {
 		cancel()

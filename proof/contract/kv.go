@@ -83,6 +83,7 @@ func (h *httpClient) kv(ctx context.Context, method string, c KV, want ...int) (
 			req.Header.Add(name, one)
 		}
 	}
+	nameApp(req)
 	res, err := h.client.Do(req)
 	if err != nil {
 		return nil, nil, err

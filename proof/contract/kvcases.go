@@ -83,6 +83,7 @@ var kvCases = []struct {
 	{"kv_keys_of_two_columns", kvTwoColumns},
 	{"kv_batch_get", kvBatch},
 	{"kv_limits", kvLimits},
+	{"kv_statuses_are_as_documented", kvStatuses},
 	{"kv_tables_that_are_not_open", kvClosed},
 	{"kv_nothing_gets_into_a_statement", kvInjection},
 }

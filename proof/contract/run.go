@@ -23,6 +23,7 @@ type Target struct {
 	GRPC string                           // host:port
 	TLS  credentials.TransportCredentials // of GRPC; nil: plaintext
 	KV   bool                             // its kv.tables are KVTables of Directory
+	Apps bool                             // its apps.limits are AppLimits of Directory; for KV too
 
 	Directory string // of the database, for the tables of the cases; "": its root
 
@@ -38,6 +39,9 @@ func Run(t *testing.T, target Target) {
 			all := cases
 			if target.KV {
 				all = slices.Concat(cases, kvCases)
+			}
+			if target.Apps && target.Drivers == nil { // a library names one app, for all of its calls
+				all = slices.Concat(all, appCases)
 			}
 			for _, c := range all {
 				t.Run(c.name, func(t *testing.T) {

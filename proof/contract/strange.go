@@ -1,0 +1,91 @@
+package contract
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// strangeFields: a field that no version has is refused everywhere in a request, and nothing has run. Nobody's misspelt
+// idempotent is taken for a promise.
+func strangeFields(t *test) {
+	if t.driven() {
+		return // a library sends the fields that it knows
+	}
+	table := t.table()
+	write := `"UPSERT INTO ` + table + ` (id) VALUES (7ul)"`
+	for _, c := range []struct {
+		method, path string
+		request      proto.Message
+		json         string // both APIs send it, with one field more
+		in           string // the field whose message has that one; "": the request itself
+	}{
+		{"Sidecar/Execute", "/v1/query", &sidecarv1.ExecuteRequest{}, `{"sql":` + write + `}`, ""},
+		{"Sidecar/Execute", "/v1/query", &sidecarv1.ExecuteRequest{}, `{"sql":` + write + `,"limits":{}}`, "limits"},
+		{"Sidecar/Execute", "/v1/query", &sidecarv1.ExecuteRequest{}, `{"sql":` + write + `,"tx":{"begin":{},"commit":true}}`, "tx"},
+		{"Sidecar/Transact", "/v1/tx", &sidecarv1.TransactRequest{}, `{"statements":[{"sql":` + write + `}]}`, ""},
+		{"Sidecar/Transact", "/v1/tx", &sidecarv1.TransactRequest{}, `{"statements":[{"sql":` + write + `}]}`, "statements"},
+		{"Sidecar/Batch", "/v1/batch", &sidecarv1.BatchRequest{}, `{"statements":[{"sql":` + write + `}]}`, "statements"},
+		{"Sidecar/Begin", "/v1/tx/begin", &sidecarv1.BeginRequest{}, `{}`, ""},
+		{"Sidecar/Explain", "/v1/explain", &sidecarv1.ExplainRequest{}, `{"sql":"SELECT 1"}`, ""},
+		{"Sidecar/BulkUpsert", "/v1/bulk", &sidecarv1.BulkUpsertRequest{}, `{"table":"` + pathOf(table) + `","rows":[]}`, ""},
+		{"KeyValue/BatchGet", "/v1/kv/" + kvPlain + ":batchGet", &sidecarv1.KvBatchGetRequest{}, `{"ids":[]}`, ""},
+	} {
+		if err := protojson.Unmarshal([]byte(c.json), c.request); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		switch client := t.Client.(type) {
+		case *grpcClient:
+			inner(c.request.ProtoReflect(), c.in).SetUnknown(
+				protowire.AppendVarint(protowire.AppendTag(nil, 1999, protowire.VarintType), 1),
+			)
+			var none sidecarv1.ExecuteResponse // whatever it is, it is not looked at
+			err = grpcError(client.conn.Invoke(t.ctx, "/sidecar.v1."+c.method, c.request, &none, grpc.StaticMethod()))
+		case *httpClient:
+			_, err = client.send(t.ctx, http.MethodPost, c.path, json.RawMessage(more(c.json, c.in)), "application/json")
+		}
+		e := t.refused(err, "BAD_REQUEST", false, false)
+		t.status(e, http.StatusBadRequest, codes.InvalidArgument)
+		if name := map[string]string{"grpc": "field 1999", "http": `field "no_such_field"`}[t.Client.Name()]; !strings.Contains(e.Message,
+			name) {
+			t.Errorf("%s, in %q: %q does not name the %s", c.method, c.in, e.Message, name)
+		}
+	}
+	t.rows("SELECT id FROM " + table)
+}
+
+// inner is the message of a field, or the first of its list; of "" the message itself.
+func inner(m protoreflect.Message, field string) protoreflect.Message {
+	if field == "" {
+		return m
+	}
+	f := m.Descriptor().Fields().ByName(protoreflect.Name(field))
+	if f.IsList() {
+		return m.Mutable(f).List().Get(0).Message()
+	}
+	return m.Mutable(f).Message()
+}
+
+// more adds a member to the object behind a field, or to the first of its list; of "" to the object itself.
+func more(text, field string) string {
+	before, after, _ := strings.Cut(text, "{")
+	if field != "" {
+		start, rest, _ := strings.Cut(text, `"`+field+`":`)
+		open := strings.IndexByte(rest, '{')
+		before, after = start+`"`+field+`":`+rest[:open], rest[open+1:]
+	}
+	if strings.HasPrefix(after, "}") {
+		return before + `{"no_such_field":1` + after
+	}
+	return before + `{"no_such_field":1,` + after
+}
