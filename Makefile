@@ -117,6 +117,16 @@ $(ENVOY): .venv/.installed
 	.cache/generated/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
+# Ten minutes of requests that openapi.yaml allows and forbids, against a sidecar: make schemathesis SCHEMATHESIS='-time 60'
+.PHONY: schemathesis
+schemathesis: build .cache/schemathesis/.installed
+	.cache/schemathesis/bin/python proof/schemathesis/run.py $(SCHEMATHESIS)
+
+.cache/schemathesis/.installed: proof/schemathesis/requirements.txt .venv/.installed
+	test -x .cache/schemathesis/bin/python || $(PYTHON) -m venv .cache/schemathesis
+	.cache/schemathesis/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
 $(GENERATED)/node/node_modules/.installed: $(GENERATED)/node/package.json $(GENERATED)/node/package-lock.json
 	cd $(GENERATED)/node && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
