@@ -41,7 +41,9 @@ func TestDeniedCallsSayWhereTheyComeFrom(t *testing.T) {
 			return err
 		},
 		"BulkUpsert": func() error {
-			in, err := http.NewRequest(http.MethodPost, "http://"+s.at.HTTP+"/v1/bulk", strings.NewReader(`{"table":"t","rows":[{"id":1}]}`))
+			in, err := http.NewRequest(
+				http.MethodPost, "http://"+s.at.HTTP+"/v1/bulk", strings.NewReader(`{"table":"t","rows":[{"id":1}]}`),
+			)
 			if err != nil {
 				return err
 			}
