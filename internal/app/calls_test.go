@@ -83,6 +83,9 @@ func (s *sidecar) endOne(one pausable) {
 	if strings.Contains(one.name, "SDK") && (call.API != "ydb" || call.App != "shop" || call.From == "") {
 		s.Errorf("%s is listed as %+v", one.name, call)
 	}
+	if text := statements.Digest("SELECT 1").String(); strings.Contains(one.name, "statement") != (call.Digest == text) {
+		s.Errorf("%s is listed with the digest %q; that of SELECT 1 is %s", one.name, call.Digest, text)
+	}
 	if status, text := s.end(call.ID); status != http.StatusOK || !strings.Contains(text, call.ID) {
 		s.Errorf("%s: %d %s", one.name, status, text)
 	}

@@ -72,6 +72,9 @@ func (s *seenCall) describe(shard int) hop.OpenCall {
 	if k.app != nil {
 		out.App = k.app.Name()
 	}
+	if id := k.statement.ID; id != 0 { // else it has no statement, or its text could not be read
+		out.Digest = id.String()
+	}
 	if id := s.trace(); id.IsValid() {
 		out.Trace = id.String()
 	}
