@@ -130,23 +130,9 @@ func (a *App) runOwn(ctx context.Context) error {
 // pause pauses or resumes the calls of every API: all pools, the sidecar's own and those of callers, and what
 // needs no session of a pool. Hold reloader.births: a pool that is made meanwhile would be missed.
 func (a *App) pause(on bool) {
-	pauseAll(on, a.core.ways.Hold, a.core.pools())
+	hop.PauseAll(on, a.core.ways.Hold, a.core.pools())
 	if a.wire != nil && !on {
 		a.wire.Resume()
-	}
-}
-
-// pauseAll pauses or resumes pools and the Hold. While the Hold says that calls are paused, all pools are: whoever sees
-// that and then finds nothing under way may say that all is quiet.
-func pauseAll[P interface{ Pause(on bool) }](on bool, hold interface{ Set(on bool) }, pools []P) {
-	if !on {
-		hold.Set(false)
-	}
-	for _, p := range pools {
-		p.Pause(on)
-	}
-	if on {
-		hold.Set(true)
 	}
 }
 

@@ -192,35 +192,6 @@ func (c sdk) finish(session, id string) {
 	}
 }
 
-// pauseSteps notes what is paused, in order.
-type pauseSteps struct{ hold, pool bool }
-
-// seen is a part that is paused and resumed; it checks that the Hold never says so while the pool is not.
-type seen struct {
-	t     *testing.T
-	steps *pauseSteps
-	on    *bool
-}
-
-func (s seen) Pause(on bool) { s.Set(on) }
-
-func (s seen) Set(on bool) {
-	if *s.on = on; s.steps.hold && !s.steps.pool {
-		s.t.Error("calls are said to be paused while a pool is not")
-	}
-}
-
-// GET /state/pause says that calls are paused only once no pool gives sessions any more.
-func TestAPauseIsSeenOnceAllPoolsArePaused(t *testing.T) {
-	steps := new(pauseSteps)
-	for _, on := range []bool{true, false, true} {
-		pauseAll(on, seen{t, steps, &steps.hold}, []seen{{t, steps, &steps.pool}})
-		if *steps != (pauseSteps{on, on}) {
-			t.Errorf("after pauseAll(%v): %+v", on, *steps)
-		}
-	}
-}
-
 // A call whose time is up while calls are paused is told of the pause.
 func TestPausedCallsAreToldOfThePause(t *testing.T) {
 	c := newCluster(t)

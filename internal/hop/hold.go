@@ -46,6 +46,20 @@ func (h *Hold) Set(on bool) {
 	}
 }
 
+// PauseAll pauses calls and pools, or lets them go on. While h.On reports a pause all pools are paused: whoever sees
+// that and then finds nothing under way may say that all is quiet.
+func PauseAll[P interface{ Pause(on bool) }](on bool, h *Hold, pools []P) {
+	if !on {
+		h.Set(false)
+	}
+	for _, p := range pools {
+		p.Pause(on)
+	}
+	if on {
+		h.Set(true)
+	}
+}
+
 // On reports whether calls are paused.
 func (h *Hold) On() bool { return h != nil && h.resumed.Load() != nil }
 

@@ -87,3 +87,27 @@ func TestNothingPassesAHoldThatIsQuiet(t *testing.T) {
 	cancel()
 	callers.Wait()
 }
+
+// pausedPool is a pool that is paused and resumed only while its Hold reports no pause.
+type pausedPool struct {
+	t  *testing.T
+	h  *Hold
+	on *bool
+}
+
+func (p pausedPool) Pause(on bool) {
+	if *p.on = on; p.h.On() {
+		p.t.Error("calls are said to be paused while a pool may not be")
+	}
+}
+
+// Pools are paused before calls are said to be, and go on after that.
+func TestPoolsArePausedWhileCallsAreSaidToBe(t *testing.T) {
+	h := new(Hold)
+	for _, on := range []bool{true, false, true} {
+		paused := !on
+		if PauseAll(on, h, []pausedPool{{t, h, &paused}}); paused != on || h.On() != on {
+			t.Errorf("PauseAll(%v): the pool is paused: %v, calls: %v", on, paused, h.On())
+		}
+	}
+}
