@@ -13,6 +13,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -34,14 +35,18 @@ const (
 	perMinute = 20              // slow calls kept of each
 )
 
-// Other is the kind of errors beyond those told apart.
-const Other = "OTHER"
+// The kinds of errors beyond those told apart.
+const (
+	Other       = "OTHER"        // errors of the service
+	OtherCaller = "OTHER_CALLER" // errors of callers
+)
 
 // Call is one call that ended.
 type Call struct {
 	API      string // how it came: http, grpc, wire
 	Name     string // of its method
 	Status   string // "": it did its work
+	Caller   bool   // it failed for a reason of its caller's; the same for all calls of one Status
 	App      string // "": nobody's
 	Node     uint32 // 0: none
 	Attempts int
@@ -59,6 +64,7 @@ type Meter struct {
 	times                       latency.Histogram
 	took                        atomic.Int64 // nanoseconds, like the others
 	queue, acquire, hop, server atomic.Int64
+	retries                     atomic.Uint64
 }
 
 // Add takes a call.
@@ -74,8 +80,11 @@ func (m *Meter) Add(c *Call) {
 			p.sum.Add(int64(p.took))
 		}
 	}
+	if c.Attempts > 1 {
+		m.retries.Add(uint64(c.Attempts - 1))
+	}
 	if c.Status != "" {
-		m.of.failed(c.Status)
+		m.of.failed(c.Status, c.Caller)
 	}
 	if int64(c.Took) > m.of.slow.least.Load() {
 		m.of.slow.keep(time.Now(), c)
@@ -121,9 +130,11 @@ type ring [Points]float32
 
 // The series of all calls and of the pool. Times are means in milliseconds for one call.
 const (
-	calls  = iota // per second
-	failed        // per second
-	p50           // milliseconds
+	calls   = iota // per second
+	failed         // per second: errors of both sides
+	caller         // per second: errors of callers
+	retries        // attempts after the first, per second
+	p50            // milliseconds
 	p99
 	queue
 	acquire
@@ -139,17 +150,19 @@ const (
 	seriesSize
 )
 
-var seriesNames = [seriesSize]string{"calls", "failed", "p50", "p99", "queue", "acquire", "hop", "server", "rest",
+var seriesNames = [seriesSize]string{"calls", "failed", "caller", "retries", "p50", "p99", "queue", "acquire", "hop", "server", "rest",
 	"used", "idle", "creating", "limit", "waiting", "transactions"}
 
 // sums are counts since the start.
 type sums struct {
 	times                             latency.Counts
 	took, queue, acquire, hop, server int64
+	retries                           uint64
 }
 
 // kind is one kind of error.
 type kind struct {
+	caller bool   // its errors are those of callers
 	before uint64 // at the newest point
 	points ring   // per second
 }
@@ -207,20 +220,22 @@ func (r *Recorder) Run(ctx context.Context) error {
 }
 
 // failed counts an error.
-func (r *Recorder) failed(status string) {
+func (r *Recorder) failed(status string, ofCaller bool) {
 	n := (*r.errors.Load())[status]
 	if n == nil {
-		n = r.newKind(status)
+		n = r.newKind(status, ofCaller)
 	}
 	n.Add(1)
 }
 
-func (r *Recorder) newKind(status string) *atomic.Uint64 {
+func (r *Recorder) newKind(status string, ofCaller bool) *atomic.Uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := *r.errors.Load()
-	if len(old) >= maxErrors-1 && old[status] == nil {
-		status = Other
+	if len(old) >= maxErrors-2 && old[status] == nil {
+		if status = Other; ofCaller {
+			status = OtherCaller
+		}
 	}
 	if n := old[status]; n != nil {
 		return n
@@ -228,7 +243,7 @@ func (r *Recorder) newKind(status string) *atomic.Uint64 {
 	next := maps.Clone(old)
 	next[status] = new(atomic.Uint64)
 	r.errors.Store(&next)
-	r.kinds[status] = &kind{}
+	r.kinds[status] = &kind{caller: ofCaller}
 	return next[status]
 }
 
@@ -252,10 +267,12 @@ func (r *Recorder) point(now time.Time) {
 		s.acquire += m.acquire.Load()
 		s.hop += m.hop.Load()
 		s.server += m.server.Load()
+		s.retries += m.retries.Load()
 	}
 	times, n := s.times.Since(&r.sums.times)
 	set := func(which int, v float64) { r.series[which][i] = float32(v) }
 	set(calls, float64(n)/seconds)
+	set(retries, float64(s.retries-r.sums.retries)/seconds)
 	set(p50, ms(times.Quantile(0.5, n)))
 	set(p99, ms(times.Quantile(0.99, n)))
 	mean := func(now, before int64) float64 { return ms(time.Duration(max(now-before, 0))) / float64(max(n, 1)) }
@@ -271,14 +288,17 @@ func (r *Recorder) point(now time.Time) {
 		set(which, float64(v))
 	}
 
-	all := 0.0
+	all, callers := 0.0, 0.0
 	for status, n := range *r.errors.Load() {
 		k, now := r.kinds[status], n.Load()
 		rate := float64(now-k.before) / seconds
 		k.before, k.points[i] = now, float32(rate)
-		all += rate
+		if all += rate; k.caller {
+			callers += rate
+		}
 	}
 	set(failed, all)
+	set(caller, callers)
 	r.pointNodesLocked(in.Nodes, i, seconds)
 }
 
@@ -363,7 +383,8 @@ type slowest struct {
 // Slow is a slow call.
 type Slow struct {
 	Call
-	At time.Time // of its end
+	At     time.Time // of its end
+	Others int       // slow calls of the same stall that Slowest left out
 }
 
 func (s *slowest) keep(now time.Time, c *Call) {
@@ -371,10 +392,10 @@ func (s *slowest) keep(now time.Time, c *Call) {
 	defer s.mu.Unlock()
 	m := &s.minute[s.current]
 	if m.n < perMinute {
-		m.calls[m.n] = Slow{*c, now}
+		m.calls[m.n] = Slow{Call: *c, At: now}
 		m.n++
 	} else if i := quickest(m.calls[:]); m.calls[i].Took < c.Took {
-		m.calls[i] = Slow{*c, now}
+		m.calls[i] = Slow{Call: *c, At: now}
 	}
 	if m.n == perMinute {
 		s.least.Store(int64(m.calls[quickest(m.calls[:])].Took))
@@ -404,16 +425,45 @@ func (s *slowest) rotate(now time.Time) {
 	}
 }
 
-// Slowest returns the slowest calls of the last ten minutes, slowest first, at
-// most so many.
-func (r *Recorder) Slowest(most int) []Slow {
-	r.slow.mu.Lock()
+// sorted lists all that are kept, slowest first.
+func (s *slowest) sorted() []Slow {
+	s.mu.Lock()
 	all := []Slow{}
-	for i := range r.slow.minute {
-		m := &r.slow.minute[i]
+	for i := range s.minute {
+		m := &s.minute[i]
 		all = append(all, m.calls[:m.n]...)
 	}
-	r.slow.mu.Unlock()
-	slices.SortStableFunc(all, func(a, b Slow) int { return int(b.Took - a.Took) })
-	return all[:min(len(all), most)]
+	s.mu.Unlock()
+	slices.SortStableFunc(all, func(a, b Slow) int { return cmp.Compare(b.Took, a.Took) })
+	return all
+}
+
+// What one stall may fill of a list of slow calls.
+const (
+	together = 10 * time.Second // calls that end within this time of each other belong to one stall,
+	shownOf  = 3                // and so many of them are listed
+)
+
+// Slowest returns the slowest calls of the last ten minutes, slowest first, at
+// most so many. Of the calls that one stall held up it has the slowest; Others of
+// the first of those counts the rest.
+func (r *Recorder) Slowest(most int) []Slow {
+	out := []Slow{}
+	for _, one := range r.slow.sorted() {
+		first, n := -1, 0
+		for i := range out {
+			if out[i].At.Sub(one.At).Abs() <= together {
+				if n++; first < 0 {
+					first = i
+				}
+			}
+		}
+		switch {
+		case n >= shownOf:
+			out[first].Others++
+		case len(out) < most:
+			out = append(out, one)
+		}
+	}
+	return out
 }

@@ -162,7 +162,7 @@ func TestBounds(t *testing.T) {
 	}
 	run(t, func(in *Reading) { in.Nodes = nodes }, func(r *Recorder, m *Meter) {
 		for i := range 100_000 {
-			m.Add(&Call{Name: fmt.Sprint(i), Status: fmt.Sprint(i), Took: time.Duration(i)})
+			m.Add(&Call{Name: fmt.Sprint(i), Status: fmt.Sprint(i), Caller: i%2 == 0, Took: time.Duration(i)})
 		}
 		step()
 		h := r.Since(0)
@@ -250,10 +250,10 @@ func TestSlowest(t *testing.T) {
 			m.Add(&Call{Took: time.Duration(i*617%1000+1) * time.Microsecond})
 		}
 		took := func(most int) (all []time.Duration) {
-			for _, s := range r.Slowest(most) {
+			for _, s := range r.slow.sorted() {
 				all = append(all, s.Took/time.Microsecond)
 			}
-			return all
+			return all[:min(len(all), most)]
 		}
 		if got := took(3); !slices.Equal(got, []time.Duration{1000, 999, 998}) {
 			t.Errorf("slowest %v; want 1000, 999, 998", got)
@@ -301,4 +301,72 @@ func BenchmarkAdd(b *testing.B) {
 	for b.Loop() {
 		m.Add(&Call{Took: time.Millisecond, Queue: 1, Hop: time.Millisecond})
 	}
+}
+
+// One stall does not fill the list: its slowest calls stand for it.
+func TestSlowestOfAStall(t *testing.T) {
+	run(t, func(*Reading) {}, func(r *Recorder, m *Meter) {
+		step()
+		m.Add(&Call{Took: 30 * time.Millisecond, App: "before"})
+		time.Sleep(2 * together)
+		for i := range 12 {
+			m.Add(&Call{Took: 2*time.Second + time.Duration(i)*time.Millisecond, App: "stall"})
+		}
+		time.Sleep(2 * together)
+		m.Add(&Call{Took: 20 * time.Millisecond, App: "after"})
+		type row struct {
+			app    string
+			took   time.Duration
+			others int
+		}
+		list := func(most int) (all []row) {
+			for _, s := range r.Slowest(most) {
+				all = append(all, row{s.App, s.Took / time.Millisecond, s.Others})
+			}
+			return all
+		}
+		want := []row{{"stall", 2011, 9}, {"stall", 2010, 0}, {"stall", 2009, 0}, {"before", 30, 0}, {"after", 20, 0}}
+		if got := list(15); !slices.Equal(got, want) {
+			t.Errorf("slowest calls %v; want %v", got, want)
+		}
+		if got := list(4); !slices.Equal(got, want[:4]) {
+			t.Errorf("the four slowest calls %v; want %v", got, want[:4])
+		}
+	})
+}
+
+// Errors of callers are counted apart from those of the service, and repeats of calls as well.
+func TestWhoseErrors(t *testing.T) {
+	run(t, func(*Reading) {}, func(r *Recorder, m *Meter) {
+		step()
+		for range 6 {
+			m.Add(&Call{Status: "YDB_SCHEME_ERROR", Caller: true, Attempts: 1})
+		}
+		m.Add(&Call{Status: "NO_HEALTHY_NODE", Attempts: 3})
+		m.Add(&Call{Attempts: 2})
+		step()
+		h := r.Since(1)
+		per := func(n float64) float32 { return float32(n / Step.Seconds()) }
+		for name, want := range map[string]float32{"calls": per(8), "failed": per(7), "caller": per(6), "retries": per(3)} {
+			if got := h.All[name]; len(got) != 1 || got[0] != want {
+				t.Errorf("%s is %v; want %v", name, got, want)
+			}
+		}
+		if want := []string{"YDB_SCHEME_ERROR"}; !slices.Equal(h.Caller, want) {
+			t.Errorf("errors of callers are %v; want %v", h.Caller, want)
+		}
+		for i := range 2 * maxErrors { // more kinds than are told apart
+			m.Add(&Call{Status: fmt.Sprint("kind ", i), Caller: i%2 == 0})
+		}
+		step()
+		h = r.Since(2)
+		if len(h.Errors) > maxErrors || h.Errors[Other] == nil || h.Errors[OtherCaller] == nil ||
+			!slices.Contains(h.Caller, OtherCaller) || slices.Contains(h.Caller, Other) {
+			t.Errorf("%d kinds: %v, of callers %v; want at most %d, with %s and %s", len(h.Errors), h.Errors, h.Caller,
+				maxErrors, Other, OtherCaller)
+		}
+		if got := h.All["caller"][0]; got != per(maxErrors) {
+			t.Errorf("errors of callers: %v a second; want %v", got, per(maxErrors))
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"slices"
 	"strconv"
 	"time"
 )
@@ -28,7 +29,8 @@ type History struct {
 	Last   uint64                       `json:"last"`  // number of the newest point; the first of all is 1
 	At     int64                        `json:"at_ms"` // of the newest: milliseconds since 1970
 	All    map[string]Series            `json:"all"`
-	Errors map[string]Series            `json:"errors"` // per second, by kind; those that came in this time
+	Errors map[string]Series            `json:"errors"`        // per second, by kind; those that came in this time
+	Caller []string                     `json:"caller_errors"` // kinds in Errors that are errors of callers
 	Nodes  map[uint32]map[string]Series `json:"nodes"`
 }
 
@@ -42,15 +44,20 @@ func (r *Recorder) Since(after uint64) History {
 		first = r.last - min(r.last, Points) + 1
 	}
 	h := History{StepMS: int64(Step / time.Millisecond), First: first, Last: r.last, At: r.at.UnixMilli(),
-		All: make(map[string]Series, seriesSize), Errors: map[string]Series{}, Nodes: make(map[uint32]map[string]Series, len(r.nodes))}
+		All: make(map[string]Series, seriesSize), Errors: map[string]Series{}, Caller: []string{},
+		Nodes: make(map[uint32]map[string]Series, len(r.nodes))}
 	for s, name := range seriesNames {
 		h.All[name] = r.series[s].cut(first, r.last, 1, r.last)
 	}
 	for status, k := range r.kinds {
 		if s := k.points.cut(first, r.last, 1, r.last); s.any() {
 			h.Errors[status] = s
+			if k.caller {
+				h.Caller = append(h.Caller, status)
+			}
 		}
 	}
+	slices.Sort(h.Caller)
 	for id, n := range r.nodes {
 		one := make(map[string]Series, nodeSeriesSize)
 		for s, name := range nodeNames {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 func meterOf(r *history.Recorder) *history.Meter {
@@ -24,7 +25,7 @@ func remember(m *history.Meter, d *hop.Done, id trace.TraceID) {
 	c := history.Call{API: "wire", Name: d.Op(), Node: uint32(d.Node), App: d.App.Name(), Attempts: 1, Took: d.Took,
 		Queue: d.Waited, Hop: d.Took - d.Waited, Trace: id}
 	if failed {
-		c.Status = d.Result()
+		c.Status, c.Caller = d.Result(), ydbstatus.OfCaller(d.Status, d.Code)
 	}
 	m.Add(&c)
 }

@@ -19,7 +19,11 @@ type Code struct {
 	// Safe says that nothing was kept, so that the same call (inside a
 	// transaction: the whole transaction) may be sent again and may succeed. For
 	// codes that depend on the case it is the usual one; Fault.Safe has the truth.
-	Safe     bool
+	Safe bool
+	// Caller says that such an error is the caller's own: its request, a limit or right of its app, or the data.
+	// All others are errors of the service: of the sidecar, the cluster or the network. The page and the
+	// alerts count the two apart.
+	Caller   bool
 	Title    string
 	Hint     string // for the caller, who cannot change the sidecar's settings
 	Operator string // for whoever runs the sidecar: settings, commands, sections of the runbook; "": there is nothing to do

@@ -9,52 +9,52 @@ import (
 // Codes of requests that the sidecar does not serve as they are.
 var (
 	codeBadRequest = &Code{
-		Name: "BAD_REQUEST", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument,
+		Name: "BAD_REQUEST", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument, Caller: true,
 		Title: "The request is malformed",
 		Hint:  "Correct the request; the message names the field.",
 	}
 	CodeLimit = &Code{
-		Name: "LIMIT_EXCEEDED", HTTP: http.StatusRequestEntityTooLarge, GRPC: codes.ResourceExhausted,
+		Name: "LIMIT_EXCEEDED", HTTP: http.StatusRequestEntityTooLarge, GRPC: codes.ResourceExhausted, Caller: true,
 		Title:    "The request exceeds a limit",
 		Hint:     "Send less at a time; the message names the limit. The same request would be refused again.",
 		Operator: "The message names the setting; docs/reference/limits.md has all of them.",
 	}
 	CodeNoToken = &Code{
-		Name: "UNAUTHENTICATED", HTTP: http.StatusUnauthorized, GRPC: codes.Unauthenticated,
+		Name: "UNAUTHENTICATED", HTTP: http.StatusUnauthorized, GRPC: codes.Unauthenticated, Caller: true,
 		Title:    "A token is needed, and this is none",
 		Hint:     "Send Authorization: Bearer with the token of your app.",
 		Operator: "Tokens are in apps.token and apps.token_file; names of client certificates that prove an app are in apps.users.",
 	}
 	codeNotYours = &Code{
-		Name: "APP_FORBIDDEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
+		Name: "APP_FORBIDDEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied, Caller: true,
 		Title:    "The name of the app belongs to another caller",
 		Hint:     "Send the token of that app, or leave X-Sidecar-App out.",
 		Operator: "apps.token, apps.token_file and apps.users say whose a name is.",
 	}
 	codeDenied = &Code{
-		Name: "APP_DENIED", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
+		Name: "APP_DENIED", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied, Caller: true,
 		Title:    "The app may not do this",
 		Hint:     "Nothing was sent. Ask the operator for the grant that the message names.",
 		Operator: "Grants are words of apps.limits: docs/how-to/grants.md.",
 	}
 	codeForbidden = &Code{
-		Name: "FORBIDDEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
+		Name: "FORBIDDEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied, Caller: true,
 		Title:    "The request comes from a foreign web page or names a foreign host",
 		Hint:     "Call from a program, and by a loopback name or by a name that the operator allows.",
 		Operator: "List the names by which apps call in http.hosts.",
 	}
 	CodeMedia = &Code{
-		Name: "UNSUPPORTED_MEDIA_TYPE", HTTP: http.StatusUnsupportedMediaType, GRPC: codes.InvalidArgument,
+		Name: "UNSUPPORTED_MEDIA_TYPE", HTTP: http.StatusUnsupportedMediaType, GRPC: codes.InvalidArgument, Caller: true,
 		Title: "The body has a type that is not served here",
 		Hint:  "Send the Content-Type that the message names; application/json except for rows (application/x-ndjson) and values.",
 	}
 	CodeNoRoute = &Code{
-		Name: "NO_SUCH_ROUTE", HTTP: http.StatusNotFound, GRPC: codes.Unimplemented,
+		Name: "NO_SUCH_ROUTE", HTTP: http.StatusNotFound, GRPC: codes.Unimplemented, Caller: true,
 		Title: "There is nothing at this path",
 		Hint:  "GET /openapi.yaml lists every path.",
 	}
 	CodeMethod = &Code{
-		Name: "METHOD_NOT_ALLOWED", HTTP: http.StatusMethodNotAllowed, GRPC: codes.Unimplemented,
+		Name: "METHOD_NOT_ALLOWED", HTTP: http.StatusMethodNotAllowed, GRPC: codes.Unimplemented, Caller: true,
 		Title: "The path does not take this method",
 		Hint:  "GET /openapi.yaml lists every path with its method.",
 	}
@@ -63,13 +63,13 @@ var (
 // Codes of the key-value API.
 var (
 	CodeTableNotOpen = &Code{
-		Name: "TABLE_NOT_OPEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied,
+		Name: "TABLE_NOT_OPEN", HTTP: http.StatusForbidden, GRPC: codes.PermissionDenied, Caller: true,
 		Title:    "The key-value API does not serve this table",
 		Hint:     "Use the name of an open table, or ask the operator to open this one.",
 		Operator: "Open the table by an entry in kv.tables: docs/reference/kv.md#opening-a-table.",
 	}
 	CodeReadOnly = &Code{
-		Name: "TABLE_READ_ONLY", HTTP: http.StatusMethodNotAllowed, GRPC: codes.PermissionDenied,
+		Name: "TABLE_READ_ONLY", HTTP: http.StatusMethodNotAllowed, GRPC: codes.PermissionDenied, Caller: true,
 		Title:    "The key-value API only reads this table",
 		Hint:     "Write it by a statement, or ask the operator to open it for writing.",
 		Operator: "To open it for writing, remove read_only from its entry in kv.tables.",
@@ -81,17 +81,17 @@ var (
 		Operator: "Correct the entry in kv.tables, or the table; the message says what differs: docs/reference/kv.md#opening-a-table.",
 	}
 	CodeKeyNotFound = &Code{
-		Name: "KEY_NOT_FOUND", HTTP: http.StatusNotFound, GRPC: codes.NotFound,
+		Name: "KEY_NOT_FOUND", HTTP: http.StatusNotFound, GRPC: codes.NotFound, Caller: true,
 		Title: "There is no row with this id",
 		Hint:  "Treat it as missing, or put it.",
 	}
 	CodeKeyTooLarge = &Code{
-		Name: "KEY_TOO_LARGE", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument,
+		Name: "KEY_TOO_LARGE", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument, Caller: true,
 		Title: "The id exceeds a limit",
 		Hint:  "Send a shorter id.",
 	}
 	CodeCondition = &Code{
-		Name: "CONDITION_FAILED", HTTP: http.StatusPreconditionFailed, GRPC: codes.FailedPrecondition,
+		Name: "CONDITION_FAILED", HTTP: http.StatusPreconditionFailed, GRPC: codes.FailedPrecondition, Caller: true,
 		Title: "The row is not as the condition asks",
 		Hint:  "Nothing was written. Get the row, and decide again with its version.",
 	}
@@ -108,7 +108,7 @@ var (
 		Operator: "GET /state/apps shows who has calls open, sidecar sessions who has transactions open. The message names the setting.",
 	}
 	CodeQuota = &Code{
-		Name: "QUOTA_EXCEEDED", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
+		Name: "QUOTA_EXCEEDED", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true, Caller: true,
 		Title:    "The app uses as much as it may",
 		Hint:     "Nothing was sent. Send it again after retry_after_ms, and send less.",
 		Operator: "apps.limits does its work; the message names the limit: docs/operations/runbook.md#quota_reached.",
@@ -191,7 +191,7 @@ var (
 		Operator: "Calls that bring no deadline get api.timeout. If all calls are slow: docs/operations/runbook.md#cluster_slow.",
 	}
 	codeCancelled = &Code{
-		Name: "CANCELLED", HTTP: 499, GRPC: codes.Canceled,
+		Name: "CANCELLED", HTTP: 499, GRPC: codes.Canceled, Caller: true,
 		Title:    "The call was ended before its answer",
 		Hint:     "The message says whether the caller went away or an operator ended it. outcome_unknown says whether it may have run.",
 		Operator: "sidecar events has the calls that operators ended.",
@@ -201,13 +201,13 @@ var (
 // Codes of streams of rows and of transactions, and of faults of the sidecar.
 var (
 	CodeStreamEnded = &Code{
-		Name: "STREAM_ENDED", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true,
+		Name: "STREAM_ENDED", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true, Caller: true,
 		Title: "The stream of rows was ended",
 		Hint: "The message says why. What was not acknowledged may be sent again on a new stream, unless another stream " +
 			"took the place of this one.",
 	}
 	codeExpectation = &Code{
-		Name: "EXPECTATION_FAILED", HTTP: http.StatusConflict, GRPC: codes.FailedPrecondition,
+		Name: "EXPECTATION_FAILED", HTTP: http.StatusConflict, GRPC: codes.FailedPrecondition, Caller: true,
 		Title: "A statement gave another number of rows than expected",
 		Hint:  "Nothing was kept. Read the rows again, then decide; the message names the statement, what it gave and what was expected.",
 	}
@@ -218,22 +218,22 @@ var (
 		Operator: "tx.idle and tx.max end transactions, and so does the loss of a node: docs/operations/runbook.md#node_dead.",
 	}
 	codeTxCommitted = &Code{
-		Name: "TX_COMMITTED", HTTP: http.StatusConflict, GRPC: codes.FailedPrecondition,
+		Name: "TX_COMMITTED", HTTP: http.StatusConflict, GRPC: codes.FailedPrecondition, Caller: true,
 		Title: "The transaction was committed",
 		Hint:  "It is done; begin a new one.",
 	}
 	codeTxBusy = &Code{
-		Name: "TX_BUSY", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true,
+		Name: "TX_BUSY", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true, Caller: true,
 		Title: "Another call of the transaction is running",
 		Hint:  "Send the statements of a transaction one after the other.",
 	}
 	codeSeqRepeated = &Code{
-		Name: "SEQ_REPEATED", HTTP: http.StatusConflict, GRPC: codes.AlreadyExists,
+		Name: "SEQ_REPEATED", HTTP: http.StatusConflict, GRPC: codes.AlreadyExists, Caller: true,
 		Title: "The statement was run, and its outcome is not kept",
 		Hint:  "It was run once and not again. Go on with the next seq, or roll back.",
 	}
 	codeSeqOrder = &Code{
-		Name: "SEQ_OUT_OF_ORDER", HTTP: http.StatusConflict, GRPC: codes.FailedPrecondition,
+		Name: "SEQ_OUT_OF_ORDER", HTTP: http.StatusConflict, GRPC: codes.FailedPrecondition, Caller: true,
 		Title: "The statement is out of order",
 		Hint:  "seq goes up by one with each statement; a repeat must be the same statement.",
 	}

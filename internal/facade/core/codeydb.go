@@ -16,7 +16,7 @@ import (
 // INVALID_ARGUMENT where no state of the database would help.
 var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 	Ydb.StatusIds_BAD_REQUEST: {
-		Name: "YDB_BAD_REQUEST", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument,
+		Name: "YDB_BAD_REQUEST", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument, Caller: true,
 		Title: "The database does not understand the request",
 		Hint:  "issues say what is wrong.",
 	},
@@ -33,7 +33,7 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 		Operator: "The log of the node has more; info.node_id or the trace names the node.",
 	},
 	Ydb.StatusIds_ABORTED: {
-		Name: "YDB_ABORTED", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true,
+		Name: "YDB_ABORTED", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true, Caller: true,
 		Title: "Another transaction was faster",
 		Hint:  "Nothing was kept. Repeat the whole transaction, after a short random pause.",
 	},
@@ -51,12 +51,12 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 			"docs/operations/runbook.md#cluster_overloaded.",
 	},
 	Ydb.StatusIds_SCHEME_ERROR: {
-		Name: "YDB_SCHEME_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.FailedPrecondition,
+		Name: "YDB_SCHEME_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.FailedPrecondition, Caller: true,
 		Title: "A table, a column or a path does not exist, or has another form",
 		Hint:  "issues name it; paths are relative to the database.",
 	},
 	Ydb.StatusIds_GENERIC_ERROR: {
-		Name: "YDB_GENERIC_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument,
+		Name: "YDB_GENERIC_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument, Caller: true,
 		Title: "The statement failed",
 		Hint:  "issues say where and why.",
 	},
@@ -71,17 +71,17 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 		Hint:  "Nothing was kept. Send it again.",
 	},
 	Ydb.StatusIds_PRECONDITION_FAILED: {
-		Name: "YDB_PRECONDITION_FAILED", HTTP: http.StatusBadRequest, GRPC: codes.FailedPrecondition,
+		Name: "YDB_PRECONDITION_FAILED", HTTP: http.StatusBadRequest, GRPC: codes.FailedPrecondition, Caller: true,
 		Title: "The data is not as the statement requires, or the statement needs more than it may have",
 		Hint:  "issues say more.",
 	},
 	Ydb.StatusIds_ALREADY_EXISTS: {
-		Name: "YDB_ALREADY_EXISTS", HTTP: http.StatusConflict, GRPC: codes.AlreadyExists,
+		Name: "YDB_ALREADY_EXISTS", HTTP: http.StatusConflict, GRPC: codes.AlreadyExists, Caller: true,
 		Title: "It exists",
 		Hint:  "issues name it.",
 	},
 	Ydb.StatusIds_NOT_FOUND: {
-		Name: "YDB_NOT_FOUND", HTTP: http.StatusBadRequest, GRPC: codes.NotFound,
+		Name: "YDB_NOT_FOUND", HTTP: http.StatusBadRequest, GRPC: codes.NotFound, Caller: true,
 		Title: "What the statement names does not exist",
 		Hint:  "issues name it.",
 	},
@@ -96,7 +96,7 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 		Hint:  "issues say why.",
 	},
 	Ydb.StatusIds_UNSUPPORTED: {
-		Name: "YDB_UNSUPPORTED", HTTP: http.StatusNotImplemented, GRPC: codes.Unimplemented,
+		Name: "YDB_UNSUPPORTED", HTTP: http.StatusNotImplemented, GRPC: codes.Unimplemented, Caller: true,
 		Title: "The database does not support this",
 		Hint:  "issues name it.",
 	},
@@ -116,13 +116,13 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 var (
 	codeNoPath = &Code{
 		Name: "YDB_SCHEME_ERROR", Case: "the request itself names the path, as `Describe` and `Ingest` do",
-		HTTP: http.StatusNotFound, GRPC: codes.NotFound,
+		HTTP: http.StatusNotFound, GRPC: codes.NotFound, Caller: true,
 		Title: "There is no table at this path",
 		Hint:  "issues name it; paths are relative to the database.",
 	}
 	codeKeyExists = &Code{
 		Name: "YDB_PRECONDITION_FAILED", Case: "a row with this key exists (issue 2012)",
-		HTTP: http.StatusConflict, GRPC: codes.AlreadyExists,
+		HTTP: http.StatusConflict, GRPC: codes.AlreadyExists, Caller: true,
 		Title: "A row with this key exists",
 		Hint:  "Nothing was kept. Use another key, or UPSERT or REPLACE if the row may be overwritten.",
 	}

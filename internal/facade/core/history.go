@@ -20,7 +20,7 @@ func (s *Service) remember(c *Call, f *Fault, took time.Duration) {
 		Queue: fromMS(i.QueueMs), Acquire: fromMS(max(i.AcquireMs-i.QueueMs, 0)), Hop: fromMS(i.HopMs), Server: fromMS(i.ServerMs),
 		App: c.App.Name(), Trace: c.leadsTo}
 	if f != nil && f.Code != CodeKeyNotFound && f.Code != CodeCondition { // those are answers
-		h.Status = f.Code.Name
+		h.Status, h.Caller = f.Code.Name, f.Code.Caller
 	}
 	s.meter.Add(&h)
 }
