@@ -72,7 +72,7 @@ var Endpoints = []Endpoint{
 			{"after", "only points with a greater number"}}},
 	{Method: "GET", Path: "/state/control", Role: RoleReader, Text: "whether who asks may also act, and if not why"},
 	{Method: "GET", Path: "/metrics", Role: RoleReader, Text: "metrics for Prometheus"},
-	{Method: "GET", Path: "/buildinfo", Role: RoleReader, Text: "version, revision, platform"},
+	{Method: "GET", Path: "/buildinfo", Role: RoleReader, Text: "version, revision, platform, and the host and pod that it runs on"},
 	{Method: "GET", Path: "/config", Role: RoleReader,
 		Text: "every setting, its value, its default and where it comes from; secrets are hidden"},
 	{Method: "GET", Path: "/state/findings", Role: RoleReader, Text: "what is wrong, in plain words, the worst first, with stable codes"},

@@ -3,8 +3,6 @@ package app
 import (
 	"errors"
 	"fmt"
-	"runtime"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -13,7 +11,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/audit"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/listen"
-	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	"github.com/ydb-sidecar/sidecar/internal/snapshot/kill"
 )
@@ -64,7 +61,7 @@ func (a *App) newAdmin() *admin.Server {
 // documents are what the admin API shows as JSON, by path.
 func (a *App) documents() map[string]func(admin.Query) any {
 	return map[string]func(admin.Query) any{
-		"/buildinfo":      func(admin.Query) any { return BuildInfo(a.version) },
+		"/buildinfo":      func(admin.Query) any { return a.views.BuildState(Commit) },
 		"/config":         func(admin.Query) any { return a.reload.current.Load().settings.List() },
 		"/state/findings": func(admin.Query) any { return a.findings.Report() },
 		"/state/pool":     func(admin.Query) any { return a.views.PoolState() },
@@ -72,7 +69,7 @@ func (a *App) documents() map[string]func(admin.Query) any {
 		"/state/sessions": func(q admin.Query) any { return a.views.SessionsState(q) },
 		"/state/calls":    func(q admin.Query) any { return a.views.CallsState(q) },
 		"/state/queue":    func(admin.Query) any { return a.views.QueueState() },
-		"/state/memory":   func(admin.Query) any { return memoryState{a.memory.State(), a.requests.State()} },
+		"/state/memory":   func(admin.Query) any { return a.views.MemoryState() },
 		"/state/apps":     func(admin.Query) any { return a.core.apps.State(snapshot.ClassNames) },
 		"/state/nodes":    func(admin.Query) any { return a.views.NodesState() },
 		"/state/transactions": func(q admin.Query) any {
@@ -148,33 +145,9 @@ func (a *App) goodNode() error {
 	return fmt.Errorf("none of %d nodes is healthy", len(view.Nodes))
 }
 
-// Build is how the program was built: what /buildinfo shows.
-type Build struct {
-	Version  string `json:"version"`
-	Go       string `json:"go"`
-	Revision string `json:"revision,omitempty"`
-	Platform string `json:"platform"`
-}
-
 // Commit is that of the sources, set by make and deploy/image; "" where the program was
 // built otherwise, and Go may know it.
 var Commit string
 
 // BuildInfo returns the build of this program, whose version is given.
-func BuildInfo(version string) Build {
-	b := Build{Version: version, Revision: Commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" && Commit == "" {
-				b.Revision = s.Value
-			}
-		}
-	}
-	return b
-}
-
-// memoryState is /state/memory.
-type memoryState struct {
-	memguard.State
-	Requests memguard.BudgetState `json:"requests"`
-}
+func BuildInfo(version string) snapshot.Build { return snapshot.BuildOf(version, Commit) }

@@ -203,7 +203,7 @@ func TestConfigDocumentHidesSecrets(t *testing.T) {
 	if _, text := s.get("/config"); strings.Contains(text, "s3cr3t") || !strings.Contains(text, `"pool.max"`) {
 		t.Errorf("/config shows a secret or not enough:\n%s", text)
 	}
-	var build Build
+	var build snapshot.Build
 	if s.state("/buildinfo", &build); build.Version != "1.2.3" {
 		t.Errorf("/buildinfo %+v", build)
 	}

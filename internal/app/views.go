@@ -19,8 +19,10 @@ func (a *App) newSource() snapshot.Source {
 			Clients: a.clientsByAPI, Doors: a.doorsState, Access: a.access, Statements: a.statements,
 		},
 		ProcessSources: snapshot.ProcessSources{
-			Version: a.version, Started: a.started,
-			Starting: snapshot.StartSettings{TraceLink: c.Admin.TraceLink, TxMax: c.Facade.Tx.Max, ServerSessions: c.Wire.ServerSessions},
+			Self: snapshot.SelfOf(a.version), Started: a.started,
+			Starting: snapshot.StartSettings{
+				TraceLink: c.Admin.TraceLink, TxMax: c.Facade.Tx.Max, ServerSessions: c.Wire.ServerSessions, Discovery: c.Discovery.Mode,
+			},
 			Settings: func() snapshot.LiveSettings {
 				now := a.now()
 				return snapshot.LiveSettings{PoolMin: now.Pool.Min, Queue: now.Pool.Queue, HeldLong: now.Admin.HeldLong}

@@ -18,6 +18,7 @@ const (
 	pageSlow         = 15                     // slow calls
 	pageTransactions = 50                     // the oldest
 	pageEvents       = 100                    // the newest
+	pageApps         = 20                     // the apps that wait and use most
 	pageStatements   = 15                     // most time in the last minute first
 )
 
@@ -33,11 +34,13 @@ type pageNow struct {
 	Process      string                    `json:"process"` // id of the process: points of the history are numbered for each
 	At           int64                     `json:"at_ms"`   // milliseconds since 1970
 	Version      string                    `json:"version"`
+	Host         string                    `json:"host,omitempty"`
+	Pod          string                    `json:"pod,omitempty"`
 	Database     string                    `json:"database"`
 	Stage        string                    `json:"stage"`
 	UptimeS      float64                   `json:"uptime_s"`
 	TraceLink    string                    `json:"trace_link,omitempty"`
-	Findings     []findings.Finding        `json:"findings"` // worst first; none: all is well
+	Findings     []pageFinding             `json:"findings"` // worst first; none: all is well
 	Pool         PoolState                 `json:"pool"`
 	Nodes        NodesState                `json:"nodes"`
 	API          facade.State              `json:"api"`
@@ -47,6 +50,22 @@ type pageNow struct {
 	Slow         []slowCall                `json:"slow"`         // slowest of ten minutes, slowest first
 	Events       []admin.Event             `json:"events"`       // newest first
 	Statements   []statements.Row          `json:"statements"`   // most time in the last minute first
+	Apps         []appLine                 `json:"apps"`         // the app that waits and uses most first
+	AppsMore     int                       `json:"apps_more"`    // apps that are not listed
+	Retries      retriesState              `json:"retries"`
+	Memory       MemoryState               `json:"memory"`
+}
+
+// pageFinding is a finding with the address of its section of the runbook.
+type pageFinding struct {
+	findings.Finding
+	Runbook string `json:"runbook"`
+}
+
+// retriesState is how many retries could be sent at once, now and at most.
+type retriesState struct {
+	Left  float64 `json:"left"`
+	Burst int     `json:"burst"`
 }
 
 // slowCall is a slow call. Times are milliseconds; those of its phases do not overlap.
@@ -63,6 +82,7 @@ type slowCall struct {
 	Acquire  float64 `json:"acquire"`
 	Hop      float64 `json:"hop"`
 	Server   float64 `json:"server"`
+	Others   int     `json:"others,omitempty"` // slow calls of the same stall that are not listed
 	TraceID  string  `json:"trace_id,omitempty"`
 }
 
@@ -94,16 +114,22 @@ func (v *Views) PageState(process string, after uint64) any {
 }
 
 func (s *Source) pageNow() *pageNow {
-	now := s.look(ofPool | ofLimits | ofNodes | ofAPI)
+	now := s.look(ofPool | ofLimits | ofNodes | ofAPI | ofApps)
 	p := &pageNow{
 		Process: s.Started.UTC().Format("20060102T150405.000000000"), At: now.At.UnixMilli(),
-		Version: s.Version, Database: s.Driver.Database(), Stage: now.Stage.String(), UptimeS: now.At.Sub(s.Started).Seconds(),
+		Version: s.Self.Version, Host: s.Self.Host, Pod: s.Self.Pod, Database: s.Driver.Database(),
+		Stage: now.Stage.String(), UptimeS: now.At.Sub(s.Started).Seconds(),
 		TraceLink: s.Starting.TraceLink,
-		Findings:  s.Findings.Report().Findings, Pool: now.PoolState(), Nodes: now.NodesState(s.Detector.Nexts()), API: now.API,
+		Findings:  []pageFinding{}, Pool: now.PoolState(), Nodes: now.NodesState(s.Detector.Nexts()), API: now.API,
 		HeldLongMS: now.Settings.HeldLong.Milliseconds(),
 		TxMaxMS:    s.Starting.TxMax.Milliseconds(), Transactions: s.API.Transactions(),
 		Slow: []slowCall{}, Events: []admin.Event{},
 		Statements: s.Statements.State(statements.Query{Window: "minute", Limit: pageStatements}).Rows,
+		Retries:    retriesState{s.Client.Budget(), s.Client.Burst()}, Memory: s.MemoryState(),
+	}
+	p.Apps, p.AppsMore = appLines(now.Apps, pageApps)
+	for _, f := range s.Findings.Report().Findings {
+		p.Findings = append(p.Findings, pageFinding{f, f.Code.Link()})
 	}
 	p.Transactions = p.Transactions[:min(len(p.Transactions), pageTransactions)]
 	for _, slow := range s.History.Slowest(pageSlow) {
@@ -121,7 +147,7 @@ func slowCallOf(s *history.Slow) slowCall {
 	return slowCall{
 		At: s.At.UnixMilli(), API: s.API, Name: s.Name, Status: s.Status, App: s.App, Node: s.Node, Attempts: s.Attempts,
 		Took: ms(s.Took), Queue: ms(s.Queue), Acquire: ms(s.Acquire), Hop: ms(max(s.Hop-s.Server, 0)), Server: ms(s.Server),
-		TraceID: traceText(s.Trace),
+		TraceID: traceText(s.Trace), Others: s.Others,
 	}
 }
 

@@ -105,7 +105,7 @@ func (s *Source) Look() *Snapshot { return s.look(ofAll) }
 func (s *Source) look(at parts) *Snapshot {
 	out := &Snapshot{
 		Stage: s.Stage(), Settings: s.Settings(), View: s.Router.View(),
-		Version: s.Version, Database: s.Driver.Database(), Starting: s.Starting,
+		Version: s.Self.Version, Database: s.Driver.Database(), Starting: s.Starting,
 	}
 	if at&ofPool != 0 {
 		out.Pool, out.Warm = s.Pool.Stats(), s.Pool.Warm()

@@ -61,7 +61,7 @@ type EdgeSources struct {
 
 // ProcessSources are the process itself and what it remembers.
 type ProcessSources struct {
-	Version  string
+	Self     Self
 	Started  time.Time
 	Starting StartSettings
 	Settings func() LiveSettings
@@ -83,6 +83,7 @@ type StartSettings struct {
 	TraceLink      string        // admin.trace_link
 	TxMax          time.Duration // tx.max
 	ServerSessions int           // wire.server_sessions
+	Discovery      string        // discovery.mode
 }
 
 // LiveSettings are settings in force.

@@ -114,6 +114,7 @@ type NodesState struct {
 }
 
 type discoveryState struct {
+	Mode     string    `json:"mode"`              // discovery.mode: where the list comes from
 	Answered time.Time `json:"answered,omitzero"` // last good answer
 	Failures int       `json:"failures"`          // in a row since then
 	Error    string    `json:"error,omitempty"`
@@ -182,8 +183,10 @@ func (s *Snapshot) NodesState(nexts map[cluster.NodeID]pessimize.Next) NodesStat
 	routed, d := &s.Routed, &s.Discovery
 	out := NodesState{
 		Panic: routed.Panic, Forwarded: routed.Forwarded, Scattered: routed.Scattered, Preferred: routed.Preferred, Local: routed.Local,
-		Discovery: discoveryState{Answered: d.Answered, Failures: d.Failures, Version: d.Source.Version, LeftOut: d.Topology.LeftOut},
-		Nodes:     []NodeStateItem{},
+		Discovery: discoveryState{
+			Mode: s.Starting.Discovery, Answered: d.Answered, Failures: d.Failures, Version: d.Source.Version, LeftOut: d.Topology.LeftOut,
+		},
+		Nodes: []NodeStateItem{},
 	}
 	if d.Err != nil {
 		out.Discovery.Error = d.Err.Error()

@@ -12,7 +12,7 @@ func (s *Source) Status() *sidecarv1.StatusResponse {
 		state = Draining // all that callers need to know
 	}
 	out := &sidecarv1.StatusResponse{
-		Version: s.Version, Database: s.Driver.Database(), State: state.String(),
+		Version: s.Self.Version, Database: s.Driver.Database(), State: state.String(),
 		UptimeS: now.At.Sub(s.Started).Seconds(),
 		Pool: &sidecarv1.PoolStatus{
 			Max: uint32(p.Max), Sessions: uint32(p.Sessions), Idle: uint32(p.Idle), Busy: uint32(p.InUse),

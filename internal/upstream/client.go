@@ -73,6 +73,9 @@ func NewClient(d *Driver, p Pool, retry RetryConfig, poolMax int) (*Client, erro
 // Budget is how many retries could be sent at once now.
 func (c *Client) Budget() float64 { return c.budget.left() }
 
+// Burst is how many retries could be sent at once at most.
+func (c *Client) Burst() int { return c.budget.config.Burst }
+
 // Do runs f on a session: it acquires one, calls f, and lets the session go,
 // back to the pool if it is clean. When f fails with an *Error, f may be called
 // again on another session: as its verdict and c.Idempotent allow, after a

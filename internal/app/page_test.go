@@ -1,0 +1,59 @@
+package app
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc/metadata"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// What the page and sidecar top say of a sidecar: which it is, who uses it, and what it has left.
+func TestPageDocument(t *testing.T) {
+	t.Setenv("POD_NAME", "shop-5")
+	s := start(t, newCluster(t).Endpoint())
+	s.eventually("started", func() bool { status, _ := s.get("/startupz?deep=1"); return status == http.StatusOK })
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", "shop")
+	if _, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "1m"}); err != nil {
+		t.Fatal(err)
+	}
+	read := func(path string, into any) {
+		t.Helper()
+		status, text := s.get(path)
+		if err := json.Unmarshal([]byte(text), into); err != nil || status != http.StatusOK {
+			t.Fatalf("%s: %d %v", path, status, err)
+		}
+	}
+	var build struct{ Host, Pod, Version string }
+	read("/buildinfo", &build)
+	host, err := os.Hostname()
+	if err != nil || build.Host != host || build.Pod != "shop-5" || build.Version == "" {
+		t.Errorf("%+v, %v; want the host %s and the pod shop-5", build, err, host)
+	}
+	type pageApp struct {
+		App    string
+		Served uint64
+	}
+	var page struct {
+		Host, Pod string
+		Apps      []pageApp
+		Retries   struct {
+			Left  float64
+			Burst int
+		}
+		Memory struct{ Requests struct{ Most int64 } }
+		Nodes  struct{ Discovery struct{ Mode string } }
+	}
+	s.eventually("the call is counted", func() bool {
+		read("/state/page", &page)
+		return slices.ContainsFunc(page.Apps, func(a pageApp) bool { return a.App == "shop" && a.Served > 0 })
+	})
+	if page.Host != host || page.Pod != "shop-5" || page.Retries.Burst == 0 || page.Retries.Left == 0 ||
+		page.Memory.Requests.Most == 0 || page.Nodes.Discovery.Mode != "ydb" {
+		t.Errorf("%+v", page)
+	}
+}
