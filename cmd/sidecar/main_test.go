@@ -73,6 +73,7 @@ func TestCommandLine(t *testing.T) {
 		{name: "flags_of_a_command", args: []string{"serve", "-h"}, stdout: "-ydb URL "},
 		{name: "surplus_argument", args: []string{"check-config", "x"}, code: 2, stderr: `unexpected "x"`, lines: 2},
 		{name: "good", args: []string{"check-config", "-config", file}, stdout: "OK: all settings are valid\n"},
+		{name: "sample", args: []string{"check-config", "-config", "../../deploy/sidecar.yaml"}, stdout: "OK: all settings are valid\n"},
 		{name: "print", environ: []string{"SIDECAR_POOL_MIN=2"},
 			args: []string{"check-config", "-config", file, "-print"}, stdout: "pool.min: \"2\" # SIDECAR_POOL_MIN\n"},
 		{name: "unknown_key", args: []string{"serve", "-config", bad}, code: 1,

@@ -296,6 +296,7 @@ func expanded(t *testing.T, value string) string {
 
 func TestManifestsAreStrict(t *testing.T) {
 	names, err := filepath.Glob("../*.yaml")
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "../sidecar.yaml" }) // a file of settings
 	if err != nil || len(names) != 5 {
 		t.Fatalf("manifests %v, %v; want five", names, err)
 	}
