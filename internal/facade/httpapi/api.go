@@ -362,6 +362,11 @@ func (x *exchange) receive(ctx context.Context) (done func()) {
 		// Without a deadline, or the server would take its end for the caller's leaving.
 		if stop() {
 			_ = x.receiveBy(time.Time{})
+			return
+		}
+		// net/http takes the deadline, which has come, for the caller's leaving, and would end every later call of the connection with it.
+		if x.r.ProtoMajor == 1 {
+			x.w.Header().Set("Connection", "close")
 		}
 	}
 }
