@@ -241,7 +241,7 @@ func failingStream(t *test) {
 func deadline(t *test) {
 	_, err := t.Execute(t.ctx, Statement{SQL: "SELECT 1", Timeout: "1ns", Mode: "snapshot_ro"})
 	e, ok := errors.AsType[*Error](err)
-	if !ok || e.Code != "DEADLINE_EXCEEDED" && e.Code != "POOL_TIMEOUT" || !e.Safe {
+	if !ok || e.Code != "DEADLINE_EXCEEDED" && e.Code != "POOL_TIMEOUT" && e.Code != "SHED_DEADLINE" || !e.Safe {
 		t.Errorf("got %v; want a deadline that left nothing", err)
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestAnEndedReceiptEndsItsConnection: a body may have come whole just when the time of its call was over. The deadline for reading has come
-// then, and net/http ends every later call of the connection, so that must not be kept.
+// TestAnEndedReceiptEndsItsConnection: a body may have come whole just when the time of its call was
+// over. The deadline for reading has come then, and net/http ends every later call of the connection,
+// so that must not be kept.
 func TestAnEndedReceiptEndsItsConnection(t *testing.T) {
 	for _, c := range []struct {
 		name  string
