@@ -73,6 +73,7 @@ type Call struct {
 	Reason   string // code of the failure; "": it went well
 	App      string
 	Class    string
+	Mode     string // of a call that is a transaction by itself
 	Node     uint32
 	Attempts uint32
 	Sampled  int // number of calls that the line stands for, as Wants said
@@ -239,6 +240,7 @@ func (l *Log) write(c Call) {
 	text("reason", c.Reason)
 	text("app", c.App)
 	text("class", c.Class)
+	text("mode", c.Mode)
 	number("node", int64(c.Node))
 	number("attempts", int64(c.Attempts))
 	number("sampled", int64(c.Sampled))

@@ -61,7 +61,7 @@ func TestWhichCallsGetALine(t *testing.T) {
 func TestALine(t *testing.T) {
 	c := Call{
 		API: "http", Method: "sidecar.v1.Sidecar/Execute", Route: "POST /v1/query", Status: "503",
-		Reason: "POOL_TIMEOUT", App: "shop", Class: "batch", Node: 3, Attempts: 2, Answer: 77,
+		Reason: "POOL_TIMEOUT", App: "shop", Class: "batch", Mode: "snapshot_ro", Node: 3, Attempts: 2, Answer: 77,
 		Took: 1500 * time.Microsecond, Phases: [4]Phase{{"queue_ms", 0.5}, {"hop_ms", 0}}, TraceID: "abc", SQL: "SELECT 'secret'",
 		Sampled: 7,
 	}
@@ -73,7 +73,7 @@ func TestALine(t *testing.T) {
 	}
 	for name, want := range map[string]any{
 		"level": "WARN", "msg": "call", "face": "http", "route": "POST /v1/query", "status": "503",
-		"reason": "POOL_TIMEOUT", "app": "shop", "class": "batch", "node": 3.0, "answer_bytes": 77.0,
+		"reason": "POOL_TIMEOUT", "app": "shop", "class": "batch", "mode": "snapshot_ro", "node": 3.0, "answer_bytes": 77.0,
 		"attempts": 2.0, "sampled": 7.0, "total_ms": 1.5, "queue_ms": 0.5, "hop_ms": 0.0, "trace_id": "abc", "sql": nil,
 		"request_bytes": nil,
 	} {

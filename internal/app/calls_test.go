@@ -119,7 +119,8 @@ func TestCallsOfOneTrace(t *testing.T) {
 	s.eventually("all wait", func() bool {
 		list := s.openCalls("?app=shop").Calls
 		return len(list) == 3 && !slices.ContainsFunc(list, func(c hop.OpenCall) bool {
-			return c.Phase != "queue" || c.Trace != traceID || c.App != "shop" || c.API != "grpc" || c.Name != "Execute" || c.Class == "" ||
+			return c.Phase != "queue" || c.Trace != traceID || c.App != "shop" || c.API != "grpc" ||
+				c.Name != "Execute" || c.Class == "" || c.Mode != "implicit" ||
 				c.Digest != statements.Digest("SELECT 2").String() // literals do not count
 		})
 	})

@@ -106,7 +106,7 @@ var spans = map[string]string{
 	"ydb.sidecar.shed_reason":      "why it was turned away",
 	"ydb.sidecar.transaction":      "span: an interactive transaction, linked from its calls",
 	"ydb.sidecar.transaction.end":  "how the transaction ended: a reason of `ydb.sidecar.transactions.ended`",
-	"ydb.sidecar.transaction.mode": "its mode",
+	"ydb.sidecar.transaction.mode": "mode of the transaction, or of a call that is one by itself",
 	"ydb.sidecar.waited":           "it had to wait",
 }
 
@@ -353,7 +353,8 @@ const accessText = "With `log.access` each call that is worth it gets a line wit
 	"| `method` | of gRPC, as `package.Service/Method` |\n| `route` | of HTTP: the method and the template of the path |\n" +
 	"| `status` | what the caller was told: HTTP's status, gRPC's code, or YDB's status |\n| `reason` | why it " +
 	"failed: an [error code](errors.md), or of a forwarded call YDB's status, gRPC's code, or how it ended |\n" +
-	"| `app`, `class` | who called, and the class of the line |\n| `node`, `attempts` | the last node, and how often it was tried |\n" +
+	"| `app`, `class` | who called, and the class of the line |\n| `mode` | of a call of the plain API that is a " +
+	"transaction by itself |\n| `node`, `attempts` | the last node, and how often it was tried |\n" +
 	"| `total_ms` | all of it |\n| `queue_ms`, `acquire_ms`, `hop_ms`, `server_ms` | of the plain API: in the queue, to " +
 	"get a session with that, at the node and on the way, of that the server's own (for texts that may change rows, and with `stats`) |\n" +
 	"| `wait_ms`, `first_part_ms` | of forwarded calls: here, before it went on; then to the first part of the answer |\n" +

@@ -183,7 +183,7 @@ func TestTheTreeOfARetriedCall(t *testing.T) {
 	const session = "ydb.sidecar.session="
 	// As in /state/sessions, and as sidecar kill takes it.
 	hash := upstream.HashOf("ydb://session/3?node_id=2&id=x")
-	want := `sidecar.v1.Sidecar/Execute ydb.sidecar.app=default ydb.sidecar.priority=normal ydb.sidecar.attempts=2 ydb.sidecar.queue_ms=0
+	want := `sidecar.v1.Sidecar/Execute ydb.sidecar.app=default ydb.sidecar.priority=normal ydb.sidecar.transaction.mode=implicit ydb.sidecar.attempts=2 ydb.sidecar.queue_ms=0
   ydb.Try ydb.sidecar.attempt=1
     ydb.GetSession ydb.sidecar.waited=true ydb.sidecar.created=true ydb.sidecar.queue_ms=10
       ydb.sidecar.queue

@@ -9,7 +9,8 @@ type OpenCall struct {
 	Name    string         `json:"name"`
 	App     string         `json:"app,omitempty"`
 	Class   string         `json:"class,omitempty"`
-	Phase   string         `json:"phase"` // see Phase
+	Mode    string         `json:"mode,omitempty"` // of a call of the plain API that is a transaction by itself
+	Phase   string         `json:"phase"`          // see Phase
 	Age     int64          `json:"age_ms"`
 	Node    cluster.NodeID `json:"node_id,omitempty"` // of the current attempt, or the last one
 	Attempt int            `json:"attempt,omitempty"`

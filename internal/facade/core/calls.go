@@ -24,6 +24,7 @@ var ErrEnded = fmt.Errorf("facade: ended by an operator: %w", ErrCut)
 type shown struct {
 	app   atomic.Pointer[apps.Stripe]
 	sql   atomic.Pointer[string]
+	mode  atomic.Pointer[mode] // nil: it is not a transaction by itself, or that is not known yet
 	class atomic.Uint32
 	way   upstream.Progress
 }
@@ -32,6 +33,14 @@ type shown struct {
 func (c *Call) states(sql string) {
 	c.SQL = sql
 	c.shown.sql.CompareAndSwap(nil, &c.SQL)
+}
+
+// modeName is the name of the mode of a call that is a transaction by itself; "" of any other.
+func (c *Call) modeName() string {
+	if m := c.shown.mode.Load(); m != nil {
+		return m.name
+	}
+	return ""
 }
 
 // Progress is where the requests of a call note how far they have come.
@@ -50,7 +59,7 @@ func (v *admittedCall) describe(now time.Time) hop.OpenCall {
 	c := v.of
 	phase, attempt, node := c.shown.way.Get()
 	out := hop.OpenCall{
-		ID: v.id(), API: "grpc", Name: c.Name, Class: pool.Class(c.shown.class.Load()).String(), Phase: phase.String(),
+		ID: v.id(), API: "grpc", Name: c.Name, Class: pool.Class(c.shown.class.Load()).String(), Phase: phase.String(), Mode: c.modeName(),
 		Age: now.Sub(c.began).Milliseconds(), Node: node, Attempt: attempt,
 	}
 	if c.Route != nil {

@@ -76,6 +76,9 @@ func (s *Service) compose(ctx context.Context, c *Call, in ExecuteRequest) (st *
 	if m, err = parseMode(in.Mode); err != nil {
 		return nil, nil, err
 	}
+	if in.Tx == nil {
+		c.shown.mode.Store(m)
+	}
 	err = s.InLane(ctx, c.Large, func() (err error) {
 		if st, err = s.prepare(in.Spec, in.alone()); err == nil {
 			err = TooMuch(c.Reserved.Take(st.typed))

@@ -127,7 +127,7 @@ func (s *Service) logCall(c *Call, f *Fault, took time.Duration) {
 	}
 	line := accesslog.Call{
 		API: "grpc", Method: fullName(c.Name), Status: "OK", Took: took, TraceID: c.TraceID, SQL: c.SQL,
-		Node: c.Info.NodeId, Attempts: c.Info.Attempts, Sampled: sampled,
+		Node: c.Info.NodeId, Attempts: c.Info.Attempts, Sampled: sampled, Mode: c.modeName(),
 	}
 	if c.App != nil { // else it was refused before anybody knew whose it is
 		line.App, line.Class = c.App.Name(), c.Class.String()

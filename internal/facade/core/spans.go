@@ -78,6 +78,9 @@ func (t *telemetry) spans(c *Call, f *Fault, took time.Duration) {
 	if c.App != nil {
 		attrs = append(attrs, attribute.String("ydb.sidecar.priority", c.Class.String()))
 	}
+	if mode := c.modeName(); mode != "" {
+		attrs = append(attrs, attribute.String("ydb.sidecar.transaction.mode", mode))
+	}
 	if c.handed {
 		attrs = append(attrs, attribute.Bool("ydb.sidecar.handed_over", true))
 	}

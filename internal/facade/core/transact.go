@@ -31,6 +31,9 @@ func (s *Service) Transact(ctx context.Context, c *Call, in TransactRequest, out
 	if err != nil {
 		return nil, nil, err
 	}
+	if in.Tx == nil {
+		c.shown.mode.Store(m)
+	}
 	if len(in.Statements) > 0 {
 		c.states(in.Statements[0].SQL)
 	}
