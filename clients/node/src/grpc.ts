@@ -1,12 +1,14 @@
 // The gRPC API, with @grpc/grpc-js and @grpc/proto-loader, which the app installs.
-import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
 import { errorOf, noAnswer, problem, SidecarError, timeOver, type Keeps } from './errors.js';
 import { pack, packOne, readMessage, unpack } from './messages.js';
 import type { TlsOptions } from './options.js';
-import type { Call, IngestLine, KvAnswer, KvRequest, Method, Request, Rows, StreamLine, Transport } from './transport.js';
+import {
+  drained, type Call, type IngestLine, type KvAnswer, type KvRequest, type Method, type Request, type Rows, type StreamLine,
+  type Transport,
+} from './transport.js';
 import type { Value } from './values.js';
 
 // The sidecar answers at its own deadline and says what came of the call; the client waits for that.
@@ -167,7 +169,7 @@ async function send(stream: any, rows: Iterable<Rows> | AsyncIterable<Rows>, sto
   for await (const part of rows) {
     for (const message of byColumns(part)) {
       if (stopped()) return;
-      if (!stream.write({ rows: message })) await Promise.race([once(stream, 'drain'), once(stream, 'close')]);
+      if (!stream.write({ rows: message })) await drained(stream);
     }
   }
   stream.end();

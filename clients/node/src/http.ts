@@ -5,7 +5,7 @@ import https from 'node:https';
 import { noAnswer, problem, timeOver, SidecarError, type Keeps } from './errors.js';
 import type { TlsOptions } from './options.js';
 import {
-  duration, type Call, type IngestLine, type KvAnswer, type KvRequest, type Method, type Request, type Rows, type StreamLine,
+  drained, duration, type Call, type IngestLine, type KvAnswer, type KvRequest, type Method, type Request, type Rows, type StreamLine,
   type Transport,
 } from './transport.js';
 import { bytes, encode, type Value } from './values.js';
@@ -222,16 +222,6 @@ class Sending {
     }
     if (!this.#stopped) this.request.end();
   }
-}
-
-function drained(request: http.ClientRequest): Promise<void> {
-  return new Promise((resolve) => {
-    const done = () => {
-      request.off('drain', done).off('close', done);
-      resolve();
-    };
-    request.on('drain', done).on('close', done);
-  });
 }
 
 const paths: Partial<Record<Method, string>> = {

@@ -1,4 +1,5 @@
 // What carries calls to a sidecar: HTTP or gRPC.
+import type { EventEmitter } from 'node:events';
 import type { Keeps } from './errors.js';
 import type { Source, Value } from './values.js';
 
@@ -66,4 +67,15 @@ export type Rows = readonly { readonly [column: string]: Value | undefined }[];
 /** A timeout in milliseconds as the API has it. */
 export function duration(timeout: number): string {
   return Number.isInteger(timeout) && timeout > 0 ? `${timeout}ms` : `${Math.max(timeout, 1e-6).toFixed(6)}ms`;
+}
+
+/** Waits until a stream takes more, or has closed. */
+export function drained(stream: EventEmitter): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      stream.off('drain', done).off('close', done);
+      resolve();
+    };
+    stream.on('drain', done).on('close', done);
+  });
 }

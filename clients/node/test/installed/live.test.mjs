@@ -100,7 +100,7 @@ function suite(address) {
       break;
     }
     for (let busy, end = Date.now() + 10_000; (busy = (await db.status()).pool.busy) > 0;) assert.ok(Date.now() < end, `${busy} sessions are busy`);
-    const stream = db.stream(`SELECT id FROM ${accounts} WHERE id >= 10000`, {}, { mode: 'snapshot_ro' });
+    const stream = db.stream(`SELECT id FROM ${accounts} WHERE id >= 10000 AND id < 20000`, {}, { mode: 'snapshot_ro' });
     let rows = 0;
     for await (const _ of stream) rows++;
     assert.deepEqual([rows, stream.end.rows, stream.columns.length], [2000, 2000, 1]);
@@ -115,7 +115,18 @@ function suite(address) {
       else last = part;
     }
     assert.deepEqual([refused, last], [[[7, 'BAD_REQUEST']], { end: { next: 1000, rows: 999, refused: 1 } }]);
-    assert.deepEqual((await db.query(`SELECT COUNT(*) AS n FROM ${accounts} WHERE id >= 20000`)).rows, [{ n: 999n }]);
+    assert.deepEqual((await db.query(`SELECT COUNT(*) AS n FROM ${accounts} WHERE id >= 20000 AND id < 30000`)).rows, [{ n: 999n }]);
+  });
+
+  test('many rows are ingested without a warning', async () => {
+    const warnings = [];
+    const warned = (warning) => warnings.push(warning);
+    process.on('warning', warned);
+    const rows = function* () { for (let i = 0; i < 20_000; i++) yield { id: 100_000 + i, owner: 'x'.repeat(100) }; };
+    for await (const part of db.ingest(accounts, rows())) if ('end' in part) assert.equal(part.end.rows, 20_000);
+    await new Promise(setImmediate);
+    process.off('warning', warned);
+    assert.deepEqual(warnings, []);
   });
 
   test('key-value rows have tags, and conditions hold', async () => {
