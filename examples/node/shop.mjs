@@ -5,8 +5,8 @@
 // transaction fails, and when nobody knows whether it did.
 import { randomBytes } from 'node:crypto';
 import { env } from 'node:process';
-import { Backoff, SidecarError } from './sidecar_client.mjs';
-import { traced } from './tracing.mjs';
+import { AlreadyExistsError, SidecarError, retry } from 'ydb-sidecar';
+import { traced, traceparent } from './tracing.mjs';
 
 export const INITIAL = 'initial'; // the customer of the orders that init() makes
 const CUSTOMERS = 10_000;
@@ -81,35 +81,31 @@ export class GaveUp extends Error {
 }
 
 export class Shop {
-  #db; #products; #patience; #onError;
+  #db; #kept; #products; #patience; #onError;
   #drafts = true; // until the sidecar says that it does not open the table
 
   // patience: ms for one operation with all its tries; onError is told of every failed try.
   constructor(db, { products = 100, patience = 10_000, onError = () => {} } = {}) {
-    [this.#db, this.#products, this.#patience, this.#onError] = [db, products, patience, onError];
+    [this.#db, this.#kept, this.#products, this.#patience, this.#onError] = [db, db.kv('drafts', 'json'), products, patience, onError];
   }
 
   // Creates the tables and fills them, once: whoever comes second finds it done.
   async init(quantity = 1000, orders = 100) {
-    await this.#db.execute(TABLES, {}, { idempotent: true, timeout: 30_000 });
+    await this.#db.query(TABLES, {}, { idempotent: true, timeout: 30_000 });
     const products = Array.from({ length: this.#products }, (_, i) => ({ product: product(i), quantity }));
-    const work = [[ADD_PRODUCTS, { products }]];
+    const work = [{ sql: ADD_PRODUCTS, params: { products } }];
     for (let i = 0; i < orders; i++) {
       const order = this.newOrder(INITIAL);
-      work.push([ADD_ORDER, orderParams(order)], [ADD_LINES, lineParams(order)]);
+      work.push({ sql: ADD_ORDER, params: orderParams(order) }, { sql: ADD_LINES, params: lineParams(order) });
     }
-    const backoff = new Backoff(30_000);
-    for (;;) {
-      try {
-        // One transaction: the sidecar repeats it as a whole when that is safe. Products are
-        // inserted, so a second run of the same work changes nothing.
-        await this.#db.transact(work, { timeout: 30_000 });
-        return true;
-      } catch (error) {
-        this.#failed('init', error);
-        if (error.ydbStatus === 'PRECONDITION_FAILED') return false; // the products are there: another app was first
-        if (!repeatable(error) || !await backoff.wait(error.retryAfter)) throw error;
-      }
+    try {
+      // One transaction: the sidecar repeats it as a whole when that is safe. Products are
+      // inserted, so a second run of the same work changes nothing.
+      await retry(({ left }) => this.#db.transact(work, { timeout: left() }), { idempotent: true, onRetry: (error) => this.#failed('init', error) });
+      return true;
+    } catch (error) {
+      if (error instanceof AlreadyExistsError) return false; // the products are there: another app was first
+      throw error;
     }
   }
 
@@ -123,17 +119,16 @@ export class Shop {
 
   // Keeps what a customer is about to order; resolves to true if it is kept. It may be lost, so nothing is repeated here.
   async keepDraft(order) {
-    return this.#draft(() => this.#db.put('drafts', order.id, Buffer.from(JSON.stringify(order.lines)), this.#patience).then(() => true));
+    return this.#draft(() => this.#kept.put(order.id, order.lines, { timeout: this.#patience }).then(() => true));
   }
 
   // The lines of a draft; undefined if there is none, or if it cannot be read now.
   async readDraft(id) {
-    const value = await this.#draft(() => this.#db.get('drafts', id, this.#patience));
-    return value && JSON.parse(value.toString());
+    return (await this.#draft(() => this.#kept.get(id, { timeout: this.#patience })))?.value;
   }
 
   async dropDraft(id) {
-    await this.#draft(() => this.#db.delete('drafts', id, this.#patience));
+    await this.#draft(() => this.#kept.delete(id, { timeout: this.#patience }));
   }
 
   async #draft(call) {
@@ -149,14 +144,15 @@ export class Shop {
 
   // Returns when the order is in the database, once. Throws GaveUp.
   async place(order) {
-    const backoff = new Backoff(this.#patience);
+    const end = Date.now() + this.#patience;
     let unknown = false;
     for (;;) {
       try {
-        await traced(() => this.#db.transaction(backoff.left(), async (tx) => {
-          await tx.execute(ADD_ORDER, orderParams(order));
-          await tx.execute(ADD_LINES, lineParams(order), { commit: true });
-        }));
+        // The package runs the work again when nothing was kept.
+        await this.#transaction('place', end, async (tx) => {
+          await tx.query(ADD_ORDER, orderParams(order));
+          await tx.query(ADD_LINES, lineParams(order), { commit: true });
+        });
         return;
       } catch (error) {
         this.#failed('place', error);
@@ -164,8 +160,8 @@ export class Shop {
         // The id is the app's and INSERT refuses it a second time. So after an unknown outcome the
         // order may be sent again under the SAME id, whatever became of the first try; looking
         // first tells whether that is needed.
-        if (unknown && await this.#exists(order.id, backoff)) return;
-        if (!repeatable(error) || !await backoff.wait(error.retryAfter)) throw new GaveUp(error, unknown);
+        if (unknown && await this.#exists(order.id, end)) return;
+        if (!error.outcomeUnknown || Date.now() >= end) throw new GaveUp(error, unknown);
       }
     }
   }
@@ -173,24 +169,22 @@ export class Shop {
   // Takes the order's lines from the stock, once. Resolves to 'processed', 'short' (not enough in
   // stock: nothing changed) or 'gone' (no such order). Throws GaveUp.
   async process(id) {
-    const backoff = new Backoff(this.#patience);
     let unknown = false;
-    for (;;) {
-      try {
-        return await traced(() => this.#db.transaction(backoff.left(), (tx) => process(tx, id)));
-      } catch (error) {
-        this.#failed('process', error);
-        unknown ||= error.outcomeUnknown;
-        // Beginning again is the look: the transaction reads whether the order is processed.
-        if (!repeatable(error) || !await backoff.wait(error.retryAfter)) throw new GaveUp(error, unknown);
-      }
+    try {
+      // It may happen twice: beginning again reads whether the order is processed.
+      return await this.#transaction('process', Date.now() + this.#patience, (tx) => process(tx, id), {
+        idempotent: true, onRetry: (error) => { unknown ||= error.outcomeUnknown; },
+      });
+    } catch (error) {
+      this.#failed('process', error);
+      throw new GaveUp(error, unknown || error.outcomeUnknown);
     }
   }
 
   // The customer's newest orders, newest first.
   async history(customer, limit = 10) {
     const options = { mode: 'snapshot_ro', idempotent: true, timeout: this.#patience };
-    return (await traced(() => this.#db.execute(HISTORY, { customer, limit }, options))).rows;
+    return (await traced(() => this.#db.query(HISTORY, { customer, limit }, { ...options, traceparent: traceparent() }))).rows;
   }
 
   // All rows of a table, streamed.
@@ -198,16 +192,24 @@ export class Shop {
     return this.#db.stream(`${WHERE}SELECT ${columns} FROM ${table}`, {}, { mode: 'snapshot_ro', timeout: 60_000 });
   }
 
-  async #exists(id, backoff) {
-    for (;;) {
-      try {
-        const options = { idempotent: true, mode: 'serializable_rw', timeout: Math.max(100, backoff.left()) };
-        return (await this.#db.execute(FIND_ORDER, { id }, options)).rows.length > 0;
-      } catch (error) {
-        this.#failed('look', error);
-        if (!error.safeToRetry || !await backoff.wait(error.retryAfter)) throw new GaveUp(error, true);
-      }
+  async #exists(id, end) {
+    const options = { idempotent: true, mode: 'serializable_rw', traceparent: traceparent() };
+    try {
+      const found = await retry(({ left }) => this.#db.query(FIND_ORDER, { id }, { ...options, timeout: left() }),
+        { timeout: Math.max(100, end - Date.now()), onRetry: (error) => this.#failed('look', error) });
+      return found.rows.length > 0;
+    } catch (error) {
+      this.#failed('look', error);
+      throw new GaveUp(error, true);
     }
+  }
+
+  #transaction(what, end, work, { onRetry = () => {}, ...options } = {}) {
+    const told = (error) => {
+      this.#failed(what, error);
+      onRetry(error);
+    };
+    return traced(() => this.#db.transaction(work, { ...options, timeout: end - Date.now(), traceparent: traceparent(), onRetry: told }));
   }
 
   #failed(what, error) {
@@ -217,21 +219,17 @@ export class Shop {
 }
 
 async function process(tx, id) {
-  const [order, lines] = (await tx.execute(READ_ORDER, { id })).sets;
+  const [order, lines] = (await tx.query(READ_ORDER, { id })).sets;
   if (order.rows.length === 0) return 'gone';
   if (order.rows[0].processed !== null) return 'processed';
   const products = lines.rows.map((row) => row.product);
-  const found = await tx.execute(READ_STOCK, { products });
+  const found = await tx.query(READ_STOCK, { products });
   const stock = new Map(found.rows.map((row) => [row.product, Number(row.quantity)]));
   const left = lines.rows.map((row) => ({
     product: row.product, quantity: (stock.get(row.product) ?? 0) - Number(row.quantity) }));
   if (left.some((one) => one.quantity < 0)) return 'short';
-  await tx.execute(TAKE, { id, now: now(), stock: left }, { commit: true });
+  await tx.query(TAKE, { id, now: now(), stock: left }, { commit: true });
   return 'processed';
-}
-
-function repeatable(error) {
-  return error.safeToRetry || error.txLost || error.outcomeUnknown;
 }
 
 export function product(i) {

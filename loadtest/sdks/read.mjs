@@ -56,11 +56,12 @@ const ways = {
     const db = query(driver)
     return { read: async (id) => (await db(SQL).parameter('id', new Uint64(BigInt(id))).idempotent())[0], close: () => driver.close() }
   },
-  // The client of examples/node, over gRPC or HTTP as the address says.
+  // The npm package of clients/node, over gRPC or HTTP as the address says.
   async plain(address) {
-    const { connect } = await import('../../examples/node/sidecar_client.mjs')
-    const client = await connect(address)
-    return { read: async (id) => (await client.execute(SQL, { id })).rows, close: () => client.close() }
+    const examples = createRequire(new URL('../../examples/node/package.json', import.meta.url))
+    const { connect } = await import(pathToFileURL(examples.resolve('ydb-sidecar')))
+    const client = connect(address)
+    return { read: async (id) => (await client.query(SQL, { id })).rows, close: () => client.close() }
   },
 }
 
