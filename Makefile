@@ -164,6 +164,13 @@ test-modules: deps
 image:
 	$(GO) -C deploy/image run . -o $(CURDIR)/bin/image -version $(VERSION) -revision $(shell git rev-parse HEAD 2>/dev/null)
 
+# A release in dist/: programs, image, charts, packages of the clients, SBOMs and checksums. Its version is that of the tag or, without
+# one, of CHANGELOG.md. tools/release.sh has the parts: make release PARTS='programs sums'.
+.PHONY: release
+PARTS ?=
+release:
+	tools/release.sh $(PARTS)
+
 # Known holes in what the programs call, by Go's vulnerability database; says so where that cannot be reached.
 .PHONY: vuln
 vuln:
@@ -359,4 +366,4 @@ gen-check: gen
 	@git diff --exit-code -- '*.pb.go' '*_pb2.py' '*_pb2_grpc.py' '*_gen.go' THIRD_PARTY_NOTICES || { echo "generated code is out of date: make gen, then commit"; exit 1; }
 
 clean:
-	rm -rf bin report .cache
+	rm -rf bin dist report .cache
