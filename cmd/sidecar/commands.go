@@ -66,7 +66,7 @@ func aboutCommands() []command {
 		{
 			name: "version", group: groupProcess, begin: printVersion,
 			does:     "Print the versions of the sidecar and of Go, the commit and the platform",
-			more:     "sidecar --version prints the same.",
+			more:     "The flag --version of sidecar prints the same.",
 			examples: []string{"version"},
 		},
 		{

@@ -30,15 +30,15 @@ const (
 
 // Config is a part of the section "log" of the configuration.
 type Config struct {
-	// which calls get a line of their own: off | errors | slow (those, and those of
-	// log.access_slow) | all
+	// Calls that get a log line: off, errors, slow (errors, and calls as slow as log.access_slow) or all
 	Access string        `yaml:"access"`
-	Slow   time.Duration `yaml:"access_slow"` // a call that takes this long or longer is slow
-	// lines of calls a second, at most: of more calls one in N has a line that says N (sampled). With all, half of the lines are
-	// for calls that failed or were slow. Calls left out are counted, and the count is logged
+	Slow   time.Duration `yaml:"access_slow"` // Time from which a call is slow
+	// Largest number of call lines per second. Of more calls, one in N has a line, which names N
+	// (sampled). With log.access=all, half of the lines are for failed and slow calls. Calls that are left
+	// out are counted, and the count is logged
 	Rate int `yaml:"access_rate"`
-	// show the text of statements of the plain API in the lines of calls, up to 1 KiB of it: they
-	// may hold secrets
+	// Log the text of statements of the plain API in the lines of calls, up to 1 KiB each. Statements may
+	// hold secrets
 	Statements bool `yaml:"access_statements"`
 }
 

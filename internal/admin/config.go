@@ -22,26 +22,30 @@ const (
 
 // Config is the section "admin" of the configuration.
 type Config struct {
-	Listen string `yaml:"listen"` // host:port of this API; port 0 takes a free one
-	Socket string `yaml:"socket"` // path of a Unix socket of this API, for this user and root only; "" is off
-	// who may drain, ban and so on over TCP: peer (programs of this user and of root on this
-	// machine, and whoever has the token) | token (whoever has it) | socket (no program does); over
-	// admin.socket each may
-	Control   string `yaml:"control"`
-	Token     string `yaml:"token"`      // bearer token that admits to control over TCP; "" admits no program
-	TokenFile string `yaml:"token_file"` // a file with it instead, read at each use
-	// host:port that serves the three probes and nothing else, for a kubelet, which cannot reach
-	// loopback; "" is off
+	Listen string `yaml:"listen"` // Address of the admin API, host:port; port 0 takes a free one
+	// Path of the admin API's Unix socket, for this user and root only. Empty: off
+	Socket string `yaml:"socket"`
+	// Clients that may drain, ban and so on over TCP: peer (programs of this user and of root on this
+	// machine, and clients with the token), token (clients with the token) or socket (none). Over
+	// admin.socket each client may
+	Control string `yaml:"control"`
+	// Bearer token that allows control over TCP. Empty: no token does
+	Token string `yaml:"token"`
+	// File with the bearer token, read at each use, in place of admin.token
+	TokenFile string `yaml:"token_file"`
+	// Address that serves only the three probes, host:port, for a kubelet, which cannot reach loopback.
+	// Empty: off
 	Probes string       `yaml:"probes"`
 	TLS    certs.Server `yaml:",inline"` // of listen; admin.probes and the socket are plaintext
-	Pprof  bool         `yaml:"pprof"`   // serve profiles at /debug/pprof/
-	// where the page links traces to: an http or https URL with {trace_id} in it; "": it does not
+	Pprof  bool         `yaml:"pprof"`   // Serve profiles at /debug/pprof/
+	// URL of a trace in your tracing system, http or https, with {trace_id} in it; the page links to it.
+	// Empty: no links
 	TraceLink string `yaml:"trace_link"`
 
-	// serve /metrics on admin.probes as well, for a Prometheus, which cannot reach loopback either
+	// Serve /metrics on admin.probes as well, for a Prometheus, which cannot reach loopback
 	ProbesMetrics bool `yaml:"probes_metrics"`
 
-	// a session that one caller holds for longer is a finding, and named in the log once; 0: never
+	// Time after which a session that one caller holds is a finding and is logged once. 0: never
 	HeldLong time.Duration `yaml:"held_long"`
 }
 

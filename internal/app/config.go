@@ -59,42 +59,40 @@ type Config struct {
 	Reload      Reload               `yaml:"reload"`
 	Log         telemetry.LogConfig  `yaml:"log"`
 	Tracing     tracing.Config       `yaml:"tracing"`
-	Access      accesslog.Config     `yaml:"log"` // a part of the same section
+	Access      accesslog.Config     `yaml:"log"` // Another part of the section log
 	Telemetry   telemetry.Config     `yaml:"telemetry"`
 	Statements  statements.Config    `yaml:"statements"`
 }
 
 // GRPC is what the gRPC listener needs beside the API's own settings.
 type GRPC struct {
-	Listen string `yaml:"listen"` // host:port of the gRPC API; port 0 takes a free one
-	// path of a Unix socket of the gRPC API beside that, as http.socket is of the HTTP API;
-	// plaintext; "" is off
+	Listen string `yaml:"listen"` // Address of the gRPC API, host:port; port 0 takes a free one
+	// Path of a further Unix socket of the gRPC API, plaintext, under the rules of http.socket. Empty: off
 	Socket string       `yaml:"socket"`
 	TLS    certs.Server `yaml:",inline"`
 }
 
 // HTTP is what the HTTP listener needs beside the API's own settings.
 type HTTP struct {
-	Listen string `yaml:"listen"` // host:port of the HTTP API; port 0 takes a free one
-	// path of a Unix socket of the HTTP API beside that, in a directory that exists and says who
-	// may connect; apps.users knows callers by their user; "" is off
+	Listen string `yaml:"listen"` // Address of the HTTP API, host:port; port 0 takes a free one
+	// Path of a further Unix socket of the HTTP API. Its directory must exist, and its permissions decide which users may connect;
+	// apps.users maps them to apps. Empty: off
 	Socket        string        `yaml:"socket"`
-	HeaderTimeout time.Duration `yaml:"header_timeout"` // longest wait for the headers of a request
-	IdleTimeout   time.Duration `yaml:"idle_timeout"`   // an idle connection is closed after so long
+	HeaderTimeout time.Duration `yaml:"header_timeout"` // Longest wait for the headers of a request
+	IdleTimeout   time.Duration `yaml:"idle_timeout"`   // Idle time after which a connection is closed
 	TLS           certs.Server  `yaml:",inline"`
 }
 
 // Connections bounds those of apps, which cost a descriptor each before they have said a
 // word. Those of operators and probes have a bound of their own: listen.AdminConnections.
 type Connections struct {
-	// open at a time on one listener of apps (grpc, http, their sockets, xds); all of them
-	// together have twice as many. For further ones the oldest of which no request has come is
-	// closed, or they are, and that is counted. Both bounds are lowered, with a warning, to what
-	// the limit of open files leaves after a quarter of it, at most 1024, for the sidecar itself
-	// and three for each connection of operators. admin.listen, admin.probes and admin.socket take
-	// 64 each, apart from these
-	Each  int `yaml:"each"`
-	Total int `yaml:"total"` // open at a time on all listeners of apps together; 0: twice connections.each
+	// Largest number of open connections on one listener of apps (grpc, http, their sockets, xds); all listeners together take twice
+	// as many. A further connection replaces the oldest one without a request, or is closed itself, and a metric counts it. If the
+	// limit of open files is too low for both bounds, they are lowered with a warning: the sidecar keeps 25 % of it, at most 1024, and
+	// three files for each operator connection. admin.listen, admin.probes and admin.socket take 64 connections each besides these
+	Each int `yaml:"each"`
+	// Largest number of open connections on all listeners of apps together. 0: twice connections.each
+	Total int `yaml:"total"`
 }
 
 func (c Connections) validate() error {
@@ -113,14 +111,15 @@ func (c Connections) total() int { return cmp.Or(c.Total, 2*c.Each) }
 
 // Startup says when the sidecar counts as started.
 type Startup struct {
-	Wait time.Duration `yaml:"wait"` // /startupz waits so long for a usable node and pool.min sessions
+	Wait time.Duration `yaml:"wait"` // Longest time for which /startupz waits for a usable node and pool.min sessions
 }
 
 // Drain bounds the end.
 type Drain struct {
-	Delay time.Duration `yaml:"delay"` // keep serving everything for so long after SIGTERM, while not ready
-	Grace time.Duration `yaml:"grace"` // then let calls and transactions finish for at most so long
-	Idle  time.Duration `yaml:"idle"`  // meanwhile roll back transactions that are not used for so long, or for tx.idle if that is less
+	Delay time.Duration `yaml:"delay"` // Time after SIGTERM in which the sidecar is not ready and still serves everything
+	Grace time.Duration `yaml:"grace"` // Time after drain.delay in which open calls and transactions may finish
+	// Idle time after which an open transaction is rolled back while the sidecar drains, or tx.idle if that is less
+	Idle time.Duration `yaml:"idle"`
 }
 
 // Default returns the defaults of all parts.

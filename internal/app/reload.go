@@ -17,8 +17,8 @@ import (
 
 // Reload is the section "reload".
 type Reload struct {
-	// time between looks at the file of settings, which is read again when it has changed and then
-	// stayed the same for so long; 0: only SIGHUP and POST /reload do that
+	// Time between two looks at the file of settings. It is read again after it has changed and then
+	// stayed the same for this time. 0: only SIGHUP and POST /reload read it
 	Interval time.Duration `yaml:"interval"`
 }
 

@@ -16,30 +16,30 @@ const maxApps = 250
 
 // Config is the section "apps".
 type Config struct {
-	// names told apart at a time; further ones share the app "other" until a name was unused for
-	// ten minutes; 1 to 250
+	// Number of app names told apart at a time. Calls of further apps count for the app "other" until a
+	// name has been unused for ten minutes; 1 to 250
 	Max int `yaml:"max"`
-	// what an app may use and do, "*" for each that is not listed: NAME weight=2 open=100
-	// sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB
-	// pool_id=olap class=system calls=statements,kv,bulk,describe,sdk tables=orders/*,users
-	// read_only=yes timeout=2s rows=1000; a weight is its part of the queue next to others (1),
-	// bytes are those of requests and answers, a burst is one second's worth if it is not named,
-	// pool_id names the resource pool of the server for statements that name none, class is the
-	// highest that its calls may have (interactive); the words from there on are its grants, see
-	// docs/how-to/grants.md; without them it may do everything
+	// Quotas and grants of an app; the app "*" stands for each that is not listed. One line has this form:
+	// `NAME weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB
+	// bytes_burst=16MiB pool_id=olap class=system calls=statements,kv,bulk,describe,sdk
+	// tables=orders/*,users read_only=yes timeout=2s rows=1000`. The weight is the app's share of the
+	// queue next to other apps (1). Bytes are those of requests and answers. A burst that is not named is
+	// one second's worth. pool_id is the resource pool for statements that name none. class is the highest
+	// class of its calls (interactive). class and the words behind it are grants, and without them the app
+	// may do everything: docs/how-to/grants.md
 	Quotas []string `yaml:"limits"`
-	// WHO=name: clients that are WHO are that app: a uid, for programs of that user on this machine
-	// over a Unix socket of the API; or cn:NAME, dns:NAME or uri:NAME, for a name in the certificate
-	// that a client shows (grpc.client_ca_file, http.client_ca_file)
+	// Apps by proven client, as `WHO=name`. WHO is a uid, for programs of that user on this machine over a
+	// Unix socket of the API. It may also be `cn:NAME`, `dns:NAME` or `uri:NAME`, a name in the client's
+	// certificate (grpc.client_ca_file, http.client_ca_file)
 	Users []string `yaml:"users"`
-	// name=secret: a caller of the plain API with that bearer token is that app, and no caller without
-	// one is served there over TCP
+	// Bearer tokens of apps, as `name=secret`. With one, a caller of the plain API over TCP needs a token
 	Token []string `yaml:"token"`
-	// which apps have sessions of their own on the nodes, that bear the app's name
-	// (x-ydb-application-name): wire (those of YDB's own protocol), or none; all apps of an
-	// identity together have at most pool.max
-	Sessions  string `yaml:"sessions"`
-	TokenFile string `yaml:"token_file"` // a file with lines of that form, in addition; it is read again when it changes
+	// Apps with sessions of their own on the nodes, under the app's name (x-ydb-application-name): wire
+	// (apps that use YDB's own protocol) or none. All apps of an identity together have at most pool.max
+	// sessions
+	Sessions string `yaml:"sessions"`
+	// File with further lines of apps.token, read again when it changes
+	TokenFile string `yaml:"token_file"`
 }
 
 // Default returns the defaults.

@@ -22,11 +22,13 @@ import (
 
 // Server is the TLS of a listener. Empty: plaintext.
 type Server struct {
-	// PEM; with key_file: clients must use TLS, 1.2 or later; the three files are read again when
-	// they change
-	CertFile     string `yaml:"cert_file"`
-	KeyFile      string `yaml:"key_file"`       // PEM
-	ClientCAFile string `yaml:"client_ca_file"` // PEM; clients must show a certificate that one of these authorities has signed
+	// PEM file with the listener's certificate; needs key_file. Clients must then use TLS 1.2 or later.
+	// All three files are read again when they change
+	CertFile string `yaml:"cert_file"`
+	KeyFile  string `yaml:"key_file"` // PEM file with the key of cert_file
+	// PEM file with the authorities for clients: clients must show a certificate that one of them has
+	// signed
+	ClientCAFile string `yaml:"client_ca_file"`
 }
 
 // Validate returns all faults, joined. Files are read, so that a bad one is found

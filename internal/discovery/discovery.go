@@ -58,19 +58,24 @@ type teller interface{ state() SourceState }
 
 // Config is the section "discovery".
 type Config struct {
-	// where the nodes come from: ydb (YDB's own discovery), static (discovery.nodes), dns
+	// Source of the list of nodes: ydb (YDB's own discovery), static (discovery.nodes), dns
 	// (discovery.dns_name) or xds (a control plane, discovery.xds_url)
-	Mode  string     `yaml:"mode"`
-	Nodes []Endpoint `yaml:"nodes"` // for static: a list of ID=host:port, or ID=host:port@zone
-	// for dns: host:port, whose addresses (A, AAAA) are the nodes, or a name without port, whose
-	// SRV records are
-	DNSName  string        `yaml:"dns_name"`
-	DNSHost  string        `yaml:"dns_server"` // for dns: host:port of the server to ask; empty: those of the system
-	XDS      XDSConfig     `yaml:",inline"`
-	Interval time.Duration `yaml:"interval"`  // time between questions, give or take a fifth at random
-	MinPause time.Duration `yaml:"min_pause"` // least time between two questions, asked for or not
-	RetryMin time.Duration `yaml:"retry_min"` // pause after a first failure, up to half of it longer at random; doubles
-	RetryMax time.Duration `yaml:"retry_max"` // pause that doubling ends at
+	Mode string `yaml:"mode"`
+	// Nodes for mode static: a list of ID=host:port, or ID=host:port@zone
+	Nodes []Endpoint `yaml:"nodes"`
+	// DNS name for mode dns: host:port for its addresses (A, AAAA), or a name without port for its SRV
+	// records
+	DNSName string `yaml:"dns_name"`
+	// DNS server for mode dns, host:port. Empty: the system's servers
+	DNSHost string    `yaml:"dns_server"`
+	XDS     XDSConfig `yaml:",inline"`
+	// Time between two questions for the list of nodes, up to 20 % more or less at random
+	Interval time.Duration `yaml:"interval"`
+	// Shortest time between two questions for the list of nodes, whatever asks for them
+	MinPause time.Duration `yaml:"min_pause"`
+	// Pause after a first failure, up to 50 % longer at random; it doubles with each further failure
+	RetryMin time.Duration `yaml:"retry_min"`
+	RetryMax time.Duration `yaml:"retry_max"` // Longest pause after repeated failures
 }
 
 // Default asks every 5 s, so that an added node has its share of sessions within 10 s. The official SDKs

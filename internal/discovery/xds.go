@@ -41,21 +41,24 @@ import (
 
 // XDSConfig is the part of the section "discovery" for a control plane.
 type XDSConfig struct {
-	URL string `yaml:"xds_url"` // for xds: grpc[s]://host:port of the control plane (ADS)
-	// name of the endpoints (EDS) to ask for; empty: ydb and the path of the database, as another
-	// sidecar names them
+	URL string `yaml:"xds_url"` // Control plane (ADS) for mode xds: grpc[s]://host:port
+	// Name of the endpoints (EDS) to ask for. Empty: ydb and the path of the database, as another sidecar
+	// names them
 	Cluster string `yaml:"xds_cluster"`
-	// node id that the sidecar tells the control plane; empty: ydb-sidecar/ and the name of this
-	// host
+	// Node id that the sidecar sends to the control plane. Empty: ydb-sidecar/ and the host name
 	Node string `yaml:"xds_node"`
-	// PEM of extra roots for grpcs; empty: the system's; these files are read again when they
-	// change
-	CAFile     string `yaml:"xds_ca_file"`
-	CertFile   string `yaml:"xds_cert_file"`   // PEM; with xds_key_file: the sidecar's own certificate, which it shows to the control plane
-	KeyFile    string `yaml:"xds_key_file"`    // PEM
-	ServerName string `yaml:"xds_server_name"` // that the certificate of the control plane has; empty: the host of xds_url
-	Token      string `yaml:"xds_token"`       // bearer token that goes with each stream; needs grpcs or a loopback address
-	TokenFile  string `yaml:"xds_token_file"`  // a file with it instead, read for each stream
+	// PEM file with further roots for grpcs. Empty: the system's roots. All three files are read again
+	// when they change
+	CAFile string `yaml:"xds_ca_file"`
+	// PEM file with the certificate that the sidecar shows to the control plane; needs xds_key_file
+	CertFile string `yaml:"xds_cert_file"`
+	KeyFile  string `yaml:"xds_key_file"` // PEM file with the key of xds_cert_file
+	// Server name to verify in the control plane's certificate. Empty: the host of xds_url
+	ServerName string `yaml:"xds_server_name"`
+	// Bearer token sent with each stream; needs grpcs or a loopback address
+	Token string `yaml:"xds_token"`
+	// File with the bearer token, read for each stream, in place of xds_token
+	TokenFile string `yaml:"xds_token_file"`
 }
 
 // set is the first setting that is set.

@@ -11,18 +11,22 @@ const maxAttempt = 5 * time.Minute
 
 // Config bounds streams (settings ingest.*).
 type Config struct {
-	BatchRows  int           `yaml:"batch_rows"`  // keys in one batch; 1 to 100000
-	BatchBytes int           `yaml:"batch_bytes"` // of the rows of one batch, with 64 for each row; 4096 to 16777216
-	Delay      time.Duration `yaml:"delay"`       // longest wait of a row for others to go with it; 0: none
-	Window     int           `yaml:"window"`      // batches of one stream that are under way at a time; 1 to 64
-	MaxRow     int           `yaml:"max_row"`     // bytes of one row, as it comes; 64 to 8388608
-	MaxStreams int           `yaml:"max_streams"` // streams open at a time
-	Timeout    time.Duration `yaml:"timeout"`     // for one request of a batch, with all its tries
-	Attempt    time.Duration `yaml:"attempt"`     // for one try of a request, within the database; 1ms to 5m
-	// how far clocks of the cluster may differ: keys of a try that got lost rest for
-	// ingest.attempt and so long
+	BatchRows int `yaml:"batch_rows"` // Largest number of keys in one batch; 1 to 100000
+	// Largest size of one batch in bytes, where each row counts 64 more; 4096 to 16777216
+	BatchBytes int           `yaml:"batch_bytes"`
+	Delay      time.Duration `yaml:"delay"` // Longest wait of a row for others of its batch. 0: none
+	// Largest number of batches of one stream under way at a time; 1 to 64
+	Window int `yaml:"window"`
+	// Largest size in bytes of one row, as it is received; 64 to 8388608
+	MaxRow     int           `yaml:"max_row"`
+	MaxStreams int           `yaml:"max_streams"` // Largest number of open streams
+	Timeout    time.Duration `yaml:"timeout"`     // Longest time for one request of a batch, with all its attempts
+	// Longest time for one attempt of a request within the database; 1ms to 5m
+	Attempt time.Duration `yaml:"attempt"`
+	// Largest difference between the clocks of the cluster. The keys of a lost attempt wait for
+	// ingest.attempt and this time
 	Settle time.Duration `yaml:"settle"`
-	Idle   time.Duration `yaml:"idle"` // a stream without rows for so long is ended
+	Idle   time.Duration `yaml:"idle"` // Time without rows after which a stream is ended
 }
 
 // Default returns the settings of a fresh installation.

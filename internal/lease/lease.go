@@ -34,10 +34,14 @@ import (
 
 // Config bounds leases.
 type Config struct {
-	Idle   time.Duration `yaml:"idle"`   // a lease that is not used for so long ends
-	Max    time.Duration `yaml:"max"`    // a lease ends after so long whatever happens
-	Limit  int           `yaml:"limit"`  // leases open at once
-	Replay int           `yaml:"replay"` // bytes kept of the outcome of the last step, to answer its repeat; 0 keeps none
+	// Time without a call after which an interactive transaction ends
+	Idle time.Duration `yaml:"idle"`
+	// Age at which an interactive transaction ends, even while it is in use
+	Max   time.Duration `yaml:"max"`
+	Limit int           `yaml:"limit"` // Largest number of open interactive transactions
+	// Largest size in bytes of the kept outcome of the last step, which answers its repeat. 0: none is
+	// kept
+	Replay int `yaml:"replay"`
 }
 
 // Default returns the settings of a fresh installation.

@@ -29,13 +29,14 @@ import (
 
 // Config is the section "memory".
 type Config struct {
-	// percent of the memory limit (GOMEMLIMIT, or 90 % of the container's): with less left new
-	// large work is refused and streams are slowed; 0 to 80, 0: never
+	// Percent of the memory limit (GOMEMLIMIT, or 90 % of the container's) below which new large work is
+	// rejected and streams are slowed. 0 to 80; 0: never
 	Headroom int `yaml:"headroom"`
-	Large    int `yaml:"large"` // bytes of a request, or of a reply that is held whole, that make it large work; at least 1024
-	// percent of the memory limit that requests of the plain API may take while they come, are
-	// decoded and are under way, one app's half of that, an eighth of both only for requests of up
-	// to 64 KiB; without a limit it counts as 4 GiB; 1 to 80
+	// Size in bytes from which a request, or an answer that is held whole, is large work; at least 1024
+	Large int `yaml:"large"`
+	// Percent of the memory limit for requests of the plain API while they are received, decoded and under
+	// way; 1 to 80. One app may take half of it. 12.5 % of both is for requests of up to 64 KiB only.
+	// Without a memory limit, 4 GiB counts
 	Requests int `yaml:"requests"`
 }
 

@@ -9,41 +9,47 @@ import (
 // Config is the section "health" of the configuration.
 // Wide: each field is one setting of the section.
 type Config struct {
-	TransportFailures int `yaml:"transport_failures"` // transport errors in a row, without a success between, that eject a node
-	Refusals          int `yaml:"refusals"`           // refusals in a row, without a success between, that eject a node
-	// share of calls refused within 2 s that ejects a node, when at least 20 were refused; 0..1
-	RefusalShare  float64       `yaml:"refusal_share"`
-	RefusalMin    int           `yaml:"refusal_min"`    // least number of refusals within refusal_window for refusal_share to count
-	RefusalWindow time.Duration `yaml:"refusal_window"` // time over which refusal_share is taken
-	// a node whose calls of a kind take so many times what they take on the other nodes, median
-	// against the median of medians, is ejected; with two nodes never, with three from 10 times
-	LatencyFactor float64       `yaml:"latency_factor"`
-	LatencyFloor  time.Duration `yaml:"latency_floor"` // latency below which no node counts as slow, however fast the others are
-	// newest calls of a kind whose median counts; fewer raise a doubt that probes settle
+	TransportFailures int `yaml:"transport_failures"` // Number of transport errors in a row that eject a node
+	Refusals          int `yaml:"refusals"`           // Number of overload errors in a row that eject a node
+	// Share of calls that end with overload errors within 2 s and eject a node, once it has 20 of them; 0
+	// to 1
+	RefusalShare float64 `yaml:"refusal_share"`
+	// Smallest number of overload errors within health.refusal_window for health.refusal_share to count
+	RefusalMin    int           `yaml:"refusal_min"`
+	RefusalWindow time.Duration `yaml:"refusal_window"` // Time over which health.refusal_share is measured
+	// Times by which the median latency of a node exceeds the median of the other nodes when it is
+	// ejected. With two nodes it never is, with three from 10 times on
+	LatencyFactor float64 `yaml:"latency_factor"`
+	// Latency below which no node counts as slow, however fast the others are
+	LatencyFloor time.Duration `yaml:"latency_floor"`
+	// Number of calls of a kind whose median counts. Fewer calls make a node suspect, and probes settle it
 	LatencyMin    int           `yaml:"latency_min"`
-	LatencyWindow time.Duration `yaml:"latency_window"` // age of the oldest of them
-	// share of the nodes ejected for refusals or latency from which neither ejects more; of three
-	// nodes always one may be; 0..0.5
+	LatencyWindow time.Duration `yaml:"latency_window"` // Age of the oldest calls whose median counts
+	// Share of nodes ejected for overload errors or latency above which no further node is. With three
+	// nodes, one always may be; 0 to 0.5
 	SoftMax float64 `yaml:"soft_max"`
-	// time in which the load of a node that joins, or returns after an ejection or a drain, rises
-	// from 10 % of its share to all; 0 is off
-	SlowStart     time.Duration `yaml:"slow_start"`
-	Ejection      time.Duration `yaml:"ejection"`       // time without calls after the first ejection; doubles with each repeat
-	EjectionMax   time.Duration `yaml:"ejection_max"`   // longest time without calls
-	Forgive       time.Duration `yaml:"forgive"`        // good behaviour that takes back one repeat
-	ProbeInterval time.Duration `yaml:"probe_interval"` // time between failed probes; also how long a suspect may be silent
-	ProbeTimeout  time.Duration `yaml:"probe_timeout"`  // longest wait for the answer to a probe
-	Probes        int           `yaml:"probes"`         // good probes in a row that bring a node back
-	// time without a call after which a node gets a probe, at most one node a second; 0 is off
+	// Time in which the load of a node rises from 10 % of its share to all of it, after it joins, or
+	// returns from an ejection or a drain. 0: off
+	SlowStart   time.Duration `yaml:"slow_start"`
+	Ejection    time.Duration `yaml:"ejection"`     // Length of the first ejection; each repeat doubles it
+	EjectionMax time.Duration `yaml:"ejection_max"` // Longest ejection
+	// Time of good behavior that takes back one repeat of an ejection
+	Forgive time.Duration `yaml:"forgive"`
+	// Time between failed probes, and longest silence of a suspect node
+	ProbeInterval time.Duration `yaml:"probe_interval"`
+	ProbeTimeout  time.Duration `yaml:"probe_timeout"` // Longest wait for the answer to a probe
+	Probes        int           `yaml:"probes"`        // Number of good probes in a row that bring a node back
+	// Time without a call after which a node gets a probe, at most one node a second. 0: off
 	IdleProbe time.Duration `yaml:"idle_probe"`
-	// a connection with calls outstanding that brings no byte for so long gets a ping, and one
-	// unanswered within probe_timeout counts as a transport error; 0 is off
+	// Time without a byte after which a connection with open calls gets a ping. A ping unanswered for
+	// health.probe_timeout counts as a transport error. 0: off
 	Silence time.Duration `yaml:"silence"`
-	// a node shuts down when it says so, refuses sessions for it, or asks for several at once;
-	// off: only discovery says that nodes leave
-	Shutdown bool          `yaml:"shutdown"`
-	Leaving  time.Duration `yaml:"leaving"` // time after a shutdown hint at which a node that is still listed is probed
-	// time for which a node that left discovery is remembered; tx.max and a minute at least
+	// Drain a node as soon as it announces its shutdown, rejects sessions for it, or closes several
+	// sessions at once for it. off: only discovery reports nodes that leave
+	Shutdown bool `yaml:"shutdown"`
+	// Time after a shutdown hint at which a node that is still listed is probed
+	Leaving time.Duration `yaml:"leaving"`
+	// Time for which a node that left discovery is remembered, at least tx.max and a minute
 	Forget time.Duration `yaml:"forget"`
 }
 

@@ -15,54 +15,62 @@ const maxSessions = 60_000
 //
 // Wide: one field for each setting.
 type Config struct {
-	Max int `yaml:"max"` // sessions at a time: opening, live and closing; 1 to 60000
-	// of them on one node; 0: half of max, rounded up, or the node's fair share of max if that is
-	// more
-	MaxPerNode int           `yaml:"max_per_node"`
-	Min        int           `yaml:"min"`       // sessions opened ahead of need and spared by idle expiry; 0 to max
-	Queue      int           `yaml:"queue"`     // callers that may wait at a time, all classes; 1 to 1000000
-	QueueAge   time.Duration `yaml:"queue_age"` // no caller waits in the queue for longer, whatever the deadline; 0: no such limit
-	// when callers of an app have waited for 100ms without a pause, those that waited for longer
-	// than this are refused, so that the others are fast; not in class batch; about the time of a
-	// usual call; 0: off
+	// Largest number of sessions at a time: opening, live and closing; 1 to 60000
+	Max int `yaml:"max"`
+	// Largest number of sessions on one node. 0: half of pool.max, rounded up, or the node's fair share of
+	// pool.max if that is more
+	MaxPerNode int `yaml:"max_per_node"`
+	// Number of sessions that stay open when idle and are opened ahead of need; 0 to pool.max
+	Min int `yaml:"min"`
+	// Largest number of waiting callers, all classes together; 1 to 1000000
+	Queue int `yaml:"queue"`
+	// Longest wait of a caller in the queue, whatever its deadline. 0: no limit
+	QueueAge time.Duration `yaml:"queue_age"`
+	// Wait above which callers are rejected, once callers of their app have waited for 100ms without a
+	// pause. Class batch is exempt. Set it to about the time of a usual call. 0: off
 	QueueTarget time.Duration `yaml:"queue_target"`
-	// refuse at once what cannot be done within its deadline, by the time that the same work took
-	// before and by the wait in the queue; and, once an eighth of the calls of an app that come to the
-	// queue get no session for 100ms or more, those that would have to wait for longer than the
-	// work takes, except in class batch
-	Shed bool          `yaml:"shed"`
-	Idle time.Duration `yaml:"idle"` // a session unused for this long is closed, at most two tenths of it late; 0: never
-	// a session is closed between four fifths of this age and, at most a twentieth late, this age,
-	// so that not all go at once; 0: never
+	// Reject at once calls that cannot finish by their deadline, judged by the time of the same work
+	// before and by the wait in the queue. Also reject calls that would wait longer than their work takes,
+	// once 12.5 % of their app's calls that reach the queue get no session for 100ms or more. Class batch
+	// is exempt from the second rule
+	Shed bool `yaml:"shed"`
+	// Idle time after which a session is closed, up to 20 % later. 0: never
+	Idle time.Duration `yaml:"idle"`
+	// Age at which a session is closed: at 80 % to 105 % of this, so that not all close at once. 0: never
 	Age time.Duration `yaml:"age"`
-	// for opening a session; after a twentieth of it the pool no longer counts on the try and
-	// opens elsewhere
+	// Longest time for opening a session. After 5 % of it the pool opens another session elsewhere
 	CreateTimeout time.Duration `yaml:"create_timeout"`
-	// sessions being opened at a time on one node, four times as many in all; after failures and
-	// on a node that returns it begins with 1; 1 to 1000
+	// Largest number of sessions that open at a time on one node, and four times as many in all. After
+	// failures, and on a node that returns, it begins with 1; 1 to 1000
 	CreateBurst int `yaml:"create_burst"`
-	// for deleting a session on its node; those that wait for others there have ten times as long
-	// in all, while the node answers; until then they count against the limits
+	// Longest time for deleting a session on its node. Deletions that wait for others there have ten times
+	// as long in all, while the node answers. Until then they count against the limits
 	DeleteTimeout time.Duration `yaml:"delete_timeout"`
-	// percent of max that may move to other nodes per second, at least one session, when the
-	// spread is uneven; 0 to 100, 0: none
+	// Percent of pool.max that may move to other nodes per second when the spread is uneven, at least one
+	// session. 0 to 100; 0: none
 	MoveRate int `yaml:"move_rate"`
-	// the sessions in use at a time follow what the cluster bears: latency and OVERLOADED, so that
-	// many sidecars share a weak cluster (docs/dev/adaptive.md); max is the most
+	// Adapt the number of sessions in use to latency and OVERLOADED, so that many sidecars share a weak
+	// cluster; pool.max stays the limit
 	Adaptive bool `yaml:"adaptive"`
-	// with adaptive: the least sessions in use that are allowed at a time; 1 to 60000, but never
-	// more than max
+	// Smallest number of sessions that pool.adaptive always allows in use; 1 to 60000, and never more than
+	// pool.max
 	AdaptiveFloor int    `yaml:"adaptive_floor"`
-	Shares        Shares `yaml:"shares"` // what each class gets at least while it waits
+	Shares        Shares `yaml:"shares"` // Smallest shares of the classes that wait
 }
 
 // Shares are the percentages of the sessions handed to the queue that a class
 // gets at least while it has somebody waiting. The system class needs none, it
 // goes first. What is left goes to the highest class that waits.
 type Shares struct {
-	Interactive int `yaml:"interactive"` // at least 1
-	Normal      int `yaml:"normal"`      // at least 1
-	Batch       int `yaml:"batch"`       // at least 1; the three together at most 90
+	// Smallest percent of the sessions given to the queue that class interactive gets while it waits, at
+	// least 1
+	Interactive int `yaml:"interactive"`
+	// Smallest percent of the sessions given to the queue that class normal gets while it waits, at least
+	// 1
+	Normal int `yaml:"normal"`
+	// Smallest percent of the sessions given to the queue that class batch gets while it waits, at least
+	// 1; all three at most 90
+	Batch int `yaml:"batch"`
 }
 
 // Default returns the settings of a pool for one application host.

@@ -23,22 +23,22 @@ const (
 
 // Config is the section "routing" of the configuration.
 type Config struct {
-	// send each call to the node that owns its session; off sends it to a random node, to measure
-	// what this saves
+	// Send each call to the home node of its session. off sends it to a random node, to measure what this
+	// saves
 	Affinity bool `yaml:"affinity"`
-	// calls that may be open on one node at a time; what exceeds it goes elsewhere or is refused
+	// Largest number of open calls on one node. Further calls go to other nodes or are rejected
 	MaxCallsPerNode int `yaml:"max_calls_per_node"`
-	// forward | fail: calls of an open transaction whose node is alive in discovery but cannot be
-	// reached from here
+	// Handling of calls of an open transaction whose node is alive in discovery but cannot be reached
+	// from here: forward (by another node) or fail
 	OwnerUnreachable string `yaml:"owner_unreachable"`
-	// longest wait for the answer of a call that another node forwards to its session's node: for
-	// each part over the plain API, for the first one over YDB's protocol; 0: no limit, the call
-	// ends only when that node leaves the cluster
+	// Longest wait for the answer of a call that another node forwards to its session's home node. It
+	// counts for each part over the plain API, and for the first part over YDB's protocol. 0: no limit,
+	// the call ends only when that node leaves the cluster
 	ForwardSilence time.Duration `yaml:"forward_silence"`
-	// any | local | nearest (by the time of a TCP connect) | names with commas between them: zones
-	// that get new load first; others get what these lack capacity for
+	// Zones that get new load first: any, local, nearest (by the time of a TCP connect), or names with
+	// commas between. Other zones get the load that these have no room for
 	Zone string `yaml:"zone"`
-	// zone of this host, for zone: local; empty: that of the first node that answered discovery
+	// Zone of this host, for routing.zone=local. Empty: the zone of the first node that answered discovery
 	LocalZone string `yaml:"local_zone"`
 }
 

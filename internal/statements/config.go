@@ -2,9 +2,9 @@ package statements
 
 // Config is the section "statements" of the configuration.
 type Config struct {
-	// keep the text of statements for /state/statements, the page and sidecar statements, without
-	// literals and comments, up to 2 KiB of each: names of tables, columns and parameters are in
-	// it. off: a statement is known by its digest and its first keyword
+	// Keep the text of statements for /state/statements, the page and sidecar statements, without literals
+	// and comments, up to 2 KiB each. It contains names of tables, columns and parameters. off: a
+	// statement has only its digest and its first keyword
 	Texts bool `yaml:"texts"`
 }
 

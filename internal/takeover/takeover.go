@@ -32,7 +32,8 @@ import (
 
 // Config is the section "takeover" of the configuration.
 type Config struct {
-	Socket string `yaml:"socket"` // path of a Unix socket over which "serve -takeover" takes the place of this process; "" is off
+	// Path of a Unix socket for hot restarts: "serve -takeover" replaces this process over it. Empty: off
+	Socket string `yaml:"socket"`
 }
 
 // maxPath leaves room for the suffix of a socket that is not published, in bytes.

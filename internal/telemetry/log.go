@@ -12,8 +12,8 @@ import (
 
 // LogConfig is the section "log" of the configuration.
 type LogConfig struct {
-	Format string     `yaml:"format"` // json | text (for people)
-	Level  slog.Level `yaml:"level"`  // DEBUG | INFO | WARN | ERROR
+	Format string     `yaml:"format"` // Format of the log: json, or text for people
+	Level  slog.Level `yaml:"level"`  // Lowest level that is logged: DEBUG, INFO, WARN or ERROR
 }
 
 // DefaultLog returns the defaults.

@@ -34,8 +34,8 @@ const (
 
 // Config is the section "telemetry" of the configuration.
 type Config struct {
-	// names of the metrics of calls to the database and of the pool: otel (db.client.*, of
-	// OpenTelemetry) | ydb (ydb.client.* and ydb.query.*, of YDB's SDKs) | both
+	// Names of the metrics of pool and database calls: otel (db.client.*, of OpenTelemetry), ydb
+	// (ydb.client.* and ydb.query.*, of YDB's SDKs) or both
 	Names string `yaml:"names"`
 }
 

@@ -25,12 +25,14 @@ import (
 
 // Config is the section "tracing" of the configuration.
 type Config struct {
-	// share of the calls of callers without a trace that are recorded, 0 to 1;
-	// OTEL_TRACES_SAMPLER, if set, rules instead
-	Ratio  float64       `yaml:"ratio"`
-	Errors bool          `yaml:"errors"` // calls that failed are recorded, whatever the sampling said
-	Slow   time.Duration `yaml:"slow"`   // so are calls that took so long; 0: not for that
-	Tail   int           `yaml:"tail"`   // at most so many per second because they failed or were slow; 0: no limit
+	// Share of calls without a trace of their caller that are recorded, 0 to 1. OTEL_TRACES_SAMPLER takes
+	// its place if it is set
+	Ratio  float64 `yaml:"ratio"`
+	Errors bool    `yaml:"errors"` // Record failed calls, whatever the sampling decided
+	// Time from which a call is recorded as slow, whatever the sampling decided. 0: never
+	Slow time.Duration `yaml:"slow"`
+	// Largest number of calls per second that are recorded because they failed or were slow. 0: no limit
+	Tail int `yaml:"tail"`
 }
 
 // Default returns the defaults.

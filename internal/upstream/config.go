@@ -13,63 +13,70 @@ import (
 
 // Config says where the cluster is and how to talk to it (settings ydb.*).
 type Config struct {
-	URL    string `yaml:"url"`     // grpc[s]://host:port[,host:port]/database, or ...?database=/database
-	CAFile string `yaml:"ca_file"` // PEM of extra roots for grpcs and for the providers of tokens; "" means the system's
-	// PEM; with key_file: the sidecar's own certificate, which it shows to the cluster; these
-	// files and ca_file are read again when they change
+	// Address of the cluster: `grpc[s]://host:port[,host:port]/database`, or `...?database=/database`
+	URL string `yaml:"url"`
+	// PEM file with further roots for grpcs and for the providers of tokens. Empty: the system's roots
+	CAFile string `yaml:"ca_file"`
+	// PEM file with the certificate that the sidecar shows to the cluster; needs key_file. All three files
+	// are read again when they change
 	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"` // PEM
-	// that the certificates of all nodes have, in place of the name that discovery gives or of the
-	// host
+	KeyFile  string `yaml:"key_file"` // PEM file with the key of cert_file
+	// Server name to verify in every node's certificate. Empty: the name from discovery, or the host
 	ServerName string `yaml:"server_name"`
 	Auth       Auth   `yaml:"auth"`
 
-	// tell the cluster that it may place new sessions on other nodes and close sessions to even
-	// out its nodes (capability session-balancer); the pool spreads its sessions without that
+	// Let the cluster place new sessions on other nodes and close sessions to even out its nodes
+	// (capability session-balancer). The pool spreads its sessions without it
 	SessionBalancer bool `yaml:"session_balancer"`
 
-	// what carries the sidecar's own calls to the nodes: h2, its data path, or grpc, grpc-go,
-	// which goes with the next version
+	// Transport of the sidecar's own calls to the nodes: h2 (its data path), or grpc (grpc-go), which goes
+	// with the next version
 	Client string `yaml:"client"`
 
-	KeepAlive time.Duration `yaml:"keepalive"` // time between pings of a quiet connection, at least 10s
-	// a ping unanswered for so long breaks the connection; health.probe_timeout counts in its
-	// place while health.silence is on, but for client=grpc
+	KeepAlive time.Duration `yaml:"keepalive"` // Time between pings of a quiet connection, at least 10s
+	// Longest wait for the answer to a keepalive ping, before the connection is closed.
+	// health.probe_timeout counts in its place while health.silence is on, except with ydb.client=grpc
 	KeepAliveTimeout time.Duration `yaml:"keepalive_timeout"`
-	// for one attempt to connect, TLS included, and for asking one address for the list of nodes
-	ConnectTimeout   time.Duration `yaml:"connect_timeout"`
-	DiscoveryTimeout time.Duration `yaml:"discovery_timeout"` // for asking one address for the list of nodes; 0: connect_timeout
+	// Longest time for one attempt to connect, TLS included, and for asking one address for the list of
+	// nodes
+	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+	// Longest time for asking one address for the list of nodes. 0: ydb.connect_timeout
+	DiscoveryTimeout time.Duration `yaml:"discovery_timeout"`
 }
 
 // Auth says which credentials go with every call (settings ydb.auth.*).
 type Auth struct {
-	Kind string `yaml:"kind"` // anonymous, token, token_file, static, metadata, service_account, oauth
+	// Kind of credentials: anonymous, token, token_file, static, metadata, service_account or oauth
+	Kind string `yaml:"kind"`
 
-	Token     Secret `yaml:"token"`      // token: the access token itself
-	TokenFile string `yaml:"token_file"` // token_file: a file with the access token, read again when it changes
+	Token Secret `yaml:"token"` // Access token, for kind token
+	// File with the access token, for kind token_file; read again when it changes
+	TokenFile string `yaml:"token_file"`
 
-	User         string `yaml:"user"`          // static
-	Password     Secret `yaml:"password"`      // static
-	PasswordFile string `yaml:"password_file"` // static: a file with the password, instead of password
+	User         string `yaml:"user"`          // User name, for kind static
+	Password     Secret `yaml:"password"`      // Password, for kind static
+	PasswordFile string `yaml:"password_file"` // File with the password, for kind static, in place of password
 
-	MetadataURL string `yaml:"metadata_url"` // metadata: where the token is served
+	MetadataURL string `yaml:"metadata_url"` // URL that serves the token, for kind metadata
 
-	KeyFile string `yaml:"key_file"` // service_account: the JSON key of the account
-	IAMURL  string `yaml:"iam_url"`  // service_account: where the signed key is exchanged for a token
+	// File with the JSON key of the account, for kind service_account
+	KeyFile string `yaml:"key_file"`
+	// URL that exchanges the signed key for a token, for kind service_account
+	IAMURL string `yaml:"iam_url"`
 
 	OAuth OAuth `yaml:"oauth"`
 }
 
 // OAuth is an OAuth 2.0 token exchange (RFC 8693; settings ydb.auth.oauth.*).
 type OAuth struct {
-	URL              string `yaml:"url"`                // the token endpoint
-	SubjectToken     Secret `yaml:"subject_token"`      // whose token is exchanged
-	SubjectTokenFile string `yaml:"subject_token_file"` // the same from a file, read at each exchange
-	SubjectTokenType string `yaml:"subject_token_type"` // a URN of RFC 8693
-	RequestedType    string `yaml:"requested_type"`     // a URN of RFC 8693
-	Audience         string `yaml:"audience"`           // whom the new token is for
-	Resource         string `yaml:"resource"`           // what it is for, a URI
-	Scope            string `yaml:"scope"`              // what it may do, words with spaces between
+	URL              string `yaml:"url"`                // Token endpoint
+	SubjectToken     Secret `yaml:"subject_token"`      // Token that is exchanged for an access token
+	SubjectTokenFile string `yaml:"subject_token_file"` // File with the subject token, read at each exchange
+	SubjectTokenType string `yaml:"subject_token_type"` // Type of the subject token, a URN of RFC 8693
+	RequestedType    string `yaml:"requested_type"`     // Type of the requested token, a URN of RFC 8693
+	Audience         string `yaml:"audience"`           // Service that the new token is for
+	Resource         string `yaml:"resource"`           // URI of the resource that the new token is for
+	Scope            string `yaml:"scope"`              // Scopes of the new token, with spaces between
 }
 
 // The clients.

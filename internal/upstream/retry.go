@@ -13,9 +13,11 @@ import (
 
 // RetryConfig bounds what retries may add to the load (settings retry.*).
 type RetryConfig struct {
-	Share     float64 `yaml:"share"`      // retries per call, 0..1
-	PerSecond float64 `yaml:"per_second"` // retries on top of that, so that quiet times may retry as well
-	Burst     int     `yaml:"burst"`      // retries that may be saved up; at least pool.max is used
+	Share float64 `yaml:"share"` // Retries per call; 0 to 1
+	// Retries per second in addition to retry.share, so that quiet times may retry as well
+	PerSecond float64 `yaml:"per_second"`
+	// Number of retries that may be saved up; at least pool.max is used
+	Burst int `yaml:"burst"`
 }
 
 // DefaultRetry is 20 % of the calls and 10 a second.

@@ -24,33 +24,37 @@ const (
 
 // Config is the section "wire".
 type Config struct {
-	// YDB's own protocol on the gRPC port: off; transaction (sessions of SDKs are the sidecar's
-	// own, and have a session of the pool for a statement or a transaction); session (the same,
-	// for their whole life); or passthrough (an SDK's own sessions, each call routed to the node
-	// that owns its session)
+	// Mode of YDB's own protocol on the gRPC port: off, transaction, session or passthrough. transaction:
+	// SDKs get virtual sessions, which take a session of the pool for each statement or transaction.
+	// session: they take it for their whole life. passthrough: SDKs keep sessions of their own, and each
+	// call goes to the home node of its session
 	Mode string `yaml:"mode"`
-	// name=mode for sessions of the application of that name (header x-ydb-application-name), if
-	// not wire.mode: transaction, session or passthrough
-	Apps      []string `yaml:"apps"`
-	Advertise string   `yaml:"advertise"` // host:port that ListEndpoints names in place of what the client dialled; empty: that
+	// Mode for sessions of one application (header x-ydb-application-name), in place of wire.mode:
+	// `name=mode`, with transaction, session or passthrough
+	Apps []string `yaml:"apps"`
+	// Address that ListEndpoints returns to SDKs, host:port. Empty: the address that the client dialed
+	Advertise string `yaml:"advertise"`
 
 	// The rest is for modes transaction and session.
-	Databases []string `yaml:"databases"` // served beside that of ydb.url, by the same nodes; others are UNAUTHORIZED
-	// whose credentials calls go to the cluster with: caller (its own, and a pool for each
-	// identity; with ydb.cert_file a call without a ticket is refused, in mode passthrough, too),
-	// or own (the sidecar's, for everybody who reaches its port)
+
+	// Further databases that the same nodes serve, besides that of ydb.url. Calls to other databases are
+	// UNAUTHORIZED
+	Databases []string `yaml:"databases"`
+	// Credentials of SDK calls at the cluster. caller: those of the call, with a pool for each identity.
+	// With ydb.cert_file a call without a ticket is rejected, in mode passthrough, too. own: the sidecar's
+	// credentials, for all clients that reach its port
 	Auth string `yaml:"auth"`
-	// ExecuteQuery without a session: pool (takes a session of the pool), or upstream (goes to any
-	// node as it is)
+	// Way of an ExecuteQuery without a session: pool (it takes a session of the pool), or upstream (it
+	// goes to any node as it is)
 	Implicit string `yaml:"implicit"`
-	// of calls of the table service: shared (those of the query service, for one limit), or own
-	// (for servers that refuse that)
+	// Sessions for calls of the table service: shared (sessions of the query service, for one limit), or
+	// own (for servers that reject that)
 	TableSessions string `yaml:"table_sessions"`
-	// sessions of SDKs at a time; beyond, one that nobody uses makes room, else one of the
-	// connection that has most, else the new one is OVERLOADED; 1 to 1000000
+	// Largest number of virtual sessions of SDKs. A further one takes the place of an idle one, else of
+	// one on the connection with the most, else it is OVERLOADED; 1 to 1000000
 	Sessions int `yaml:"max_virtual_sessions"`
-	// sessions on the nodes, of the pools of all callers together, each of which has at most
-	// pool.max; 1 to 60000
+	// Largest number of sessions on the nodes for the pools of all callers together, each of which has at
+	// most pool.max; 1 to 60000
 	ServerSessions int `yaml:"max_server_sessions"`
 }
 
@@ -129,13 +133,12 @@ func (c Config) Validate() error {
 
 // DataPath is the section "data_path".
 type DataPath struct {
-	// independent forwarders among which connections are dealt; more than one pays only when one
-	// processor is not enough; 1 to 64
+	// Number of independent forwarders among which connections are spread. More than one helps only when
+	// one processor is not enough; 1 to 64
 	Shards int `yaml:"shards"`
-	// a client of the gRPC port is told to come again (GOAWAY) when its connection is so old, less
-	// up to a tenth of that by chance: a withdrawn certificate serves no longer. Calls, streams
-	// and transactions that are open have a minute, then they break. 0: it may stay; else 1m to
-	// 720h
+	// Age at which a client connection of the gRPC port is asked to reconnect (GOAWAY), up to 10 % earlier
+	// at random, so that a withdrawn certificate expires. Open calls, streams and transactions then have a
+	// minute. 0: never; else 1m to 720h
 	MaxAge time.Duration `yaml:"max_age"`
 }
 

@@ -13,12 +13,17 @@ import (
 
 // Config is the section "xds" of the configuration.
 type Config struct {
-	Enabled    bool         `yaml:"enabled"`     // publish the nodes over xDS, to Envoy and to gRPC clients, which then call them directly
-	Address    string       `yaml:"address"`     // host:port of the xDS server (gRPC); port 0 takes a free one
-	MaxStreams int          `yaml:"max_streams"` // streams open at a time, of all clients together; further ones are refused
-	Token      string       `yaml:"token"`       // bearer token that clients must show, at least 16 bytes; "": none is asked for
-	TokenFile  string       `yaml:"token_file"`  // a file with it instead, read at each use
-	TLS        certs.Server `yaml:",inline"`
+	// Publish the nodes over xDS, for Envoy and gRPC clients that call them directly
+	Enabled bool `yaml:"enabled"`
+	// Address of the xDS server (gRPC), host:port; port 0 takes a free one
+	Address string `yaml:"address"`
+	// Largest number of open streams of all clients together. Further ones are rejected
+	MaxStreams int `yaml:"max_streams"`
+	// Bearer token that clients must send, at least 16 bytes. Empty: none
+	Token string `yaml:"token"`
+	// File with the bearer token, read at each use, in place of xds.token
+	TokenFile string       `yaml:"token_file"`
+	TLS       certs.Server `yaml:",inline"`
 }
 
 // Default returns the defaults.

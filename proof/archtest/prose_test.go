@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -8,6 +9,8 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -17,6 +20,7 @@ const (
 	trailing = "trailing" // a comment behind code
 	doc      = "doc"      // a comment of a declaration
 	plain    = "plain"    // other comments, paragraphs, list items, rows
+	shown    = "shown"    // descriptions of settings, and texts of the command line's help
 )
 
 // A prose is a text without line ends, and without code in backticks.
@@ -68,7 +72,7 @@ func goProse(t *testing.T, name string, text []byte) (all []prose) {
 	if ast.IsGenerated(file) {
 		return nil
 	}
-	docs := map[*ast.CommentGroup]bool{}
+	docs, settings := map[*ast.CommentGroup]bool{}, map[*ast.CommentGroup]bool{}
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
@@ -79,6 +83,10 @@ func goProse(t *testing.T, name string, text []byte) (all []prose) {
 			docs[n.Doc] = true
 		case *ast.ValueSpec:
 			docs[n.Doc] = true
+		case *ast.Field:
+			if isSetting(name, n) {
+				settings[cmp.Or(n.Comment, n.Doc)] = true
+			}
 		}
 		return true
 	})
@@ -86,14 +94,94 @@ func goProse(t *testing.T, name string, text []byte) (all []prose) {
 	for _, group := range file.Comments {
 		at := files.Position(group.Pos())
 		kind := plain
-		if strings.TrimSpace(lines[at.Line-1][:at.Column-1]) != "" {
+		if settings[group] {
+			kind = shown
+		} else if strings.TrimSpace(lines[at.Line-1][:at.Column-1]) != "" {
 			kind = trailing
 		} else if docs[group] {
 			kind = doc
 		}
 		all = append(all, newProse(at.Line, kind, group.Text()))
 	}
+	if strings.HasPrefix(name, "cmd/sidecar/") && !strings.HasSuffix(name, "_test.go") {
+		all = append(all, helpTexts(files, file)...)
+	}
 	return all
+}
+
+// isSetting reports whether a field of a struct is a setting of the product, or a section of them.
+func isSetting(file string, field *ast.Field) bool {
+	return field.Tag != nil && strings.Contains(field.Tag.Value, `yaml:"`) && !strings.Contains(field.Tag.Value, `,inline"`) &&
+		!strings.HasSuffix(file, "_test.go") && !strings.HasPrefix(file, "proof/")
+}
+
+// helpTexts returns what the command line shows in its help: the fields does and more of commands, and the last text
+// of each call that defines a flag.
+func helpTexts(files *token.FileSet, file *ast.File) (all []prose) {
+	add := func(of ast.Expr) {
+		if text := literal(of); text != "" {
+			all = append(all, newProse(files.Position(of.Pos()).Line, shown, strings.ReplaceAll(text, "`", "")))
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.KeyValueExpr:
+			if key, ok := n.Key.(*ast.Ident); ok && (key.Name == "does" || key.Name == "more") {
+				add(n.Value)
+			}
+		case *ast.CompositeLit:
+			for _, usage := range sharedUsages(n) {
+				add(usage)
+			}
+		case *ast.CallExpr:
+			if f, ok := n.Fun.(*ast.SelectorExpr); ok && definesFlag(f.Sel.Name) && len(n.Args) >= 3 {
+				usage := n.Args[len(n.Args)-1]
+				if f.Sel.Name == "Func" {
+					usage = n.Args[1]
+				}
+				add(usage)
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// sharedUsages returns the texts of sharedFlag{flag, setting, usage}, or of a list of them.
+func sharedUsages(n *ast.CompositeLit) (usages []ast.Expr) {
+	isShared := func(of ast.Expr) bool { name, ok := of.(*ast.Ident); return ok && name.Name == "sharedFlag" }
+	switch list, ok := n.Type.(*ast.ArrayType); {
+	case isShared(n.Type):
+		return n.Elts[2:]
+	case ok && isShared(list.Elt):
+		for _, one := range n.Elts {
+			if one, ok := one.(*ast.CompositeLit); ok {
+				usages = append(usages, one.Elts[2])
+			}
+		}
+	}
+	return usages
+}
+
+// definesFlag reports whether a method of that name defines a flag.
+func definesFlag(name string) bool {
+	return slices.Contains([]string{"Bool", "BoolVar", "String", "StringVar", "Func", "duration", "number"}, name)
+}
+
+// literal returns a text that is written in the code, over several lines or not. Names in it stand for nothing; "": it
+// begins with one.
+func literal(of ast.Expr) string {
+	switch of := of.(type) {
+	case *ast.BinaryExpr:
+		if begin := literal(of.X); begin != "" {
+			return begin + literal(of.Y)
+		}
+	case *ast.BasicLit:
+		if text, err := strconv.Unquote(of.Value); err == nil && of.Kind == token.STRING {
+			return text
+		}
+	}
+	return ""
 }
 
 // lineComments returns the comments that a mark begins; those on lines one after the other are one.
@@ -195,8 +283,19 @@ func TestProse(t *testing.T) {
 		file, text string
 		want       []string // rules with a hit
 	}{
-		"doc":        {"a.go", "package a\n\n// drop ends them. It waits.\nfunc drop() {}\n", []string{"only a pronoun"}},
-		"trailing":   {"a.go", "package a\n\nvar x int // that wait, but for one\n", []string{"continues its name", "but for"}},
+		"doc":      {"a.go", "package a\n\n// drop ends them. It waits.\nfunc drop() {}\n", []string{"only a pronoun"}},
+		"trailing": {"a.go", "package a\n\nvar x int // that wait, but for one\n", []string{"continues its name", "but for"}},
+		"setting":  {"a.go", "package a\n\ntype c struct {\n\tX int `yaml:\"x\"` // bytes of it\n}\n", []string{"begins small"}},
+		"good setting": {"a.go", "package a\n\ntype c struct {\n\tX int `yaml:\"x\"` // 1 to 7\n\t// Size\n\tY int `yaml:\"y\"`\n}\n",
+			nil},
+		"continued setting": {"a.go", "package a\n\ntype c struct {\n\t// Of these, the size\n\tX int `yaml:\"x\"`\n}\n",
+			[]string{"headless text"}},
+		"long": {"a.go", "package a\n\ntype c struct {\n\t// A" + strings.Repeat(" b", 35) + ". C" + strings.Repeat(" 1.5", 34) +
+			".\n\tX int `yaml:\"x\"`\n}\n",
+			[]string{"long sentence"}},
+		"help": {"cmd/sidecar/a.go", "package main\n\nvar c = command{does: \"list\" +\n\t\" all\", name: \"x\"}\n\n" +
+			"func f() { i.set.Bool(\"a\", false, \"of it\") }\n",
+			[]string{"begins small", "begins small"}},
 		"own line":   {"a.go", "package a\n\n// that wait\nvar x int\n", nil},
 		"strings":    {"a.go", "package a\n\nvar x = \"but for who\"\n", nil},
 		"generated":  {"a.go", "// Code generated by x. DO NOT EDIT.\n\npackage a\n\n// but for\nvar x int\n", nil},
@@ -212,6 +311,9 @@ func TestProse(t *testing.T) {
 		"address": {"a.proto", "// see https://example.org\nmessage A {}\n", nil},
 	} {
 		top := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(top, filepath.Dir(c.file)), 0o700); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(filepath.Join(top, c.file), []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -61,6 +61,12 @@ var wordRules = []wordRule{
 	{name: "he", say: `"the caller", "the operator", "you"`, re: regexp.MustCompile(`\b([Hh]e|[Hh]is|him|himself)\b`)},
 	{name: "heir", say: `"successor", "hot restart"`, re: regexp.MustCompile(`\b([Hh]eirs?|[Ss]uccession)\b`)},
 	{name: "at rest", has: "at rest", say: `"idle"`, re: regexp.MustCompile(`\bat rest\b`)},
+	{name: "begins small", say: "begin with a noun or an imperative and a capital, or with a number: the text stands alone", only: shown,
+		re: regexp.MustCompile("^[^A-Z0-9`].{0,40}")},
+	{name: "headless text", say: "begin with a noun or an imperative: the text stands alone", only: shown,
+		re: regexp.MustCompile(`^(That|Whose|Whom|Who|What|Of|For|With|Also|Likewise|The same|These|Those|Meanwhile|Then|So)\b`)},
+	{name: "long sentence", say: "at most 35 words in a sentence", only: shown,
+		re: regexp.MustCompile(`([^\s.?!]|[.?!]\S)+(\s+([^\s.?!]|[.?!]\S)+){35,}`)},
 }
 
 // said are texts that a rule does not concern, by file, rule and a part of the text, and why.

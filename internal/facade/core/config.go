@@ -17,25 +17,29 @@ type Config struct {
 
 // API bounds calls. The errors of every limit name its setting.
 type API struct {
-	// deadline of a call that brings none; of a stream that brings none, the longest pause between
-	// parts
+	// Deadline of a call that sets none. For a stream that sets none, the longest pause between parts
 	Timeout    time.Duration `yaml:"timeout"`
-	MaxTimeout time.Duration `yaml:"max_timeout"` // a later deadline is moved to this
-	// calls open at once, both faces together; those whose body over HTTP is still to come count
-	// for memory.requests alone
-	MaxOpen       int           `yaml:"max_open"`
-	MaxBody       int           `yaml:"max_body"`       // bytes of a request
-	MaxHeaders    int           `yaml:"max_headers"`    // bytes of a request's headers or metadata
-	MaxDepth      int           `yaml:"max_depth"`      // nesting of a request's values
-	MaxParams     int           `yaml:"max_params"`     // parameters of a statement
-	MaxStatements int           `yaml:"max_statements"` // statements of one Transact or Batch
-	MaxGroups     int           `yaml:"max_groups"`     // different sets of columns in one BulkUpsert
-	MaxRows       int           `yaml:"max_rows"`       // rows of a reply that is not streamed; more are cut off and "truncated" says so
-	MaxBytes      int           `yaml:"max_bytes"`      // bytes of such a reply, as YDB sends the values; likewise
-	BatchParallel int           `yaml:"batch_parallel"` // statements of one Batch that run at a time
-	CacheTTL      time.Duration `yaml:"cache_ttl"`      // how long descriptions of tables and explained plans are believed
-	CacheSize     int           `yaml:"cache_size"`     // entries of each cache: declared types, tables, plans
-	// current; or old: statuses of errors as in the version before (docs/reference/errors.md)
+	MaxTimeout time.Duration `yaml:"max_timeout"` // Latest deadline; a call with a later one gets this
+	// Largest number of open calls, HTTP and gRPC together. Calls whose body over HTTP is still incomplete
+	// count only for memory.requests
+	MaxOpen       int `yaml:"max_open"`
+	MaxBody       int `yaml:"max_body"`       // Largest size of a request in bytes
+	MaxHeaders    int `yaml:"max_headers"`    // Largest size of a request's headers or metadata in bytes
+	MaxDepth      int `yaml:"max_depth"`      // Deepest nesting of a request's values
+	MaxParams     int `yaml:"max_params"`     // Largest number of parameters of a statement
+	MaxStatements int `yaml:"max_statements"` // Largest number of statements of one Transact or Batch
+	MaxGroups     int `yaml:"max_groups"`     // Largest number of different sets of columns in one BulkUpsert
+	// Largest number of rows in an answer that is not a stream. Further rows are cut off, and "truncated"
+	// reports it
+	MaxRows int `yaml:"max_rows"`
+	// Largest size in bytes of an answer that is not a stream, as YDB sends the values. Further rows are
+	// cut off, and "truncated" reports it
+	MaxBytes      int           `yaml:"max_bytes"`
+	BatchParallel int           `yaml:"batch_parallel"` // Largest number of statements of one Batch that run at a time
+	CacheTTL      time.Duration `yaml:"cache_ttl"`      // Age at which descriptions of tables and explained plans expire
+	// Largest number of entries of each cache: declared types, tables, plans
+	CacheSize int `yaml:"cache_size"`
+	// Statuses of errors: current, or old (as in the version before: docs/reference/errors.md)
 	Statuses string `yaml:"statuses"`
 }
 

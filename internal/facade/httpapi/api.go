@@ -82,7 +82,8 @@ var routes = []route{
 
 // Config is what the HTTP API alone needs.
 type Config struct {
-	Hosts []string `yaml:"hosts"` // names in Host beside the loopback ones: host or host:port
+	// Names allowed in Host besides the loopback names, as host or host:port
+	Hosts []string `yaml:"hosts"`
 }
 
 // API is the HTTP API.

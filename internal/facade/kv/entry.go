@@ -17,12 +17,13 @@ import (
 
 // Config opens tables to the key-value API. Without tables it is off.
 type Config struct {
-	// the tables of the key-value API, each as name=path key=column:Type value=column:Type
-	// [version=column:Type] [media=type/subtype] [max_value=size] [read_only] (docs/reference/kv.md)
-	Tables   []Entry `yaml:"tables"`
-	MaxValue int     `yaml:"max_value"` // bytes of a value that is put; for tables that say nothing else
-	MaxID    int     `yaml:"max_id"`    // bytes of an id
-	MaxIDs   int     `yaml:"max_ids"`   // ids of one batchGet
+	// Tables of the key-value API, each as `name=path key=column:Type value=column:Type
+	// [version=column:Type] [media=type/subtype] [max_value=size] [read_only]`: docs/reference/kv.md
+	Tables []Entry `yaml:"tables"`
+	// Largest size in bytes of a value to store, for tables without max_value
+	MaxValue int `yaml:"max_value"`
+	MaxID    int `yaml:"max_id"`  // Largest size of an id in bytes
+	MaxIDs   int `yaml:"max_ids"` // Largest number of ids of one batchGet
 }
 
 // Default returns the settings of a fresh installation.
