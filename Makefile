@@ -39,7 +39,7 @@ ENVOY := .cache/peers/envoy/.installed-1.40.0
 SDKS := .cache/java/.installed .cache/jdbc/.installed .cache/sdktest/.installed proof/sdktest/testdata/node/node_modules/.installed
 deps: .cache/clients/python/.installed .cache/nghttp2/.installed $(ENVOY) .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed $(SDKS) $(PAGE)/node_modules/.installed .cache/chromium/.installed .cache/generated/.installed $(GENERATED)/node/node_modules/.installed
 
-.venv/.installed: requirements.txt
+.venv/.installed: requirements.txt clients/python/pyproject.toml
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt

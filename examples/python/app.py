@@ -30,7 +30,7 @@ import books
 import tracing
 from prices import Prices
 from shop import GaveUp, Order, Shop
-from sidecar_client import SidecarError, connect
+from ydb_sidecar import SidecarError, connect
 
 
 class Counts:
@@ -154,7 +154,7 @@ def serve(db, args):
                 self.send(503 if error.safe_to_retry else 500, {"error": str(error), "trace_id": error.trace_id})
 
         def send(self, status, body):
-            data = json.dumps(body).encode()
+            data = json.dumps(body, default=str).encode()  # dates as text
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
@@ -195,7 +195,7 @@ def prices(db, args):
 
 
 def say(what):
-    print(json.dumps(what), flush=True)
+    print(json.dumps(what, default=str), flush=True)  # dates as text
 
 
 def main():
@@ -214,7 +214,7 @@ def main():
     parser.add_argument("--rows", type=int, default=20000, help="prices: of the feed")
     parser.add_argument("--port", type=int, default=8080, help="serve: on 127.0.0.1; 0 picks a free one")
     args = parser.parse_args()
-    db, end_tracing = connect(args.url), tracing.start("shop-python")
+    db, end_tracing = connect(args.url, traceparent=tracing.traceparent), tracing.start("shop-python")
     try:
         good = {"init": init, "run": run, "check": check, "history": history, "serve": serve, "prices": prices}[args.command](db, args)
     except SidecarError as error:

@@ -9,7 +9,7 @@ import os
 import zlib
 
 from shop import DIRECTORY, WHERE, product
-from sidecar_client import Backoff, SidecarError
+from ydb_sidecar import Backoff, SidecarError
 
 TABLE = WHERE + "CREATE TABLE IF NOT EXISTS prices (feed Uint32, product Utf8, price Int64, note Utf8, PRIMARY KEY (feed, product))"
 
@@ -28,16 +28,14 @@ class Prices:
 
     def write(self, count):
         """Writes rows 0 to count, each at least once and in order; then compares the table with them."""
-        self._db.execute(TABLE, idempotent=True, timeout=30)
+        self._db.query(TABLE, idempotent=True, timeout=30)
         done, refused, broken, backoff = 0, 0, 0, Backoff(self._patience)
         while done < count:
             try:
                 rows = (self.row(n) for n in range(done, count))
-                for what, n, *_ in self._db.ingest(os.path.join(DIRECTORY, "prices"), rows, offset=done, stream=f"feed {self._feed}"):
-                    if what == "ack":
-                        done, backoff = n, Backoff(self._patience)
-                    else:
-                        refused += 1
+                for ack in self._db.ingest(os.path.join(DIRECTORY, "prices"), rows, offset=done, stream=f"feed {self._feed}"):
+                    done, backoff = ack.next, Backoff(self._patience)
+                    refused += len(ack.refused)
             except SidecarError as error:
                 broken += 1
                 if not error.safe_to_retry or not backoff.wait(error.retry_after):
@@ -49,7 +47,7 @@ class Prices:
         for n in range(count):
             row = self.row(n)
             want.setdefault(row["product"], {}).update(row)
-        got = self._db.execute(WHERE + "SELECT product, price, note FROM prices WHERE feed = $feed", {"feed": self._feed},
-                               mode="snapshot_ro").rows
-        got = {row["product"]: (row["price"], row["note"]) for row in got}
+        got = self._db.query(WHERE + "SELECT product, price, note FROM prices WHERE feed = $feed", {"feed": self._feed},
+                             mode="snapshot_ro")
+        got = {row.product: (row.price, row.note) for row in got}
         return sum(got.get(name) != (row["price"], row.get("note")) for name, row in want.items())

@@ -12,8 +12,8 @@ import random
 import secrets
 
 from dataclasses import dataclass
-from sidecar_client import Backoff, SidecarError
 from tracing import span
+from ydb_sidecar import Backoff, SidecarError, Statement, TransactionLost
 
 CUSTOMERS = 10_000
 INITIAL = "initial"  # the customer of the orders that init() makes
@@ -114,19 +114,19 @@ class Shop:
 
     def init(self, quantity=1000, orders=100):
         """Creates the tables and fills them, once: whoever comes second finds it done."""
-        self._db.execute(TABLES, idempotent=True, timeout=30)
+        self._db.query(TABLES, idempotent=True, timeout=30)
         stock = [{"product": product(i), "quantity": quantity} for i in range(self._products)]
         made = [self.new_order(INITIAL) for _ in range(orders)]
-        work = [(ADD_PRODUCTS, {"products": stock})]
+        work = [Statement(ADD_PRODUCTS, {"products": stock})]
         for order in made:
-            work.append((ADD_ORDER, _order_params(order)))
-            work.append((ADD_LINES, _line_params(order)))
+            work.append(Statement(ADD_ORDER, _order_params(order)))
+            work.append(Statement(ADD_LINES, _line_params(order)))
         backoff = Backoff(30)
         while True:
             try:
                 # One transaction: the sidecar repeats it as a whole when that is safe. Products
                 # are inserted, so a second run of the same work changes nothing.
-                self._db.transact(work, timeout=30)
+                self._db.tx(work, timeout=30)
                 return True
             except SidecarError as error:
                 self._on_error("init", error)
@@ -144,21 +144,21 @@ class Shop:
 
     def keep_draft(self, order):
         """Keeps what a customer is about to order; True if it is kept. It may be lost, so nothing is repeated here."""
-        return self._draft(lambda: self._db.put("drafts", order.id, json.dumps(order.lines).encode(), self._patience) or True)
+        return self._draft(lambda drafts: drafts.put(order.id, json.dumps(order.lines), timeout=self._patience) and True)
 
     def read_draft(self, order_id):
         """The lines of a draft; None if there is none, or if it cannot be read now."""
-        value = self._draft(lambda: self._db.get("drafts", order_id, self._patience))
-        return json.loads(value) if value else value
+        row = self._draft(lambda drafts: drafts.get(order_id, timeout=self._patience))
+        return json.loads(row.value) if row else None
 
     def drop_draft(self, order_id):
-        self._draft(lambda: self._db.delete("drafts", order_id, self._patience))
+        self._draft(lambda drafts: drafts.delete(order_id, timeout=self._patience))
 
     def _draft(self, call):
         if not self._drafts:
             return None
         try:
-            return call()
+            return call(self._db.kv("drafts", text=True))
         except SidecarError as error:
             if error.code == "TABLE_NOT_OPEN":
                 self._drafts = False  # kv.tables of this sidecar does not have it: the shop works without
@@ -172,8 +172,8 @@ class Shop:
         while True:
             try:
                 with span("place order"), self._db.begin(timeout=max(0.1, backoff.left())) as tx:
-                    tx.execute(ADD_ORDER, _order_params(order))
-                    tx.execute(ADD_LINES, _line_params(order), commit=True)
+                    tx.query(ADD_ORDER, _order_params(order))
+                    tx.query(ADD_LINES, _line_params(order), commit=True)
                 return
             except SidecarError as error:
                 self._on_error("place", error)
@@ -183,7 +183,7 @@ class Shop:
                 # first try; looking first tells whether that is needed.
                 if unknown and self._exists(order.id, backoff):
                     return
-                again = error.safe_to_retry or error.tx_lost or error.outcome_unknown
+                again = error.safe_to_retry or error.outcome_unknown or isinstance(error, TransactionLost)
                 if not again or not backoff.wait(error.retry_after):
                     raise GaveUp(error, unknown) from error
 
@@ -202,29 +202,29 @@ class Shop:
                 self._on_error("process", error)
                 unknown = unknown or error.outcome_unknown
                 # Beginning again is the look: the transaction reads whether the order is processed.
-                again = error.safe_to_retry or error.tx_lost or error.outcome_unknown
+                again = error.safe_to_retry or error.outcome_unknown or isinstance(error, TransactionLost)
                 if not again or not backoff.wait(error.retry_after):
                     raise GaveUp(error, unknown) from error
 
     def _process(self, tx, order_id):
-        order, lines = tx.execute(READ_ORDER, {"id": order_id}).sets
+        order, lines = tx.query(READ_ORDER, {"id": order_id}).sets
         if not order.rows:
             return "gone"
         if order.rows[0]["processed"] is not None:
             return "processed"
         wanted = {row["product"]: row["quantity"] for row in lines.rows}
         stock = {row["product"]: row["quantity"]
-                 for row in tx.execute(READ_STOCK, {"products": list(wanted)}).rows}
+                 for row in tx.query(READ_STOCK, {"products": list(wanted)}).rows}
         left = [{"product": name, "quantity": stock.get(name, 0) - count} for name, count in wanted.items()]
         if any(one["quantity"] < 0 for one in left):
             return "short"
-        tx.execute(TAKE, {"id": order_id, "now": now(), "stock": left}, commit=True)
+        tx.query(TAKE, {"id": order_id, "now": now(), "stock": left}, commit=True)
         return "processed"
 
     def history(self, customer, limit=10):
         """The customer's newest orders, newest first."""
         with span("history"):
-            return self._db.execute(HISTORY, {"customer": customer, "limit": limit},
+            return self._db.query(HISTORY, {"customer": customer, "limit": limit},
                                     mode="snapshot_ro", idempotent=True, timeout=self._patience).rows
 
     def rows(self, table, columns):
@@ -234,7 +234,7 @@ class Shop:
     def _exists(self, order_id, backoff):
         while True:
             try:
-                return bool(self._db.execute(FIND_ORDER, {"id": order_id}, idempotent=True, mode="serializable_rw",
+                return bool(self._db.query(FIND_ORDER, {"id": order_id}, idempotent=True, mode="serializable_rw",
                                              timeout=max(0.1, backoff.left())).rows)
             except SidecarError as error:
                 self._on_error("look", error)
@@ -247,7 +247,7 @@ def product(i):
 
 
 def now():
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
 
 
 def _order_params(order):

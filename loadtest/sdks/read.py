@@ -10,7 +10,6 @@ microseconds, and the CPU seconds of all threads of this process. SIGTERM ends t
 
 import argparse
 import json
-import pathlib
 import random
 import signal
 import sys
@@ -43,14 +42,13 @@ def sdk(address, in_flight):
 
 
 def plain(address, _):
-    """Reads through the sidecar with the client of examples/python, over gRPC or HTTP as the address says."""
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
-    from sidecar_client import connect
+    """Reads through the sidecar with its client for Python, over gRPC or HTTP as the address says."""
+    from ydb_sidecar import connect
 
     client = connect(address)
 
     def read(key):
-        return [(row["id"], row["payload"]) for row in client.execute(SQL, {"id": key}).rows]
+        return [(row["id"], row["payload"]) for row in client.query(SQL, {"id": key}).rows]
     return read, client.close
 
 

@@ -33,7 +33,7 @@ var Experiment = lab.Experiment{
 	Name:  "sdks",
 	Title: "Apps in Python, Node and Go: YDB's SDK, or the sidecar",
 	Question: `What does an app pay for a call of the sidecar, next to YDB's own SDK that calls the nodes directly? Each app is a process of its own. It reads random rows of the table *bench* by their key and checks each row; the statement and
-its one parameter are the same in all ways. The apps are loadtest/sdks/read.py (*ydb*, or the client of examples/python), loadtest/sdks/read.mjs (*ydb-sdk*, *@ydbjs/query*, or the npm package of clients/node) and loadtest/sdks/sdks.go (*ydb-go-sdk*, the
+its one parameter are the same in all ways. The apps are loadtest/sdks/read.py (*ydb*, or the client of clients/python), loadtest/sdks/read.mjs (*ydb-sdk*, *@ydbjs/query*, or the npm package of clients/node) and loadtest/sdks/sdks.go (*ydb-go-sdk*, the
 generated gRPC client, or net/http). Calls in flight are threads in Python, promises in Node and goroutines in Go. No way names a transaction mode, so the server chooses it (implicit). The pools of ydb, ydb-sdk and ydb-go-sdk have a session for each call in flight;
 @ydbjs/query has no pool and makes a session for each statement. The sidecar has 50 sessions (pool.min). Every app warms up before its first window. Apps, sidecar and nodes share the processors.`,
 	Defaults: func(o *lab.Options) {
