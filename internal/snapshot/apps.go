@@ -19,7 +19,7 @@ type appLine struct {
 	Weight  int               `json:"weight"`
 }
 
-// appLines sums up the apps, those first that wait and use most, and says how many are left out of the list.
+// appLines sums up the apps that ever called. The app that waits and uses most comes first; more is how many the list leaves out.
 func appLines(all []apps.State, most int) (lines []appLine, more int) {
 	lines = []appLine{}
 	for _, app := range all {
@@ -36,7 +36,9 @@ func appLines(all []apps.State, most int) (lines []appLine, more int) {
 		for grant, n := range app.Denied {
 			one.Refused[grant] += n
 		}
-		lines = append(lines, one)
+		if one.Open+one.InUse+one.Waiting+int64(one.Served) > 0 || len(one.Refused) > 0 {
+			lines = append(lines, one)
+		}
 	}
 	slices.SortStableFunc(lines, func(a, b appLine) int {
 		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(b.InUse, a.InUse), cmp.Compare(b.Open, a.Open),

@@ -11,6 +11,7 @@ import (
 func TestAppsOfThePage(t *testing.T) {
 	all := []apps.State{
 		{App: "idle"},
+		{App: "once", Classes: []apps.ClassState{{Served: 1}}},
 		{App: "shop", Open: 4, Weight: 1, Classes: []apps.ClassState{{InUse: 4, Served: 100, WaitP99: 3}}},
 		{App: "flooder", Open: 300, Weight: 2, Denied: map[string]uint64{"write": 2}, Classes: []apps.ClassState{
 			{Waiting: 200, InUse: 5, Served: 10, WaitP99: 9, Refused: map[string]uint64{"queue_full": 7}},

@@ -70,9 +70,16 @@ func TestPage(t *testing.T) {
 	if err := check.Start(); err != nil {
 		t.Fatal(err)
 	}
+	all := func(act string) {
+		for _, n := range c.Nodes {
+			c.do(t, n.ID, act, nil)
+		}
+	}
 	said := serveWishes(t, out, in, map[string]func(){
-		"want kill":  func() { c.do(t, c.Nodes[1].ID, "kill", nil) },
-		"want start": func() { c.do(t, c.Nodes[1].ID, "start", nil) },
+		"want kill":      func() { c.do(t, c.Nodes[1].ID, "kill", nil) },
+		"want start":     func() { c.do(t, c.Nodes[1].ID, "start", nil) },
+		"want kill all":  func() { all("kill") },
+		"want start all": func() { all("start") },
 		"want stop": func() {
 			if code, err := p.Stop(ctx); err != nil || code != 0 {
 				t.Errorf("the sidecar ended with %d, %v", code, err)

@@ -1,5 +1,7 @@
 // Calls, statements and transactions: a table of each.
+import { control } from "./control.js";
 import { $, clock, cls, h, keyed, ms, span, text, whole, width } from "./dom.js";
+import { past } from "./past.js";
 
 // link writes the beginning of a trace's id, and leads to it if the operator said where traces are.
 function link(cell, d, id = "") {
@@ -15,16 +17,19 @@ export function drawSlow(d) {
   keyed($("slow").tBodies[0], d.slow, (c) => `${c.at_ms} ${c.took} ${c.name} ${c.trace_id}`, (c) => {
     const parts = ["queue", "acquire", "hop", "server"].map((k) => [k, c[k]]);
     parts.push(["rest", Math.max(c.took - parts.reduce((sum, [, v]) => sum + v, 0), 0)]);
-    const said = parts.filter(([, v]) => v > 0).map(([k, v]) => `${{ rest: "sidecar", hop: "network and node" }[k] ?? k} ${ms(v)} ms`).join(", ");
+    const said = parts.filter(([, v]) => v > 0).map(([k, v]) => `${{ rest: "overhead" }[k] ?? k} ${ms(v)} ms`).join(", ");
     const meter = h("div", { class: "meter", role: "img", "aria-label": said, title: said }, ...parts.map(([k]) => h("i", { class: k })));
     const tries = c.attempts > 1 ? ` (${c.attempts} attempts)` : "";
     const row = h("tr", {}, h("td", { class: "r first" }, ms(c.took)), h("td", { class: "bar" }, meter), h("td", { class: "call" }, c.name, h("span", { class: "dim" }, ` ${c.face}`)),
-      h("td", { class: `status ${c.status ? "bad" : "dim"}` }, (c.status ?? "OK") + tries), h("td", { class: "r on" }, c.node ? `${c.node}` : ""), h("td", { class: "wide" }, c.app ?? ""),
-      h("td", { class: "r" }, clock(c.at_ms)),
+      h("td", { class: `status ${!c.status ? "dim" : past.caller.has(c.status) ? "" : "bad"}` }, (c.status ?? "OK") + tries), h("td", { class: "r on" }, c.node ? `${c.node}` : ""), h("td", { class: "app" }, c.app ?? ""),
+      h("td", { class: "r at" }, clock(c.at_ms), h("span", { class: "dim" })),
       link(h("td"), d, c.trace_id));
     row.parts = parts;
     return row;
-  }, (row) => row.parts.forEach(([, v], i) => width(row.children[1].firstChild.children[i], v / worst)));
+  }, (row, c) => {
+    row.parts.forEach(([, v], i) => width(row.children[1].firstChild.children[i], v / worst));
+    text(row.querySelector(".at span"), c.others ? ` and ${c.others} more then` : "");
+  });
   $("slow-none").hidden = d.slow.length > 0;
   $("slow").hidden = d.slow.length === 0;
 }
@@ -52,8 +57,8 @@ export function drawStatements(d) {
 export function drawTransactions(d) {
   let n = 0;
   keyed($("transactions").tBodies[0], d.transactions, () => n++, () => h("tr", {}, h("td"), h("td", { class: "bar" }, h("div", { class: "meter", "aria-hidden": "true" }, h("i", { class: "transactions" }))),
-    h("td", { class: "app" }), h("td"), h("td", { class: "r on" }), h("td"), h("td", { class: "r left" }), h("td")), (row, t) => {
-    const part = t.age_ms / d.tx_max_ms, [age, bar, app, mode, node, now, left, trace] = row.children;
+    h("td", { class: "app" }), h("td"), h("td", { class: "r on" }), h("td"), h("td", { class: "r left" }), h("td"), h("td", {}, h("button", { type: "button", "data-act": "kill" }, "Kill"))), (row, t) => {
+    const part = t.age_ms / d.tx_max_ms, [age, bar, app, mode, node, now, left, trace, kill] = row.children;
     text(age, span(t.age_ms));
     cls(age, `r first ${d.held_long_ms && t.age_ms > d.held_long_ms ? "bad" : ""}`);
     text(app, t.app);
@@ -63,6 +68,11 @@ export function drawTransactions(d) {
     text(node, t.node_id ? `${t.node_id}` : "");
     text(now, t.busy ? "a call runs" : "idle");
     text(left, span(t.expires_ms));
+    kill.firstChild.hidden = !control.allowed || !t.session;
+    kill.firstChild.dataset.session = t.session;
+    kill.firstChild.dataset.app = t.app;
+    const label = `Kill session ${t.session} of app ${t.app}`;
+    if (kill.firstChild.getAttribute("aria-label") !== label) kill.firstChild.setAttribute("aria-label", label);
   });
   text($("transactions-sum"), d.api.transactions ? `${whole(d.api.transactions)} open, each at most ${span(d.tx_max_ms)}` : "");
   $("transactions").hidden = d.transactions.length === 0;

@@ -1,5 +1,5 @@
 // Charts (by uPlot, which stands beside this file) and sparklines.
-import { h, keyed, minute, text } from "./dom.js";
+import { cls, h, keyed, minute, text } from "./dom.js";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const charts = new Set();
@@ -26,7 +26,7 @@ export class Chart {
 
   // set shows series ({key, name, color, line: not part of the stack}) with their values, oldest first.
   set(series, xs, values) {
-    const same = this.series.length === series.length && series.every((s, i) => s.key === this.series[i].key);
+    const same = this.series.length === series.length && series.every((s, i) => s.key === this.series[i].key && s.color === this.series[i].color);
     Object.assign(this, { series, xs, values });
     if (!same || !this.u) this.rebuild();
     else this.u.setData(this.data());
@@ -75,8 +75,12 @@ export class Chart {
   tell() {
     const at = this.u?.cursor.idx ?? this.xs.length - 1;
     keyed(this.legend, this.series.map((s, i) => ({ ...s, value: this.values[i][at] ?? 0 })), (s) => s.key,
-      (s) => h("li", {}, h("i", { class: `k ${s.color}` }), s.name, h("b")),
-      (el, s) => text(el.lastChild, this.format(s.value)));
+      (s) => h("li", {}, h("i"), h("span"), h("b")),
+      (el, s) => {
+        cls(el.firstChild, `k ${s.color}`);
+        text(el.children[1], s.name);
+        text(el.lastChild, this.format(s.value));
+      });
     const said = this.series.map((s, i) => `${s.name} ${this.format(this.values[i].at(-1) ?? 0)}`).join(", ");
     const label = `${this.label}: ${said || "nothing"}`;
     if (this.plot.getAttribute("aria-label") !== label) this.plot.setAttribute("aria-label", label);

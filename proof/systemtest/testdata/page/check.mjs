@@ -8,6 +8,7 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
+import { checkShown } from "./shown.mjs";
 
 const [url, token, pictures, seconds] = process.argv.slice(2);
 const patience = 60_000; // ms: for what takes as long as the machine needs
@@ -72,11 +73,11 @@ try {
 
   // By keyboard alone: every button and chart, a dialog and the way out of it.
   const reached = new Set();
-  for (let i = 0; i < 60; i++) {
+  for (let i = 0; i < 90; i++) {
     await page.keyboard.press("Tab");
     reached.add(await page.evaluate(() => { const e = document.activeElement; return e?.getAttribute("aria-label")?.replace(/:.*/, "") || e?.textContent; }));
   }
-  for (const name of ["Theme: auto", "Lame duck", "Pause calls", "Ban node 1", "Drain node 3", "Errors a second", "Sessions"]) assert.ok(reached.has(name), `${name} cannot be reached: ${[...reached]}`);
+  for (const name of ["Theme: auto", "Lame duck", "Pause calls", "Resize pool", "Copy diagnostics", "Ban node 1", "Drain node 3", "Errors a second", "Sessions", "Queue"]) assert.ok(reached.has(name), `${name} cannot be reached: ${[...reached]}`);
   const ban = page.getByRole("button", { name: "Ban node 1", exact: true });
   await ban.focus();
   await page.keyboard.press("Enter");
@@ -135,6 +136,8 @@ try {
   assert.ok(!hostile.faults.some((f) => /ERR_CONNECTION_REFUSED/.test(f)), hostile.faults.join("\n"));
   await hostile.context().close();
 
+  await checkShown(open, axe);
+
   // A killed node is seen within two seconds; a machine with other work has three tries.
   let took;
   for (let go = 0; go < 3 && !(took <= 2000); go++) {
@@ -154,6 +157,17 @@ try {
   if (pictures) await page.waitForTimeout(12_000);
   await picture(page, "down");
   await want("start");
+  await healthy(page, 3);
+
+  // Without any node every tile says so, and callers' errors are not what is red.
+  await want("kill all");
+  await page.waitForFunction(() => document.querySelectorAll(".node.bad").length === 3);
+  await page.locator("#findings li.bad", { hasText: "NO_NODE" }).waitFor();
+  await page.locator('[data-figure="service"] dd.bad').waitFor();
+  if (pictures) await page.waitForTimeout(12_000);
+  await picture(page, "alldown");
+  await want("start all");
+  await healthy(page, 3);
 
   // The sidecar goes away and another one comes, which asks for a token.
   page.away = true;
