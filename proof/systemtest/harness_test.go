@@ -23,7 +23,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	standtest.Main(m, &bin, "sidecar", "devcluster")
+	standtest.Main(m, &bin, "sidecar", "devcluster", "devtrace")
 }
 
 // ydb is a running development cluster.

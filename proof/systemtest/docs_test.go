@@ -1,0 +1,38 @@
+package systemtest
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/ydb-sidecar/sidecar/proof/docstest"
+	"github.com/ydb-sidecar/sidecar/proof/stand"
+	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
+)
+
+// likeMakeRun starts what `make run` starts, at free ports, and returns what documents say of it with the addresses here, for
+// docstest.Page.Replace.
+func likeMakeRun(t *testing.T) (replace []string) {
+	t.Helper()
+	traces := standtest.Start(t, stand.Spec{
+		Path: filepath.Join(bin, "devtrace"), Args: []string{"-otlp", "127.0.0.1:0", "-http", "127.0.0.1:0"},
+	})
+	at := standtest.Ready(t, traces)
+	c := startCluster(t, nil)
+	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + at["otlp"], "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_BSP_SCHEDULE_DELAY=100"}
+	s := startSidecar(t, c, env, "kv.tables=drafts=drafts key=id:Uint64 value=lines:Json")
+	replace = []string{"127.0.0.1:2136", c.Nodes[0].Address}
+	for port, here := range map[string]string{"7400": s.GRPC, "7401": s.HTTP, "7402": s.Admin, "4318": at["http"]} {
+		replace = append(replace, "127.0.0.1:"+port, here, "localhost:"+port, here)
+	}
+	return replace
+}
+
+// TestTutorialForPython runs every block of the tutorial.
+func TestTutorialForPython(t *testing.T) {
+	wheel := pythonWheel(t)
+	docstest.Run(t, docstest.Page{
+		Path:    filepath.Join(standtest.Root(t), "docs", "tutorials", "python.md"),
+		Started: []string{"make run", "make clients-python"},
+		Replace: append(likeMakeRun(t), "dist/ydb_sidecar-*.whl", wheel),
+	})
+}
