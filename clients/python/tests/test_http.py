@@ -159,6 +159,22 @@ class Transport(unittest.TestCase):
             db.query("UPSERT")
         self.assertEqual((caught.exception.code, caught.exception.safe_to_retry), ("SIDECAR_AWAY", True))
 
+    def test_an_answer_that_comes_before_the_request_is_sent(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def refuse():
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(problem("LIMIT_EXCEEDED", 413).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
+                    time.sleep(0.2)  # and then the connection ends, with bytes that nobody read
+
+            threading.Thread(target=refuse, daemon=True).start()
+            with ydb_sidecar.connect(f"http://127.0.0.1:{listener.getsockname()[1]}") as db:
+                with self.assertRaises(ydb_sidecar.BadRequest) as caught:
+                    db.bulk("t", [{"id": n, "text": "x" * 1000} for n in range(20_000)])
+                self.assertEqual(caught.exception.code, "LIMIT_EXCEEDED")
+
     def test_a_sidecar_that_says_nothing(self):
         with Server(lambda _: time.sleep(3) or DRAINED) as server, ydb_sidecar.connect(server.url) as db:
             begun = time.monotonic()

@@ -159,7 +159,14 @@ class HttpTransport:
             except (OSError, ssl.SSLError) as error:
                 raise no_answer(f"{what}: {error}", sent=False, keeps=False, idempotent=True) from error
             try:
-                await connection.send(request)
+                try:
+                    await connection.send(request)
+                except OSError as error:
+                    # A call that is refused early has its answer before all of it is sent.
+                    try:
+                        return connection, await _head(connection)
+                    except _BROKEN:
+                        raise error from None
                 return connection, await _head(connection)
             except _BROKEN as error:
                 self._pool.give(connection, False)
