@@ -70,6 +70,7 @@ var labels = map[string][]string{
 	"ydb.sidecar.pool.created":            {"db.client.connection.pool.name"},
 	"ydb.sidecar.pool.failed":             {"db.client.connection.pool.name"},
 	"ydb.sidecar.pool.limit":              {"db.client.connection.pool.name"},
+	"ydb.sidecar.pool.limit.floor":        {"db.client.connection.pool.name"},
 	"ydb.sidecar.pool.limit.changes":      {"ydb.sidecar.reason"},
 	"ydb.sidecar.pool.moved":              {"db.client.connection.pool.name"},
 	"ydb.sidecar.pool.moving":             {"db.client.connection.pool.name"},

@@ -49,7 +49,7 @@ func (a *App) limitsState() *snapshot.LimitsState {
 	if a.core.limits == nil {
 		return nil
 	}
-	out := &snapshot.LimitsState{Own: *a.core.limits.StateOf(a.core.limit)}
+	out := &snapshot.LimitsState{Own: *a.core.limits.StateOf(a.core.limit), Floor: a.now().Pool.AdaptiveFloor}
 	out.Changes, out.Callers = a.core.limits.Sums(a.core.limit)
 	return out
 }

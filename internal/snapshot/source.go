@@ -96,6 +96,7 @@ type LiveSettings struct {
 // LimitsState is the state of the adaptive limits.
 type LimitsState struct {
 	Own     adaptive.State // of the pool of the plain API
+	Floor   int            // below which no limit goes
 	Changes [adaptive.Reasons]uint64
 	Callers float64 // limits of all other pools together
 }

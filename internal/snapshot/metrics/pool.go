@@ -93,6 +93,9 @@ var limitRows = []figure{
 			tell(m.Limits.Own.Limit, m.pool)
 			tell(m.Limits.Callers, callers)
 		}),
+	gauge("ydb.sidecar.pool.limit.floor", "{connection}",
+		"Floor of the adaptive limit: pool.adaptive_floor, or pool.max if that is less.",
+		func(m *moment, tell ints) { tell(int64(min(m.Limits.Floor, m.Pool.Max)), m.pool) }),
 	counter("ydb.sidecar.pool.limit.changes", "{change}",
 		"Changes of the adaptive limits, by reason.",
 		func(m *moment, tell ints) {
