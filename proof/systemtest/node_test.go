@@ -8,22 +8,33 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+	"github.com/ydb-sidecar/sidecar/proof/docstest"
 	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
-// installNode installs the built npm package in an empty directory, as an app does, and returns the directory.
-func installNode(t *testing.T) string {
+// nodePackage builds the npm package and returns its path.
+func nodePackage(t *testing.T) string {
 	t.Helper()
-	root, dir := standtest.Root(t), t.TempDir()
+	root := standtest.Root(t)
 	command(t, root, "make", "clients-node")
 	found, err := filepath.Glob(filepath.Join(root, "dist", "ydb-sidecar-*.tgz"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("the package in dist: %v, %v; want one", found, err)
 	}
+	return found[0]
+}
+
+// alone has npm install what is in a file and ask nobody else.
+var alone = []string{"npm_config_offline=true", "npm_config_audit=false", "npm_config_fund=false"}
+
+// installNode installs the built npm package in an empty directory, as an app does, and returns the directory.
+func installNode(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true,"type":"module"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	command(t, dir, "npm", "install", "--offline", "--no-audit", "--no-fund", "--loglevel=error", found[0])
+	command(t, dir, "env", append(alone, "npm", "install", "--loglevel=error", nodePackage(t))...)
 	return dir
 }
 
@@ -45,7 +56,8 @@ func TestNodeClient(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, "http.socket="+socket+".http", "grpc.socket="+socket+".grpc",
-		"kv.tables="+contract.KVTables("")+",notes=notes key=id:Utf8 value=note:Json version=rev:Uint64")
+		"kv.tables="+contract.KVTables("")+
+			",notes=notes key=id:Utf8 value=note:Json version=rev:Uint64,drafts=drafts key=id:Uint64 value=lines:Json")
 	conn := contract.OverHTTP("http://" + s.HTTP)
 	defer conn.Close()
 	if _, err := conn.Execute(t.Context(), contract.Statement{
@@ -70,6 +82,13 @@ func TestNodeClient(t *testing.T) {
 	t.Run("grpc", func(t *testing.T) { live(t, "WITH_GRPC=1", "grpc://"+s.GRPC, "grpc+unix:"+socket+".grpc") })
 	t.Run("types", func(t *testing.T) {
 		command(t, dir, filepath.Join(standtest.Root(t), "clients", "node", "node_modules", ".bin", "tsc"), "-p", ".")
+	})
+	t.Run("README", func(t *testing.T) {
+		docstest.Run(t, docstest.Page{
+			Path: filepath.Join(standtest.Root(t), "clients", "node", "README.md"), Env: alone,
+			Replace:  []string{"127.0.0.1:7401", s.HTTP, "path/to/sidecar", standtest.Root(t)},
+			Programs: map[string][]string{"js": {"node"}},
+		})
 	})
 	var drivers []contract.Client
 	for name, url := range map[string]string{"node over http": "http://" + s.HTTP, "node over grpc": "grpc://" + s.GRPC} {

@@ -27,6 +27,9 @@ const rpc = protoLoader.fromJSON({ nested: {
 // What grpc-js says when there was no connection to send a call over.
 const unconnected = /^No connection established|^Name resolution failed/;
 
+// What it says of a request that cannot be written.
+const unpacked = /^Request message serialization failure/;
+
 interface Message { deserialize(bytes: Buffer): Record<string, any> }
 
 /** Carries calls over one gRPC channel. */
@@ -153,7 +156,11 @@ export class GrpcTransport implements Transport {
     }
     const said = error.details || error.message;
     if (error.code === grpc.status.DEADLINE_EXCEEDED) return timeOver(name, kept);
-    // The request itself is at fault: no sidecar would take it.
+    if (unpacked.test(said)) { // nothing was sent: the request is no message
+      const deep = said.includes('nesting depth');
+      const fields = { message: said, hint: 'Correct the request.', cause: error };
+      return errorOf(deep ? { ...fields, code: 'LIMIT_EXCEEDED', status: 413 } : { ...fields, code: 'BAD_REQUEST', status: 400 });
+    }
     if (error.code === grpc.status.UNIMPLEMENTED) return errorOf({ code: 'NO_SUCH_ROUTE', message: said, status: 404, cause: error });
     const nowhere = error.code === grpc.status.UNAVAILABLE && unconnected.test(said);
     return noAnswer(`${name}: ${said}`, nowhere ? 'nothing' : kept, error);

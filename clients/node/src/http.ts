@@ -265,8 +265,9 @@ async function* lines(response: http.IncomingMessage): AsyncGenerator<string[], 
   if (rest !== '') yield [rest];
 }
 
+// Bytes in a URL: those of plain letters as they are.
 function percent(value: Uint8Array): string {
-  return bytes(value).toString('hex').replace(/../g, '%$&');
+  return bytes(value).toString('latin1').replace(/[^A-Za-z0-9_.~-]/g, (byte) => `%${byte.charCodeAt(0).toString(16).padStart(2, '0')}`);
 }
 
 function text(value: Value): string {
