@@ -291,6 +291,12 @@ $(NODE_CLIENT): .cache/clients/node/.built
 lint-node: clients/node/node_modules/.installed
 	cd clients/node && node_modules/.bin/tsc -p . --noEmit
 
+# PHP, for the client of docs/how-to/php.md.
+deps: .cache/php/.installed
+.cache/php/.installed:
+	php -m 2>/dev/null | grep -qx curl || (apt-get update && apt-get install -y --no-install-recommends php-cli php-curl)
+	mkdir -p $(@D) && touch $@
+
 # The peers themselves: Envoy, which the tests need as well, HAProxy 2.8, and HAProxy 2.6 and nginx from Debian, whose services do not run.
 # One that cannot be installed is left out.
 peers-deps:
