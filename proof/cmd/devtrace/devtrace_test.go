@@ -58,8 +58,32 @@ func TestShowsATree(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, page)
 		}
 	}
-	if page := get(t, "http://"+at[1]+"/?trace=nosuch"); page != "no trace yet\n" {
+	if page := get(t, "http://"+at[1]+"/?trace=nosuch"); !strings.HasPrefix(page, `no trace "nosuch": it was not sent here`) {
 		t.Errorf("a trace that was not sent: %q", page)
+	}
+	checkLinks(t, "http://"+at[1]+"/?trace="+id)
+}
+
+// checkLinks: the page of the sidecar links to a trace, and no page may read what the answer is.
+func checkLinks(t *testing.T, url string) {
+	t.Helper()
+	for mode, want := range map[string]int{"navigate document": http.StatusOK, "navigate iframe": http.StatusForbidden,
+		"cors empty": http.StatusForbidden} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind, dest, _ := strings.Cut(mode, " ")
+		r.Header.Set("Sec-Fetch-Site", "same-site")
+		r.Header.Set("Sec-Fetch-Mode", kind)
+		r.Header.Set("Sec-Fetch-Dest", dest)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.Body.Close(); answer.StatusCode != want {
+			t.Errorf("a page of another port, %s: %d; want %d", mode, answer.StatusCode, want)
+		}
 	}
 }
 

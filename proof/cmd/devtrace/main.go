@@ -2,8 +2,9 @@
 // keeps the newest ones in memory and shows each as a tree of spans.
 //
 //	devtrace [-otlp 127.0.0.1:4317] [-http 127.0.0.1:4318]
-//	curl localhost:4318             # the ten newest; ?n=50, ?trace=<first digits of its id>
+//	curl localhost:4318             # the ten newest; ?n=50, ?trace=<its id, or the first digits>
 //
+// The admin page of the sidecar links to it (admin.trace_link), so a browser may follow a link to it.
 // It is for development only: nothing is kept on disk, and all of it is bounded.
 package main
 
@@ -58,7 +59,7 @@ func run(ctx context.Context, otlp, page string, ready func(otlp, page string)) 
 	if err != nil {
 		return err
 	}
-	viewer := &http.Server{Handler: guard.Wrap(http.HandlerFunc(kept.serve), loopback.Forbid), ReadHeaderTimeout: 5 * time.Second}
+	viewer := &http.Server{Handler: followed(guard.Wrap(http.HandlerFunc(kept.serve), loopback.Forbid)), ReadHeaderTimeout: 5 * time.Second}
 	ready(spans.Addr().String(), views.Addr().String())
 
 	var g errgroup.Group
@@ -72,6 +73,20 @@ func run(ctx context.Context, otlp, page string, ready func(otlp, page string)) 
 	<-ctx.Done()
 	receiver.Stop()
 	return errors.Join(viewer.Close(), g.Wait())
+}
+
+// followed lets a browser follow a link of another page, such as the sidecar's: the answer is a document of its own,
+// which that page cannot read. Everything else that a page asks stays with the guard.
+func followed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Frame-Options", "DENY")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cross-Origin-Opener-Policy", "same-origin")
+		if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" {
+			r.Header.Del("Sec-Fetch-Site")
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (t *traces) serve(w http.ResponseWriter, r *http.Request) {

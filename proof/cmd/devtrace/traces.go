@@ -82,7 +82,10 @@ func (t *traces) print(w io.Writer, n int, prefix string) {
 	for _, spans := range chosen {
 		printTrace(w, spans)
 	}
-	if len(chosen) == 0 {
+	switch {
+	case len(chosen) == 0 && prefix != "":
+		fmt.Fprintf(w, "no trace %.32q: it was not sent here, is not finished, or is older than the newest %d\n", prefix, maxTraces)
+	case len(chosen) == 0:
 		fmt.Fprintln(w, "no trace yet")
 	}
 }
