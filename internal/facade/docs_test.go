@@ -16,6 +16,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/facade/httpapi"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
@@ -57,10 +58,41 @@ func codeSections() string {
 		if operator == "" {
 			operator = "Nothing."
 		}
-		fmt.Fprintf(&b, "\n| HTTP | gRPC | safe |\n|---|---|---|\n| %d | %s | %s |\n\n**Caller.** %s\n\n**Operator.** %s\n",
-			c.HTTP, c.GRPC, yes(c.Safe), c.Hint, doctable.Link("docs/reference/errors.md", operator))
+		fmt.Fprintf(&b, "\n| HTTP | gRPC | safe | counts as |\n|---|---|---|---|\n| %d | %s | %s | %s |\n\n"+
+			"**Caller.** %s\n\n**Operator.** %s\n",
+			c.HTTP, c.GRPC, yes(c.Safe), sideOf(c), c.Hint, doctable.Link("docs/reference/errors.md", operator))
 	}
 	return b.String()
+}
+
+// sideOf says how the page and the alerts count the code.
+func sideOf(c core.Code) string {
+	if c.Caller {
+		return "caller error"
+	}
+	return "service error"
+}
+
+// sdkTable lists the statuses of calls of SDKs by the side that they count on.
+func sdkTable() string {
+	sides := map[bool][]string{}
+	for number, name := range Ydb.StatusIds_StatusCode_name {
+		if s := Ydb.StatusIds_StatusCode(number); s != 0 && s != Ydb.StatusIds_SUCCESS {
+			of := ydbstatus.OfCaller(s, 0)
+			sides[of] = append(sides[of], "`"+name+"`")
+		}
+	}
+	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
+		of, name := ydbstatus.OfCaller(0, c), "`"+ydbstatus.CodeName(c)+"`"
+		if !slices.Contains(sides[of], name) {
+			sides[of] = append(sides[of], name)
+		}
+	}
+	for _, names := range sides {
+		slices.Sort(names)
+	}
+	return "| calls of SDKs count as | statuses of YDB and gRPC |\n|---|---|\n| caller error | " + strings.Join(sides[true], ", ") +
+		" |\n| service error | " + strings.Join(sides[false], ", ") + " |\n"
 }
 
 // sections are the names of documents and of their sections in a hint.
@@ -88,6 +120,7 @@ func TestDocsHaveTheCodes(t *testing.T) {
 	doctable.Part(t, *update, docs, begin, end, codeTable())
 	doctable.Part(t, *update, errorsPage, begin, end, codeSections())
 	doctable.Part(t, *update, errorsPage, strings.Replace(begin, "codes", "old", 1), "<!-- /old -->", oldTable())
+	doctable.Part(t, *update, errorsPage, strings.Replace(begin, "codes", "sdks", 1), "<!-- /sdks -->", sdkTable())
 }
 
 // headings are the anchors of a document.
