@@ -100,13 +100,15 @@ func TestNativeSidecarStartsFirstAndStaysUntilTheEnd(t *testing.T) {
 	}
 }
 
-// The socket that apps use lies in the directory of the machine that the pod mounts.
-func TestDaemonSetServesOverAHostSocket(t *testing.T) {
+// The sockets that apps use lie in the directory of the machine that the pod mounts.
+func TestDaemonSetServesOverHostSockets(t *testing.T) {
 	d := read(t, "daemonset.yaml")
 	c := find(t, "daemonset.yaml", d.Spec.Template.Spec.Containers)
-	i := slices.IndexFunc(c.Env, func(e struct{ Name, Value string }) bool { return e.Name == "SIDECAR_HTTP_SOCKET" })
-	if i < 0 || len(c.VolumeMounts) != 1 || filepath.Dir(c.Env[i].Value) != c.VolumeMounts[0].MountPath {
-		t.Fatalf("env %v, mounts %v; want SIDECAR_HTTP_SOCKET in the volume", c.Env, c.VolumeMounts)
+	for _, name := range []string{"SIDECAR_HTTP_SOCKET", "SIDECAR_GRPC_SOCKET"} {
+		i := slices.IndexFunc(c.Env, func(e struct{ Name, Value string }) bool { return e.Name == name })
+		if i < 0 || len(c.VolumeMounts) != 1 || filepath.Dir(c.Env[i].Value) != c.VolumeMounts[0].MountPath {
+			t.Fatalf("env %v, mounts %v; want %s in the volume", c.Env, c.VolumeMounts, name)
+		}
 	}
 	if v := d.Spec.Template.Spec.Volumes[0]; v.HostPath == nil || v.HostPath.Path != c.VolumeMounts[0].MountPath {
 		t.Errorf("volume %+v; want the directory of the machine, at the same path", v)

@@ -125,6 +125,33 @@ func TestChartReadmeShowsValues(t *testing.T) {
 	}
 }
 
+// The manifest lets out what the chart's policy can: names of every kind of DNS, nodes and tokens over both versions of IP.
+func TestNetworkPolicyLetsOut(t *testing.T) {
+	text, err := os.ReadFile("../networkpolicy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, _ := objects(t, "networkpolicy.yaml", string(text))
+	open := map[string][]int32{}
+	for _, rule := range known[0].(*networkingv1.NetworkPolicy).Spec.Egress {
+		for _, peer := range rule.To {
+			name := "pods"
+			if peer.IPBlock != nil {
+				name = peer.IPBlock.CIDR
+			}
+			for _, port := range rule.Ports {
+				open[name] = append(open[name], port.Port.IntVal)
+			}
+		}
+	}
+	for network, port := range map[string]int32{"169.254.20.10/32": 53, "pods": 5353, "fd00::/8": 2135, "10.0.0.0/8": 2136,
+		"169.254.169.254/32": 80, "::/0": 443, "0.0.0.0/0": 443} {
+		if !slices.Contains(open[network], port) {
+			t.Errorf("%s is closed at port %d: %v", network, port, open)
+		}
+	}
+}
+
 // What helm lint says beyond the advice to have an icon.
 func TestChartsPassLint(t *testing.T) {
 	for name, text := range map[string]string{"ydb-sidecar": app, "ydb-sidecar-monitoring": ""} {
