@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 
+	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/app"
 	"github.com/ydb-sidecar/sidecar/internal/doctor"
 )
@@ -43,6 +46,9 @@ func (i *invocation) examine() error {
 		defer cancel()
 		good = app.Examine(ctx, c, programVersion(), tell)
 	}
+	if c != nil {
+		tell(i.askRunning())
+	}
 	if i.asJSON {
 		text, err := json.MarshalIndent(all, "", "  ")
 		if err != nil {
@@ -54,4 +60,33 @@ func (i *invocation) examine() error {
 		return errSick
 	}
 	return nil
+}
+
+// askRunning tells what the sidecar that runs with these settings finds. That none runs is no fault.
+func (i *invocation) askRunning() doctor.Exam {
+	x := doctor.Exam{Check: "sidecar", Result: doctor.Skipped}
+	text, err := i.askOnce(http.MethodGet, "/state/findings", nil)
+	var r findings.Report
+	if err == nil {
+		err = read(text, &r)
+	}
+	switch {
+	case isNobody(err):
+		x.Text = "not asked: none runs with these settings"
+	case err != nil:
+		x.Text = "not asked: " + app.FaultLine(err)
+	case len(r.Findings) == 0:
+		x.Result, x.Text = doctor.Good, "the running sidecar finds nothing wrong"
+	default:
+		codes := make([]string, len(r.Findings))
+		x.Result, x.Do = doctor.Good, ""
+		for n, f := range r.Findings {
+			codes[n] = string(f.Code)
+			if f.Severity != findings.Note {
+				x.Result, x.Do = doctor.Warn, "Run sidecar findings: it says what to do about each."
+			}
+		}
+		x.Text = "findings of the running sidecar: " + strings.Join(codes, ", ")
+	}
+	return x
 }

@@ -144,6 +144,10 @@ func (op *operator) ask(ctx context.Context, method, path string, query url.Valu
 		return nil, fmt.Errorf("read the answer of %s: %w", op.at, err)
 	}
 	if response.StatusCode != http.StatusOK {
+		if strings.HasPrefix(response.Header.Get("Content-Type"), "application/problem+json") {
+			return nil, fmt.Errorf("%s is the HTTP API of a sidecar, not its admin API: give the address of admin.listen "+
+				"(127.0.0.1:7402 by default)", op.at)
+		}
 		return nil, errors.New(cmp.Or(strings.Join(strings.Fields(string(text)), " "), response.Status))
 	}
 	return text, nil

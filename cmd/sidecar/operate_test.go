@@ -31,7 +31,7 @@ func TestOperate(t *testing.T) {
 		{name: "why_of_an_unknown_node", args: []string{"why", "7"}, code: 1, stderr: "no such node: 7"},
 		{name: "ban_of_an_unknown_node", args: []string{"ban", "7", "-for", "1m", "-reason", "x"}, code: 1, stderr: "no such node: 7"},
 		{name: "flags_before_the_node", args: []string{"ban", "-for", "1m", "7"}, code: 1, stderr: "no such node: 7"},
-		{name: "not_a_node", args: []string{"unban", "x/../y"}, code: 1, stderr: `"x/../y" is not the number of a node`},
+		{name: "not_a_node", args: []string{"unban", "x/../y"}, code: 1, stderr: `"x/../y" is not the number of a node; sidecar nodes `},
 		{name: "two_nodes", args: []string{"why", "7", "8"}, code: 2, stderr: `unexpected "8"`},
 		{name: "no_node", args: []string{"drain-node"}, code: 2, stderr: "sidecar drain-node: want the number of a node"},
 		{name: "no_node_for_undrain", args: []string{"undrain-node"}, code: 2, stderr: "sidecar undrain-node: want the number of a node"},
@@ -41,7 +41,7 @@ func TestOperate(t *testing.T) {
 			stdout: "POOL  ACTIVE  WAITING  IDLE  MAXWAIT  OPENING  CLOSING  MAX  MIN  STATE\nown   0       0        0     -"},
 		{name: "pools_as_json", args: []string{"pools", "-o", "json"}, stdout: `"waiting": {`},
 		{name: "another_output", args: []string{"pools", "-o", "xml"}, code: 2, stderr: "want table or json"},
-		{name: "queue", args: []string{"queue"}, stdout: "nobody waits (pool.queue has room for 1000)\n"},
+		{name: "queue", args: []string{"queue"}, stdout: "OK: no caller waits (pool.queue has room for 1000)\n"},
 		{name: "queue_as_json", args: []string{"queue", "-o", "json"}, stdout: `"queues": []`},
 		{name: "sessions", args: []string{"sessions"}, stdout: "0 of 0 sessions are in use\n"},
 		{name: "sessions_as_json", args: []string{"sessions", "-json"}, stdout: `"sessions": []`},
@@ -85,7 +85,11 @@ func TestOperate(t *testing.T) {
 			}
 		})
 	}
-	code, stdout, stderr := call(t, []string{"SIDECAR_ADMIN_SOCKET=" + socket}, "drain", "-wait")
+	code, stdout, stderr := call(t, nil, "nodes", "-admin", s.ready["http"].(string))
+	if code != exitFailed || !strings.Contains(stderr, "is the HTTP API of a sidecar, not its admin API: give") {
+		t.Errorf("the HTTP API was asked: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	code, stdout, stderr = call(t, []string{"SIDECAR_ADMIN_SOCKET=" + socket}, "drain", "-wait")
 	if code != 0 || !strings.HasSuffix(stdout, "\nstopped\n") || stderr != "" {
 		t.Errorf("drain -wait: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}

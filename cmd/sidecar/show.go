@@ -146,7 +146,7 @@ func showQueue(to io.Writer, text []byte) error {
 		return err
 	}
 	if q.Waiting == 0 {
-		_, err := fmt.Fprintf(to, "nobody waits (pool.queue has room for %d)\n", q.Limit)
+		_, err := fmt.Fprintf(to, "OK: no caller waits (pool.queue has room for %d)\n", q.Limit)
 		return err
 	}
 	table := newTable(to)
@@ -226,7 +226,7 @@ func showFindings(to io.Writer, text []byte) error {
 // writeFindings says what is wrong and what to do about it.
 func writeFindings(to io.Writer, all []findings.Finding) {
 	if len(all) == 0 {
-		fmt.Fprintln(to, "nothing is wrong")
+		fmt.Fprintln(to, "OK: nothing is wrong")
 	}
 	for _, f := range all {
 		fmt.Fprintf(to, "%-8s %s (%s, for %s)\n         %s\n", f.Severity, f.Text, f.Code, findings.Span(time.Since(f.Since)), f.Do)

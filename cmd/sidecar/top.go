@@ -22,6 +22,8 @@ import (
 // topData is what top shows: parts of GET /state/page, /state/apps and /state/sessions.
 type topData struct {
 	Version  string             `json:"version"`
+	Host     string             `json:"host"`
+	Pod      string             `json:"pod"` // "" outside of Kubernetes
 	Database string             `json:"database"`
 	Stage    string             `json:"stage"`
 	UptimeS  float64            `json:"uptime_s"`
@@ -186,11 +188,11 @@ func (op *operator) topPage(ctx context.Context, to io.Writer, asJSON bool) erro
 
 func (d *topData) write(to io.Writer) error {
 	all := d.History.All
-	fmt.Fprintf(to, "ydb-sidecar %s  %s  %s, up %s  %s\n\n", d.Version, d.Database, d.Stage,
+	fmt.Fprintf(to, "ydb-sidecar %s  %s  %s  %s, up %s  %s\n\n", d.Version, cmp.Or(d.Pod, d.Host, "-"), d.Database, d.Stage,
 		findings.Span(time.Duration(d.UptimeS*float64(time.Second))), time.Now().Format("15:04:05"))
 
 	if len(d.Findings) == 0 {
-		fmt.Fprintln(to, "WRONG    nothing")
+		fmt.Fprintln(to, "STATUS   OK")
 	}
 	for i, f := range d.Findings {
 		if i == topFindings {
@@ -210,7 +212,7 @@ func (d *topData) write(to io.Writer) error {
 	fmt.Fprintf(to, "TIME     %s\n", whereTimeGoes(all))
 	fmt.Fprintf(to, "POOL     %s  active %d  idle %d  opening %d  max %d  %s\n", bar(p.Busy, p.Idle, p.Max), p.Busy,
 		p.Idle, p.Creating, p.Max, p.state())
-	fmt.Fprintf(to, "LINE     waiting %d  maxwait %s\n", p.waiting(), span(p.OldestMS))
+	fmt.Fprintf(to, "QUEUE    waiting %d  maxwait %s\n", p.waiting(), span(p.OldestMS))
 	fmt.Fprintf(to, "ERRORS   %s\n\n", d.errors())
 
 	table := newTable(to)

@@ -90,9 +90,8 @@ type Connections struct {
 	// as many. A further connection replaces the oldest one without a request, or is closed itself, and a metric counts it. If the
 	// limit of open files is too low for both bounds, they are lowered with a warning: the sidecar keeps 25 % of it, at most 1024, and
 	// three files for each operator connection. admin.listen, admin.probes and admin.socket take 64 connections each besides these
-	Each int `yaml:"each"`
-	// Largest number of open connections on all listeners of apps together. 0: twice connections.each
-	Total int `yaml:"total"`
+	Each  int `yaml:"each"`
+	Total int `yaml:"total"` // Largest number of open connections on all listeners of apps together. 0: twice connections.each
 }
 
 func (c Connections) validate() error {
@@ -288,6 +287,7 @@ func Load(file string, environ []string, assignments []Assignment) (*Config, *co
 	if err := errors.Join(sources, err, c.Validate()); err != nil {
 		return nil, nil, err
 	}
+	settings.Warn("tx.idle", c.Facade.Tx.Doubt())
 	return c, settings, nil
 }
 

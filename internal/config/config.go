@@ -141,6 +141,13 @@ func (s *Settings) Retire(name, why string) {
 // Warnings returns a sentence for each place where a retired name was set.
 func (s *Settings) Warnings() []string { return s.warnings }
 
+// Warn keeps a warning about the value of a setting. No doubt, which is "", and a default are no warning.
+func (s *Settings) Warn(name, doubt string) {
+	if set := s.byName[name]; doubt != "" && set.source != "default" {
+		s.warnings = append(s.warnings, fmt.Sprintf("%s: %s = %s", set.source, name, doubt))
+	}
+}
+
 // ignore reports whether name is retired, and keeps a warning if it is.
 func (s *Settings) ignore(name, source string) bool {
 	why, retired := s.retired[name]

@@ -175,6 +175,7 @@ func TestFaults(t *testing.T) {
 		{"twice", yaml("pool:\n  max: 1\n  max: 2"), `c.yaml:3:3: mapping key "max" already defined at [2:3]`},
 		{"an_anchor", yaml("pool: {max: &a 1}"), `c.yaml:1:13: pool.max: want a value or a list of values`},
 		{"no_yaml", yaml("pool: [1, "), `c.yaml:1:7: sequence end token ']' not found`},
+		{"a_tab", yaml("pool:\n\tmax: 5"), "c.yaml:2:1: a tab; YAML takes only spaces to indent"},
 		{"nested_without_end", yaml(strings.Repeat("[", 1000)), `c.yaml: too large or nested too deeply for a configuration`},
 		{"unknown_variable", environ("SIDECAR_POOL_MAXIMUM=3", "OTHER=1"),
 			`SIDECAR_POOL_MAXIMUM: not a setting; the nearest is SIDECAR_POOL_MAX (pool.max)`},

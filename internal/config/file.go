@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
@@ -85,7 +86,11 @@ func syntaxError(path string, err error) error {
 		GetMessage() string
 	}
 	if errors.As(err, &positioned) && positioned.GetToken() != nil {
-		return fmt.Errorf("%s: %s", position(path, positioned.GetToken()), positioned.GetMessage())
+		text := positioned.GetMessage()
+		if strings.Contains(text, `'\t'`) || strings.Contains(text, "'\t'") || strings.Contains(text, "tab character") {
+			text = "a tab; YAML takes only spaces to indent"
+		}
+		return fmt.Errorf("%s: %s", position(path, positioned.GetToken()), text)
 	}
 	return fmt.Errorf("%s: not YAML", path)
 }

@@ -12,6 +12,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -207,18 +210,40 @@ func (x *Examination) talk(ctx context.Context, p *Parts) {
 		wg.Wait()
 	}()
 	const account = "Check ydb.auth (kind, and the token, files or variables it names), and the account's rights to the database."
-	x.step(ctx, "credentials", account, p.credentials)
-	source := "Check the database in ydb.url; " + strings.ToLower(account[:1]) + account[1:]
+	x.step(ctx, "credentials", always(account), p.credentials)
+	source := func(err error) string {
+		if deniesAccount(err) {
+			return account
+		}
+		return "Check the database in ydb.url: the path behind the port, such as /local or /prod/shop. " +
+			"The cluster does not serve this one."
+	}
 	switch p.Mode {
 	case discovery.ModeDNS:
-		source = "Check discovery.dns_name and the DNS server; a node tells its id by the answer to CreateSession, " +
-			"so it must be reachable and accept the credentials."
+		source = always("Check discovery.dns_name and the DNS server; a node tells its id by the answer to CreateSession, " +
+			"so it must be reachable and accept the credentials.")
 	case discovery.ModeXDS:
-		source = "Check discovery.xds_url, xds_cluster, the token and the files of TLS, and what the control plane says."
+		source = always("Check discovery.xds_url, xds_cluster, the token and the files of TLS, and what the control plane says.")
 	}
 	x.step(ctx, "discovery", source, p.nodes)
-	x.step(ctx, "session", "Check the account's right to connect, and whether the cluster has reached its limit of sessions.", p.session)
-	x.step(ctx, "query", "Check the account's rights, and the cluster's own state.", p.query)
+	x.step(ctx, "session", always("Check the account's right to connect, and whether the cluster has reached its limit of sessions."), p.session)
+	x.step(ctx, "query", always("Check the account's rights, and the cluster's own state."), p.query)
+}
+
+// A hint says what to do about an error.
+type hint func(error) string
+
+// always is a hint that is the same for every error.
+func always(text string) hint { return func(error) string { return text } }
+
+// deniesAccount reports whether a node rejected the credentials or the account's rights, by gRPC's code or by YDB's status.
+func deniesAccount(err error) bool {
+	switch status.Code(err) {
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return true
+	default:
+		return strings.Contains(err.Error(), "UNAUTHORIZED") || strings.Contains(err.Error(), "Unauthenticated")
+	}
 }
 
 // credentials waits until the driver has a ticket.
@@ -275,7 +300,7 @@ func (p *Parts) query(ctx context.Context) (string, error) {
 }
 
 // step makes one check, unless one before it failed.
-func (x *Examination) step(ctx context.Context, check, do string, f func(context.Context) (string, error)) {
+func (x *Examination) step(ctx context.Context, check string, do hint, f func(context.Context) (string, error)) {
 	if x.failed {
 		x.Add(check, Skipped, "", "not tried: an earlier step failed")
 		return
@@ -284,7 +309,7 @@ func (x *Examination) step(ctx context.Context, check, do string, f func(context
 	defer cancel()
 	text, err := f(ctx)
 	if err != nil {
-		x.Add(check, Bad, do, "%s", findings.OneLine(err))
+		x.Add(check, Bad, do(err), "%s", findings.OneLine(err))
 		return
 	}
 	x.Add(check, Good, "", "%s", text)

@@ -143,7 +143,7 @@ func fails(method, status string) func(*testing.T, *devcluster.Cluster) {
 // leaves no session, whatever it finds.
 func TestCluster(t *testing.T) {
 	const rights = "Check ydb.auth (kind, and the token, files or variables it names)"
-	refused := []step{well[0], {"discovery", Bad, "Unauthenticated", "Check the database in ydb.url; check ydb.auth"}}
+	refused := []step{well[0], {"discovery", Bad, "Unauthenticated", "Check ydb.auth"}}
 	for _, tc := range []struct {
 		name    string
 		cluster func(*devcluster.Config)
@@ -166,7 +166,7 @@ func TestCluster(t *testing.T) {
 		{
 			name: "another database", config: func(c *upstream.Config) { c.URL = strings.Replace(c.URL, "/local", "/other", 1) },
 			want: plain(slices.Concat([]step{
-				well[0], {"discovery", Bad, "/other", "Check the database in ydb.url"},
+				well[0], {"discovery", Bad, "/other", "Check the database in ydb.url: the path"},
 			}, skipped("session"))...),
 		},
 		{
@@ -232,7 +232,7 @@ func examine(t *testing.T, p Parts, want []step) {
 func TestWhereNodesComeFrom(t *testing.T) {
 	nodes := clustertest.Start(t, asksForTokens)
 	for mode, do := range map[string]string{
-		discovery.ModeYDB: "Check the database in ydb.url; check ydb.auth",
+		discovery.ModeYDB: "Check ydb.auth",
 		discovery.ModeDNS: "Check discovery.dns_name and the DNS server",
 		discovery.ModeXDS: "Check discovery.xds_url, xds_cluster, the token and the files of TLS",
 	} {
@@ -347,7 +347,7 @@ func TestEachStepHasABound(t *testing.T) {
 		var got []Exam
 		x, began := New(func(e Exam) { got = append(got, e) }), time.Now()
 		for _, check := range []string{"discovery", "session"} {
-			x.step(t.Context(), check, "Look at it.", func(ctx context.Context) (string, error) {
+			x.step(t.Context(), check, always("Look at it."), func(ctx context.Context) (string, error) {
 				return "", until(ctx, func() (bool, error) { return false, errors.New("not asked for") })
 			})
 		}

@@ -49,6 +49,14 @@ func Default() Config {
 	return Config{Idle: 30 * time.Second, Max: 5 * time.Minute, Limit: 1000, Replay: 16 << 10}
 }
 
+// Doubt returns what is odd about a valid configuration, as a sentence without a full stop; "": nothing is.
+func (c Config) Doubt() string {
+	if c.Idle <= c.Max {
+		return ""
+	}
+	return fmt.Sprintf("%v has no effect: tx.max = %v ends every transaction before it is idle for that long", c.Idle, c.Max)
+}
+
 // Validate names every setting that cannot work.
 func (c Config) Validate() error {
 	var errs []error
