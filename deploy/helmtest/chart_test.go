@@ -209,8 +209,8 @@ func TestChartTakesTheTablesOfTheDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, ok := strings.Cut(string(text), "    kv:\n      tables:\n")
-	list, _, ok2 := strings.Cut(rest, "\n\n")
+	_, rest, ok := strings.Cut(string(text), "```yaml\nkv:\n  tables:\n")
+	list, _, ok2 := strings.Cut(rest, "```\n")
 	if !ok || !ok2 || strings.Count(list, "\n") < 1 {
 		t.Fatalf("no kv.tables in docs/reference/kv.md: %q", list)
 	}
