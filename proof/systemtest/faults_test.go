@@ -215,6 +215,15 @@ func TestSixFaultsAreToldApart(t *testing.T) {
 				}
 				return ""
 			})
+			want := strings.TrimSpace(tc.want + " " + symptomOf(tc.names(w)))
+			eventually(t, time.Minute, "page, top and alerts each tell which it is", func() string {
+				for place, got := range w.diagnoses(t) {
+					if got != want {
+						return fmt.Sprintf("%s: %q; want %q", place, got, want)
+					}
+				}
+				return ""
+			})
 			if tc.repair == nil {
 				return
 			}
@@ -227,6 +236,11 @@ func TestSixFaultsAreToldApart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// symptomOf is the node or the app of a text; "": none.
+func symptomOf(text string) string {
+	return regexp.MustCompile(`^(node \d+|app \S+)|^`).FindString(text)
 }
 
 func text(r report) string {
