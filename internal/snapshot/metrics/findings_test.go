@@ -39,7 +39,7 @@ func TestSeriesOfFindings(t *testing.T) {
 	for series, want := range map[string]int64{
 		"NODE_DEAD problem": 0, "NODE_DEAD problem 2 ydb-2:2136": 1,
 		"NODE_SLOW problem": 0, "NODE_SLOW warning 3 ydb-3:2136": 1,
-		"HELD_LONG warning": 0, "HELD_LONG warning 3 shop": 2,
+		"HELD_LONG warning": 0, "HELD_LONG warning shop": 2,
 		"NO_NODE problem": 1, "OVERLOAD problem": 0, "NODE_BANNED note": 0,
 	} {
 		if n, ok := got[series]; !ok || n != want {

@@ -53,7 +53,11 @@ type about struct {
 func readFindings(m *moment, tell ints) {
 	counts := map[about]int64{}
 	for _, f := range m.Found {
-		counts[about{string(f.Code), string(f.Severity), f.Node, f.Address, f.App}]++
+		a := about{code: string(f.Code), severity: string(f.Severity), app: f.App}
+		if f.Address != "" { // else the node is that of one session, and another at each sidecar
+			a.node, a.address = f.Node, f.Address
+		}
+		counts[a]++
 	}
 	for _, kind := range findings.Kinds {
 		none := about{code: string(kind.Code), severity: string(kind.Severity)}
