@@ -226,7 +226,8 @@ func (x *Examination) talk(ctx context.Context, p *Parts) {
 		source = always("Check discovery.xds_url, xds_cluster, the token and the files of TLS, and what the control plane says.")
 	}
 	x.step(ctx, "discovery", source, p.nodes)
-	x.step(ctx, "session", always("Check the account's right to connect, and whether the cluster has reached its limit of sessions."), p.session)
+	x.step(ctx, "session", always("Check the account's right to connect, and whether the cluster has reached its limit of sessions."),
+		p.session)
 	x.step(ctx, "query", always("Check the account's rights, and the cluster's own state."), p.query)
 }
 
