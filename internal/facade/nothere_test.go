@@ -33,10 +33,14 @@ func TestWhatTheAPIDoesNotHave(t *testing.T) {
 		"SELECT id, name FROM accounts WHERE id > $after ORDER BY id LIMIT 2;":              2,
 		"SELECT key FROM requests WHERE key >= $from AND key < $to ORDER BY key LIMIT 100;": 1,
 	}
-	found := 0
+	found, fenced := 0, false
 	for line := range strings.Lines(string(page)) {
-		sql, ok := strings.CutPrefix(strings.TrimRight(line, "\n"), "    ")
-		if !ok {
+		sql := strings.TrimRight(line, "\n")
+		if strings.HasPrefix(sql, "```") {
+			fenced = sql == "```sql"
+			continue
+		}
+		if !fenced {
 			continue
 		}
 		found++
