@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write docs/reference/statuses.md again"
 const page = "../../docs/reference/statuses.md"
 
 func TestDocsAreTheTable(t *testing.T) {
-	doctable.Whole(t, *update, page, render())
+	doctable.Whole(t, *update, page, doctable.Link("docs/reference/statuses.md", render()))
 }
 
 // render writes the page. What each kind of call makes of a line comes from
