@@ -8,6 +8,7 @@ from typing import Any, AsyncIterator, Callable, Dict, Iterator, List, Mapping, 
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 
 from ._errors import SidecarError, error_from, make_error, no_answer
@@ -228,6 +229,18 @@ def _error(error: Any, options: Options) -> SidecarError:
 
 
 def _message(kind: Any, name: str, body: Dict[str, Any]) -> Any:
+    try:
+        return _packed(kind, name, body)
+    except (DecodeError, RecursionError):
+        raise make_error(
+            "LIMIT_EXCEEDED",
+            "a value nests more deeply than a message may",
+            status=413,
+            hint="nest less; a document of Json takes any depth as text",
+        ) from None
+
+
+def _packed(kind: Any, name: str, body: Dict[str, Any]) -> Any:
     body = dict(body)
     if name == "bulk":
         body["rows"] = [pb.BulkRow(columns={column: _pack(value) for column, value in row.items()}) for row in body["rows"]]
