@@ -32,7 +32,7 @@ func TestPythonClient(t *testing.T) {
 	})
 	t.Run("own tests on other Pythons", func(t *testing.T) {
 		for _, name := range []string{"python3.9", "python3.10", "python3.12", "python3.13", "python3.14"} {
-			if exec.Command(name, "-c", "import ensurepip").Run() == nil {
+			if exec.Command(name, "-c", "import venv").Run() == nil {
 				ownTests(t, emptyPython(t, name, "--no-index", wheel), tests, web)
 			}
 		}
@@ -80,13 +80,15 @@ func pythonWheel(t *testing.T) string {
 	return wheels[0]
 }
 
-// emptyPython makes an environment with nothing but what pip installs by these arguments, and returns its interpreter.
+// emptyPython makes an environment with nothing but what pip installs by these arguments, and returns its interpreter. The pip is that of
+// .venv: one in each environment takes longer than the tests.
 func emptyPython(t *testing.T, python string, install ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	command(t, dir, python, "-m", "venv", dir)
+	command(t, dir, python, "-m", "venv", "--without-pip", dir)
 	program := filepath.Join(dir, "bin", "python")
-	command(t, dir, program, append([]string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check"}, install...)...)
+	pip := filepath.Join(standtest.Root(t), ".venv", "bin", "pip")
+	command(t, dir, pip, append([]string{"--python", program, "install", "--quiet", "--disable-pip-version-check"}, install...)...)
 	return program
 }
 
