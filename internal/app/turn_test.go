@@ -158,7 +158,7 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 	})
 	for i := range txs {
 		if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 4", Tx: txs[i]}); err == nil ||
-			!strings.Contains(err.Error(), "the transaction is over") {
+			!strings.Contains(err.Error(), "the transaction has ended") {
 			t.Errorf("a transaction whose caller left in a statement: %v", err)
 		}
 	}

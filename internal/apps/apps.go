@@ -296,7 +296,7 @@ func (d Denial) Error() string { return string(d) }
 const (
 	ErrTokens   Denial = "apps: the call has headers Authorization with two tokens, which must be one: send that of apps.token alone"
 	ErrNoToken  Denial = "apps: a token is needed (header Authorization: Bearer, see apps.token)"
-	ErrToken    Denial = "apps: nobody has this token (apps.token, apps.token_file)"
+	ErrToken    Denial = "apps: the token belongs to no app (apps.token, apps.token_file)"
 	ErrName     Denial = "apps: an app's name is " + nameForm
 	ErrNotYours Denial = "apps: the name belongs to the owner of another token, user or certificate (apps.token, apps.users)"
 	ErrProofs   Denial = "apps: the token and the names of the client's certificate belong to several apps, which must be one " +

@@ -177,7 +177,7 @@ func TestBulkUpsert(t *testing.T) {
 			"rows is empty":  {Table: "dir/items"},
 			"table is empty": {Rows: rows},
 			"api.max_groups": {Table: "dir/items", Rows: []map[string]any{{"id": 1}, {"n": 1}, {"id": 1, "n": 1}}},
-			"not in the":     {Table: "../x", Rows: rows},
+			"outside the":    {Table: "../x", Rows: rows},
 		} {
 			_, err := face.BulkUpsert(t.Context(), bad)
 			code := "BAD_REQUEST"

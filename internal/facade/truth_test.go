@@ -58,7 +58,7 @@ func TestExpectationAfterAnUnsureAttempt(t *testing.T) {
 			_, err := c.Transact(t.Context(), contract.Transaction{
 				Statements: []contract.Statement{expecting("DELETE FROM t WHERE id = 1 RETURNING id", 0)}, Idempotent: idempotent})
 			e := refused(t, err, "EXPECTATION_FAILED", false, idempotent)
-			if contains(e.Hint, "Nothing was kept") == idempotent || contains(e.Message, "an attempt before") != idempotent {
+			if contains(e.Hint, "Nothing was kept") == idempotent || contains(e.Message, "an earlier attempt") != idempotent {
 				t.Errorf("idempotent %t: %s; %s", idempotent, e.Message, e.Hint)
 			}
 		}

@@ -202,7 +202,7 @@ func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
 	right := []string{"Bearer " + secret}
 	rights := [][]string{right, {"Basic x", "Bearer " + secret}, {"bearer " + secret, "Bearer " + secret},
 		{"Basic x, Bearer " + secret}, {"Basic x,Bearer " + secret + " , bearer " + secret}, {"Basic x, Basic y", "Bearer  " + secret}}
-	const unknown, two = "nobody has this token", "two tokens"
+	const unknown, two = "the token belongs to no app", "two tokens"
 	wrongs := []struct {
 		values []string
 		want   string

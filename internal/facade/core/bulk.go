@@ -79,7 +79,7 @@ func (s *Service) BulkUpsert(ctx context.Context, c *Call, in BulkRequest) (uint
 }
 
 // ErrNoColumns is the fault of a row that names no column.
-var ErrNoColumns = BadRequest("it names no column")
+var ErrNoColumns = BadRequest("the row names no column")
 
 // ErrSome says that there are rows.
 var ErrSome = errors.New("facade: there are rows")

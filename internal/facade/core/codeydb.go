@@ -18,47 +18,47 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 	Ydb.StatusIds_BAD_REQUEST: {
 		Name: "YDB_BAD_REQUEST", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument, Caller: true,
 		Title: "The database does not understand the request",
-		Hint:  "issues say what is wrong.",
+		Hint:  "Correct the request. Read issues for the error.",
 	},
 	Ydb.StatusIds_UNAUTHORIZED: {
 		Name: "YDB_UNAUTHORIZED", HTTP: http.StatusBadGateway, GRPC: codes.FailedPrecondition,
 		Title:    "The sidecar's credentials do not permit this",
-		Hint:     "Report it to the operator: the sidecar calls the database by its own credentials, whoever calls the sidecar.",
+		Hint:     "Report it to the operator: the sidecar uses its own credentials for every caller.",
 		Operator: "Grant the right to the sidecar's user, or correct ydb.auth: docs/operations/runbook.md#credentials_bad.",
 	},
 	Ydb.StatusIds_INTERNAL_ERROR: {
 		Name: "YDB_INTERNAL_ERROR", HTTP: http.StatusInternalServerError, GRPC: codes.Internal,
-		Title:    "A fault of the database",
-		Hint:     "issues say more. Report it to the operator.",
-		Operator: "The log of the node has more; info.node_id or the trace names the node.",
+		Title:    "An internal error of the database",
+		Hint:     "Report it to the operator, with the text in issues.",
+		Operator: "Read the log of the node; info.node_id or the trace names it.",
 	},
 	Ydb.StatusIds_ABORTED: {
 		Name: "YDB_ABORTED", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true, Caller: true,
-		Title: "Another transaction was faster",
+		Title: "The transaction conflicted with another one",
 		Hint:  "Nothing was kept. Repeat the whole transaction, after a short random pause.",
 	},
 	Ydb.StatusIds_UNAVAILABLE: {
 		Name: "YDB_UNAVAILABLE", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
 		Title:    "A part of the database is not available now",
-		Hint:     "Nothing was kept. Send it again after retry_after_ms.",
+		Hint:     "Nothing was kept. Send the call again after retry_after_ms.",
 		Operator: "sidecar top names what is short: docs/operations/runbook.md#cluster_overloaded, docs/operations/runbook.md#disk_full.",
 	},
 	Ydb.StatusIds_OVERLOADED: {
 		Name: "YDB_OVERLOADED", HTTP: http.StatusTooManyRequests, GRPC: codes.ResourceExhausted, Safe: true,
 		Title: "The database is overloaded",
-		Hint:  "Nothing was kept. Send it again after retry_after_ms, and send less.",
-		Operator: "sidecar top names what has too much to do: a table, a quota, a resource pool or the cluster: " +
+		Hint:  "Nothing was kept. Send the call again after retry_after_ms, and send less.",
+		Operator: "sidecar top names what is overloaded: a table, a quota, a resource pool or the cluster: " +
 			"docs/operations/runbook.md#cluster_overloaded.",
 	},
 	Ydb.StatusIds_SCHEME_ERROR: {
 		Name: "YDB_SCHEME_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.FailedPrecondition, Caller: true,
-		Title: "A table, a column or a path does not exist, or has another form",
-		Hint:  "issues name it; paths are relative to the database.",
+		Title: "A table, a column or a path does not exist, or is of another kind",
+		Hint:  "Read issues for the name. Paths are relative to the database.",
 	},
 	Ydb.StatusIds_GENERIC_ERROR: {
 		Name: "YDB_GENERIC_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument, Caller: true,
 		Title: "The statement failed",
-		Hint:  "issues say where and why.",
+		Hint:  "Correct the statement. Read issues for the place and the reason.",
 	},
 	Ydb.StatusIds_TIMEOUT: {
 		Name: "YDB_TIMEOUT", HTTP: http.StatusGatewayTimeout, GRPC: codes.DeadlineExceeded,
@@ -68,47 +68,47 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 	Ydb.StatusIds_BAD_SESSION: {
 		Name: "YDB_BAD_SESSION", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
 		Title: "The session was lost",
-		Hint:  "Nothing was kept. Send it again.",
+		Hint:  "Nothing was kept. Send the call again.",
 	},
 	Ydb.StatusIds_PRECONDITION_FAILED: {
 		Name: "YDB_PRECONDITION_FAILED", HTTP: http.StatusBadRequest, GRPC: codes.FailedPrecondition, Caller: true,
-		Title: "The data is not as the statement requires, or the statement needs more than it may have",
-		Hint:  "issues say more.",
+		Title: "The data does not meet a condition of the statement, or the statement needs more resources than allowed",
+		Hint:  "Read issues for the details.",
 	},
 	Ydb.StatusIds_ALREADY_EXISTS: {
 		Name: "YDB_ALREADY_EXISTS", HTTP: http.StatusConflict, GRPC: codes.AlreadyExists, Caller: true,
-		Title: "It exists",
-		Hint:  "issues name it.",
+		Title: "The object exists already",
+		Hint:  "Read issues for the name.",
 	},
 	Ydb.StatusIds_NOT_FOUND: {
 		Name: "YDB_NOT_FOUND", HTTP: http.StatusBadRequest, GRPC: codes.NotFound, Caller: true,
 		Title: "What the statement names does not exist",
-		Hint:  "issues name it.",
+		Hint:  "Read issues for the name.",
 	},
 	Ydb.StatusIds_SESSION_EXPIRED: {
 		Name: "YDB_SESSION_EXPIRED", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
 		Title: "The session was lost",
-		Hint:  "Nothing was kept. Send it again.",
+		Hint:  "Nothing was kept. Send the call again.",
 	},
 	Ydb.StatusIds_CANCELLED: {
 		Name: "YDB_CANCELLED", HTTP: http.StatusServiceUnavailable, GRPC: codes.Canceled,
 		Title: "The database cancelled the statement",
-		Hint:  "issues say why.",
+		Hint:  "Read issues for the reason.",
 	},
 	Ydb.StatusIds_UNSUPPORTED: {
 		Name: "YDB_UNSUPPORTED", HTTP: http.StatusNotImplemented, GRPC: codes.Unimplemented, Caller: true,
 		Title: "The database does not support this",
-		Hint:  "issues name it.",
+		Hint:  "Read issues for the name.",
 	},
 	Ydb.StatusIds_SESSION_BUSY: {
 		Name: "YDB_SESSION_BUSY", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
 		Title: "The session was in use",
-		Hint:  "Nothing was kept. Send it again after retry_after_ms.",
+		Hint:  "Nothing was kept. Send the call again after retry_after_ms.",
 	},
 	Ydb.StatusIds_EXTERNAL_ERROR: {
 		Name: "YDB_EXTERNAL_ERROR", HTTP: http.StatusBadGateway, GRPC: codes.Unknown,
-		Title: "Something behind the database failed",
-		Hint:  "issues say more.",
+		Title: "A system that the database depends on failed",
+		Hint:  "Read issues for the details.",
 	},
 }
 
@@ -118,7 +118,7 @@ var (
 		Name: "YDB_SCHEME_ERROR", Case: "the request itself names the path, as `Describe` and `Ingest` do",
 		HTTP: http.StatusNotFound, GRPC: codes.NotFound, Caller: true,
 		Title: "There is no table at this path",
-		Hint:  "issues name it; paths are relative to the database.",
+		Hint:  "Read issues for the name. Paths are relative to the database.",
 	}
 	codeKeyExists = &Code{
 		Name: "YDB_PRECONDITION_FAILED", Case: "a row with this key exists (issue 2012)",
@@ -136,5 +136,5 @@ func CodeYDB(s Ydb.StatusIds_StatusCode) *Code {
 		return c
 	}
 	return &Code{Name: "YDB_" + s.String(), HTTP: http.StatusInternalServerError, GRPC: codes.Unknown,
-		Title: "The database answered with a status that this sidecar does not know", Hint: "issues say more."}
+		Title: "The database answered with a status that this sidecar does not know", Hint: "Read issues for the details."}
 }

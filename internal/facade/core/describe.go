@@ -34,7 +34,7 @@ func (s *Service) Absolute(table, field string) (string, error) {
 	}
 	table = path.Clean(table)
 	if !within(table, s.Deps.Database) {
-		return "", BadRequest("%s: it is not in the database %s", field, s.Deps.Database)
+		return "", BadRequest("%s is outside the database %s", field, s.Deps.Database)
 	}
 	return table, nil
 }

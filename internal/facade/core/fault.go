@@ -184,7 +184,7 @@ func faultOfError(err error, d Deed) *Fault {
 	return f
 }
 
-const maxedText = "the transaction was open for as long as allowed (tx.max)"
+const maxedText = "the transaction was open for the longest time allowed (tx.max)"
 
 // faultOfWord maps the errors that are only words.
 func faultOfWord(err error) *Fault {
@@ -192,35 +192,35 @@ func faultOfWord(err error) *Fault {
 	case errors.Is(err, pool.ErrQueueFull) && pool.Paused(err):
 		return Faultf(codeQueueFull, "").paused()
 	case errors.Is(err, pool.ErrQueueFull):
-		return Faultf(codeQueueFull, "as many calls wait for a session as allowed (pool.queue)")
+		return Faultf(codeQueueFull, "the queue for a session is full (pool.queue)")
 	case errors.Is(err, pool.ErrNoNode):
-		return Faultf(codeNoNode, "no node of the cluster is known to be usable")
+		return Faultf(codeNoNode, "the sidecar knows no usable node of the cluster")
 	case errors.Is(err, pool.ErrClosed), errors.Is(err, upstream.ErrClosed), errors.Is(err, lease.ErrDraining), errors.Is(err, ErrCut):
 		return Faultf(CodeDraining, "this sidecar is stopping")
 	case errors.Is(err, lease.ErrLimit):
-		return Faultf(CodeBusy, "as many transactions are open as allowed (tx.limit)")
+		return Faultf(CodeBusy, "the limit of open transactions is reached (tx.limit)")
 	case errors.Is(err, lease.ErrMalformed):
-		return BadRequest("tx.id: this is not the id of a transaction")
+		return BadRequest("tx.id is not the id of a transaction; send the id that begin returned")
 	case errors.Is(err, lease.ErrBusy):
 		return Faultf(codeTxBusy, "another call of this transaction is running")
 	case errors.Is(err, lease.ErrRepeated):
-		return Faultf(codeSeqRepeated, "this statement was run; its outcome was too large to be kept (tx.replay)")
+		return Faultf(codeSeqRepeated, "the statement has run already; its outcome was too large to keep (tx.replay)")
 	case errors.Is(err, lease.ErrOrder):
 		return faultOfOrder(err)
 	case errors.Is(err, errTxMax):
 		return Faultf(codeTxLost, maxedText)
 	case errors.Is(err, apps.ErrNoToken):
-		return Faultf(CodeNoToken, "a token is needed: Authorization: Bearer (apps.token)")
+		return Faultf(CodeNoToken, "the request has no token; send it in the header Authorization: Bearer TOKEN (apps.token)")
 	case errors.Is(err, apps.ErrTokens):
-		return Faultf(CodeNoToken, "two headers Authorization have tokens that differ: send one (apps.token)")
+		return Faultf(CodeNoToken, "the request has two Authorization headers with different tokens; send one (apps.token)")
 	case errors.Is(err, apps.ErrToken):
-		return Faultf(CodeNoToken, "nobody has this token (apps.token, apps.token_file)")
+		return Faultf(CodeNoToken, "the token belongs to no app; send the token of your app (apps.token, apps.token_file)")
 	case errors.Is(err, apps.ErrProofs):
 		return Faultf(CodeNoToken,
-			"the token and the names of the client's certificate belong to several apps, which must be one (apps.token, apps.users)")
+			"the token and the names in the client certificate belong to different apps; use those of one app (apps.token, apps.users)")
 	case errors.Is(err, apps.ErrNotYours):
 		return Faultf(codeNotYours,
-			"the name of the app belongs to the owner of another token, user or certificate (apps.token, apps.users)")
+			"the app name is reserved for another token, user or certificate (apps.token, apps.users)")
 	case errors.Is(err, apps.ErrName):
 		return BadRequest("X-Sidecar-App: %s", strings.TrimPrefix(err.Error(), "apps: "))
 	case errors.Is(err, loopback.ErrHost), errors.Is(err, loopback.ErrOrigin):
@@ -240,29 +240,30 @@ func faultOfWord(err error) *Fault {
 // faultOfShed is the answer to a call that was turned away from the line.
 func faultOfShed(e *pool.ShedError) *Fault {
 	round := func(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
-	f := Faultf(CodeShedDelay, "it waited %v for a session, as long as pool.queue_age allows", round(e.Waited))
+	f := Faultf(CodeShedDelay, "the call waited %v for a session, the longest wait that pool.queue_age allows", round(e.Waited))
 	switch {
 	case e.Why == pool.ShedDelay && e.Ahead > 0:
 		f.Message = fmt.Sprintf(
-			"many calls of the app get no session in time, and it would have had to wait about %v for one, longer "+
-				"than such work takes (priority batch may wait)",
+			"many calls of the app get no session in time; the call would have waited about %v for one, longer "+
+				"than such calls take (calls of priority batch may wait longer)",
 			round(e.Ahead),
 		)
 	case e.Why == pool.ShedDelay:
-		f.Message = fmt.Sprintf("it waited %v for a session while too many calls of the app wait (pool.queue_target)", round(e.Waited))
+		f.Message = fmt.Sprintf("the call waited %v for a session while too many calls of the app wait (pool.queue_target)",
+			round(e.Waited))
 	case e.Why == pool.ShedDeadline && e.Waited > 0:
 		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf(
-			"%v of its time are left after %v in the queue for a session, and such work takes about %v",
+			"the call has %v left after %v in the queue for a session, and such calls take about %v",
 			round(e.Left), round(e.Waited), round(e.Needs),
 		)
 	case e.Why == pool.ShedDeadline && e.Ahead > 0:
 		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf(
-			"its deadline is in %v, the wait for a session would be about %v, and such work takes about %v",
+			"the deadline is in %v, the wait for a session would be about %v, and such calls take about %v",
 			round(e.Left), round(e.Ahead), round(e.Needs),
 		)
 	case e.Why == pool.ShedDeadline:
 		f.Code, f.Message = CodeShedDeadline, fmt.Sprintf(
-			"its deadline is in %v, and such work takes about %v", round(e.Left), round(e.Needs),
+			"the deadline is in %v, and such calls take about %v", round(e.Left), round(e.Needs),
 		)
 	}
 	f.After, f.Cause = max(e.Retry.Round(time.Millisecond), time.Millisecond), e
@@ -277,8 +278,9 @@ func faultOfShed(e *pool.ShedError) *Fault {
 func (f *Fault) paused() *Fault {
 	return f.With(func(f *Fault) {
 		f.Message = "calls are paused by an operator"
-		f.hint = "Nothing was sent. An operator paused this sidecar; send it again after retry_after_ms."
-		f.operate = "sidecar events says since when calls are paused, sidecar resume ends that: docs/operations/runbook.md#pool_paused."
+		f.hint = "Nothing was sent. An operator paused this sidecar. Send the call again after retry_after_ms."
+		f.operate = "sidecar events shows since when calls are paused; sidecar resume ends the pause: " +
+			"docs/operations/runbook.md#pool_paused."
 		f.After = max(f.After, time.Second)
 	})
 }
@@ -289,9 +291,9 @@ func faultOfOrder(err error) *Fault {
 	case !ok:
 		return Faultf(codeSeqOrder, "tx.seq is out of order")
 	case e.Seq < e.Next:
-		return Faultf(codeSeqOrder, "tx.seq %d was used by another statement; the next one is %d", e.Seq, e.Next)
+		return Faultf(codeSeqOrder, "tx.seq %d was used by another statement; the next statement has number %d", e.Seq, e.Next)
 	}
-	return Faultf(codeSeqOrder, "tx.seq %d is too high; the next one is %d", e.Seq, e.Next)
+	return Faultf(codeSeqOrder, "tx.seq %d is too high; the next statement has number %d", e.Seq, e.Next)
 }
 
 // faultOfPause is the answer to a call that needs no session and waited while calls were paused.
@@ -324,7 +326,7 @@ func faultOfWait(e *pool.WaitError) *Fault {
 		f = Faultf(codeNoNode, "no node of the cluster could be used for %v", e.Waited.Round(time.Microsecond))
 	case e.Limit > 0 && e.Busy >= e.Limit:
 		f = Faultf(codePoolTimeout,
-			"no session in %v: %d in use, as many as the cluster bears now (pool.adaptive; pool.adaptive_floor is "+
+			"no session in %v: %d in use, the current limit of pool.adaptive (pool.adaptive_floor is "+
 				"the least, pool.max = %d the most)",
 			e.Waited.Round(time.Microsecond), e.Busy, e.Max)
 	case e.Open != nil && e.Busy < e.Max:

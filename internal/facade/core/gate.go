@@ -107,7 +107,7 @@ func (g *gate) each(f func(*admittedCall) bool) {
 // roomLocked says why one more call cannot be under way, if so.
 func (g *gate) roomLocked() error {
 	if g.open-g.coming >= g.limit {
-		return Faultf(CodeBusy, "as many calls are open as allowed: %d (api.max_open)", g.limit)
+		return Faultf(CodeBusy, "%d calls are open; no more are allowed (api.max_open)", g.limit)
 	}
 	return nil
 }

@@ -70,7 +70,8 @@ func (st *Statement) met(i int, e ending) error {
 	if e.sets == 0 {
 		got = "no result set, so no"
 	}
-	return Faultf(codeExpectation, "statements[%d]: it returned %s rows, and expect.rows is %d; all was rolled back", i, got, *st.expect)
+	return Faultf(codeExpectation,
+		"statements[%d] returned %s rows, and expect.rows is %d; the transaction was rolled back", i, got, *st.expect)
 }
 
 // unmet returns the fault of a list that did not meet an expectation, perhaps because an attempt before, whose answer was lost, was
@@ -80,7 +81,7 @@ func (f *Fault) unmet() *Fault {
 		return f
 	}
 	return f.With(func(f *Fault) {
-		f.Message += ", but an attempt before may have been committed"
+		f.Message += ", but an earlier attempt may have been committed"
 		f.hint = codeUnknown.Hint
 	})
 }
@@ -91,8 +92,8 @@ func (s *Service) countable(st *Statement) error {
 	if st.expect == nil || s.Cached.effectsOf(st.SQL, kindOf(st.SQL)) == yql.Reads || yql.Returns(st.SQL) {
 		return nil
 	}
-	return BadRequest("expect.rows: the statement may change rows and does not return them, and YDB counts changed rows at the " +
-		"commit only; end the statement with RETURNING and the names of key columns, or expect the rows of a SELECT before it")
+	return BadRequest("expect.rows: the statement may change rows without returning them, and YDB counts changed rows only at the " +
+		"commit. End the statement with RETURNING and the names of key columns, or expect the rows of a SELECT before it")
 }
 
 // stepOfList is a list as one step of an open transaction.

@@ -207,11 +207,11 @@ func (x *transactions) execute(ctx context.Context, c *Call, call upstream.Call,
 func txModeOf(sel *TxSelector, m *mode) (*mode, error) {
 	switch {
 	case sel.Begin && sel.ID != "":
-		return nil, BadRequest("tx: begin and id exclude each other")
+		return nil, BadRequest("tx has both begin and id; send one of them")
 	case !sel.Begin && sel.ID == "":
-		return nil, BadRequest("tx: either begin or id is needed")
+		return nil, BadRequest("tx has neither begin nor id; send one of them")
 	case m != modeImplicit && !sel.Begin:
-		return nil, BadRequest("mode: the transaction has one already; leave it out with tx.id")
+		return nil, BadRequest("mode: the transaction already has a mode; omit it together with tx.id")
 	case m != modeImplicit && sel.Mode != "" && sel.Mode != m.name:
 		return nil, BadRequest("mode: %s and tx.begin.mode: %.40q differ", m.name, sel.Mode)
 	case !sel.Begin:
@@ -405,7 +405,7 @@ func (x *transactions) repeat(ctx context.Context, id string, old *stored, out S
 // that this caller may have made one: it commits (again), or looks, or cleans up.
 func (x *transactions) fault(id string, err error, mayBeOver bool) *Fault {
 	if errors.Is(err, lease.ErrForeign) {
-		f := Faultf(codeTxLost, "this transaction is not known: it has ended long ago, or the sidecar was started anew")
+		f := Faultf(codeTxLost, "the transaction is unknown: it ended long ago, or the sidecar restarted")
 		f.Safe, f.Unknown = !mayBeOver, mayBeOver
 		return f
 	}
@@ -413,7 +413,7 @@ func (x *transactions) fault(id string, err error, mayBeOver bool) *Fault {
 	if !ok {
 		return FaultOf(err, Deed{})
 	}
-	f := Faultf(codeTxLost, "the transaction is over: ")
+	f := Faultf(codeTxLost, "the transaction has ended: ")
 	switch ended.Why {
 	case lease.Finished:
 		return Faultf(codeTxCommitted, "the transaction was committed")
@@ -424,7 +424,7 @@ func (x *transactions) fault(id string, err error, mayBeOver bool) *Fault {
 	case lease.Unused:
 		f.Message += "the sidecar stops, and nothing was sent for a while (drain.idle), so it was rolled back"
 	case lease.Expired:
-		f.Message += "it was open for " + x.core.Cfg.Tx.Max.String() + " (tx.max), so it was rolled back"
+		f.Message += "it was open for " + x.core.Cfg.Tx.Max.String() + ", the limit (tx.max), so it was rolled back"
 	case lease.Closed:
 		f.Message += "the sidecar stopped and rolled it back"
 	default:

@@ -37,7 +37,7 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 		case err != nil:
 			return err
 		case part != fieldOpen:
-			return core.BadRequest("the first message has to open the stream: open.table is missing")
+			return core.BadRequest("open.table is missing; the first message must open the stream")
 		default:
 			if err := proto.Unmarshal(octets, open); err != nil {
 				return gone(ctx, err)
@@ -132,7 +132,7 @@ func (g *ingestStream) Feed(ctx context.Context, rows *ingest.Stream, pace func(
 			return err
 		}
 		if part != fieldRows {
-			return core.BadRequest("a message is neither rows nor the first one")
+			return core.BadRequest("every message after the first must have rows")
 		}
 		if err := g.add(more, &columns, rows); err != nil {
 			return err
@@ -155,7 +155,7 @@ func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Strea
 	for number, field := range yql.Fields(message) {
 		switch {
 		case number == 0:
-			return core.BadRequest("a message cannot be read: it is no IngestRows")
+			return core.BadRequest("a message cannot be read: it is not an IngestRows")
 		case number > fieldRow || field == nil:
 			return yql.UnknownField(number, ingestRowsName)
 		case number == fieldColumns:
@@ -182,7 +182,7 @@ func partOf(message []byte) (part protowire.Number, octets []byte, err error) {
 	for number, field := range yql.Fields(message) {
 		switch {
 		case number == 0:
-			return 0, nil, core.BadRequest("a message cannot be read: it is no IngestRequest")
+			return 0, nil, core.BadRequest("a message cannot be read: it is not an IngestRequest")
 		case number > fieldRows || field == nil:
 			return 0, nil, yql.UnknownField(number, ingestRequestName)
 		}

@@ -65,7 +65,7 @@ func TestPartOf(t *testing.T) {
 		"wrong":          {wrong, 0, "", "field 2 of sidecar.v1.IngestRequest"},
 		"rows_and_wrong": {slices.Concat(rows, wrong), 0, "", "field 2 of sidecar.v1.IngestRequest"},
 		"rows_and_newer": {slices.Concat(rows, field(3, "x")), 0, "", "field 3 of sidecar.v1.IngestRequest"},
-		"cut":            {rows[:3], 0, "", "it is no IngestRequest"},
+		"cut":            {rows[:3], 0, "", "it is not an IngestRequest"},
 	} {
 		part, got, err := partOf(tc.message)
 		if part != tc.part || string(got) != tc.want || (err == nil) != (tc.refused == "") ||

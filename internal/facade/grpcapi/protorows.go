@@ -12,7 +12,7 @@ func (r protoRows) Each(f func(row []byte) error) error {
 	for number, row := range yql.Fields(r) {
 		switch {
 		case number == 0, number == core.FieldBulkRows && row == nil:
-			return core.BadRequest("the message cannot be read: it is no BulkUpsertRequest")
+			return core.BadRequest("the message cannot be read: it is not a BulkUpsertRequest")
 		case number == core.FieldBulkRows:
 			if err := f(row); err != nil {
 				return err

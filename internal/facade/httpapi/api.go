@@ -183,14 +183,15 @@ func (a *API) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Request
 		}
 	}
 	if len(allowed) == 0 {
-		a.stray(w, r, core.Faultf(core.CodeNoRoute, "there is nothing at %.200q", r.URL.Path), start)
+		a.stray(w, r, core.Faultf(core.CodeNoRoute, "there is no path %.200q; GET /openapi.yaml lists all paths", r.URL.Path), start)
 		return
 	}
 	methods := strings.Join(allowed, ", ")
 	w.Header().Set("Allow", methods)
-	f := core.Faultf(core.CodeMethod, "%.20s is not allowed here; %s is", r.Method, methods)
+	f := core.Faultf(core.CodeMethod, "method %.20s is not allowed here; use %s", r.Method, methods)
 	if r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, pathOfKV) {
-		f = core.Faultf(core.CodeMethod, "POST is not allowed here; %s are, and POST of ids to %.100q", methods, r.URL.Path+batchGetSuffix)
+		f = core.Faultf(core.CodeMethod, "method POST is not allowed here; use %s, or POST a list of ids to %.100q",
+			methods, r.URL.Path+batchGetSuffix)
 	}
 	a.stray(w, r, f, start)
 }
@@ -342,12 +343,12 @@ func (a *API) admit(x *exchange, rt *route) error {
 	// Each table of the key-value API checks the type of its values itself.
 	if media = strings.ToLower(strings.TrimSpace(media)); !slices.Contains(rt.body, media) && rt.call != core.CallKVPut {
 		if len(rt.body) == 0 {
-			return core.Faultf(core.CodeMedia, "a body is not taken here")
+			return core.Faultf(core.CodeMedia, "this path takes no body; send none")
 		}
-		return core.Faultf(core.CodeMedia, "Content-Type %.100q; %s is taken here", media, strings.Join(rt.body, " or "))
+		return core.Faultf(core.CodeMedia, "Content-Type %.100q is not accepted here; send %s", media, strings.Join(rt.body, " or "))
 	}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return core.Faultf(core.CodeMedia, "Content-Encoding %.100q; only identity is taken", enc)
+		return core.Faultf(core.CodeMedia, "Content-Encoding %.100q is not accepted; send the body without compression (identity)", enc)
 	}
 	return nil
 }

@@ -58,11 +58,11 @@ func (a *API) bodyUpTo(x *exchange, limit int, setting string, check func(start 
 	case err != nil && errors.Is(context.Cause(x.ctx), core.ErrCut):
 		return nil, core.ErrCut
 	case err != nil && errors.Is(context.Cause(x.ctx), context.DeadlineExceeded):
-		return nil, core.Faultf(core.CodeDeadline, "the deadline ended before the body had come").With(
+		return nil, core.Faultf(core.CodeDeadline, "the deadline ended before the whole body arrived").With(
 			func(f *core.Fault) { f.Safe = true },
 		)
 	case err != nil:
-		return nil, core.BadRequest("the body broke off: %v", err)
+		return nil, core.BadRequest("the body ended early: %v", err)
 	case len(b) > limit:
 		return nil, core.OverLimit("bytes of the body", limit, limit, setting)
 	}

@@ -121,7 +121,7 @@ func decodeJSON(data []byte, into proto.Message, out *request) error {
 		return core.BadRequest("%s: a JSON %s does not fit here", wrong.field(), wrong.found)
 	}
 	if err == nil && d.peek() != 0 || d.pos < len(d.data) && err == nil {
-		return core.BadRequest("something follows the JSON of the body")
+		return core.BadRequest("the body goes on after its JSON value; send one value only")
 	}
 	return err
 }

@@ -90,7 +90,7 @@ func (f *ingestLines) Feed(ctx context.Context, rows *ingest.Stream, pace func(i
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		return core.BadRequest("the body broke off: %v", lines.broken)
+		return core.BadRequest("the body ended early: %v", lines.broken)
 	}
 	rows.Stop(err)
 	_, _ = io.Copy(io.Discard, f.x.r.Body) // until ingest or the caller ends it

@@ -35,7 +35,7 @@ func (r jsonRows) Each(f func(row []byte) error) error {
 func (r jsonRows) First(row []byte) error {
 	switch {
 	case row[0] != '{':
-		return core.BadRequest("rows[0]: it is not a JSON object")
+		return core.BadRequest("rows[0] is not a JSON object")
 	case bytes.HasPrefix(bytes.TrimSpace(row[1:]), []byte("}")):
 		return core.AtRow(core.ErrNoColumns, 0)
 	}

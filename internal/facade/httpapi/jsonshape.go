@@ -36,13 +36,13 @@ func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
 			name := raw[begin:min(i+1, len(raw))]
 			switch seen.add(name) {
 			case nameTwice:
-				return 0, core.BadRequest("the member %.64s stands twice in one object", name)
+				return 0, core.BadRequest("the member %.64s appears twice in one object; send it once", name)
 			case nameNoRoom:
 				return 0, core.TooMuch(seen.why)
 			case nameTooMany:
 				return 0, core.Faultf(core.CodeLimit, "an object has more than %d members", mostMembers)
 			case nameForeign:
-				return 0, core.BadRequest("the member %.64s is not known here: names of members are in lower case", name)
+				return 0, core.BadRequest("the member %.64s is unknown; names of members are in lower case", name)
 			}
 		case '{', '[':
 			values++

@@ -204,7 +204,7 @@ func (a *API) id(t *kv.Table, raw json.RawMessage) (kv.ID, error) {
 	parts := []json.RawMessage{raw}
 	if len(t.Key) > 1 {
 		if err := json.Unmarshal(raw, &parts); err != nil {
-			return nil, core.BadRequest("id: want a list of %d values, one for each column of the key", len(t.Key))
+			return nil, core.BadRequest("id must be a list of %d values, one for each column of the key", len(t.Key))
 		}
 	}
 	return a.kv.ID(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
@@ -247,11 +247,11 @@ func appendItem(b []byte, t *kv.Table, id kv.ID, row kv.Row) (_ []byte, err erro
 func (a *API) kvRequest(x *exchange, t *kv.Table) (kv.ID, kv.Condition, error) {
 	query, err := url.ParseQuery(x.r.URL.RawQuery)
 	if err != nil {
-		return nil, kv.Condition{}, core.BadRequest("the query of the address: %v", err)
+		return nil, kv.Condition{}, core.BadRequest("the query of the URL cannot be read: %v", err)
 	}
 	for name := range query {
 		if name != "id" {
-			return nil, kv.Condition{}, core.BadRequest("the query of the address has id only, not %.64q", name)
+			return nil, kv.Condition{}, core.BadRequest("unknown query parameter %.64q; only \"id\" is allowed", name)
 		}
 	}
 	parts, size := query["id"], 0
@@ -292,14 +292,14 @@ func tags(h http.Header, name string, how int) (*kv.Versions, error) {
 		quoted, isWeak := strings.CutPrefix(text, "W/")
 		tag, rest, ok := strings.Cut(strings.TrimPrefix(quoted, `"`), `"`)
 		if !ok || quoted[0] != '"' {
-			return nil, core.BadRequest(`%s: want * or tags in quotes, such as "5"`, name)
+			return nil, core.BadRequest(`%s must be * or a list of tags in quotes, such as "5"`, name)
 		}
 		if how == weak || !isWeak {
 			v.List = append(v.List, tag)
 		}
 		rest = strings.TrimLeft(rest, " \t")
 		if rest != "" && rest[0] != ',' {
-			return nil, core.BadRequest("%s: want commas between tags", name)
+			return nil, core.BadRequest("%s: separate the tags by commas", name)
 		}
 		text = strings.TrimLeft(rest, " \t,")
 	}
@@ -323,7 +323,8 @@ func takes(t *kv.Table, contentType string) error {
 	if err == nil && slices.Contains([]string{core.MediaOctets, own}, media) {
 		return nil
 	}
-	return core.Faultf(core.CodeMedia, "Content-Type %.100q; %s, %s or none is taken here", contentType, own, core.MediaOctets)
+	return core.Faultf(core.CodeMedia, "Content-Type %.100q is not accepted here; send %s or %s, or leave it out",
+		contentType, own, core.MediaOctets)
 }
 
 // refuseToWrite adds what is allowed to the refusal of a table that may not be written.

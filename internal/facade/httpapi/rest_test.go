@@ -19,7 +19,7 @@ func TestTheRestOfAWrongBodyIsNotWaitedFor(t *testing.T) {
 	for _, tc := range []struct{ path, begins, repeats, want string }{
 		{"/v1/batch", `{"statements":[`, `{"sql":"S"},`, "api.max_statements"},
 		{"/v1/query", "", "[", "api.max_depth"},
-		{"/v1/bulk", `{"Table":"items","rows":[`, `{"a":1},`, `"Table" is not known`},
+		{"/v1/bulk", `{"Table":"items","rows":[`, `{"a":1},`, `"Table" is unknown`},
 	} {
 		t.Run(tc.path, func(t *testing.T) {
 			conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))

@@ -50,14 +50,14 @@ func (k *Service) Table(name string) (*Table, error) {
 	if t := k.Tables[name]; t != nil {
 		return t, nil
 	}
-	return nil, core.Faultf(core.CodeTableNotOpen, "table: %.64q is not open", name)
+	return nil, core.Faultf(core.CodeTableNotOpen, "table %.64q is not open to the key-value API (kv.tables)", name)
 }
 
 // TableToWrite finds an open table for a call that writes.
 func (k *Service) TableToWrite(name string) (*Table, error) {
 	t, err := k.Table(name)
 	if err == nil && t.ReadOnly {
-		return nil, core.Faultf(core.CodeReadOnly, "table: %.64q is open to be read alone", name)
+		return nil, core.Faultf(core.CodeReadOnly, "table %.64q is open for reading only (kv.tables)", name)
 	}
 	return t, err
 }
@@ -81,10 +81,10 @@ func (k *Service) ID(t *Table, parts, size int, part func(i int, t *Ydb.Type) (*
 // FitsKey refuses an id that is none of a table's key.
 func (k *Service) FitsKey(t *Table, parts, size int) error {
 	if parts != len(t.Key) {
-		return core.BadRequest("id: %d values; the key of %s has %d", parts, t.Name, len(t.Key))
+		return core.BadRequest("id has %d values; the key of %s has %d columns", parts, t.Name, len(t.Key))
 	}
 	if size > k.cfg.MaxID {
-		return core.Faultf(core.CodeKeyTooLarge, "id: %d bytes, at most %d are allowed (kv.max_id)", size, k.cfg.MaxID)
+		return core.Faultf(core.CodeKeyTooLarge, "id has %d bytes; at most %d are allowed (kv.max_id)", size, k.cfg.MaxID)
 	}
 	return nil
 }
@@ -469,7 +469,7 @@ func (k *Service) Put(t *Table, key *upstream.Params, value []byte, cond Conditi
 	switch t.Value.Type.GetTypeId() {
 	case Ydb.Type_JSON, Ydb.Type_JSON_DOCUMENT:
 		if !json.Valid(value) {
-			return nil, core.BadRequest("value: it is not JSON, as column %s has to be", t.Value.Name)
+			return nil, core.BadRequest("value is not valid JSON, which column %s requires", t.Value.Name)
 		}
 	}
 	w := &Write{Table: t, cond: cond, key: key, params: params}
@@ -636,7 +636,7 @@ func conditionFailed(t *Table, there bool) *core.Fault {
 		return core.Faultf(core.CodeCondition,
 			"the row is there; %s has no version column (kv.tables), so that only * can be asked for", t.Name)
 	}
-	return core.Faultf(core.CodeCondition, "the row is there in another version")
+	return core.Faultf(core.CodeCondition, "the row exists with another version")
 }
 
 // AtID says which of several ids a fault is about.

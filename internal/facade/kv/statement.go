@@ -147,7 +147,8 @@ func (t *Table) next(old string) (*Ydb.TypedValue, error) {
 	if old == "" {
 		return t.first(), nil
 	}
-	spent := core.BadRequest("the row has the highest version that column %s can hold; give it another one by a statement", t.Version.Name)
+	spent := core.BadRequest("the row has the highest version that column %s can hold; set a lower version with a statement",
+		t.Version.Name)
 	if t.Version.Type.GetTypeId() == Ydb.Type_INT64 {
 		n, err := strconv.ParseInt(old, 10, 64)
 		if err != nil || n == math.MaxInt64 {

@@ -233,15 +233,17 @@ func (i *intake) end() {
 func FaultOf(err error) *core.Fault {
 	switch {
 	case errors.Is(err, ingest.ErrDraining):
-		return core.Faultf(core.CodeDraining, "this sidecar is stopping; what it took is written and acknowledged")
+		return core.Faultf(core.CodeDraining, "this sidecar is stopping; all rows that it took are written and acknowledged")
 	case errors.Is(err, ingest.ErrLimit):
-		return core.Faultf(core.CodeBusy, "as many streams of rows are open as allowed (ingest.max_streams)")
+		return core.Faultf(core.CodeBusy, "the limit of open streams of rows is reached (ingest.max_streams)")
 	case errors.Is(err, ingest.ErrReplaced):
-		return core.Faultf(core.CodeStreamEnded, "another stream of this name was opened").With(func(f *core.Fault) { f.Safe = false })
+		return core.Faultf(core.CodeStreamEnded, "another stream of this name was opened and took the place of this one").With(
+			func(f *core.Fault) { f.Safe = false },
+		)
 	case errors.Is(err, ingest.ErrIdle):
-		return core.Faultf(core.CodeStreamEnded, "no row came for as long as allowed (ingest.idle)")
+		return core.Faultf(core.CodeStreamEnded, "no row arrived for the longest time allowed (ingest.idle)")
 	case errors.Is(err, ingest.ErrKey):
-		return core.Faultf(core.CodeStreamEnded, "the table has another primary key now")
+		return core.Faultf(core.CodeStreamEnded, "the primary key of the table has changed")
 	}
 	_, called := errors.AsType[*upstream.Error](err)
 	_, paused := errors.AsType[*hop.PausedError](err)
