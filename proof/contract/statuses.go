@@ -96,7 +96,7 @@ func kvStatuses(t *test) {
 }
 
 var (
-	errorRow   = regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \| (yes|no) \|$`)
+	errorRow   = regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \| (yes|no) \| \w+ error \|$`)
 	callerHint = regexp.MustCompile(`(?m)^\*\*Caller\.\*\* (.*)$`)
 )
 
