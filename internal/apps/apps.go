@@ -537,14 +537,14 @@ type Refusal struct {
 func (e *Refusal) Error() string {
 	if e.Calls > 0 {
 		return fmt.Sprintf(
-			"a list of %d statements takes as many calls, and app %s may begin %d at once; send shorter lists, or "+
+			"a list of %d statements counts as %d calls, and app %s may begin %d at once; send shorter lists, or "+
 				"raise calls_burst= for it in apps.limits",
-			e.Calls, e.App, e.Limit,
+			e.Calls, e.Calls, e.App, e.Limit,
 		)
 	}
 	word := e.Why.String()
 	what := map[Reason]string{
 		ByOpen: "calls open", BySessions: "sessions in use or asked for", ByCalls: "calls a second", ByBytes: "bytes a second",
 	}[e.Why]
-	return fmt.Sprintf("app %s has %d %s, as many as it may; raise %s= for it in apps.limits", e.App, e.Limit, what, word)
+	return fmt.Sprintf("app %s has %d %s, its limit; raise %s= for it in apps.limits", e.App, e.Limit, what, word)
 }

@@ -191,7 +191,7 @@ func (g *Grants) Table(path string) error {
 	if slices.ContainsFunc(g.tables, func(pattern string) bool { return matches(pattern, path) }) {
 		return nil
 	}
-	return g.deny(GrantTables, fmt.Sprintf("table %.100q is none of these", path))
+	return g.deny(GrantTables, fmt.Sprintf("table %.100q is not one of them", path))
 }
 
 // Untold is the error of a text whose tables cannot be told.

@@ -121,7 +121,7 @@ func TestListsCountTheirStatements(t *testing.T) {
 		for _, c := range []struct {
 			n    int
 			want string
-		}{{61, "takes as many calls"}, {60, ""}, {60, "calls a second"}} {
+		}{{61, "counts as 61 calls"}, {60, ""}, {60, "calls a second"}} {
 			if err := call(ctx, c.n); (err == nil) != (c.want == "") || err != nil && !contains(err.Error(), c.want) {
 				t.Errorf("%s: %d statements: %v; want %q", name, c.n, err, c.want)
 			}

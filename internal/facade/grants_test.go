@@ -193,7 +193,7 @@ func TestStatementsOfGrants(t *testing.T) {
 		{"shop", "PRAGMA TablePathPrefix = '/local/shop'; UPSERT INTO a (i) VALUES (1)", ""},
 		{"shop", "SELECT 1", ""},
 		{"shop", "SELECT * FROM `shop/../secret`", "an empty part, . or .."},
-		{"shop", "SELECT * FROM `/local/secret`", "table \\\"secret\\\" is none of these"},
+		{"shop", "SELECT * FROM `/local/secret`", "table \\\"secret\\\" is not one of them"},
 		{"shop", "SELECT * FROM `/localshop/a`", "has an empty part"},
 		{"shop", "SELECT * FROM shared WHERE i IN (SELECT i FROM secret)", "table \\\"secret\\\""},
 		{"shop", "$t = 'secret'; SELECT * FROM $t", "cannot be told with certainty: it reads from a named expression"},

@@ -172,7 +172,7 @@ func (s *Stream) find(l *layout, names []string) error {
 			return &yql.Error{Msg: fmt.Sprintf("the table has no column %.64q", name)}
 		}
 		if slices.Contains(s.indices, i) {
-			return &yql.Error{Path: name, Msg: "the column stands twice"}
+			return &yql.Error{Path: name, Msg: "the column appears twice"}
 		}
 		s.indices = append(s.indices, i)
 	}

@@ -60,7 +60,7 @@ func (p *typeParser) declaration() (name string, t *Ydb.Type, err *syntaxError) 
 	} else if p.tok.Kind == Name {
 		var ok bool
 		if name, ok = p.lex.unquote(p.tok); !ok {
-			err = p.fail("the name is no valid UTF-8")
+			err = p.fail("the name is not valid UTF-8")
 		}
 		p.next()
 	} else {

@@ -182,7 +182,7 @@ func (b *budget) fromFields(fields []*sidecarv1.Field, list []*Ydb.StructMember)
 			return nil, errorf("the Struct has no member %s", clip(f.GetName()))
 		}
 		if items[i] != nil {
-			return nil, inMember(errorf("the member stands twice"), f.GetName())
+			return nil, inMember(errorf("the member appears twice"), f.GetName())
 		}
 		err := Known(f.ProtoReflect())
 		var v *Ydb.Value

@@ -211,7 +211,7 @@ func structOf(list []*Ydb.StructMember) (*Ydb.Type, error) {
 	slices.SortFunc(list, func(a, b *Ydb.StructMember) int { return strings.Compare(a.GetName(), b.GetName()) })
 	for i := 1; i < len(list); i++ {
 		if list[i].GetName() == list[i-1].GetName() {
-			return nil, inMember(errorf("the member stands twice"), list[i].GetName())
+			return nil, inMember(errorf("the member appears twice"), list[i].GetName())
 		}
 	}
 	return &Ydb.Type{Type: &Ydb.Type_StructType{StructType: &Ydb.StructType{Members: list}}}, nil

@@ -238,7 +238,7 @@ func (r *reader) structure(list []*Ydb.StructMember) (*Ydb.Value, error) {
 			return errorf("the Struct has no member %s", clip(name))
 		}
 		if items[i] != nil {
-			return inMember(errorf("the member stands twice"), name)
+			return inMember(errorf("the member appears twice"), name)
 		}
 		v, err := r.value(list[i].GetType())
 		items[i] = v
@@ -357,7 +357,7 @@ func (r *reader) indexed(t *Ydb.VariantType) (*Ydb.Value, error) {
 			return err
 		case name == "index" && index < 0:
 			if index, err = strconv.ParseInt(string(text), 10, 32); err != nil || index < 0 {
-				return errorf("the index of a Variant has to be an integer")
+				return errorf("the index of a Variant must be an integer")
 			}
 			return nil
 		case name == "value" && at < 0:

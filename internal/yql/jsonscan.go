@@ -133,7 +133,7 @@ func (s *scanner) str() (string, error) {
 		default:
 			n := runeSize(s.data[s.pos:])
 			if n == 0 {
-				return "", s.syntax("a string is no valid UTF-8")
+				return "", s.syntax("a string is not valid UTF-8")
 			}
 			s.pos += n
 		}
@@ -162,7 +162,7 @@ func (s *scanner) escaped(text []byte) (string, error) {
 		default:
 			n := runeSize(s.data[s.pos:])
 			if n == 0 {
-				return "", s.syntax("a string is no valid UTF-8")
+				return "", s.syntax("a string is not valid UTF-8")
 			}
 			text = append(text, s.data[s.pos:s.pos+n]...)
 			s.pos += n

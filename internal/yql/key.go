@@ -163,7 +163,7 @@ func AppendRaw(dst, b []byte, t *Ydb.Type) ([]byte, error) {
 		return appendBytes(dst, b), nil
 	}
 	if !utf8.Valid(b) {
-		return dst, errorf("the bytes are not valid UTF-8, as %s has to be", article(FormatType(t)))
+		return dst, errorf("the bytes are not valid UTF-8, which %s requires", article(FormatType(t)))
 	}
 	return appendText(dst, b), nil
 }

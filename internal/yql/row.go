@@ -147,7 +147,7 @@ func (rows *Rows) JSON(raw []byte, into *Cells) error {
 			return noColumn(string(name))
 		}
 		if into.Spans[i].Set() {
-			return inMember(errorf("the column stands twice"), rows.cells[i].name)
+			return inMember(errorf("the column appears twice"), rows.cells[i].name)
 		}
 		start := len(into.Bytes)
 		r.budget = budgetOf(mostInCell)
@@ -209,7 +209,7 @@ var (
 )
 
 var (
-	errNoMessage = errorf("the message is no protobuf")
+	errNoMessage = errorf("the message is not a protobuf")
 	valueMessage = (&sidecarv1.Value{}).ProtoReflect().Descriptor()
 )
 

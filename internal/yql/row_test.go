@@ -186,7 +186,7 @@ func TestRowsOfManyColumns(t *testing.T) {
 		t.Errorf("%+v, %v; want no column", c.Spans, err)
 	}
 	for text, says := range map[string]string{
-		`{"id":1,"x":1}`: `no column "x"`, `{"id":1,"id":2}`: "id: the column stands twice", `5`: "a row is an object",
+		`{"id":1,"x":1}`: `no column "x"`, `{"id":1,"id":2}`: "id: the column appears twice", `5`: "a row is an object",
 		``: "invalid JSON", `{"id":1}}`: "text behind",
 		`{"id":1,}`: "expected a name", `{"id" 1}`: "expected :", `{"id":"q"}`: `id: "q" is not a Uint32`,
 	} {

@@ -192,7 +192,7 @@ func fromNumber(id Ydb.Type_PrimitiveTypeId, s string) (*Ydb.Value, error) {
 			}
 			v, exact, fits := n.scaled(0)
 			if !exact {
-				return nil, errorf("%s is no integer, as %s has to be", clip(s), article(nameOf(id)))
+				return nil, errorf("%s is not an integer, which %s requires", clip(s), article(nameOf(id)))
 			}
 			if !fits || v.hi != 0 {
 				return nil, outOfRange(id, clip(s))

@@ -346,7 +346,7 @@ func (p *typeParser) members(level int) (members []*Ydb.StructMember, depth int,
 			return nil, 0, err
 		}
 		if _, ok := seen[name]; ok {
-			return nil, 0, &syntaxError{at, fmt.Sprintf("the name %s stands twice", clip(name))}
+			return nil, 0, &syntaxError{at, fmt.Sprintf("the name %s appears twice", clip(name))}
 		}
 		seen[name] = struct{}{}
 		if err := p.expect(":"); err != nil {
@@ -374,7 +374,7 @@ func (p *typeParser) name(want string) (string, *syntaxError) {
 	}
 	s, ok := p.lex.unquote(p.tok)
 	if !ok {
-		return "", p.fail("%s is no valid UTF-8", want)
+		return "", p.fail("%s is not valid UTF-8", want)
 	}
 	p.next()
 	return s, nil

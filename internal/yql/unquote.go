@@ -7,7 +7,7 @@ import (
 )
 
 // unquote returns the text that a token of the kind Ident, QuotedIdent, Name
-// or String stands for. ok is false when it is no valid UTF-8.
+// or String stands for. ok is false when it is not valid UTF-8.
 func (l *Lexer) unquote(t Token) (s string, ok bool) {
 	s = l.Text(t)
 	if t.Kind == Name {

@@ -114,7 +114,7 @@ func (t *Entry) word(word string) (err error) {
 			at = &t.Version
 		}
 		if at.Name != "" {
-			return fmt.Errorf("%s stands twice", key)
+			return fmt.Errorf("%s appears twice", key)
 		}
 		*at, err = kvColumn(key, v)
 		return err
@@ -186,7 +186,7 @@ func (t *Entry) check() error {
 	}
 	slices.Sort(names)
 	if len(slices.Compact(names)) != len(names) {
-		return fmt.Errorf("%s: a column stands twice", t.Name)
+		return fmt.Errorf("%s: a column appears twice", t.Name)
 	}
 	return nil
 }
