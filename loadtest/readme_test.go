@@ -10,16 +10,15 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
-	"github.com/ydb-sidecar/sidecar/loadtest/overhead"
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 )
 
 var update = flag.Bool("update", false, "write README's table of what the sidecar costs")
 
-// README's first table is that of the committed runs.
+// README's table of what the sidecar costs is that of the committed runs.
 func TestReadmeHasTheFiguresOfTheRuns(t *testing.T) {
-	want := costTable(t, readRuns(t, "../docs/dev/benchmarks/overhead/runs.txt"))
-	doctable.Part(t, *update, "../README.md", "<!-- overhead -->\n", "<!-- /overhead -->", want)
+	want := costTable(t, readRuns(t, "../docs/dev/benchmarks/sdks/runs.txt"))
+	doctable.Part(t, *update, "../README.md", "<!-- cost -->\n", "<!-- /cost -->", want)
 }
 
 // runs is a file in the format of Go's benchmarks: its settings, and the figures
@@ -45,7 +44,7 @@ func readRuns(t *testing.T, path string) runs {
 		if len(fields) < 2 {
 			continue
 		}
-		name := strings.TrimPrefix(fields[0], "Benchmarkoverhead/")
+		name := strings.TrimPrefix(fields[0], "Benchmarksdks/")
 		if r.figures[name] == nil {
 			r.figures[name] = map[string][]float64{}
 		}
@@ -67,47 +66,34 @@ func median(values []float64) float64 {
 
 // costTable makes README's table.
 func costTable(t *testing.T, r runs) string {
-	figure := func(name, unit string) []float64 {
+	const both = "both-cpu-ns/call"
+	figure := func(name, unit string) float64 {
 		values := r.figures[name][unit]
 		if len(values) == 0 {
 			t.Fatalf("the runs have no %s of %s", unit, name)
 		}
-		return values
-	}
-	us := func(values []float64) string { return fmt.Sprintf("%.0f", median(values)/1e3) }
-	added := func(variant, unit string) string {
-		direct, values := figure("faces-500/direct", unit), figure("faces-500/"+variant, unit)
-		if len(direct) != len(values) {
-			t.Fatalf("%d runs of direct, %d of %s: want pairs", len(direct), len(values), variant)
-		}
-		more := slices.Clone(values)
-		for i := range more {
-			more[i] -= direct[i]
-		}
-		return us(more)
+		return median(values)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b,
-		"| a point read on the development cluster | p50 and p99 at 500 a second, us | more than direct, us | p50 "+
-			"with 1 in flight, us | CPU with 64 in flight, us: the app's process | and the sidecar's |\n|---|--:|--:|--:|--:|--:|\n")
-	for _, way := range []struct{ variant, name string }{{"direct", "direct, the least a client can do"},
-		{"ydb-go-sdk", "YDB's SDK for Go in the app"}, {"plain_gRPC", "plain gRPC through the sidecar"},
-		{"HTTP_JSON", "HTTP/JSON through the sidecar"}} {
-		more, cpu := "", ""
-		if way.variant != "direct" {
-			more = added(way.variant, lab.P50) + " and " + added(way.variant, lab.P99)
-		}
-		if values := r.figures["faces-c64/"+way.variant][lab.CPU]; len(values) > 0 {
-			cpu = us(values)
-		}
-		fmt.Fprintf(&b, "| %s | %s and %s | %s | %s | %s | %s |\n", way.name,
-			us(figure("faces-500/"+way.variant, lab.P50)), us(figure("faces-500/"+way.variant, lab.P99)), more,
-			us(figure("faces-c1/"+way.variant, lab.P50)), us(figure("faces-c64/"+way.variant, lab.LoadCPU)), cpu)
+	b.WriteString("| an app in | reads a row by | p50, 1 in flight | CPU of a call: app + sidecar = total | calls a second, 16 in flight |\n" +
+		"|---|---|--:|--:|--:|\n")
+	for _, way := range []struct{ language, name, key string }{
+		{"Python", "`ydb`, directly", "ydb"}, {"Python", "`ydb`, through the sidecar", "ydb,_sidecar"},
+		{"Python", "gRPC", "plain_gRPC"}, {"Python", "HTTP/JSON", "HTTP_JSON"},
+		{"Node", "`ydb-sdk`, directly", "ydb-sdk"}, {"Node", "`ydb-sdk`, through the sidecar", "ydb-sdk,_sidecar"},
+		{"Node", "`@ydbjs/query`, directly", "@ydbjs_query"},
+		{"Node", "`@ydbjs/query`, through the sidecar", "@ydbjs_query,_sidecar"},
+		{"Node", "gRPC", "plain_gRPC"}, {"Node", "HTTP/JSON", "HTTP_JSON"},
+		{"Go", "`ydb-go-sdk`, directly", "ydb-go-sdk"}, {"Go", "`ydb-go-sdk`, through the sidecar", "ydb-go-sdk,_sidecar"},
+		{"Go", "gRPC", "plain_gRPC"}, {"Go", "HTTP/JSON", "HTTP_JSON"},
+	} {
+		one, many := strings.ToLower(way.language)+"-c1/"+way.key, strings.ToLower(way.language)+"-c16/"+way.key
+		app, total := figure(many, "app-cpu-ns/call"), figure(many, both)
+		fmt.Fprintf(&b, "| %s | %s | %.2f ms | %.0f + %.0f = %.0f µs | %.0f |\n", way.language, way.name,
+			figure(one, lab.P50)/1e6, app/1e3, (total-app)/1e3, total/1e3, figure(many, lab.PerSecond))
 	}
-	fmt.Fprintf(&b,
-		"\nOf the sidecar's CPU %.1f %% is the pool's. Medians of %d interleaved rounds on %s cores (%s) that load, "+
-			"sidecar and nodes share, nothing injected: `%s`; docs/dev/benchmarks/overhead has the spread, and other proxies.\n",
-		100*median(figure("pool-share/plain_gRPC", overhead.PoolPart)), len(figure("faces-500/direct", lab.P50)),
-		r.config["cores"], r.config["cpu"], "make bench-full BENCH=overhead")
+	fmt.Fprintf(&b, "\nMedians of %d rounds; app, sidecar and the development cluster share %s cores (%s), so only ratios carry over "+
+		"to other machines. `%s`; [all goals, and which are missed](docs/dev/benchmarks/speed.md).\n",
+		len(r.figures["go-c1/ydb-go-sdk"][lab.P50]), r.config["cores"], r.config["cpu"], "make bench-full BENCH=sdks")
 	return b.String()
 }

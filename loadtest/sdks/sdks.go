@@ -33,7 +33,7 @@ var Experiment = lab.Experiment{
 	Name:  "sdks",
 	Title: "Apps in Python, Node and Go: YDB's SDK, or the sidecar",
 	Question: `What does an app pay for a call of the sidecar, next to YDB's own SDK that calls the nodes directly? Each app is a process of its own. It reads random rows of the table *bench* by their key and checks each row; the statement and
-its one parameter are the same in all ways. The apps are loadtest/sdks/read.py (*ydb*, or the client of clients/python), loadtest/sdks/read.mjs (*ydb-sdk*, *@ydbjs/query*, or the npm package of clients/node) and loadtest/sdks/sdks.go (*ydb-go-sdk*, the
+its one parameter are the same in all ways. *sidecar* behind the name of an SDK: the same program, given the address of the sidecar (wire.mode=transaction). The apps are loadtest/sdks/read.py (*ydb*, or the client of clients/python), loadtest/sdks/read.mjs (*ydb-sdk*, *@ydbjs/query*, or the npm package of clients/node) and loadtest/sdks/sdks.go (*ydb-go-sdk*, the
 generated gRPC client, or net/http). Calls in flight are threads in Python, promises in Node and goroutines in Go. No way names a transaction mode, so the server chooses it (implicit). The pools of ydb, ydb-sdk and ydb-go-sdk have a session for each call in flight;
 @ydbjs/query has no pool and makes a session for each statement. The sidecar has 50 sessions (pool.min). Every app warms up before its first window. Apps, sidecar and nodes share the processors.`,
 	Defaults: func(o *lab.Options) {
@@ -62,7 +62,7 @@ type sdksWay struct {
 	name string
 	app  []string // program and first arguments; an empty program is the child sdksReader
 	way  string   // value of the app's flag --way
-	over string   // grpc or http: the API of the sidecar; "": no sidecar
+	over string   // grpc or http: the API of the sidecar; wire: YDB's own protocol, for the SDK; "": no sidecar
 }
 
 // sdksLanguage has the ways of a language. The others are compared with the first.
@@ -79,17 +79,21 @@ func sdksApps() []sdksLanguage {
 	return []sdksLanguage{
 		{"python", "Python", []sdksWay{
 			{"ydb", []string{sdksPython, script}, "sdk", ""},
+			{"ydb, sidecar", []string{sdksPython, script}, "sdk", "wire"},
 			{"plain gRPC", []string{plainPython, script}, "plain", "grpc"},
 			{"HTTP/JSON", []string{plainPython, script}, "plain", "http"},
 		}},
 		{"node", "Node", []sdksWay{
 			{"ydb-sdk", node, "ydb-sdk", ""},
+			{"ydb-sdk, sidecar", node, "ydb-sdk", "wire"},
 			{"@ydbjs/query", node, "ydbjs", ""},
+			{"@ydbjs/query, sidecar", node, "ydbjs", "wire"},
 			{"plain gRPC", node, "plain", "grpc"},
 			{"HTTP/JSON", node, "plain", "http"},
 		}},
 		{"go", "Go", []sdksWay{
 			{"ydb-go-sdk", self, "sdk", ""},
+			{"ydb-go-sdk, sidecar", self, "sdk", "wire"},
 			{"plain gRPC", self, "plain", "grpc"},
 			{"HTTP/JSON", self, "plain", "http"},
 		}},
@@ -197,12 +201,10 @@ func sdksCase(ctx context.Context, l *lab.Lab, root string, cluster *lab.Cluster
 	if !l.Wanted(c.Name) {
 		return nil
 	}
+	addresses := map[string]string{"": cluster.Endpoint(), "grpc": "grpc://" + side.GRPC, "http": "http://" + side.HTTP,
+		"wire": "grpc://" + side.GRPC + "/local"}
 	for _, way := range language.ways {
-		app, err := startSDKsApp(
-			ctx, l, root, way,
-			map[string]string{"": cluster.Endpoint(), "grpc": "grpc://" + side.GRPC, "http": "http://" + side.HTTP}[way.over],
-			inFlight,
-		)
+		app, err := startSDKsApp(ctx, l, root, way, addresses[way.over], inFlight)
 		if err != nil {
 			return fmt.Errorf("%s, %s: %w", c.Name, way.name, err)
 		}
