@@ -39,7 +39,7 @@ func (i *invocation) examine() error {
 	if err != nil {
 		tell(doctor.Exam{
 			Check: "config", Result: doctor.Bad, Text: app.FaultLine(err),
-			Do: "Correct the settings; the table of them is in README.md.",
+			Do: "Correct the settings; docs/reference/settings.md lists them all.",
 		})
 	} else {
 		ctx, cancel := i.interruptible()

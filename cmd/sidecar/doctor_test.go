@@ -52,10 +52,10 @@ func TestDoctorWithoutACluster(t *testing.T) {
 		text  string // a part of what it says
 		do    string // a part of what to do
 	}{
-		{"bad_settings", []string{"-set", "pool.max=0"}, "config", "pool.max = 0", "README.md"},
+		{"bad_settings", []string{"-set", "pool.max=0"}, "config", "pool.max = 0", "settings.md"},
 		{"nobody_listens", []string{"-ydb", "grpc://" + address + "/local"}, "tcp", "refused", "Check the port in ydb.url"},
 		{"no_ca_file", []string{"-ydb", "grpcs://" + address + "/local", "-set", "ydb.ca_file=/no/such/file"}, "config",
-			"/no/such/file", "README.md"},
+			"/no/such/file", "settings.md"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, stdout, stderr := call(t, nil, append([]string{"doctor", "-o", "json"}, tc.args...)...)

@@ -36,3 +36,27 @@ func TestTutorialForPython(t *testing.T) {
 		Replace: append(likeMakeRun(t), "dist/ydb_sidecar-*.whl", wheel),
 	})
 }
+
+// TestReadme runs every block of README, with packages of the clients that were built and installed in empty directories.
+func TestReadme(t *testing.T) {
+	docstest.Run(t, docstest.Page{
+		Path: filepath.Join(standtest.Root(t), "README.md"),
+		Dir:  installNode(t),
+		Started: []string{"make run     # a development cluster of three nodes and a sidecar, until Ctrl-C\n" +
+			"make test    # lint, unit tests, official SDKs, Python and Node apps, killed nodes"},
+		Replace: likeMakeRun(t),
+		Programs: map[string][]string{
+			"python": {emptyPython(t, "python3", "--no-index", pythonWheel(t))},
+			"js":     {"node"},
+		},
+	})
+}
+
+// TestRetryLoop runs the loop of the how-to page, which needs no package.
+func TestRetryLoop(t *testing.T) {
+	docstest.Run(t, docstest.Page{
+		Path:     filepath.Join(standtest.Root(t), "docs", "how-to", "retry-loop.md"),
+		Replace:  likeMakeRun(t),
+		Programs: map[string][]string{"python": {"python3"}},
+	})
+}
