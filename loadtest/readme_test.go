@@ -78,13 +78,13 @@ func costTable(t *testing.T, r runs) string {
 	b.WriteString("| an app in | reads a row by | p50, 1 in flight | CPU of a call: app + sidecar = total | calls a second, 16 in flight |\n" +
 		"|---|---|--:|--:|--:|\n")
 	for _, way := range []struct{ language, name, key string }{
-		{"Python", "`ydb`, directly", "ydb"}, {"Python", "`ydb`, through the sidecar", "ydb,_sidecar"},
+		{"Python", "`ydb`, directly", "ydb"}, {"Python", "`ydb`, through the sidecar", "ydb_sidecar"},
 		{"Python", "gRPC", "plain_gRPC"}, {"Python", "HTTP/JSON", "HTTP_JSON"},
-		{"Node", "`ydb-sdk`, directly", "ydb-sdk"}, {"Node", "`ydb-sdk`, through the sidecar", "ydb-sdk,_sidecar"},
+		{"Node", "`ydb-sdk`, directly", "ydb-sdk"}, {"Node", "`ydb-sdk`, through the sidecar", "ydb-sdk_sidecar"},
 		{"Node", "`@ydbjs/query`, directly", "@ydbjs_query"},
-		{"Node", "`@ydbjs/query`, through the sidecar", "@ydbjs_query,_sidecar"},
+		{"Node", "`@ydbjs/query`, through the sidecar", "@ydbjs_query_sidecar"},
 		{"Node", "gRPC", "plain_gRPC"}, {"Node", "HTTP/JSON", "HTTP_JSON"},
-		{"Go", "`ydb-go-sdk`, directly", "ydb-go-sdk"}, {"Go", "`ydb-go-sdk`, through the sidecar", "ydb-go-sdk,_sidecar"},
+		{"Go", "`ydb-go-sdk`, directly", "ydb-go-sdk"}, {"Go", "`ydb-go-sdk`, through the sidecar", "ydb-go-sdk_sidecar"},
 		{"Go", "gRPC", "plain_gRPC"}, {"Go", "HTTP/JSON", "HTTP_JSON"},
 	} {
 		one, many := strings.ToLower(way.language)+"-c1/"+way.key, strings.ToLower(way.language)+"-c16/"+way.key

@@ -22,7 +22,7 @@ import (
 const poollessNode = "proof/devcluster/officialtest/testdata/node"
 
 // clusterCalls is a figure: calls that the nodes get for each query.
-const clusterCalls = "calls of the cluster"
+const clusterCalls = "cluster-calls/call"
 
 // poollessCases let @ydbjs, which makes a session for every query, work directly and through a sidecar in turn,
 // and a client in Go that makes the same calls: docs/dev/virtual-sessions-cost.md.

@@ -3,6 +3,7 @@ package sdks
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,7 +73,7 @@ func TestAppsOfSDKs(t *testing.T) {
 				t.Errorf("%s: %s twice", language.name, way.name)
 			}
 			seen[way.name] = true
-			if direct := way.way != "plain"; direct != (way.over == "") {
+			if sdk := way.way != "plain"; sdk != slices.Contains([]string{"", "wire"}, way.over) {
 				t.Errorf("%s, %s: way %s goes over %q", language.name, way.name, way.way, way.over)
 			}
 			if way.app[0] == "" {
