@@ -6,7 +6,7 @@ import type { CallOptions, ClientOptions, QueryOptions, TransactOptions, TxMode 
 import {
   readBatch, readInfo, readResult, readTx, type BatchResult, type Info, type OpenTx, type Result, type Row, type TransactResult,
 } from './results.js';
-import { retry, type RetryOptions } from './retry.js';
+import { repeatable, retry, type RetryOptions } from './retry.js';
 import { RowStream } from './stream.js';
 import { traceHeaders } from './trace.js';
 import { Transaction } from './transaction.js';
@@ -86,7 +86,8 @@ export class Client {
   /**
    * Runs work in an interactive transaction, and commits when it returns. If a call fails and nothing was kept, all of the work runs
    * again in a new transaction, so it must have no other effects. After an unknown outcome it runs again only if `idempotent` is set. If
-   * the work itself throws, the transaction is rolled back, and the error is thrown.
+   * the work itself throws, the transaction is rolled back, and the error is thrown. After a commit nothing runs again: an error that
+   * asks for it is then the `cause` of the error that is thrown.
    */
   transaction<T>(work: (tx: Transaction) => Promise<T>, options: TransactionOptions = {}): Promise<T> {
     const { mode = 'serializable_rw', signal, traceparent } = options;
@@ -98,7 +99,7 @@ export class Client {
         return result;
       } catch (error) {
         await tx.rollback();
-        throw error;
+        throw tx.committed ? afterCommit(error) : error;
       }
     }, options);
   }
@@ -230,6 +231,12 @@ export class Client {
     if (this.#options.token !== undefined) headers['authorization'] = `Bearer ${this.#options.token}`;
     return { timeout, signal, headers, keeps: kept };
   }
+}
+
+// An error of work whose transaction is committed. It does not ask for a repeat, as that would do the work twice.
+function afterCommit(error: unknown): unknown {
+  if (!repeatable(error, true)) return error;
+  return new Error(`the transaction is committed, but the work failed after that: ${error.message}`, { cause: error });
 }
 
 // A statement with its parameters prepared.

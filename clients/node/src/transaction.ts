@@ -73,6 +73,11 @@ export class Transaction {
   }
 
   /** @internal */
+  get committed(): boolean {
+    return this.#committed;
+  }
+
+  /** @internal */
   async commit(): Promise<void> {
     await this.#last;
     if (this.#failure) throw this.#failure.error;

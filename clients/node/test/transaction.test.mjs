@@ -44,6 +44,28 @@ test('a commit with the last statement saves a call, and nothing comes after it'
   assert.deepEqual(calls(), ['{"begin":{"mode":"serializable_rw"},"seq":1,"commit":true}']);
 });
 
+test('work that fails after its commit does not run again', async (t) => {
+  for (const [fields, options] of [[{ safeToRetry: true }, {}], [{ outcomeUnknown: true }, { idempotent: true }]]) {
+    const { db, calls } = await sidecar(t);
+    const cause = new SidecarError({ code: 'UPSTREAM_LOST', message: 'm', ...fields });
+    const error = await db.transaction(async (tx) => {
+      await tx.query('SELECT 1', {}, { commit: true });
+      throw cause;
+    }, { timeout: 1000, ...options }).catch((e) => e);
+    assert.equal(error.cause, cause, String(error));
+    assert.ok(!(error instanceof SidecarError));
+    assert.match(error.message, /^the transaction is committed, .*UPSTREAM_LOST: m$/);
+    assert.equal(calls().length, 1);
+  }
+  const { db } = await sidecar(t);
+  const final = new SidecarError({ code: 'BAD_REQUEST', message: 'm' });
+  const failed = async (tx) => {
+    await tx.query('SELECT 1', {}, { commit: true });
+    throw final;
+  };
+  assert.equal(await db.transaction(failed).catch((e) => e), final);
+});
+
 test('all of the work runs again when nothing was kept', async (t) => {
   const { db, calls } = await sidecar(t, {
     2: (response) => refuse(response, 409, 'YDB_ABORTED', safe), 'commit 1': (response) => refuse(response, 410, 'TX_LOST', safe),
