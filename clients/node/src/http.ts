@@ -16,6 +16,9 @@ const grace = 1000;
 // An idle connection is closed after so many milliseconds, before the sidecar (http.idle_timeout) does it.
 const idle = 60_000;
 
+// Statuses of calls that succeeded; a redirect, say, is a proxy's.
+const good = new Set([200, 201, 204, 304]);
+
 const json = 'application/json';
 const ndjson = 'application/x-ndjson';
 
@@ -38,18 +41,18 @@ export class HttpTransport implements Transport {
 
   async unary(method: Method, request: Request, call: Call): Promise<Record<string, any>> {
     const { verb, path, body } = route(method, request);
-    return JSON.parse(await this.#answer(verb, path, body, call));
+    return this.#answer(verb, path, body, call);
   }
 
   async batchGet(table: string, ids: readonly Value[], priority: string | undefined, call: Call): Promise<Record<string, any>> {
     const list = ids.map((id) => Array.isArray(id) && id.length === 1 ? id[0] : id); // a key of one column is no list
-    return JSON.parse(await this.#answer('POST', `/v1/kv/${encodeURIComponent(table)}:batchGet`, encode({ ids: list, priority }), call));
+    return this.#answer('POST', `/v1/kv/${encodeURIComponent(table)}:batchGet`, encode({ ids: list, priority }), call);
   }
 
-  async #answer(verb: string, path: string, body: string | undefined, call: Call): Promise<string> {
+  async #answer(verb: string, path: string, body: string | undefined, call: Call): Promise<Record<string, any>> {
     const sent = this.#send(verb, path, { accept: json, ...body !== undefined && { 'content-type': json } }, call);
     sent.request.end(body);
-    return sent.read(async (response) => (await whole(response)).toString());
+    return sent.read(async (response) => parsed((await whole(response)).toString()));
   }
 
   async* stream(request: Request, call: Call): AsyncGenerator<StreamLine[], void, undefined> {
@@ -148,7 +151,7 @@ class Sent {
       response = await this.#good();
       begun?.();
       for await (const texts of lines(response)) {
-        const parts: any[] = texts.map((line) => JSON.parse(line));
+        const parts: any[] = texts.map(parsed);
         last = parts.at(-1);
         if (last.error) parts.pop();
         if (parts.length > 0) yield parts;
@@ -166,12 +169,11 @@ class Sent {
   async #good(): Promise<http.IncomingMessage> {
     const response = await this.#response;
     const status = response.statusCode!;
-    if (status < 400) return response;
+    if (good.has(status)) return response;
     const body = (await whole(response)).toString();
-    if (!response.headers['content-type']?.startsWith('application/problem+json')) {
-      throw new Error(`status ${status}: ${body.slice(0, 200)}`); // a proxy's
-    }
-    throw problem(JSON.parse(body));
+    const said = response.headers['content-type']?.startsWith('application/problem+json') ? tried(body) : undefined;
+    if (typeof said?.code !== 'string') throw foreign(`status ${status}: ${body}`);
+    throw problem(said);
   }
 
   #error(error: unknown): unknown {
@@ -242,6 +244,25 @@ function route(method: Method, request: Request): { verb: string; path: string; 
     case 'Execute': case 'Transact': case 'Batch': return { verb: 'POST', path: paths[method]!, body: encode({ ...rest, rows: 'arrays' }) };
     default: return { verb: 'POST', path: paths[method]!, body: encode(rest) };
   }
+}
+
+// Reads an object that the sidecar wrote.
+function parsed(text: string): Record<string, any> {
+  const value = tried(text);
+  if (value === null || typeof value !== 'object') throw foreign(text === '' ? 'it is empty' : text);
+  return value;
+}
+
+function tried(text: string): any {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+function foreign(text: string): Error {
+  return new Error(`the answer is not the sidecar's: ${text.slice(0, 200)}`);
 }
 
 async function whole(response: http.IncomingMessage): Promise<Buffer> {

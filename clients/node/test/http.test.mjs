@@ -75,6 +75,41 @@ test('a call without an answer says what it may have kept', async (t) => {
   }
 });
 
+test('an answer that is not the sidecar\'s is an error', async (t) => {
+  let foreign;
+  const { url } = await fake(t, (request, response) => foreign(response));
+  const db = connect(url);
+  t.after(() => db.close());
+  const table = db.kv('t', 'text');
+  const calls = {
+    query: () => db.query('UPSERT'), put: () => table.put(1, '1'), delete: () => table.delete(1), get: () => table.get(1),
+    getMany: () => table.getMany([1]), status: () => db.status(),
+    stream: async () => { for await (const _ of db.stream('SELECT 1')); },
+    ingest: async () => { for await (const _ of db.ingest('t', [{ id: 1 }])); },
+  };
+  const problem = { 'content-type': 'application/problem+json' };
+  for (const [status, headers, body] of [
+    [307, { location: '/elsewhere' }, ''], [302, {}, '<html>'], [202, {}, '{}'], [206, {}, '{}'], [403, {}, '{"code":"x"}'],
+    [503, problem, '{"title":"busy","status":503}'], [503, problem, '{"code":"DRAI'],
+  ]) {
+    foreign = (response) => response.writeHead(status, headers).end(body);
+    for (const [name, call] of Object.entries(calls)) {
+      const error = await call().catch((e) => e);
+      assert.ok(error instanceof ConnectionError, `${name}, ${status}: ${error}`);
+      assert.match(error.message, new RegExp(`the answer is not the sidecar's: status ${status}`));
+      assert.equal(error.outcomeUnknown, !['get', 'getMany', 'status'].includes(name), name);
+    }
+  }
+  for (const [status, body] of [[200, ''], [204, ''], [200, '{"columns":['], [200, '<html>'], [200, 'null']]) {
+    foreign = (response) => response.writeHead(status).end(body);
+    for (const name of ['query', 'getMany', 'status', 'stream']) {
+      const error = await calls[name]().catch((e) => e);
+      assert.ok(error instanceof ConnectionError, `${name}, ${status} ${body}: ${error}`);
+      assert.equal(error.outcomeUnknown, ['query', 'stream'].includes(name), name);
+    }
+  }
+});
+
 test('a sidecar that is silent does not hold the caller', async (t) => {
   const { url } = await fake(t, () => new Promise(() => {}));
   const db = connect(url);
