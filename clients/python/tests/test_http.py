@@ -27,6 +27,9 @@ def rows(*values):
     return answer({"columns": [{"name": "n", "type": "Int64"}], "rows": [[value] for value in values], "tx": {"id": "tx_1"}})
 
 
+UNREADABLE = answer({"columns": [{"name": "id", "type": "Uuid"}], "rows": [["no uuid"]], "tx": {"id": "tx_1"}})
+
+
 class Server:
     """Gives each request the next answer, and notes what was asked. An answer may be a function of the request."""
 
@@ -190,6 +193,43 @@ class Transport(unittest.TestCase):
             self.assertEqual(caught.exception.code, "HTTP_404")
             self.assertIn("HTTP API", caught.exception.hint)
 
+    def test_a_proxy_that_answers_for_the_sidecar(self):
+        for status, given, code, safe, unknown in (
+            (307, {}, "HTTP_307", False, False),
+            (502, {}, "OUTCOME_UNKNOWN", False, True),
+            (503, {"idempotent": True}, "OUTCOME_UNKNOWN", True, True),
+            (503, {"mode": "snapshot_ro"}, "SIDECAR_AWAY", True, False),
+            (504, {}, "DEADLINE_EXCEEDED", False, True),
+        ):
+            for page in (answer(b"<html>", status, "text/html"), answer({"code": 14, "status": "down"}, status)):
+                with self.subTest(status, page=page), Server(page) as server, ydb_sidecar.connect(server.url) as db:
+                    with self.assertRaises(SidecarError) as caught:
+                        db.query("UPSERT", **given)
+                    error = caught.exception
+                    self.assertEqual((error.code, error.safe_to_retry, error.outcome_unknown), (code, safe, unknown))
+                    self.assertIn("not the sidecar's", error.message)
+
+    def test_a_problem_whose_members_are_not_the_sidecars(self):
+        with Server(answer({"code": "X", "status": "down"}, 502)) as server, ydb_sidecar.connect(server.url) as db:
+            with self.assertRaises(OutcomeUnknown):
+                db.query("UPSERT")
+
+    def test_a_redirect_writes_no_row(self):
+        for status in (202, 307):
+            moved = answer(b"", status, "text/html", "Location: http://127.0.0.1:1/\r\n")
+            with self.subTest(status), Server(moved, moved, moved) as server, ydb_sidecar.connect(server.url) as db:
+                for call in (lambda kv: kv.put(1, b"1"), lambda kv: kv.get(1), lambda kv: kv.delete(1)):
+                    with self.assertRaises(SidecarError) as caught:
+                        call(db.kv("t"))
+                    self.assertEqual(caught.exception.code, f"HTTP_{status}")
+
+    def test_an_answer_that_cannot_be_read(self):
+        for given, unknown in (({}, True), ({"mode": "snapshot_ro"}, False)):
+            with self.subTest(given), Server(UNREADABLE) as server, ydb_sidecar.connect(server.url) as db:
+                with self.assertRaises(SidecarError) as caught:
+                    db.query("UPSERT", **given)
+                self.assertEqual((caught.exception.code, caught.exception.outcome_unknown), ("ANSWER_UNREADABLE", unknown))
+
     def test_errors_have_classes(self):
         for code, status, members, kind in (
             ("YDB_ABORTED", 409, {"safe_to_retry": True}, Conflict),
@@ -302,6 +342,97 @@ class Transactions(unittest.TestCase):
 
         got, _ = self.run_in([problem("YDB_GENERIC_ERROR", 400)], work)
         self.assertIsInstance(got, ydb_sidecar.BadRequest)
+
+    def test_is_not_repeated_once_it_is_committed(self):
+        def fail():
+            raise Conflict("YDB_ABORTED", "m", safe_to_retry=True)
+
+        def with_the_statement(tx):
+            tx.query("UPDATE", commit=True)
+            fail()
+
+        def with_the_list(tx):
+            tx.tx(["UPDATE"], commit=True)
+            fail()
+
+        def by_itself(tx):
+            tx.query("UPDATE")
+            tx.commit()
+            tx.rollback()  # does nothing
+            fail()
+
+        def unknown(tx):
+            try:
+                tx.query("UPDATE", commit=True)
+            except OutcomeUnknown:
+                fail()
+
+        listed = answer({"results": [{"columns": [], "rows": []}]})
+        for work, answers in (
+            (with_the_statement, [rows(1)]), (with_the_list, [listed]), (by_itself, [rows(1), answer({})]), (unknown, [self.UNKNOWN]),
+        ):  # fmt: skip
+            for idempotent in (False,) if work is unknown else (False, True):
+                with self.subTest(work.__name__, idempotent=idempotent):
+                    got, server = self.run_in(answers + [rows(1)] * 4, work, idempotent=idempotent, timeout=1)
+                    self.assertIsInstance(got, Conflict)
+                    self.assertEqual(len(server.requests), len(answers))
+
+    def test_is_rolled_back_when_its_time_is_over(self):
+        def late_statement(tx):
+            tx.query("SELECT")
+            time.sleep(0.3)
+            tx.query("SELECT")
+
+        def late_commit(tx):
+            tx.query("SELECT")
+            time.sleep(0.3)
+
+        def swallowed(tx):
+            tx.query("SELECT")
+            time.sleep(0.3)
+            try:
+                tx.query("SELECT")
+            except DeadlineExceeded:
+                pass
+
+        for work in (late_statement, late_commit, swallowed):
+            with self.subTest(work.__name__):
+                got, server = self.run_in([rows(1), answer({})], work, timeout=0.2)
+                self.assertIsInstance(got, DeadlineExceeded)
+                self.assertEqual(server.targets, ["/v1/query", "/v1/tx/tx_1/rollback"])
+                self.assertEqual(server.requests[-1]["headers"]["request-timeout"], "2000000000ns")
+
+    def test_is_rolled_back_when_a_statement_has_no_answer_in_time(self):
+        got, server = self.run_in([rows(1), lambda _: time.sleep(2) or DRAINED, answer({})], self.work, timeout=0.2)
+        self.assertIsInstance(got, DeadlineExceeded)
+        self.assertEqual(server.targets[-1], "/v1/tx/tx_1/rollback")
+
+    def test_a_parameter_that_cannot_be_sent_has_no_number(self):
+        def work(tx):
+            tx.query("SELECT")
+            with self.assertRaises(TypeError):
+                tx.query("SELECT $a", {"a": object()})
+            with self.assertRaises(TypeError):
+                tx.tx([ydb_sidecar.Statement("SELECT $a", {"a": object()})])
+            tx.query("SELECT")
+
+        _, server = self.run_in([rows(1), rows(2), answer({})], work)
+        self.assertEqual(server.requests[1]["body"]["tx"], {"id": "tx_1", "seq": 2})
+        self.assertEqual(len(server.requests), 3)
+
+    def test_an_answer_that_cannot_be_read_fails_it(self):
+        def work(tx):
+            tx.query("SELECT")
+            try:
+                tx.query("SELECT")
+            except Exception:
+                pass
+            return 5
+
+        got, server = self.run_in([rows(1), UNREADABLE, answer({})], work)
+        self.assertIsInstance(got, SidecarError)
+        self.assertEqual(got.code, "ANSWER_UNREADABLE")
+        self.assertEqual(server.targets, ["/v1/query", "/v1/query", "/v1/tx/tx_1/rollback"])
 
     def test_ends_with_its_time(self):
         begun = time.monotonic()

@@ -207,6 +207,7 @@ class Client:
 
         The whole is repeated while an error is ``safe_to_retry``, with growing random pauses, until ``timeout`` is over. After an
         unknown outcome it is repeated only if it is ``idempotent``: it may run twice. Whatever else ``work`` raises rolls back.
+        Once ``work`` has committed by itself, nothing is repeated.
         """
 
         async def call(transaction: aio.Transaction) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import inspect
+import time
 from typing import Any, AsyncIterator, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import grpc
@@ -36,8 +37,12 @@ _CALLS = {
     "version": ("Version", pb.VersionRequest),
 }
 
-# The client sends what api.max_body of the sidecar lets it send, and takes what api.max_bytes lets it get.
-_CHANNEL = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+# The client sends what api.max_body of the sidecar lets it send, and takes what api.max_bytes lets it get. As over HTTP, http_proxy of the
+# environment does not count: the sidecar is near.
+_CHANNEL = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_http_proxy", 0)]
+
+# How the details of UNAVAILABLE begin when the channel has no connection, so that nothing was sent.
+_UNSENT = ("failed to connect to all addresses", "dns resolution", "name resolution", "errors resolving")
 
 
 class GrpcTransport:
@@ -67,9 +72,12 @@ class GrpcTransport:
         if options.timeout is not None and options.timeout <= 0:
             raise make_error("DEADLINE_EXCEEDED", "the time was over before the call", status=504, safe_to_retry=True)
         again = options.repeat or not options.keeps
+        deadline, how = options.deadline(), _how(options)
         while True:
+            if deadline is not None:
+                how["timeout"] = deadline - time.monotonic()  # a second try has what the first one left
             try:
-                answer = method(request, **_how(options))
+                answer = method(request, **how)
                 return await answer if self._asynchronous else answer
             except grpc.RpcError as error:
                 failure = _error(error, options)
@@ -220,8 +228,7 @@ def _error(error: Any, options: Options) -> SidecarError:
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
         return make_error("LIMIT_EXCEEDED", error.details() or "the message is too long", status=413)
     late = code == grpc.StatusCode.DEADLINE_EXCEEDED
-    # A channel that has no connection sent nothing.
-    sent = not (code == grpc.StatusCode.UNAVAILABLE and "connect" in (error.details() or "").lower())
+    sent = not (code == grpc.StatusCode.UNAVAILABLE and (error.details() or "").lower().startswith(_UNSENT))
     return no_answer(f"{code.name}: {error.details()}", sent=sent, keeps=options.keeps, idempotent=options.idempotent, late=late)
 
 

@@ -91,16 +91,21 @@ class Response:
         if rest:
             yield rest
 
-    def error(self, body: bytes) -> SidecarError:
+    def error(self, body: bytes, options: Options) -> SidecarError:
         """The exception for an answer that is none of success."""
         problem = _json(body) if "json" in self.headers.get("content-type", "") else None
-        if isinstance(problem, dict) and "code" in problem:
-            return error_from(problem, self.status)
-        text = body[:200].decode("utf-8", "replace")
+        if isinstance(problem, dict) and isinstance(problem.get("code"), str):
+            try:
+                return error_from(problem, self.status)
+            except (TypeError, ValueError):
+                pass  # its members are not those of the sidecar
+        message = f"the answer is not the sidecar's: HTTP {self.status}, {body[:200].decode('utf-8', 'replace')!r}"
+        if self.status >= 500:
+            # A proxy passed the call on, or tried to, and has no answer.
+            return no_answer(message, sent=True, keeps=options.keeps, idempotent=options.idempotent, late=self.status == 504)
         return make_error(
-            f"HTTP_{self.status}", f"the answer is not the sidecar's: {text!r}", status=self.status,
-            hint="check that the address is that of the sidecar's HTTP API",
-        )  # fmt: skip
+            f"HTTP_{self.status}", message, status=self.status, hint="check that the address is that of the sidecar's HTTP API"
+        )
 
 
 async def _head(connection: Connection) -> Response:
@@ -202,7 +207,7 @@ class HttpTransport:
             data = _dump(_encode(name, body))
         response, text = await self._whole(method, path, headers, data, options)
         if response.status != 200:
-            raise response.error(text)
+            raise response.error(text, options)
         answer = _json(text)
         if not isinstance(answer, dict):
             raise _lost(f"{method} {path}", ValueError("the answer is no JSON object"), options)
@@ -214,7 +219,7 @@ class HttpTransport:
         connection, response = await self._exchange(request, "stream", options)
         try:
             if response.status != 200:
-                raise response.error(await response.body())
+                raise response.error(await response.body(), options)
             async for line in response.lines():
                 part = _json(line)
                 if not isinstance(part, dict):
@@ -239,7 +244,7 @@ class HttpTransport:
         failed: List[BaseException] = []
         try:
             if response.status != 200:
-                raise response.error(await response.body())
+                raise response.error(await response.body(), options)
             sending = self._runtime.spawn(_send_rows(connection, rows, failed))
             try:
                 async for line in response.lines():
@@ -268,8 +273,8 @@ class HttpTransport:
             if tags:
                 headers[name] = ", ".join(tag if tag == "*" else f'"{tag}"' for tag in tags)
         response, text = await self._whole(method, target, headers, value, options)
-        if response.status >= 400:
-            raise response.error(text)
+        if response.status not in (200, 201, 204, 304):
+            raise response.error(text, options)
         return response, text
 
     async def kv_get(self, key: Key, options: Options) -> Entry:
@@ -290,7 +295,7 @@ class HttpTransport:
         body = _dump({"ids": [to_json(id[0] if len(id) == 1 else list(id)) for id in ids]})
         response, raw = await self._whole("POST", f"/v1/kv/{quote(table, safe='')}:batchGet", headers, body, options)
         if response.status != 200:
-            raise response.error(raw)
+            raise response.error(raw, options)
         answer = _json(raw)
         items = []
         for one in answer["items"]:

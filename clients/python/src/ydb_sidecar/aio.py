@@ -99,7 +99,8 @@ class Client:
         body = _statement(sql, params, types, mode, idempotent, max_rows, max_bytes, stats, tx)
         options = options_of(self._settings, timeout, priority, traceparent)
         _fate(options, idempotent, tx, mode)
-        return result_of(await self._transport.call("query", body, options))
+        answer = await self._transport.call("query", body, options)
+        return _decoded(lambda: result_of(answer), options)
 
     def stream(
         self,
@@ -147,7 +148,7 @@ class Client:
         options = options_of(self._settings, timeout, priority, traceparent)
         _fate(options, idempotent, tx, mode)
         answer = await self._transport.call("tx", body, options)
-        return [result_of(one, answer.get("info"), answer.get("tx")) for one in answer.get("results") or ()]
+        return _decoded(lambda: [result_of(one, answer.get("info"), answer.get("tx")) for one in answer.get("results") or ()], options)
 
     async def batch(
         self,
@@ -234,6 +235,7 @@ class Client:
 
         The whole is repeated while an error is ``safe_to_retry``, with growing random pauses, until ``timeout`` is over. After an
         unknown outcome it is repeated only if it is ``idempotent``: it may run twice. Whatever else ``work`` raises rolls back.
+        Once ``work`` has committed by itself, nothing is repeated.
         """
         backoff = Backoff(timeout if timeout is not None else self._settings.timeout)
         while True:
@@ -243,6 +245,8 @@ class Client:
                     return await work(transaction)
             except SidecarError as error:
                 again = idempotent if error.outcome_unknown else error.safe_to_retry
+                if transaction._committed or (transaction._unknown and not idempotent):
+                    again = False  # what the work did after its commit has failed
                 pause = backoff.next(error.retry_after) if again else None
                 if pause is None:
                     raise
@@ -335,8 +339,10 @@ class Stream:
         await self._parts.aclose()  # type: ignore[attr-defined]
 
 
-# A failed statement ends its transaction, except where the call did not reach it.
-_MAY_BE_OPEN = {"UPSTREAM_LOST", "SIDECAR_AWAY", "STREAM_LEFT", "TX_BUSY"}
+# A failed statement ends its transaction, except where the call did not reach it, or its answer did not reach the client.
+_MAY_BE_OPEN = {"UPSTREAM_LOST", "SIDECAR_AWAY", "STREAM_LEFT", "TX_BUSY", "DEADLINE_EXCEEDED", "ANSWER_UNREADABLE"}
+
+ROLLBACK = 2.0  # seconds for a rollback, whatever is left of the transaction's own time
 
 
 class Transaction:
@@ -348,6 +354,8 @@ class Transaction:
         self._seq = 0
         self._failed: Optional[SidecarError] = None  # what ended it
         self._open = True
+        self._committed = False
+        self._unknown = False  # it may be committed
         self.id = ""  # once the first statement has run
 
     async def query(
@@ -371,7 +379,7 @@ class Transaction:
             self._fails(error)
             raise
         except (TypeError, ValueError):
-            self._seq -= 1  # nothing was sent
+            self._seq -= 1  # a parameter has no form in the API: nothing was sent
             raise
         self._goes_on(result.tx_id, commit)
         return result
@@ -386,7 +394,7 @@ class Transaction:
             self._fails(error)
             raise
         except (TypeError, ValueError):
-            self._seq -= 1  # nothing was sent
+            self._seq -= 1  # a parameter has no form in the API: nothing was sent
             raise
         self._goes_on(results[0].tx_id if results else "", commit)
         return results
@@ -413,31 +421,31 @@ class Transaction:
     async def commit(self) -> None:
         """Commits. The end of ``async with`` does it too."""
         if self._failed is not None:
+            await self._leave()
             raise self._failed
         if self._open and self.id:
-            options = self._options()
-            options.keeps, options.repeat = True, True
             try:
+                options = options_of(self._client._settings, self._left(), self._priority, self._traceparent)
+                options.keeps, options.repeat = True, True
                 await self._client._transport.call("commit", {"id": self.id}, options)
             except SidecarError as error:
                 self._fails(error)
+                await self._leave()
                 raise
+            self._committed = True
         self._open = False
 
     async def rollback(self) -> None:
         """Rolls back, unless it has ended."""
         if self._open and self.id and self._failed is None:
-            options = self._options()
-            options.timeout, options.keeps, options.repeat = 2.0, False, True
+            options = options_of(self._client._settings, ROLLBACK, self._priority, self._traceparent)
+            options.keeps, options.repeat = False, True
             await self._client._transport.call("rollback", {"id": self.id}, options)
         self._open = False
 
     async def state(self) -> TransactionState:
         """What the sidecar says of it."""
         return await _state(self._client, self.id)
-
-    def _options(self) -> Options:
-        return options_of(self._client._settings, self._left(), self._priority, self._traceparent)
 
     def _left(self) -> Optional[float]:
         left = self._time.left()
@@ -458,11 +466,12 @@ class Transaction:
         return selector
 
     def _goes_on(self, id: str, committed: bool) -> None:
-        self.id, self._open = id or self.id, not committed
+        self.id, self._open, self._committed = id or self.id, not committed, committed
 
     def _fails(self, error: SidecarError) -> None:
         """Notes that the transaction has ended: any failure of a statement ends it."""
         self._failed = self._failed or error
+        self._unknown = self._unknown or error.outcome_unknown
 
     async def __aenter__(self) -> Transaction:
         return self
@@ -470,14 +479,19 @@ class Transaction:
     async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
         if error is None:
             await self.commit()
-            return
-        if self._failed is not None and self._failed.code not in _MAY_BE_OPEN:
-            return
-        self._failed = None
+        else:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """Rolls back, unless a failure has ended the transaction: the session is free at once, not after tx.idle."""
+        failed, self._failed = self._failed, None
         try:
-            await self.rollback()  # the session is free at once, not after tx.idle
+            if failed is None or failed.code in _MAY_BE_OPEN:
+                await self.rollback()
         except SidecarError:
             pass  # its own failure says nothing new
+        finally:
+            self._failed, self._open = failed, False
 
 
 async def _state(client: Client, id: str) -> TransactionState:
@@ -600,6 +614,17 @@ def _independent(one: Statement) -> Dict[str, Any]:
     body: Dict[str, Any] = {"sql": one.sql}
     _put(body, params=one.params, types=one.types, mode=one.mode, idempotent=one.idempotent, limits=_limits(one.max_rows, one.max_bytes))
     return body
+
+
+def _decoded(make: Callable[[], T], options: Options) -> T:
+    """What an answer says in Python's values. It came, so a call that keeps something has run."""
+    try:
+        return make()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise make_error(
+            "ANSWER_UNREADABLE", f"cannot read the answer of the sidecar: {error!r}", outcome_unknown=options.keeps,
+            hint="check that the address is that of the sidecar, and that this package is as new as the sidecar",
+        ) from error  # fmt: skip
 
 
 def _fate(options: Options, idempotent: bool, tx: Optional[Mapping[str, Any]], mode: str) -> None:
