@@ -15,7 +15,7 @@ type driverSet struct {
 }
 
 func (s driverSet) set() Set {
-	out := Set{Columns: s.Columns, Rows: s.Rows, Truncated: s.Truncated}
+	out := Set(s)
 	for _, row := range out.Rows {
 		for i := range row {
 			row[i] = plain(row[i])

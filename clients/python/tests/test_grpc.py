@@ -59,9 +59,9 @@ class Grpc(unittest.TestCase):
     def test_a_write_whose_connection_was_reset_is_unknown(self):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             threading.Thread(target=reset_after_request, args=(listener,), daemon=True).start()
-            with ydb_sidecar.connect(f"grpc://127.0.0.1:{listener.getsockname()[1]}") as db:
-                with self.assertRaises(OutcomeUnknown) as caught:
-                    db.query("UPSERT", timeout=5)
+            url = f"grpc://127.0.0.1:{listener.getsockname()[1]}"
+            with ydb_sidecar.connect(url) as db, self.assertRaises(OutcomeUnknown) as caught:
+                db.query("UPSERT", timeout=5)
         self.assertFalse(caught.exception.safe_to_retry)
 
     def test_a_write_that_reached_a_proxy_is_unknown(self):

@@ -210,9 +210,12 @@ class Transport(unittest.TestCase):
                     self.assertIn("not the sidecar's", error.message)
 
     def test_a_problem_whose_members_are_not_the_sidecars(self):
-        with Server(answer({"code": "X", "status": "down"}, 502)) as server, ydb_sidecar.connect(server.url) as db:
-            with self.assertRaises(OutcomeUnknown):
-                db.query("UPSERT")
+        with (
+            Server(answer({"code": "X", "status": "down"}, 502)) as server,
+            ydb_sidecar.connect(server.url) as db,
+            self.assertRaises(OutcomeUnknown),
+        ):
+            db.query("UPSERT")
 
     def test_a_redirect_writes_no_row(self):
         for status in (202, 307):

@@ -29,8 +29,8 @@ func TestSeriesOfFindings(t *testing.T) {
 		var text []string
 		for _, kv := range with {
 			if kv.Key != "db.namespace" {
-				text = append(text, kv.Value.Emit())
-			} else if kv.Value.Emit() != "/local" {
+				text = append(text, kv.Value.String())
+			} else if kv.Value.String() != "/local" {
 				t.Errorf("%v", with)
 			}
 		}
