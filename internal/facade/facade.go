@@ -144,6 +144,9 @@ func (s *Service) Calls(app string, least time.Duration, most int) (list []hop.O
 	return s.core.Calls(app, least, most)
 }
 
+// EndIdleTransaction ends the transaction that has the session of that hash, unless a call of it runs: then the call fails and ends it.
+func (s *Service) EndIdleTransaction(session string) { s.core.Tx.EndIdle(session) }
+
 // EndCalls ends the open calls of that id, or of the trace of that id, and returns what they were.
 func (s *Service) EndCalls(id string) []hop.OpenCall { return s.core.EndCalls(id) }
 

@@ -120,10 +120,11 @@ const (
 	Unused                  // not used for the time of EndUnused
 	Expired                 // older than Config.Max
 	Closed                  // the table was closed
+	Killed                  // EndIdle ended it
 )
 
 func (r Reason) String() string {
-	return [...]string{"open", "finished", "abandoned", "failed", "idle", "unused", "expired", "closed"}[r%8]
+	return [...]string{"open", "finished", "abandoned", "failed", "idle", "unused", "expired", "closed", "killed"}[r%9]
 }
 
 // Step is one call on a lease.
@@ -371,6 +372,17 @@ func (t *Table[V, O]) EndUnused(after time.Duration) {
 	select {
 	case t.wake <- struct{}{}:
 	default: // Run has yet to come to the last one
+	}
+}
+
+// EndIdle ends the leases whose value match accepts and on which no step runs.
+func (t *Table[V, O]) EndIdle(match func(V) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.leases {
+		if l.why == Open && l.busy == nil && match(l.value) {
+			t.endLocked(l, Killed)
+		}
 	}
 }
 

@@ -41,6 +41,8 @@ func (t *transaction) endOf(why lease.Reason) TxEnd {
 		return txExpired
 	case lease.Unused, lease.Closed:
 		return txDrained
+	case lease.Killed:
+		return txLost
 	}
 	switch {
 	case t.maxed:

@@ -427,6 +427,8 @@ func (x *transactions) fault(id string, err error, mayBeOver bool) *Fault {
 		f.Message += "it was open for " + x.core.Cfg.Tx.Max.String() + ", the limit (tx.max), so it was rolled back"
 	case lease.Closed:
 		f.Message += "the sidecar stopped and rolled it back"
+	case lease.Killed:
+		f.Message += upstream.ErrKilled.Error() + ", which rolled it back"
 	default:
 		f.Message += "a statement failed"
 		if _, t, err := x.leases.Look(id); err == nil && t.fate != nil {
@@ -440,6 +442,11 @@ func (x *transactions) fault(id string, err error, mayBeOver bool) *Fault {
 // EndUnused rolls back every transaction for which nothing is sent for so long
 // from now on, if tx.idle does not do so before.
 func (s *Service) EndUnused(after time.Duration) { s.Tx.leases.EndUnused(after) }
+
+// EndIdle ends the transaction that has the session of that hash, unless a call of it runs: then the call fails and ends it.
+func (x *transactions) EndIdle(session string) {
+	x.leases.EndIdle(func(t *transaction) bool { return t != nil && t.hash == session })
+}
 
 // Commit commits an interactive transaction. A repeat gets the first outcome.
 func (x *transactions) Commit(ctx context.Context, c *Call, id, timeout string) error {

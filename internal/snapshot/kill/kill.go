@@ -46,6 +46,7 @@ func (k Killer) Session(hash string) (any, error) {
 	if err := r.Kill(ctx); err != nil {
 		k.Log.Warn("a killed session was not deleted on its node", "session", hash, "node", s.Node, "err", err)
 	}
+	k.Views.API.EndIdleTransaction(hash) // its place in the pool is free now, not at the app's next call
 	text := fmt.Sprintf("session %s on node %d was killed by an operator", hash, s.Node)
 	if line.App != "" {
 		text += ", held by app " + line.App
