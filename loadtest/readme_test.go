@@ -75,7 +75,8 @@ func costTable(t *testing.T, r runs) string {
 		return median(values)
 	}
 	var b strings.Builder
-	b.WriteString("| an app in | reads a row by | p50, 1 in flight | CPU of a call: app + sidecar = total | calls a second, 16 in flight |\n" +
+	b.WriteString("| an app in | reads a row by | p50, 1 in flight | CPU of a call: app + sidecar = total | calls a " +
+		"second, 16 in flight |\n" +
 		"|---|---|--:|--:|--:|\n")
 	for _, way := range []struct{ language, name, key string }{
 		{"Python", "`ydb`, directly", "ydb"}, {"Python", "`ydb`, through the sidecar", "ydb_sidecar"},

@@ -18,7 +18,9 @@ import (
 // TestLinks follows every link of every page: its file is there, and so is its heading. A page that is named in prose is a link.
 // Left out are CHANGELOG.md, which tells of pages that are gone, and what programs print.
 func TestLinks(t *testing.T) {
-	list, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard", "*.md").Output()
+	list, err := exec.CommandContext(
+		t.Context(), "git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard", "*.md",
+	).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
