@@ -229,7 +229,7 @@ export class Client {
     const headers = traceHeaders(traceparent);
     if (this.#options.app !== undefined) headers['x-sidecar-app'] = this.#options.app;
     if (this.#options.token !== undefined) headers['authorization'] = `Bearer ${this.#options.token}`;
-    return { timeout, signal, headers, keeps: kept };
+    return { timeout: timeout === Infinity ? undefined : timeout, signal, headers, keeps: kept };
   }
 }
 

@@ -44,7 +44,9 @@ export class GrpcTransport implements Transport {
     const definition = protoLoader.loadSync(files, options);
     const { Sidecar, Ingest, KeyValue } = (grpc.loadPackageDefinition(definition) as any).sidecar.v1;
     this.#error = definition['sidecar.v1.Error'] as unknown as Message;
-    const channel: Record<string, unknown> = { 'grpc.max_receive_message_length': -1, 'grpc.enable_retries': 0 };
+    const channel: Record<string, unknown> = { 'grpc.max_receive_message_length': -1, 'grpc.enable_retries': 0,
+      // As over HTTP, http_proxy of the environment does not count: the sidecar is near.
+      'grpc.enable_http_proxy': 0 };
     if (tls?.servername !== undefined) channel['grpc.ssl_target_name_override'] = tls.servername;
     const credentials = secure
       ? grpc.credentials.createSsl(pem(tls?.ca), pem(tls?.key), pem(tls?.cert)) : grpc.credentials.createInsecure();

@@ -65,7 +65,7 @@ export class HttpTransport implements Transport {
     open: { table: string; offset: number; stream: string }, rows: Iterable<Rows> | AsyncIterable<Rows>, call: Call,
   ): AsyncGenerator<IngestLine[], void, undefined> {
     const query = new URLSearchParams({ offset: String(open.offset), stream: open.stream });
-    const path = `/v1/ingest/${open.table.split('/').map(encodeURIComponent).join('/')}?${query}`;
+    const path = `/v1/ingest/${pathOf(open.table)}?${query}`;
     const sent = this.#send('POST', path, { accept: ndjson, 'content-type': ndjson }, call);
     sent.request.flushHeaders();
     const sending = new Sending(sent.request);
@@ -128,7 +128,10 @@ class Sent {
       if (socket.connecting) socket.once('connect', () => { this.#connected = true; });
       else this.#connected = true;
     });
-    if (call.timeout !== undefined) this.#timer = setTimeout(() => this.#end(timeOver(what, this.#keeps())), call.timeout + grace);
+    if (call.timeout !== undefined) {
+      // A timer of Node cannot take longer.
+      this.#timer = setTimeout(() => this.#end(timeOver(what, this.#keeps())), Math.min(call.timeout + grace, 2 ** 31 - 1));
+    }
     if (call.signal?.aborted) this.#abort();
     else call.signal?.addEventListener('abort', this.#abort, { once: true });
   }
@@ -293,4 +296,9 @@ function percent(value: Uint8Array): string {
 
 function text(value: Value): string {
   return value instanceof Date ? value.toISOString() : String(value);
+}
+
+/** A table in a path. A slash at its beginning is written as %2F: servers redirect paths with two slashes in a row. */
+function pathOf(table: string): string {
+  return table.replace(/^\//, '\0').split('/').map(encodeURIComponent).join('/').replace('%00', '%2F');
 }

@@ -252,3 +252,16 @@ test('key-value calls carry ids, conditions and tags', async (t) => {
 test('an address that is none is refused', () => {
   for (const address of ['ftp://x', 'localhost:7401', '']) assert.throws(() => connect(address), /want http:\/\//);
 });
+
+test('a timeout may be as long as one likes', async (t) => {
+  const { url, seen } = await fake(t, (request, response) => setTimeout(() => answer(response), 50));
+  const longest = 2 ** 31 - 1;
+  for (const [timeout, header] of [[longest - 1000, '2147482647ms'], [longest, '2147483647ms'], [1e12, '1000000000000ms'], [Infinity, undefined]]) {
+    const db = connect(url, { timeout });
+    assert.deepEqual((await db.query('SELECT 1')).rows, [{ a: 1n }], String(timeout));
+    await db.transaction((tx) => tx.query('SELECT 1'), { timeout });
+    assert.equal(seen.at(-2).headers['request-timeout'], header);
+    db.close();
+  }
+});
+
