@@ -26,6 +26,7 @@ type Statement struct {
 	Stats   Ydb_Query.StatsMode
 	Part    int64  // most bytes of a part of the answer; 0: the node decides
 	Pool    string // resource pool; "": that of the app
+	Arrived func() // called for each piece of the answer that arrives, also within a part, with locks held; nil: no call
 }
 
 // controlled reports whether the statement says which transaction is its own. Otherwise the node makes one, and commits it.

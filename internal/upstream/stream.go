@@ -107,6 +107,7 @@ func (t *Stream) open() error {
 			cc = s.via
 		}
 		var rpc grpc.ClientStream
+		h.headers.Arrived = t.sent.Arrived
 		err = h.guard(func() (err error) {
 			rpc, err = openStream(h.ctx, cc, &serverStream, methodExecute.Path, &t.out, t.with(h)...)
 			return err

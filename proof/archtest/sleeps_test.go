@@ -34,6 +34,7 @@ var real = map[string]string{
 	"internal/app.TestNodesThatAreReplacedDepart":                    "what it hands over runs in a bubble",
 	"internal/app.TestNodesThatVanishForOneAnswerLoseNothing":        "what it hands over runs in a bubble",
 	"internal/app.TestRequestsInAllForms":                            "the parts of a request come apart",
+	"internal/app.slowConn.Read":                                     "the reader is slow, which is the fault",
 	"internal/app.newSlow":                                           "answers come late, which is the fault",
 	"internal/discovery.regions.dial":                                "it runs in bubbles only",
 	"internal/facade.TestAStreamThatMovesLasts":                      "the pace at which parts come is what is tested",

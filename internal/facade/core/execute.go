@@ -21,7 +21,7 @@ type ExecuteRequest struct {
 	Timeout    string
 	Priority   string
 	Streamed   bool
-	Moved      func() // begins the next pause of a stream; see API.Moving
+	Moved      func() // called when a piece of a stream arrived or was taken; see API.Moving
 }
 
 // TxSelector says which transaction a statement begins or continues.

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
@@ -9,8 +10,9 @@ import (
 )
 
 // Moving gives a stream its context. Without a deadline and a timeout of its caller, api.timeout
-// bounds the time to the first part and then each pause between parts, and api.max_timeout the whole:
-// moved begins the next pause. Otherwise it is Deadline, and moved does nothing.
+// bounds each pause in which nothing moves, and api.max_timeout the whole. moved ends a pause and begins
+// the next one. Any goroutine may call it, for each piece that arrives or that the caller takes, also
+// after cancel. With a deadline or a timeout Moving is Deadline, and moved does nothing.
 func (a API) Moving(ctx context.Context, work *callctx.Context, asked ...string) (
 	_ context.Context, moved func(), cancel context.CancelFunc, err error) {
 	_, bounded := ctx.Deadline()
@@ -28,13 +30,39 @@ func (a API) Moving(ctx context.Context, work *callctx.Context, asked ...string)
 		own.Cancel(context.Cause(parent))
 	})
 	own.Limit(a.MaxTimeout)
-	pause := time.AfterFunc(a.Timeout, func() {
-		defer panics.Go("the longest pause of a stream")
-		own.LimitAt(time.Now(), nil)
-	})
-	return own, func() { pause.Reset(a.Timeout) }, func() {
+	p := &silence{of: own, most: a.Timeout, began: time.Now()}
+	p.look(a.Timeout)
+	return own, p.end, func() {
 		stop()
-		pause.Stop()
 		own.Cancel(nil)
+		p.timer.Load().Stop()
 	}, nil
+}
+
+// silence ends a context when nothing has moved for too long.
+type silence struct {
+	of    *callctx.Context
+	most  time.Duration
+	began time.Time
+	moved atomic.Int64 // when something moved last, in nanoseconds since began
+	timer atomic.Pointer[time.Timer]
+}
+
+// end ends one pause and begins the next. It only notes the time: pieces are many, and shards call it.
+func (p *silence) end() { p.moved.Store(int64(time.Since(p.began))) }
+
+// look ends the context after d, unless something moves before.
+func (p *silence) look(d time.Duration) {
+	p.timer.Store(time.AfterFunc(d, func() {
+		defer panics.Go("the longest pause of a stream")
+		if p.of.Err() != nil {
+			return
+		}
+		rest := p.most - (time.Since(p.began) - time.Duration(p.moved.Load()))
+		if rest > 0 {
+			p.look(rest)
+			return
+		}
+		p.of.LimitAt(time.Now(), nil)
+	}))
 }

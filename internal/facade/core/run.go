@@ -40,7 +40,7 @@ type Room struct {
 	memory   *memguard.Guard
 	short    bool   // memory was when the call began
 	streamed bool   // the reply is not held, and the room for it has no end
-	moved    func() // called once a part was handed on; nil: it is not asked for
+	moved    func() // called when a piece arrived or was handed on; nil: it is not asked for
 	granted  uint64 // rows of the answer to a statement that the app may have; 0: any number
 	here     bool   // all of it is here, and nobody must wait where it is read
 	reserved *memguard.Reservation
@@ -240,10 +240,14 @@ func sentAhead(s Session) (Stream, bool, error) {
 
 // Request is what a node is sent.
 func (st *Statement) Request(control control, own *Room) upstream.Statement {
-	return upstream.Statement{
+	out := upstream.Statement{
 		Text: st.SQL, Params: st.Params, Begin: control.begin, Within: control.within, TxID: control.id,
 		Commit: control.commit, Stats: st.statsMode(), Part: own.part(),
 	}
+	if own != nil {
+		out.Arrived = own.moved
+	}
+	return out
 }
 
 // unsent is the error of rows that could not be handed on: the caller stopped

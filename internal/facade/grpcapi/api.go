@@ -302,7 +302,7 @@ func (a *API) streamTo(ctx context.Context, c *core.Call, req *sidecarv1.Execute
 	defer cancel()
 	in.Moved = moved
 	out := a.newStream(ctx, stream)
-	out.call = c
+	out.call, out.moved = c, moved
 	defer func() {
 		if lost := out.close(ctx); err == nil {
 			err = lost

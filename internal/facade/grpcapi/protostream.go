@@ -24,11 +24,13 @@ type outbox[M any] struct {
 	direct sender     // not nil: it sends itself, and there is no goroutine
 	queue  chan *M    // unbuffered: nothing piles up
 	failed chan error // closed when the sender is done
+	moved  func()     // called whenever a piece was taken; nil: it is not asked for
 }
 
 // sender sends an answer of a stream, of which it keeps nothing, and waits no longer than ctx lasts.
+// taken, if not nil, is called whenever a piece of it was taken.
 type sender interface {
-	Send(ctx context.Context, m proto.Message) error
+	Send(ctx context.Context, m proto.Message, taken func()) error
 }
 
 func newOutbox[M any](ctx context.Context, a *API, stream interface{ Send(*M) error }) outbox[M] {
@@ -53,13 +55,16 @@ func newOutbox[M any](ctx context.Context, a *API, stream interface{ Send(*M) er
 // send hands a message to the sender.
 func (o *outbox[M]) send(ctx context.Context, m *M) error {
 	if o.direct != nil {
-		if err := o.direct.Send(ctx, any(m).(proto.Message)); err != nil {
+		if err := o.direct.Send(ctx, any(m).(proto.Message), o.moved); err != nil {
 			return core.Unread(ctx)
 		}
 		return nil
 	}
 	select {
 	case o.queue <- m:
+		if o.moved != nil {
+			o.moved()
+		}
 		return nil
 	case <-o.failed:
 		return core.Unread(ctx)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,6 +21,7 @@ type ndjson struct {
 	columns *yql.Columns
 	set     int
 	buf     []byte
+	moved   func() // called whenever a piece was taken
 }
 
 // endTimeout is how long after the deadline of a call its last line may take.
@@ -44,7 +46,7 @@ func (a *API) stream(x *exchange, in core.ExecuteRequest, body jsonFormat) error
 	defer stop()
 
 	in.Streamed, in.Moved = true, moved
-	out := &ndjson{x: x, format: f, set: -1}
+	out := &ndjson{x: x, format: f, set: -1, moved: moved}
 	done, err := a.core.Execute(ctx, x.call, in, out)
 	if err == nil {
 		err = out.finish(ctx, done)
@@ -120,10 +122,12 @@ func (n *ndjson) write(ctx context.Context) error {
 		n.x.w.WriteHeader(http.StatusOK)
 	}
 	n.x.call.Count(len(n.buf))
-	_, err := n.x.w.Write(n.buf)
-	n.buf = n.buf[:0]
-	if err != nil {
-		return core.Unread(ctx)
+	defer func() { n.buf = n.buf[:0] }()
+	for piece := range slices.Chunk(n.buf, lineBytes) { // a row may be large, and its caller slow
+		if _, err := n.x.w.Write(piece); err != nil {
+			return core.Unread(ctx)
+		}
+		n.moved()
 	}
 	return nil
 }

@@ -95,6 +95,9 @@ func (k *call) Data(p []byte) (ahead bool) {
 		return false
 	}
 	k.in.add(p)
+	if h := k.o.headers; h != nil && h.Arrived != nil {
+		h.Arrived()
+	}
 	for len(k.in.b)-k.ripe >= prefix {
 		size := int(binary.BigEndian.Uint32(k.in.b[k.ripe+1:]))
 		if size > k.conn.target.Message {

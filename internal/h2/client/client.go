@@ -191,6 +191,9 @@ type Headers struct {
 	Fields *h2.Fields // of many calls
 	Once   []string   // names, in lower case, and values in turn, of this one
 
+	// Arrived is called for each piece of the answer, in the turn of the shard: it must neither block nor call the client. Nil: no call.
+	Arrived func()
+
 	call      atomic.Pointer[call]
 	cancelled atomic.Bool
 }

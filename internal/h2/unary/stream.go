@@ -40,8 +40,8 @@ const prefix = 5
 
 // Send sends an answer of a stream, of which it keeps nothing. While as much of the answers waits for the client as h2.Config.Window, it
 // waits, until ctx ends or the call does. What the client has a part of it gets whole: with half a message it would understand nothing of
-// what ends the call. One goroutine at a time may call it.
-func (v *Call) Send(ctx context.Context, m proto.Message) error {
+// what ends the call. taken, if not nil, is called whenever a piece of the message was taken. One goroutine at a time may call it.
+func (v *Call) Send(ctx context.Context, m proto.Message, taken func()) error {
 	if v.stream == nil {
 		return status.Error(codes.Internal, "the call has one answer")
 	}
@@ -57,6 +57,9 @@ func (v *Call) Send(ctx context.Context, m proto.Message) error {
 		v.port.shard.Do(func(f *h2.Forwarder) { n, ok = f.Write(v.ticket, v.status.Header, b, room) })
 		if !ok {
 			return status.Error(codes.Canceled, "the call is over")
+		}
+		if n > 0 && taken != nil {
+			taken()
 		}
 		begun = begun || n > 0
 		if b = b[n:]; len(b) == 0 {
@@ -93,7 +96,7 @@ func (s *stream) SendMsg(answer any) error {
 	if !ok {
 		return status.Errorf(codes.Internal, "an answer is no %T", answer)
 	}
-	return s.call.Send(s.call.ctx, m)
+	return s.call.Send(s.call.ctx, m, nil)
 }
 
 // RecvMsg implements grpc.ServerStream.

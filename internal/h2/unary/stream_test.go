@@ -127,7 +127,7 @@ func TestAStreamThatIsNotRead(t *testing.T) {
 				defer cancel()
 				defer context.AfterFunc(method, cancel)()
 				for {
-					if err := v.Send(ctx, text(size)); err != nil {
+					if err := v.Send(ctx, text(size), nil); err != nil {
 						ended <- err
 						return status.Error(codes.DeadlineExceeded, "its time is up")
 					}
