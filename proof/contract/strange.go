@@ -40,6 +40,9 @@ func strangeFields(t *test) {
 		{"Sidecar/BulkUpsert", "/v1/bulk", &sidecarv1.BulkUpsertRequest{}, `{"table":"` + pathOf(table) + `","rows":[]}`, ""},
 		{"KeyValue/BatchGet", "/v1/kv/" + kvPlain + ":batchGet", &sidecarv1.KvBatchGetRequest{}, `{"ids":[]}`, ""},
 	} {
+		if strings.HasPrefix(c.method, "KeyValue/") && !t.kv {
+			continue // its table is not open, which is said first
+		}
 		if err := protojson.Unmarshal([]byte(c.json), c.request); err != nil {
 			t.Fatal(err)
 		}

@@ -123,7 +123,7 @@ func TestNoNodeIsBlamedForTheDatabase(t *testing.T) {
 		{stand.Fault{Kind: "quota", Table: "hot", Delay: "1ms"}, "DATABASE_QUOTA", "quota"},
 		{stand.Fault{Kind: "pool_full", Table: "hot"}, "RESOURCE_POOL_FULL", "default"},
 		{stand.Fault{Kind: "shard_busy", Table: "hot"}, "TABLE_OVERLOADED", "/local/hot"},
-		{stand.Fault{Kind: "compute_node", Table: "hot"}, "CLUSTER_OVERLOADED", "the cluster refuses calls"},
+		{stand.Fault{Kind: "compute_node", Table: "hot"}, "CLUSTER_OVERLOADED", "the cluster rejects calls"},
 	} {
 		for _, share := range []float64{1, 0.5} {
 			t.Run(fmt.Sprintf("%s_%v", fault.Kind, share), func(t *testing.T) {

@@ -10,9 +10,8 @@ async function shown(open, options) {
   const page = await open(options);
   let change = () => {};
   await page.route("**/state/page*", async (route) => {
-    const answer = await route.fetch().catch(() => null);
-    if (!answer) return;
-    const d = await answer.json();
+    const d = await route.fetch().then((answer) => answer.json()).catch(() => null); // null: the page is closed
+    if (!d) return;
     change(d);
     await route.fulfill({ json: d });
   });
