@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -31,11 +32,12 @@ func (a API) Moving(ctx context.Context, work *callctx.Context, asked ...string)
 	})
 	own.Limit(a.MaxTimeout)
 	p := &silence{of: own, most: a.Timeout, began: time.Now()}
-	p.look(a.Timeout)
+	p.timer = time.AfterFunc(math.MaxInt64, p.look) // starts below: look uses the timer
+	p.timer.Reset(a.Timeout)
 	return own, p.end, func() {
 		stop()
 		own.Cancel(nil)
-		p.timer.Load().Stop()
+		p.timer.Stop()
 	}, nil
 }
 
@@ -45,24 +47,21 @@ type silence struct {
 	most  time.Duration
 	began time.Time
 	moved atomic.Int64 // when something moved last, in nanoseconds since began
-	timer atomic.Pointer[time.Timer]
+	timer *time.Timer
 }
 
 // end ends one pause and begins the next. It only notes the time: pieces are many, and shards call it.
 func (p *silence) end() { p.moved.Store(int64(time.Since(p.began))) }
 
-// look ends the context after d, unless something moves before.
-func (p *silence) look(d time.Duration) {
-	p.timer.Store(time.AfterFunc(d, func() {
-		defer panics.Go("the longest pause of a stream")
-		if p.of.Err() != nil {
-			return
-		}
-		rest := p.most - (time.Since(p.began) - time.Duration(p.moved.Load()))
-		if rest > 0 {
-			p.look(rest)
-			return
-		}
-		p.of.LimitAt(time.Now(), nil)
-	}))
+// look ends the context if nothing has moved for too long, and comes again when that could be so if something has.
+func (p *silence) look() {
+	defer panics.Go("the longest pause of a stream")
+	if p.of.Err() != nil {
+		return
+	}
+	if rest := p.most - (time.Since(p.began) - time.Duration(p.moved.Load())); rest > 0 {
+		p.timer.Reset(rest)
+		return
+	}
+	p.of.LimitAt(time.Now(), nil)
 }
