@@ -84,6 +84,7 @@ var kvCases = []struct {
 	{"kv_batch_get", kvBatch},
 	{"kv_limits", kvLimits},
 	{"kv_statuses_are_as_documented", kvStatuses},
+	{"kv_fields_that_there_are_not", kvStrangeFields},
 	{"kv_tables_that_are_not_open", kvClosed},
 	{"kv_nothing_gets_into_a_statement", kvInjection},
 }

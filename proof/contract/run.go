@@ -47,7 +47,7 @@ func Run(t *testing.T, target Target) {
 				t.Run(c.name, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 					defer cancel()
-					c.run(&test{T: t, Client: face, ctx: ctx, directory: target.Directory, kv: target.KV})
+					c.run(&test{T: t, Client: face, ctx: ctx, directory: target.Directory})
 				})
 			}
 		})
@@ -77,7 +77,6 @@ type test struct {
 	Client
 	ctx       context.Context
 	directory string
-	kv        bool // the target has the tables of KVTables
 }
 
 // Name is the case's; the client has one too.

@@ -15,20 +15,20 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// strangeFields: a field that no version has is refused everywhere in a request, and nothing has run. Nobody's misspelt
-// idempotent is taken for a promise.
+// A strangeRequest is a request that both APIs send with a field more than there is.
+type strangeRequest struct {
+	method, path string
+	request      proto.Message
+	json         string
+	in           string // the field whose message has the strange one; "": the request itself
+}
+
+// strangeFields: a field that no version has is refused everywhere in a request, and nothing has run. A misspelt
+// idempotent is never taken for a promise.
 func strangeFields(t *test) {
-	if t.driven() {
-		return // a library sends the fields that it knows
-	}
 	table := t.table()
 	write := `"UPSERT INTO ` + table + ` (id) VALUES (7ul)"`
-	for _, c := range []struct {
-		method, path string
-		request      proto.Message
-		json         string // both APIs send it, with one field more
-		in           string // the field whose message has that one; "": the request itself
-	}{
+	for _, c := range []strangeRequest{
 		{"Sidecar/Execute", "/v1/query", &sidecarv1.ExecuteRequest{}, `{"sql":` + write + `}`, ""},
 		{"Sidecar/Execute", "/v1/query", &sidecarv1.ExecuteRequest{}, `{"sql":` + write + `,"limits":{}}`, "limits"},
 		{"Sidecar/Execute", "/v1/query", &sidecarv1.ExecuteRequest{}, `{"sql":` + write + `,"tx":{"begin":{},"commit":true}}`, "tx"},
@@ -38,33 +38,43 @@ func strangeFields(t *test) {
 		{"Sidecar/Begin", "/v1/tx/begin", &sidecarv1.BeginRequest{}, `{}`, ""},
 		{"Sidecar/Explain", "/v1/explain", &sidecarv1.ExplainRequest{}, `{"sql":"SELECT 1"}`, ""},
 		{"Sidecar/BulkUpsert", "/v1/bulk", &sidecarv1.BulkUpsertRequest{}, `{"table":"` + pathOf(table) + `","rows":[]}`, ""},
-		{"KeyValue/BatchGet", "/v1/kv/" + kvPlain + ":batchGet", &sidecarv1.KvBatchGetRequest{}, `{"ids":[]}`, ""},
 	} {
-		if strings.HasPrefix(c.method, "KeyValue/") && !t.kv {
-			continue // its table is not open, which is said first
-		}
-		if err := protojson.Unmarshal([]byte(c.json), c.request); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		switch client := t.Client.(type) {
-		case *grpcClient:
-			inner(c.request.ProtoReflect(), c.in).SetUnknown(
-				protowire.AppendVarint(protowire.AppendTag(nil, 1999, protowire.VarintType), 1),
-			)
-			var none sidecarv1.ExecuteResponse // whatever it is, it is not looked at
-			err = grpcError(client.conn.Invoke(t.ctx, "/sidecar.v1."+c.method, c.request, &none, grpc.StaticMethod()))
-		case *httpClient:
-			_, err = client.send(t.ctx, http.MethodPost, c.path, json.RawMessage(more(c.json, c.in)), "application/json")
-		}
-		e := t.refused(err, "BAD_REQUEST", false, false)
-		t.status(e, http.StatusBadRequest, codes.InvalidArgument)
-		if name := map[string]string{"grpc": "field 1999", "http": `field "no_such_field"`}[t.Client.Name()]; !strings.Contains(e.Message,
-			name) {
-			t.Errorf("%s, in %q: %q does not name the %s", c.method, c.in, e.Message, name)
-		}
+		t.strange(c)
 	}
 	t.rows("SELECT id FROM " + table)
+}
+
+// kvStrangeFields is strangeFields for the key-value API, which tells only callers of an open table.
+func kvStrangeFields(t *test) {
+	t.strange(strangeRequest{"KeyValue/BatchGet", "/v1/kv/" + kvPlain + ":batchGet", &sidecarv1.KvBatchGetRequest{}, `{"ids":[]}`, ""})
+}
+
+// strange sends a request with a strange field, which must be refused by its name.
+func (t *test) strange(c strangeRequest) {
+	t.Helper()
+	if t.driven() {
+		return // a library sends the fields that it knows
+	}
+	if err := protojson.Unmarshal([]byte(c.json), c.request); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	switch client := t.Client.(type) {
+	case *grpcClient:
+		inner(c.request.ProtoReflect(), c.in).SetUnknown(
+			protowire.AppendVarint(protowire.AppendTag(nil, 1999, protowire.VarintType), 1),
+		)
+		var none sidecarv1.ExecuteResponse // whatever it is, it is not looked at
+		err = grpcError(client.conn.Invoke(t.ctx, "/sidecar.v1."+c.method, c.request, &none, grpc.StaticMethod()))
+	case *httpClient:
+		_, err = client.send(t.ctx, http.MethodPost, c.path, json.RawMessage(more(c.json, c.in)), "application/json")
+	}
+	e := t.refused(err, "BAD_REQUEST", false, false)
+	t.status(e, http.StatusBadRequest, codes.InvalidArgument)
+	if name := map[string]string{"grpc": "field 1999", "http": `field "no_such_field"`}[t.Client.Name()]; !strings.Contains(e.Message,
+		name) {
+		t.Errorf("%s, in %q: %q does not name the %s", c.method, c.in, e.Message, name)
+	}
 }
 
 // inner is the message of a field, or the first of its list; of "" the message itself.
