@@ -300,5 +300,5 @@ function text(value: Value): string {
 
 /** A table in a path. A slash at its beginning is written as %2F: servers redirect paths with two slashes in a row. */
 function pathOf(table: string): string {
-  return table.replace(/^\//, '\0').split('/').map(encodeURIComponent).join('/').replace('%00', '%2F');
+  return table.split('/').map(encodeURIComponent).join('/').replace(/^\//, '%2F');
 }
