@@ -4,13 +4,65 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/internal/snapshot"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
+
+// The page shows the oldest calls that are under way or wait, and not those of a moment.
+func TestPageShowsOpenCalls(t *testing.T) {
+	s := start(t, newCluster(t).Endpoint())
+	s.knowsNodes()
+	if err := (pools{s.App}).Pause(true); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 12)
+	for range cap(done) {
+		go func() {
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", "shop")
+			_, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "1m"})
+			done <- err
+		}()
+	}
+	var page struct {
+		Open struct {
+			snapshot.CallsState
+			LeastMS int64 `json:"least_ms"`
+			Guide   string
+		} `json:"open_calls"`
+	}
+	s.eventually("ten are listed and two counted", func() bool {
+		s.state("/state/page", &page)
+		return len(page.Open.Calls) == 10 && page.Open.More == 2
+	})
+	for _, c := range page.Open.Calls {
+		if c.App != "shop" || c.Phase != "queue" || c.Digest == "" || c.Age < page.Open.LeastMS {
+			t.Errorf("listed: %+v", c)
+		}
+	}
+	_, file, _ := strings.Cut(page.Open.Guide, "/blob/main/")
+	if _, err := os.Stat(filepath.Join("..", "..", file)); err != nil || file == "" {
+		t.Errorf("the page leads to %q: %v", page.Open.Guide, err)
+	}
+	if err := (pools{s.App}).Pause(false); err != nil {
+		t.Fatal(err)
+	}
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	s.eventually("none is listed", func() bool {
+		s.state("/state/page", &page)
+		return len(page.Open.Calls) == 0 && page.Open.More == 0
+	})
+}
 
 // What the page and sidecar top say of a sidecar: which it is, who uses it, and what it has left.
 func TestPageDocument(t *testing.T) {

@@ -19,6 +19,8 @@ const (
 	pageTransactions = 50                     // the oldest
 	pageEvents       = 100                    // the newest
 	pageApps         = 20                     // the apps that wait and use most
+	pageCalls        = 10                     // the oldest open calls
+	pageCallAge      = 100 * time.Millisecond // age from which an open call is shown: most calls end earlier
 	pageStatements   = 15                     // most time in the last minute first
 )
 
@@ -47,6 +49,7 @@ type pageNow struct {
 	HeldLongMS   int64                     `json:"held_long_ms"` // age at which it is a finding; 0: never
 	TxMaxMS      int64                     `json:"tx_max_ms"`    // age at which a transaction is rolled back
 	Transactions []facade.TransactionState `json:"transactions"` // the oldest
+	OpenCalls    openCalls                 `json:"open_calls"`   // under way or waiting
 	Slow         []slowCall                `json:"slow"`         // slowest of ten minutes, slowest first
 	Events       []admin.Event             `json:"events"`       // newest first
 	Statements   []statements.Row          `json:"statements"`   // most time in the last minute first
@@ -60,6 +63,13 @@ type pageNow struct {
 type pageFinding struct {
 	findings.Finding
 	Runbook string `json:"runbook"`
+}
+
+// openCalls are the oldest calls that are under way or wait.
+type openCalls struct {
+	CallsState
+	LeastMS int64  `json:"least_ms"` // age from which a call is listed or counted
+	Guide   string `json:"guide"`    // address of the page that says why calls hang
 }
 
 // retriesState is how many retries could be sent at once, now and at most.
@@ -123,6 +133,10 @@ func (s *Source) pageNow() *pageNow {
 		Findings:  []pageFinding{}, Pool: now.PoolState(), Nodes: now.NodesState(s.Detector.Nexts()), API: now.API,
 		HeldLongMS: now.Settings.HeldLong.Milliseconds(),
 		TxMaxMS:    s.Starting.TxMax.Milliseconds(), Transactions: s.API.Transactions(),
+		OpenCalls: openCalls{
+			CallsState: s.CallsState(admin.Query{Limit: pageCalls, Least: pageCallAge}),
+			LeastMS:    pageCallAge.Milliseconds(), Guide: findings.AppHangs,
+		},
 		Slow: []slowCall{}, Events: []admin.Event{},
 		Statements: s.Statements.State(statements.Query{Window: "minute", Limit: pageStatements}).Rows,
 		Retries:    retriesState{s.Client.Budget(), s.Client.Burst()}, Memory: s.MemoryState(),

@@ -1,4 +1,4 @@
-// Calls, statements and transactions: a table of each.
+// Open calls, slow calls, statements and transactions: a table of each.
 import { control } from "./control.js";
 import { $, clock, cls, h, keyed, ms, span, text, whole, width } from "./dom.js";
 import { past } from "./past.js";
@@ -10,6 +10,27 @@ function link(cell, d, id = "") {
   const href = d.trace_link?.replaceAll("{trace_id}", id);
   cell.replaceChildren(!id ? "" : href ? h("a", { href, target: "_blank", rel: "noreferrer noopener", title: id }, id.slice(0, 8)) : h("span", { title: id }, id.slice(0, 8)));
   return cell;
+}
+
+export function drawOpen(d) {
+  const { calls, more, least_ms: least, guide } = d.open_calls;
+  keyed($("open").tBodies[0], calls, (c) => c.call, (c) => h("tr", {}, h("td", { class: "r first" }), h("td", { class: "app" }, c.app ?? ""), h("td"), h("td", { class: "r on" }),
+    h("td", { class: "call" }, c.name, h("span", { class: "dim" }, ` ${c.api}`)), h("td", { class: "digest" }), h("td"),
+    h("td", {}, h("button", { type: "button", "data-act": "end", "data-call": c.call, "data-name": c.name, "data-app": c.app ?? "", "aria-label": `End call ${c.call} of app ${c.app ?? "without a name"}` }, "End"))), (row, c) => {
+    const [age, , phase, node, , digest, trace, end] = row.children;
+    text(age, span(c.age_ms));
+    text(phase, c.phase);
+    cls(phase, ["queue", "paused"].includes(c.phase) ? "warn" : "");
+    text(node, c.node_id ? `${c.node_id}` : "");
+    text(digest, c.digest ?? "");
+    link(trace, d, c.trace_id);
+    end.firstChild.hidden = !control.allowed;
+  });
+  text($("open-sum"), more ? `and ${whole(more)} more` : "");
+  text($("open-none"), `No call has been open for ${span(least)}.`);
+  if ($("open-guide").getAttribute("href") !== guide) $("open-guide").setAttribute("href", guide);
+  $("open-none").hidden = calls.length > 0;
+  $("open").hidden = calls.length === 0;
 }
 
 export function drawSlow(d) {

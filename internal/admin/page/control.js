@@ -86,6 +86,16 @@ $("transactions").addEventListener("click", (e) => {
   });
 });
 
+$("open").addEventListener("click", (e) => {
+  const b = e.target.closest('[data-act="end"]');
+  if (!b) return;
+  const { call, name, app } = b.dataset;
+  question({
+    title: `End call ${call}`, yes: "End", text: `${name} of ${app ? `app ${app}` : "an app without a name"} fails with CANCELLED, and its node is told to stop. If it wrote, its outcome may be unknown.`,
+    run: () => post(`/calls/${call}/kill`), done: `Call ${call} is ended.`,
+  });
+});
+
 $("nodes-section").addEventListener("click", (e) => {
   const act = e.target.closest("button")?.dataset.act, id = e.target.closest("[data-node]")?.dataset.node;
   const n = page.last()?.nodes.nodes.find((x) => `${x.id}` === id);

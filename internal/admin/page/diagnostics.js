@@ -1,5 +1,5 @@
-// One text for a ticket: what this sidecar is, what is wrong, its nodes, its pool and the last events. It has no
-// statement, no parameter, no token and no id of a session.
+// One text for a ticket: what this sidecar is, what is wrong, its oldest calls, its pool, its nodes and the last events.
+// It has no statement, no parameter, no token and no id of a session.
 import { facts } from "./apps.js";
 import { ms, rate, span } from "./dom.js";
 import { listed } from "./findings.js";
@@ -18,6 +18,8 @@ export function diagnostics(d) {
     `${rate(newest(all.calls))}/s, service errors ${rate(Math.max(lately(all.failed) - callers, 0))}/s, caller errors ${rate(callers)}/s, retries ${rate(lately(all.retries))}/s, p50 ${ms(newest(all.p50))} ms, p99 ${ms(newest(all.p99))} ms`,
     ...Object.entries(past.errors).map(([kind, values]) => `${kind} ${rate(lately(values))}/s${past.caller.has(kind) ? " (caller)" : ""}`),
   ]);
+  part("OPEN CALLS", [...d.open_calls.calls.map((c) => `${span(c.age_ms)} ${c.name} ${c.api}, app ${c.app || "no name"}, ${c.phase}${c.node_id ? `, node ${c.node_id}` : ""}${c.trace_id ? `, trace ${c.trace_id}` : ""}`),
+    ...(d.open_calls.more ? [`and ${d.open_calls.more} more`] : [])]);
   part("POOL", [
     `in use ${p.busy} of ${p.limit} (pool.max ${p.max}), idle ${p.idle}, opening ${p.creating}, open transactions ${d.api.transactions}${p.paused ? ", paused" : ""}`,
     `waiting ${Object.entries(p.waiting).map(([name, n]) => `${name} ${n}`).join(", ")}; timed out ${p.timed_out}, refused ${p.refused}, failed to open ${p.failed}${p.open_error ? ` (${p.open_error})` : ""}`,

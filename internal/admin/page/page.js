@@ -1,6 +1,6 @@
 // The page of one sidecar: asks /state/page each second and shows what it says. Nothing else is asked, but on the operator's order.
 import { drawApps, drawFacts } from "./apps.js";
-import { drawSlow, drawStatements, drawTransactions } from "./calls.js";
+import { drawOpen, drawSlow, drawStatements, drawTransactions } from "./calls.js";
 import { drawCharts, drawFigures } from "./charts.js";
 import { drawActs, mayControl, show, startControl } from "./control.js";
 import { diagnostics } from "./diagnostics.js";
@@ -27,7 +27,7 @@ function drawHead(d) {
 let last; // the newest answer
 function draw() {
   if (!last) return;
-  for (const one of [drawHead, drawFindings, drawFigures, drawNodes, drawApps, drawFacts, drawSlow, drawStatements, drawTransactions, drawEvents, drawActs]) one(last);
+  for (const one of [drawHead, drawFindings, drawFigures, drawNodes, drawApps, drawFacts, drawOpen, drawSlow, drawStatements, drawTransactions, drawEvents, drawActs]) one(last);
   drawCharts();
 }
 

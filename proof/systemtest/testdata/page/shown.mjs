@@ -38,6 +38,7 @@ export async function checkShown(open, axe) {
   await events(open);
   await nodes(open, axe);
   await apps(open);
+  await openCalls(open, axe);
   await diagnostics(open);
 }
 
@@ -162,6 +163,51 @@ async function apps(open) {
   await page.context().close();
 }
 
+// The oldest open calls say whose they are, what they wait for and how to end them.
+async function openCalls(open, axe) {
+  const { page, set } = await shown(open);
+  const trace = (n) => n.toString(16).padStart(32, "abcd");
+  const call = (n, more) => ({ call: `p${n}`, api: "grpc", name: "ExecuteQuery", app: "shop", phase: "node", age_ms: 100_000 - n, node_id: 2, digest: "abcdef012345", trace_id: trace(n), ...more });
+  set((d) => {
+    d.open_calls.calls = [
+      call(1, { app: "reports-of-the-accounting-department-that-has-a-long-name", name: "/Ydb.Table.V1.TableService/StreamExecuteScanQuery", api: "ydb" }),
+      call(2, { phase: "queue", node_id: undefined, app: undefined, trace_id: undefined, digest: undefined }),
+      ...Array.from({ length: 8 }, (_, i) => call(i + 3, { phase: "answer", age_ms: 500 - i })),
+    ];
+    d.open_calls.more = 31;
+  });
+  await page.locator("#open-sum", { hasText: "and 31 more" }).waitFor();
+  const rows = await texts(page, "#open tbody tr");
+  assert.equal(rows.length, 10);
+  assert.match(rows[0], /^100 sreports-of.*node2\/Ydb\.Table.* ydbabcdef012345abcdabcd/);
+  assert.match(rows[1], /^100 squeueExecuteQuery grpc/);
+  assert.equal(await page.locator("#open tbody tr").nth(1).locator("td").nth(2).getAttribute("class"), "warn");
+  assert.equal(await page.locator("#open tbody a").first().getAttribute("href"), `https://traces.example/trace/${trace(1)}`);
+  assert.match(await page.locator("#open-guide").getAttribute("href"), /\/docs\/how-to\/my-app-hangs\.md$/);
+  await page.getByText("sidecar kill-call TRACE").waitFor();
+  for (const width of [1360, 700, 390, 320]) {
+    await page.setViewportSize({ width, height: 844 });
+    assert.ok(await fits(page).catch(() => false), `the open calls push the page sideways at ${width}: ${await wide(page)}`);
+    await axe(page, `open calls at ${width}`);
+  }
+  await page.setViewportSize({ width: 1360, height: 900 });
+
+  // A call is ended only after a question.
+  const posts = [];
+  await page.route(/\/calls\//, (route) => { posts.push(`${route.request().method()} ${route.request().url().replace(/.*?\/\/[^/]+/, "")}`); return route.fulfill({ json: {} }); });
+  await page.getByRole("button", { name: "End call p3 of app shop" }).click();
+  assert.deepEqual(posts, []);
+  await page.getByRole("dialog", { name: "End call p3" }).getByRole("button", { name: "End" }).click();
+  await page.getByRole("dialog").waitFor({ state: "hidden" });
+  assert.deepEqual(posts, ["POST /calls/p3/kill"]);
+
+  set((d) => Object.assign(d.open_calls, { calls: [], more: 0 }));
+  await page.getByText("No call has been open for 0.1 s.").waitFor();
+  await page.locator("#open").waitFor({ state: "hidden" });
+  assert.deepEqual(page.faults, []);
+  await page.context().close();
+}
+
 // One text for a ticket, without statements and secrets, from a page that says which sidecar it is.
 async function diagnostics(open) {
   const { page, set } = await shown(open, { permissions: ["clipboard-read", "clipboard-write"] });
@@ -170,6 +216,7 @@ async function diagnostics(open) {
     d.findings = [finding(d, "NODE_DEAD", 2)];
     d.statements = [{ ...(d.statements[0] ?? { last_minute: { calls: 1, failed: 0, p50_ms: 1, p99_ms: 1, took_ms: 1 }, texts: 1, app: "shop", kind: "SELECT" }), digest: "abcdef012345", text: "SELECT a_secret_column FROM t" }];
     d.transactions = [{ node_id: 1, session: "5e551012", app: "shop", trace_id: "", mode: "serializable_rw", age_ms: 10, expires_ms: 1000, busy: false }];
+    d.open_calls.calls = [{ call: "p1", api: "http", name: "query", app: "shop", phase: "queue", age_ms: 12_300, digest: "abcdef012345" }];
     d.nodes.discovery.failures = 3;
     Object.assign(d.memory, { limit: 256 * 1048576, used: 200 * 1048576, tight: true });
     Object.assign(d.retries, { left: 0.5, burst: 24 });
@@ -180,7 +227,7 @@ async function diagnostics(open) {
   await page.getByRole("button", { name: "Copy diagnostics" }).click();
   await page.getByRole("button", { name: "Copied" }).waitFor();
   const text = await page.evaluate(() => navigator.clipboard.readText());
-  for (const want of ["ydb-sidecar 9.8.7", "Pod: shop-5d9f-abcde", "NODE_DEAD since", "\nPOOL\n", "\nNODES\n  ", "\nEVENTS\n", "\nAPPS\n"]) assert.ok(text.includes(want), `no ${want} in ${text}`);
+  for (const want of ["ydb-sidecar 9.8.7", "Pod: shop-5d9f-abcde", "NODE_DEAD since", "\nOPEN CALLS\n  12 s query http, app shop, queue\n", "\nPOOL\n", "\nNODES\n  ", "\nEVENTS\n", "\nAPPS\n"]) assert.ok(text.includes(want), `no ${want} in ${text}`);
   for (const not of ["a_secret_column", "abcdef012345", "5e551012"]) assert.ok(!text.includes(not), `${not} in ${text}`);
 
   // A page that may not write to the clipboard shows the text.
