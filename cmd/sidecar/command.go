@@ -126,7 +126,7 @@ func (i *invocation) shared() {
 	if i.flags == noFlags {
 		return
 	}
-	i.set.StringVar(&i.file, "config", "", "YAML `file` of settings")
+	i.set.StringVar(&i.file, "config", i.variable(app.FileVariable), "YAML `file` of settings (variable "+app.FileVariable+")")
 	i.set.Func("set", "One setting, as `name=value`; give the flag again for another one", func(text string) error {
 		i.assignments = append(i.assignments, app.Assignment{Setting: text, Source: "-set"})
 		return nil

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -61,6 +62,16 @@ func main() {
 		asks:    term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd())),
 		signals: signals, exit: exit,
 	}, os.Args[1:]))
+}
+
+// variable returns the value of a variable of the process; "": there is none.
+func (e *environment) variable(name string) (value string) {
+	for _, v := range e.environ {
+		if key, text, _ := strings.Cut(v, "="); key == name {
+			value = text
+		}
+	}
+	return value
 }
 
 func run(e *environment, args []string) int {

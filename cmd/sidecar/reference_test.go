@@ -37,7 +37,8 @@ func reference() string {
 		kind         flagKind
 	}{
 		{"Flags that find the sidecar", "Commands for a running sidecar find it by `-socket` or `-admin`. Without them they read " +
-			"its settings from `-config`, the environment and `-set`, and without these they ask `127.0.0.1:7402`.", sidecarFlags},
+			"its settings from `-config` or the file that the variable `SIDECAR_CONFIG` names, the environment and `-set`, and without " +
+			"these they ask `127.0.0.1:7402`.", sidecarFlags},
 		{"Flags that set settings", "`sidecar serve`, `check-config` and `doctor` read the same settings: the file first, then the " +
 			"environment, then these flags.", settingFlags},
 	} {

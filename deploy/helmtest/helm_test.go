@@ -211,10 +211,12 @@ func checkSidecar(t *testing.T, c *corev1.Container, grace *int64, file string) 
 	if restart := c.RestartPolicy; (restart != nil) != (c.Lifecycle != nil) {
 		t.Errorf("restartPolicy %v, lifecycle %v; want the hook with a native sidecar, and only there", restart, c.Lifecycle)
 	}
-	run := exec.Command(sidecar, append([]string{"check-config", "-print"}, arguments(t, c, file)...)...)
+	run := exec.Command(sidecar, append([]string{"check-config", "-print"}, arguments(t, c)...)...)
 	for _, e := range c.Env {
 		value := e.Value
 		switch {
+		case e.Name == fileVariable:
+			value = settingsFile(t, c, value, file)
 		case e.ValueFrom != nil:
 			value = "shop=an-example-of-a-token"
 		case strings.HasPrefix(value, "/etc/ydb-sidecar/"): // of a Secret, which is not there
@@ -242,33 +244,39 @@ func checkSidecar(t *testing.T, c *corev1.Container, grace *int64, file string) 
 		t.Errorf("terminationGracePeriodSeconds %v; want drain.delay, drain.grace and 5 s, %v, at least", grace, needs)
 	}
 	for _, e := range c.Env {
-		if strings.HasPrefix(e.Name, "SIDECAR_") && !bytes.Contains(text, []byte("# "+e.Name+"\n")) {
+		if strings.HasPrefix(e.Name, "SIDECAR_") && e.Name != fileVariable && !bytes.Contains(text, []byte("# "+e.Name+"\n")) {
 			t.Errorf("%s is no setting of the sidecar:\n%s", e.Name, text)
 		}
 	}
 	return string(text)
 }
 
-// arguments are those of serve, with the file of settings where it can be read.
-func arguments(t *testing.T, c *corev1.Container, file string) []string {
+// fileVariable names the file of settings, for the sidecar and for commands beside it.
+const fileVariable = "SIDECAR_CONFIG"
+
+// arguments are those of serve.
+func arguments(t *testing.T, c *corev1.Container) []string {
 	t.Helper()
-	args := slices.Clone(c.Args)
-	if len(args) == 0 || args[0] != "serve" {
-		t.Fatalf("arguments %q; want serve", args)
+	if len(c.Args) == 0 || c.Args[0] != "serve" {
+		t.Fatalf("arguments %q; want serve", c.Args)
 	}
-	if i := slices.Index(args, "-config"); i >= 0 {
-		mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
-			return m.MountPath == filepath.Dir(args[i+1]) && m.SubPath == "" // a kubelet never changes what a subPath names
-		})
-		if !mounted || filepath.Base(args[i+1]) != "sidecar.yaml" {
-			t.Errorf("-config %s; want sidecar.yaml in a mounted directory: %v", args[i+1], c.VolumeMounts)
-		}
-		args[i+1] = filepath.Join(t.TempDir(), "sidecar.yaml")
-		if err := os.WriteFile(args[i+1], []byte(file), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	return c.Args[1:]
+}
+
+// settingsFile returns a file that can be read here, in place of the mounted one at path.
+func settingsFile(t *testing.T, c *corev1.Container, path, content string) string {
+	t.Helper()
+	mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+		return m.MountPath == filepath.Dir(path) && m.SubPath == "" // a kubelet never changes what a subPath names
+	})
+	if !mounted || filepath.Base(path) != "sidecar.yaml" {
+		t.Errorf("%s=%s; want sidecar.yaml in a mounted directory: %v", fileVariable, path, c.VolumeMounts)
 	}
-	return args[1:]
+	readable := filepath.Join(t.TempDir(), "sidecar.yaml")
+	if err := os.WriteFile(readable, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return readable
 }
 
 // printed is the value of a setting as check-config -print shows it.

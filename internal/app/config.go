@@ -34,6 +34,10 @@ import (
 // EnvPrefix begins the name of every setting in the environment.
 const EnvPrefix = "SIDECAR_"
 
+// FileVariable names the file of settings where no flag does. It is no setting. Commands that run beside a sidecar,
+// such as those of kubectl exec, have its environment but not its arguments: by this variable they read its settings.
+const FileVariable = EnvPrefix + "CONFIG"
+
 // Config nests the settings of all parts. Its yaml tags are the names that
 // people use: see internal/config. Wide: it has a field for each section.
 type Config struct {
@@ -396,6 +400,7 @@ func lay(file string, environ []string, assignments []Assignment) (c *Config, se
 	if file != "" {
 		sources = settings.File(file)
 	}
+	environ = slices.DeleteFunc(slices.Clone(environ), func(v string) bool { return strings.HasPrefix(v, FileVariable+"=") })
 	sources = errors.Join(sources, settings.Environ(EnvPrefix, environ))
 	var errs []error
 	for _, a := range assignments {

@@ -110,10 +110,11 @@ restartPolicy: Always
 {{- end }}
 args:
   - serve
-  - -config
-  - /etc/ydb-sidecar/config/sidecar.yaml
   {{- with $v.extraArgs }}{{ toYaml . | nindent 2 }}{{ end }}
 env:
+  # In place of -config, so that commands of kubectl exec read it, too.
+  - name: SIDECAR_CONFIG
+    value: /etc/ydb-sidecar/config/sidecar.yaml
   - name: SIDECAR_YDB_URL
     value: {{ include "ydb-sidecar.value" $v.ydb.url | quote }}
   - name: SIDECAR_ADMIN_PROBES
