@@ -50,7 +50,7 @@ def before_load_schema(ctx, raw_schema):
     parameters["KvId"]["schema"] = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "string"}}
     parameters["TxID"]["schema"] = {"type": "string", "pattern": "^tx_[A-Za-z0-9_-]{32}$"}
     parameters["SchemaPath"]["schema"] = one_of("items", "users")
-    parameters["BulkTable"]["schema"] = one_of("items")
+    parameters["BulkTable"]["schema"] = one_of("items", "")
     parameters["RequestTimeout"]["schema"] = DURATION
     for name in ["Priority", "Rows", "Ints"]:
         parameters[name]["schema"]["enum"].append("")
