@@ -66,7 +66,7 @@ export class KeyValue<T> {
     }
   }
 
-  /** Writes a row. `created` says that this call made it; false: it was there, or nobody looked. */
+  /** Writes a row. `created` says that this call made it; false: it was there, or a plain put did not look. */
   async put(id: KvId, value: T, options: KvOptions = {}): Promise<{ created: boolean; etag: string | undefined }> {
     const transport = await this.#transport();
     const request = { ...this.#request(id, options), value: this.#write(value) };

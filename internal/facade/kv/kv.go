@@ -432,7 +432,7 @@ func (t *Table) assign(got *cells, ids []ID) ([]Found, error) {
 
 // Written is what is known of a row after a put.
 type Written struct {
-	Created bool   // this call made the row; false: it was there, or nobody looked
+	Created bool   // this call made the row; false: it was there, or a plain put did not look
 	Version string // "": the table has none
 }
 

@@ -1,4 +1,4 @@
-// The key-value face of ydb-sidecar: rows of tables that the operator has opened
+// The key-value API of ydb-sidecar: rows of tables that the operator has opened
 // (kv.tables) by their key. Each call is one prepared point statement, or a
 // transaction of two where a condition has to be looked at. docs/reference/kv.md has the
 // meaning of every call, and the same over HTTP.
@@ -363,7 +363,7 @@ func (x *KvPutRequest) GetPriority() string {
 
 type KvPutResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Created       bool                   `protobuf:"varint,1,opt,name=created,proto3" json:"created,omitempty"` // this call made the row; false: the row was there, or nobody looked
+	Created       bool                   `protobuf:"varint,1,opt,name=created,proto3" json:"created,omitempty"` // this call made the row; false: the row was there, or a plain put did not look
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`  // "": the table has none
 	Info          *Info                  `protobuf:"bytes,3,opt,name=info,proto3" json:"info,omitempty"`
 	unknownFields protoimpl.UnknownFields

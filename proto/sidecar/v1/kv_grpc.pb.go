@@ -1,4 +1,4 @@
-// The key-value face of ydb-sidecar: rows of tables that the operator has opened
+// The key-value API of ydb-sidecar: rows of tables that the operator has opened
 // (kv.tables) by their key. Each call is one prepared point statement, or a
 // transaction of two where a condition has to be looked at. docs/reference/kv.md has the
 // meaning of every call, and the same over HTTP.

@@ -120,7 +120,7 @@ class Many(NamedTuple):
 class Put(NamedTuple):
     """What became of a ``put()``."""
 
-    created: bool  # this call made the row; False: it was there, or nobody looked
+    created: bool  # this call made the row; False: it was there, or a plain put did not look
     version: str = ""
 
 
