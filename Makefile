@@ -27,7 +27,7 @@ APPS := .venv/.installed examples/node/node_modules/.installed
 run: build $(APPS) .cache/official/.installed
 	@tools/run.sh
 
-# What to paste into another terminal: the Python and the Node app, over both faces, on the same tables.
+# What to paste into another terminal: the Python and the Node app, over both APIs, on the same tables.
 apps: $(APPS)
 	@tools/apps.sh
 

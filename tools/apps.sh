@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the Python and the Node shop against a running sidecar, each over both faces, on the same tables, then checks the books.
+# Runs the Python and the Node shop against a running sidecar, each over both APIs, on the same tables, then checks the books.
 #   SECONDS_TO_RUN  how long each works (default 10)
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -108,7 +108,9 @@ func TestAClusterThatIsAwayStopsNothing(t *testing.T) {
 	if _, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err == nil {
 		t.Error("a query succeeded without a cluster")
 	}
-	s.eventually("the log says that the cluster is away", func() bool { return strings.Contains(s.log.String(), "discovery failed") })
+	s.eventually("the log says that the cluster is away", func() bool {
+		return strings.Contains(s.log.String(), "discovery failed; no node is known yet")
+	})
 	if err := s.stop(); err != nil {
 		t.Errorf("Run = %v", err)
 	}

@@ -18,15 +18,16 @@ func (a *App) warnOpen() {
 	}{
 		{"grpc.listen", a.listeners.GRPC, a.protects(a.config.GRPC.TLS)},
 		{"http.listen", a.listeners.HTTP, a.protects(a.config.HTTP.TLS)},
-		{"admin.listen", a.listeners.Admin, secrecy(a.config.Admin.TLS) + "; everybody who reaches it may read metrics and state, and " +
-			map[string]string{
-				admin.ControlPeer: "who has admin.token may control", admin.ControlToken: "who has admin.token may control",
-				admin.ControlSocket: "nobody may control",
-			}[a.config.Admin.Control]},
+		{"admin.listen", a.listeners.Admin,
+			secrecy(a.config.Admin.TLS) + "; every program that reaches it may read metrics and state, and " +
+				map[string]string{
+					admin.ControlPeer: "clients with admin.token may control", admin.ControlToken: "clients with admin.token may control",
+					admin.ControlSocket: "no client may control",
+				}[a.config.Admin.Control]},
 		{"admin.probes", a.listeners.Probes, "it answers probes and nothing else, in plaintext"},
 		{"xds.address", a.listeners.XDS, secrecy(a.config.XDS.TLS) + "; " + map[bool]string{
 			true:  "clients need the token of xds.token or xds.token_file",
-			false: "who reaches it learns the addresses of all nodes: set client_ca_file or xds.token",
+			false: "clients that reach it learn the addresses of all nodes: set client_ca_file or xds.token",
 		}[a.config.XDS.HasToken()]},
 	} {
 		if one.listener == nil {
@@ -48,7 +49,7 @@ func (a *App) protects(s certs.Server) string {
 	case a.core.apps.HasTokens():
 		parts = append(parts, "the plain API needs a token of apps.token")
 	case s.ClientCAFile == "":
-		parts = append(parts, "nobody is asked who he is: set client_ca_file beside cert_file, or apps.token")
+		parts = append(parts, "clients need no proof of who they are: set client_ca_file beside cert_file, or apps.token")
 	}
 	return strings.Join(parts, "; ")
 }

@@ -37,8 +37,9 @@ func TestListenersThatOthersReachAreNamed(t *testing.T) {
 			}
 		}
 	}
-	if len(said) != 3 || !strings.Contains(said["grpc.listen"], "plaintext") || !strings.Contains(said["grpc.listen"], "nobody is asked") ||
-		!strings.Contains(said["http.listen"], `"TLS; nobody is asked`) || !strings.Contains(said["admin.probes"], "nothing else") {
+	if len(said) != 3 || !strings.Contains(said["grpc.listen"], "plaintext") ||
+		!strings.Contains(said["grpc.listen"], "no proof of who they are") ||
+		!strings.Contains(said["http.listen"], `"TLS; clients need no proof`) || !strings.Contains(said["admin.probes"], "nothing else") {
 		t.Errorf("said: %v", said)
 	}
 }

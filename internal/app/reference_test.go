@@ -341,8 +341,8 @@ const metricsText = "`GET /metrics` has them all in Prometheus' form, beside tho
 	"`http/protobuf`, headers, compression, TLS, `OTEL_METRIC_EXPORT_INTERVAL`, temporality).\n\n" +
 	"`telemetry.names` chooses between `db.client.*` of OpenTelemetry and the `ydb.client.*` and `ydb.query.*` of " +
 	"YDB's own SDKs; both are made of one measurement. They differ in one name: " +
-	"`db.client.connection.pending_requests` is how many wait now, `ydb.query.session.pending_requests` counts all " +
-	"who ever came to the line.\n\n" +
+	"`db.client.connection.pending_requests` is how many callers wait now, `ydb.query.session.pending_requests` counts all " +
+	"callers that ever joined the queue.\n\n" +
 	"Histograms in seconds have bounds from 10 µs to 30 s. updown: a level that goes up and down; over OTLP a sum " +
 	"that is not monotonic.\n\n"
 

@@ -339,7 +339,7 @@ func (s *servers) letGo(ctx context.Context) error {
 	away := s.drainGRPC()
 	var errs []error
 	if err := listen.Shutdown(ctx, s.http, s.on.HTTP.Conns); err != nil {
-		errs = append(errs, fmt.Errorf("HTTP answers that nobody took were cut off: %w", err))
+		errs = append(errs, fmt.Errorf("HTTP answers that clients did not take were cut off: %w", err))
 	}
 	select {
 	case <-away:
@@ -351,10 +351,10 @@ func (s *servers) letGo(ctx context.Context) error {
 			s.front.Stop()
 			<-away
 			if answering > 0 {
-				errs = append(errs, fmt.Errorf("%d HTTP answers that nobody took were cut off: %w", answering, ctx.Err()))
+				errs = append(errs, fmt.Errorf("%d HTTP answers that clients did not take were cut off: %w", answering, ctx.Err()))
 			}
 			if open {
-				errs = append(errs, fmt.Errorf("gRPC answers that nobody took were cut off: %w", ctx.Err()))
+				errs = append(errs, fmt.Errorf("gRPC answers that clients did not take were cut off: %w", ctx.Err()))
 			}
 			if openTx > 0 {
 				errs = append(errs,

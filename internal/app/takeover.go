@@ -43,7 +43,7 @@ func Replace(c *Config, settings *config.Settings, version string, logs io.Write
 	// The instance is not known before all is built, and not needed: see self.
 	from, err := restart.Ask(c.Takeover.Socket, takeover.Process{PID: os.Getpid(), Version: version, Wait: c.Startup.Wait})
 	if errors.Is(err, takeover.ErrNobody) {
-		log.Info("nobody to take over from; starting as usual", "socket", c.Takeover.Socket)
+		log.Info("no sidecar runs with this takeover.socket; starting as usual", "socket", c.Takeover.Socket)
 		return New(c, settings, version, logs)
 	}
 	if err != nil {

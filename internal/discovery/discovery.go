@@ -372,7 +372,11 @@ func (d *Discovery) failed(ctx context.Context, err error) {
 	d.state.Err = err
 	n, known := d.state.Failures, len(d.state.Topology.Nodes)
 	d.mu.Unlock()
-	d.log.WarnContext(ctx, "discovery failed; keeping the last topology", "err", err, "failures", n, "nodes", known)
+	consequence := "the last list of nodes stays in use"
+	if known == 0 {
+		consequence = "no node is known yet"
+	}
+	d.log.WarnContext(ctx, "discovery failed; "+consequence, "err", err, "failures", n, "nodes", known)
 }
 
 func (d *Discovery) tell(t cluster.Topology) {

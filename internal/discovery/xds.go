@@ -428,7 +428,7 @@ func (x *XDS) refuse(ctx context.Context, version string, bad error) *statuspb.S
 // name. The error says why the answer must be refused.
 func nodesOf(r *discoveryv3.DiscoveryResponse, name string) (found bool, nodes []cluster.Node, err error) {
 	if r.GetTypeUrl() != typeEDS {
-		return false, nil, fmt.Errorf("it is of the type %.100q, which nobody asked for", r.GetTypeUrl())
+		return false, nil, fmt.Errorf("it is of the type %.100q, which was not asked for", r.GetTypeUrl())
 	}
 	for _, resource := range r.GetResources() {
 		list, err := assignmentOf(resource)

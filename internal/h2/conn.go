@@ -505,7 +505,7 @@ func (c *Conn) begin(p []byte) {
 
 func checkLen(header []byte) *ConnError {
 	if frameLen(header) > minFrameSize {
-		return &ConnError{FrameSizeError, "a frame is longer than 16384 octets"}
+		return &ConnError{FrameSizeError, "a frame is longer than 16384 bytes"}
 	}
 	return nil
 }

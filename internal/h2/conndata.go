@@ -168,7 +168,7 @@ func (c *Conn) priority(fr frame) *ConnError {
 		return &ConnError{ProtocolError, "PRIORITY on stream 0"}
 	}
 	if len(fr.payload) != 5 {
-		return &ConnError{FrameSizeError, "PRIORITY is not 5 octets"}
+		return &ConnError{FrameSizeError, "PRIORITY is not 5 bytes"}
 	}
 	if binary.BigEndian.Uint32(fr.payload)&maxStreamID == fr.stream {
 		if s := c.streams.get(fr.stream); s != nil {
@@ -187,7 +187,7 @@ func (c *Conn) peerReset(fr frame) *ConnError {
 		return &ConnError{ProtocolError, "RST_STREAM on stream 0"}
 	}
 	if len(fr.payload) != resetLen {
-		return &ConnError{FrameSizeError, "RST_STREAM is not 4 octets"}
+		return &ConnError{FrameSizeError, "RST_STREAM is not 4 bytes"}
 	}
 	c.f.stats.Resets++
 	s := c.streams.get(fr.stream)

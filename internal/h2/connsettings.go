@@ -122,7 +122,7 @@ func (c *Conn) ping(fr frame) *ConnError {
 		return &ConnError{ProtocolError, "PING on a stream"}
 	}
 	if len(fr.payload) != 8 {
-		return &ConnError{FrameSizeError, "PING is not 8 octets"}
+		return &ConnError{FrameSizeError, "PING is not 8 bytes"}
 	}
 	if fr.flags&flagAck == 0 {
 		c.out = append(appendFrame(c.buf(), 8, framePing, flagAck, 0), fr.payload...)
@@ -232,7 +232,7 @@ func (c *Call) refuse() {
 
 func (c *Conn) windowUpdate(fr frame) *ConnError {
 	if len(fr.payload) != 4 {
-		return &ConnError{FrameSizeError, "WINDOW_UPDATE is not 4 octets"}
+		return &ConnError{FrameSizeError, "WINDOW_UPDATE is not 4 bytes"}
 	}
 	n := int64(binary.BigEndian.Uint32(fr.payload) & maxStreamID)
 	if fr.stream == 0 {

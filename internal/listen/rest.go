@@ -59,7 +59,7 @@ func (g *Conn) awayLocked(after time.Duration) {
 	conn := g.resting
 	var this *time.Timer
 	this = time.AfterFunc(after, func() {
-		defer panics.Go("a connection at rest")
+		defer panics.Go("an idle connection")
 		_ = g.SetWriteDeadline(time.Now().Add(LeaveTaking))
 		_, _ = io.WriteString(conn, goAway)
 		_ = g.SetWriteDeadline(time.Time{})
@@ -71,7 +71,7 @@ func (g *Conn) awayLocked(after time.Duration) {
 				wait = awayAfter
 			}
 			g.rests = time.AfterFunc(wait, func() {
-				defer panics.Go("the end of a connection at rest")
+				defer panics.Go("the end of an idle connection")
 				g.leave()
 			})
 		}

@@ -75,7 +75,7 @@ func (p *Pool) untilAtRest(s *Session, r Recoverable) (rests bool) {
 		if !s.Valid() {
 			return false
 		}
-		err := panics.Call("the question whether a session is at rest", func() (err error) {
+		err := panics.Call("the question whether a session is idle", func() (err error) {
 			rests, err = r.AtRest(ctx)
 			return err
 		})

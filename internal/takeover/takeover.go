@@ -69,7 +69,7 @@ const MaxNotes = 16 << 10
 const helloLimit = 5 * time.Second
 
 // ErrNobody is the error of Dial when no process offers its place.
-var ErrNobody = errors.New("takeover: nobody answers")
+var ErrNobody = errors.New("takeover: no process answers")
 
 // RefusedError says why the other process does not give way.
 type RefusedError struct{ Why string }

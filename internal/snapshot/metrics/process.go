@@ -17,7 +17,7 @@ var processRows = []figure{
 		"Lines of the access log that were left out: log.access_rate.",
 		func(m *moment, tell ints) { tell(int64(m.Unlogged)) }),
 	counter("ydb.sidecar.log.dropped", "{line}",
-		"Lines of the log that were dropped because nobody read standard error fast enough.",
+		"Lines of the log that were dropped because the reader of standard error did not keep up.",
 		func(m *moment, tell ints) { tell(int64(m.Lost)) }),
 	counter("ydb.sidecar.caught.panics", "{panic}",
 		"Panics that were caught: each is a fault of the sidecar, and the log has its stack.",
