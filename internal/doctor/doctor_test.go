@@ -143,7 +143,7 @@ func fails(method, status string) func(*testing.T, *devcluster.Cluster) {
 // leaves no session, whatever it finds.
 func TestCluster(t *testing.T) {
 	const rights = "Check ydb.auth (kind, and the token, files or variables it names)"
-	refused := []step{well[0], {"discovery", Bad, "Unauthenticated", "Check ydb.auth"}}
+	refused := []step{well[0], {"discovery", Bad, "UNAUTHENTICATED", "Check ydb.auth"}}
 	for _, tc := range []struct {
 		name    string
 		cluster func(*devcluster.Config)
@@ -242,7 +242,7 @@ func TestWhereNodesComeFrom(t *testing.T) {
 			badToken(&config)
 			parts := partsOf(t, config)
 			parts.Mode, parts.Dials = mode, false
-			want := []step{well[0], {"discovery", Bad, "Unauthenticated", do}}
+			want := []step{well[0], {"discovery", Bad, "UNAUTHENTICATED", do}}
 			examine(t, parts, append(want, skipped("session")...))
 		})
 	}

@@ -229,6 +229,9 @@ func (d *Driver) login(ctx context.Context, user, password string) (string, erro
 			&Ydb_Auth.LoginRequest{User: user, Password: password})
 		if err == nil {
 			err = CheckOperation(r.GetOperation())
+		} else {
+			_, e := failure(ctx, err, true)
+			e.Op, err = "Login", e
 		}
 		if err != nil {
 			return "", err
@@ -284,7 +287,7 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 	e.Op, e.Node, e.Verdict = "CreateSession", node, ydbstatus.Judge(signs)
 	d.rejected(e)
 	if signs.Cause == ydbstatus.CauseProcess { // it held more memory than there is, for example
-		return fmt.Errorf("%w: %w", pessimize.ErrNothing, e)
+		return fmt.Errorf("%w: %w", pessimize.ErrNothing, ofNode{e})
 	}
 	if e.Denied() {
 		return nil // the right is missing on every node
@@ -294,7 +297,7 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 		d.deps.Health.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: b, Detail: e.StatusName()})
 	}
 	if e.Verdict.Blame != cluster.BlameTransport {
-		return fmt.Errorf("%w: %w", pessimize.ErrRefused, e)
+		return fmt.Errorf("%w: %w", pessimize.ErrRefused, ofNode{e})
 	}
-	return e
+	return ofNode{e}
 }

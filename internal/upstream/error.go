@@ -37,8 +37,8 @@ type Error struct {
 	cause     error
 }
 
-// Error names what was tried, where, and the status; never issues, which may
-// quote the statement.
+// Error names what was tried, where, and the status or, in a few words, why there is none; never issues, which
+// may quote the statement.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)
@@ -46,16 +46,27 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, " on node %d", e.Node)
 	}
 	b.WriteString(": ")
-	switch {
-	case e.Status != 0:
-		b.WriteString(e.StatusName())
-	case e.cause != nil:
-		b.WriteString(e.cause.Error())
-	default:
-		b.WriteString(e.Code.String())
-	}
+	b.WriteString(e.reason())
 	return b.String()
 }
+
+// reason is what was answered, or why nothing was.
+func (e *Error) reason() string {
+	switch {
+	case e.Status != 0:
+		return e.StatusName()
+	case e.cause != nil:
+		return unanswered(e.Code, e.cause)
+	default:
+		return ydbstatus.CodeName(e.Code)
+	}
+}
+
+// ofNode is an Error whose reader knows the node, and that it was to open a session: its text is the reason alone.
+type ofNode struct{ whole *Error }
+
+func (e ofNode) Error() string { return e.whole.reason() }
+func (e ofNode) Unwrap() error { return e.whole }
 
 // Unwrap gives the cause: a context error, the error of gRPC, of routing.
 func (e *Error) Unwrap() error { return e.cause }

@@ -78,7 +78,7 @@ func TestIdentifyFails(t *testing.T) {
 		b.node(2).onCreate = creating(&Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_OVERLOADED}, nil)
 		fails("a node that refuses", "OVERLOADED")
 		b.node(2).onCreate = creating(nil, status.Error(codes.Unimplemented, "unknown service"))
-		fails("a server without sessions", "Unimplemented")
+		fails("a server without sessions", "UNIMPLEMENTED: unknown service")
 		b.node(2).onCreate = creating(&Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: "bare"}, nil)
 		fails("a session of nobody", "names a node")
 		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {

@@ -44,8 +44,11 @@ func (d *Driver) Open(ctx context.Context, node cluster.NodeID, retire func(reas
 
 func (d *Driver) openAs(ctx context.Context, owner ticketSource, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
 	s, err := d.open(ctx, owner, node, retire)
+	if e, ok := errors.AsType[*Error](err); ok && e.Op == creates(owner).Name() {
+		return nil, ofNode{e}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("open a session on node %d: %w", node, err)
+		return nil, err
 	}
 	return s, nil
 }

@@ -305,7 +305,7 @@ func TestOpenFailures(t *testing.T) {
 		}, "UNAVAILABLE", []string{"1 control leaving node_shutdown", "1 open refusal UNAVAILABLE"}, 1},
 		{"first_state_too_late", func(n *fakeNode) {
 			n.onAttach = func(s grpc.ServerStream) (bool, error) { <-s.Context().Done(); return true, nil }
-		}, "deadline exceeded", []string{"1 open transport DEADLINE_EXCEEDED"}, 1},
+		}, "AttachSession on node 1: no answer in time", []string{"1 open transport DEADLINE_EXCEEDED"}, 1},
 		{"placed_elsewhere", func(n *fakeNode) {
 			n.onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 				return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS,
