@@ -38,7 +38,7 @@ func parseDecimal(s string, d *Ydb.DecimalType) (*Ydb.Value, error) {
 	}
 	n, ok := parseNumber(s)
 	if !ok {
-		return nil, errorf("%s is not a Decimal", clip(s))
+		return nil, errorf("%s is not a Decimal%s", clip(s), writeIt(&Ydb.Type{Type: &Ydb.Type_DecimalType{DecimalType: d}}))
 	}
 	precision, scale := min(d.GetPrecision(), maxPrecision), d.GetScale()
 	if scale > precision {

@@ -15,7 +15,8 @@ type Error struct {
 	Path string // the place inside the value, such as "rows[3].quantity"; "" is the value itself
 	Msg  string
 
-	NoColumn bool // a row names a column that the table does not have
+	NoColumn bool   // a row names a column that the table does not have
+	Wants    string // a type that the value at Path could have in place of the one it has, or lacks; "": none is known
 }
 
 func (e *Error) Error() string {
@@ -48,7 +49,7 @@ func At(err error, name string) error {
 		return nil
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
-		return &Error{Path: join(name, e.Path), Msg: e.Msg, NoColumn: e.NoColumn}
+		return &Error{Path: join(name, e.Path), Msg: e.Msg, NoColumn: e.NoColumn, Wants: e.Wants}
 	}
 	return fmt.Errorf("%s: %w", name, err)
 }

@@ -89,7 +89,7 @@ func (b *budget) fromValue(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) 
 	default:
 		return nil, unknownType(t)
 	}
-	return nil, mismatch(kindName(v), t)
+	return nil, mismatch(v, t)
 }
 
 // knownValue is Known for a value and what holds the values inside it.
@@ -137,7 +137,7 @@ func (b *budget) fromOptional(v *sidecarv1.Value, t, item *Ydb.Type) (*Ydb.Value
 	if canBeNull(item) {
 		list, ok := v.GetKind().(*sidecarv1.Value_ListValue)
 		if !ok || len(list.ListValue.GetItems()) != 1 {
-			return nil, errorf("%s must be null or a list of one", article(FormatType(t)))
+			return nil, notNested(t)
 		}
 		v = list.ListValue.GetItems()[0]
 	}
@@ -150,7 +150,7 @@ func (b *budget) fromOptional(v *sidecarv1.Value, t, item *Ydb.Type) (*Ydb.Value
 
 func (b *budget) fromTuple(items []*sidecarv1.Value, elements []*Ydb.Type) (*Ydb.Value, error) {
 	if len(items) != len(elements) {
-		return nil, errorf("%d items for a Tuple of %d", len(items), len(elements))
+		return nil, errorf("%d items for a Tuple of %d%s", len(items), len(elements), writeTuple(elements))
 	}
 	return b.fromItems(items, func(i int) *Ydb.Type { return elements[i] })
 }
@@ -179,7 +179,7 @@ func (b *budget) fromFields(fields []*sidecarv1.Field, list []*Ydb.StructMember)
 	for _, f := range fields {
 		i := known.find(f.GetName())
 		if i < 0 {
-			return nil, errorf("the Struct has no member %s", clip(f.GetName()))
+			return nil, noMember(f.GetName(), list)
 		}
 		if items[i] != nil {
 			return nil, inMember(errorf("the member appears twice"), f.GetName())
@@ -288,6 +288,12 @@ func fromScalar(v *sidecarv1.Value, id Ydb.Type_PrimitiveTypeId) (*Ydb.Value, er
 			return bytesValue(x.BytesValue), nil
 		}
 	}
+	switch {
+	case isNullValue(v):
+		return nil, noNull(&Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: id}})
+	case id == Ydb.Type_STRING:
+		return nil, errorf("%s is not a String; send it as bytes_value", kindName(v))
+	}
 	return nil, notA(id, kindName(v))
 }
 
@@ -314,7 +320,7 @@ func fromScalarDecimal(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) {
 	case *sidecarv1.Value_DoubleValue:
 		return parseDecimal(doubleText(x.DoubleValue), d)
 	}
-	return nil, mismatch(kindName(v), t)
+	return nil, mismatch(v, t)
 }
 
 // fromPg keeps PostgreSQL's own text, and its binary form in bytes.
@@ -335,7 +341,7 @@ func fromPg(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) {
 	case *sidecarv1.Value_DoubleValue:
 		return textValue(doubleText(x.DoubleValue)), nil
 	}
-	return nil, mismatch(kindName(v), t)
+	return nil, mismatch(v, t)
 }
 
 // kindName names what a value is, for messages.
@@ -346,11 +352,11 @@ func kindName(v *sidecarv1.Value) string {
 	case *sidecarv1.Value_BoolValue:
 		return strconv.FormatBool(x.BoolValue)
 	case *sidecarv1.Value_Int64Value:
-		return "the number " + strconv.FormatInt(x.Int64Value, 10)
+		return theNumber + strconv.FormatInt(x.Int64Value, 10)
 	case *sidecarv1.Value_Uint64Value:
-		return "the number " + strconv.FormatUint(x.Uint64Value, 10)
+		return theNumber + strconv.FormatUint(x.Uint64Value, 10)
 	case *sidecarv1.Value_DoubleValue:
-		return "the number " + doubleText(x.DoubleValue)
+		return theNumber + doubleText(x.DoubleValue)
 	case *sidecarv1.Value_TextValue:
 		return clip(x.TextValue)
 	case *sidecarv1.Value_BytesValue:
@@ -369,13 +375,41 @@ func kindName(v *sidecarv1.Value) string {
 	return "an empty value"
 }
 
-// mismatch is the error for a value of the wrong kind.
-func mismatch(kind string, t *Ydb.Type) error {
-	return errorf("%s is not %s", kind, article(FormatType(t)))
+// mismatch is the error for a value of the gRPC API of the wrong kind.
+func mismatch(v *sidecarv1.Value, t *Ydb.Type) error {
+	if isNullValue(v) {
+		return noNull(t)
+	}
+	if member := kindOf(t); member != "" {
+		return errorf("%s is not %s; send it as %s", kindName(v), article(FormatType(t)), member)
+	}
+	return errorf("%s is not %s%s", kindName(v), article(FormatType(t)), writeIt(t))
+}
+
+// kindOf names the member of a Value that holds values of a type that is made of others.
+func kindOf(t *Ydb.Type) string {
+	switch t.GetType().(type) {
+	case *Ydb.Type_ListType, *Ydb.Type_TupleType:
+		return "list_value"
+	case *Ydb.Type_EmptyListType:
+		return "list_value without items"
+	case *Ydb.Type_StructType:
+		return "struct_value"
+	case *Ydb.Type_DictType:
+		return "dict_value"
+	case *Ydb.Type_EmptyDictType:
+		return "dict_value without pairs"
+	case *Ydb.Type_VariantType:
+		return "variant_value"
+	case *Ydb.Type_VoidType, *Ydb.Type_NullType:
+		return "null_value"
+	}
+	return ""
 }
 
 func typeConflict(own, known *Ydb.Type) error {
-	return errorf("the value is typed %s, but %s is expected", FormatType(own), FormatType(known))
+	return errorf("the value is typed %s, but %s is expected; name the same type in both places, or only in one",
+		FormatType(own), FormatType(known))
 }
 
 func (b *budget) exhausted() error {

@@ -37,29 +37,30 @@ func complete(t *Ydb.Type, err error) (*Ydb.Type, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t, knowsNulls(t)
+	return t, knowsNulls(t, t)
 }
 
 // untypedNull is told from the Null that somebody asked for by its address.
 var untypedNull = &Ydb.Type{Type: &Ydb.Type_NullType{}}
 
-func knowsNulls(t *Ydb.Type) error {
+// knowsNulls looks for a null without a type in t, which is the type whole or a part of it.
+func knowsNulls(t, whole *Ydb.Type) error {
 	if t == untypedNull {
-		return errorf("a null needs a type: DECLARE it in the statement, or name it in types")
+		return needsType("a null", FormatType(nullsAsText(whole)))
 	}
 	switch x := t.GetType().(type) {
 	case *Ydb.Type_OptionalType:
-		return knowsNulls(x.OptionalType.GetItem())
+		return knowsNulls(x.OptionalType.GetItem(), whole)
 	case *Ydb.Type_ListType:
-		return knowsNulls(x.ListType.GetItem())
+		return knowsNulls(x.ListType.GetItem(), whole)
 	case *Ydb.Type_DictType:
-		if err := knowsNulls(x.DictType.GetKey()); err != nil {
+		if err := knowsNulls(x.DictType.GetKey(), whole); err != nil {
 			return err
 		}
-		return knowsNulls(x.DictType.GetPayload())
+		return knowsNulls(x.DictType.GetPayload(), whole)
 	case *Ydb.Type_StructType:
 		for _, m := range x.StructType.GetMembers() {
-			if err := knowsNulls(m.GetType()); err != nil {
+			if err := knowsNulls(m.GetType(), whole); err != nil {
 				return inMember(err, m.GetName())
 			}
 		}
@@ -113,7 +114,10 @@ func infer(v *sidecarv1.Value, level int) (*Ydb.Type, error) {
 	case *sidecarv1.Value_DictValue:
 		return inferDict(x.DictValue, level)
 	}
-	return nil, errorf("%s needs a type: DECLARE it in the statement, or name it in types", kindName(v))
+	if v.GetVariantValue() != nil {
+		return nil, needsType("a variant", "Variant<a:Int64,b:Utf8>")
+	}
+	return nil, errorf("%s needs a type; set a member of the Value, such as null_value or text_value", kindName(v))
 }
 
 func inferDict(d *sidecarv1.DictValue, level int) (*Ydb.Type, error) {
@@ -195,7 +199,7 @@ func inferNumber(text string) (*Ydb.Type, error) {
 	if _, err := fromNumber(Ydb.Type_UINT64, text); err == nil {
 		return typeUint64, nil
 	}
-	return nil, errorf("the integer %s needs a type: it fits neither Int64 nor Uint64", cut(text))
+	return nil, needsType("the integer "+cut(text)+", which fits neither Int64 nor Uint64,", "Decimal(35,0)")
 }
 
 // listOf is the type of a list with such items; of one without is EmptyList.
@@ -272,7 +276,7 @@ func common(a, b *Ydb.Type) (*Ydb.Type, error) {
 			return typeUint64, nil
 		}
 	}
-	return nil, errorf("one list holds both %s and %s; name its type", FormatType(a), FormatType(b))
+	return nil, errorf("one list holds both %s and %s; write all items in the same form", FormatType(a), FormatType(b))
 }
 
 // rank orders types by how little they say; common looks from the side of the
@@ -296,13 +300,19 @@ func widens(id Ydb.Type_PrimitiveTypeId) bool {
 
 func commonStruct(a, b []*Ydb.StructMember) (*Ydb.Type, error) {
 	if len(a) != len(b) {
-		return nil, errorf("one list holds structs with %d and with %d members; name its type", len(a), len(b))
+		return nil, errorf(
+			"one list holds structs with %d and with %d members; write the same members in each, null where there is no value",
+			len(a), len(b),
+		)
 	}
 	list := make([]*Ydb.StructMember, len(a))
 	for i := range a {
 		name := a[i].GetName()
 		if name != b[i].GetName() {
-			return nil, errorf("one list holds structs with and without %s; name its type", clip(name))
+			return nil, errorf(
+				"one list holds structs with and without %[1]s; write the member %[1]s in each, as null where there is no value",
+				clip(name),
+			)
 		}
 		t, err := common(a[i].GetType(), b[i].GetType())
 		if err != nil {

@@ -62,7 +62,7 @@ func (r *reader) value(t *Ydb.Type) (*Ydb.Value, error) {
 		}
 	case *Ydb.Type_EmptyListType:
 		if c == '[' {
-			return &Ydb.Value{}, r.list(func(int) error { return errorf("an item in an EmptyList") })
+			return &Ydb.Value{}, r.list(func(int) error { return errorf("an item in an EmptyList; write it like []") })
 		}
 	case *Ydb.Type_TupleType:
 		if c == '[' {
@@ -84,9 +84,9 @@ func (r *reader) value(t *Ydb.Type) (*Ydb.Value, error) {
 	case *Ydb.Type_EmptyDictType:
 		switch c {
 		case '[':
-			return &Ydb.Value{}, r.list(func(int) error { return errorf("a pair in an EmptyDict") })
+			return &Ydb.Value{}, r.list(func(int) error { return errorf("a pair in an EmptyDict; write it like []") })
 		case '{':
-			return &Ydb.Value{}, r.object(func(string) error { return errorf("a pair in an EmptyDict") })
+			return &Ydb.Value{}, r.object(func(string) error { return errorf("a pair in an EmptyDict; write it like []") })
 		}
 	case *Ydb.Type_VariantType:
 		if c == '{' {
@@ -140,12 +140,15 @@ func (r *reader) mismatch(t *Ydb.Type) error {
 		if err != nil {
 			return r.syntax("expected a value")
 		}
-		kind = "the number " + cut(string(n))
+		kind = theNumber + cut(string(n))
 	}
 	if kind == "null" {
-		return errorf("null is not %s; a type that knows null is Optional<%s>", article(FormatType(t)), FormatType(t))
+		return noNull(t)
 	}
-	return mismatch(kind, t)
+	if id := t.GetTypeId(); id != 0 {
+		return notA(id, kind)
+	}
+	return errorf("%s is not %s%s", kind, article(FormatType(t)), writeIt(t))
 }
 
 // cut keeps a number's text short.
@@ -175,12 +178,12 @@ func (r *reader) optional(t, item *Ydb.Type) (*Ydb.Value, error) {
 		return just(inner), nil
 	}
 	if r.peek() != '[' {
-		return nil, errorf("%s must be null or a list of one", article(FormatType(t)))
+		return nil, notNested(t)
 	}
 	var inner *Ydb.Value
 	err := r.list(func(i int) (err error) {
 		if i > 0 {
-			return errorf("%s must be null or a list of one", article(FormatType(t)))
+			return notNested(t)
 		}
 		inner, err = r.value(item)
 		return err
@@ -189,7 +192,7 @@ func (r *reader) optional(t, item *Ydb.Type) (*Ydb.Value, error) {
 		return nil, err
 	}
 	if inner == nil {
-		return nil, errorf("%s must be null or a list of one", article(FormatType(t)))
+		return nil, notNested(t)
 	}
 	return just(inner), nil
 }
@@ -211,7 +214,7 @@ func (r *reader) tuple(elements []*Ydb.Type) (*Ydb.Value, error) {
 	out := &Ydb.Value{}
 	err := r.list(func(i int) error {
 		if i == len(elements) {
-			return errorf("more than %d items for a Tuple of %d", i, i)
+			return errorf("more than %d items for a Tuple of %d%s", i, i, writeTuple(elements))
 		}
 		v, err := r.value(elements[i])
 		if err != nil {
@@ -221,7 +224,7 @@ func (r *reader) tuple(elements []*Ydb.Type) (*Ydb.Value, error) {
 		return nil
 	})
 	if err == nil && len(out.Items) < len(elements) {
-		err = errorf("%d items for a Tuple of %d", len(out.Items), len(elements))
+		err = errorf("%d items for a Tuple of %d%s", len(out.Items), len(elements), writeTuple(elements))
 	}
 	return out, err
 }
@@ -235,7 +238,7 @@ func (r *reader) structure(list []*Ydb.StructMember) (*Ydb.Value, error) {
 	err := r.object(func(name string) error {
 		i := known.find(name)
 		if i < 0 {
-			return errorf("the Struct has no member %s", clip(name))
+			return noMember(name, list)
 		}
 		if items[i] != nil {
 			return inMember(errorf("the member appears twice"), name)
@@ -328,7 +331,7 @@ func (r *reader) variant(t *Ydb.VariantType) (*Ydb.Value, error) {
 	var out *Ydb.Value
 	err := r.object(func(name string) error {
 		if out != nil {
-			return errorf("more than one alternative in a Variant")
+			return errorf("more than one alternative in a Variant%s", writeVariant(t))
 		}
 		index, inner, err := tagged(t, name)
 		if err != nil {
@@ -339,7 +342,7 @@ func (r *reader) variant(t *Ydb.VariantType) (*Ydb.Value, error) {
 		return inMember(err, name)
 	})
 	if err == nil && out == nil {
-		err = errorf("no alternative in a Variant")
+		err = errorf("no alternative in a Variant%s", writeVariant(t))
 	}
 	return out, err
 }

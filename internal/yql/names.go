@@ -61,6 +61,28 @@ var aliases = map[string]Ydb.Type_PrimitiveTypeId{
 	"bigint":   Ydb.Type_INT64,
 }
 
+// foreignTypes are names that other languages and databases have for types of YQL, in lower case.
+var foreignTypes = map[string]string{
+	"array":    "List<...>, with the type of its items",
+	"binary":   "String",
+	"blob":     "String",
+	"boolean":  "Bool",
+	"bytea":    "String",
+	"float32":  "Float",
+	"float64":  "Double",
+	"guid":     "Uuid",
+	"jsonb":    "JsonDocument",
+	"long":     "Int64",
+	"map":      "Dict<...,...>, with the types of its keys and values",
+	"number":   "Int64, Double or Decimal(22,9)",
+	"numeric":  "Decimal(22,9)",
+	"nullable": "Optional<...>, with the type of its values",
+	"real":     "Double",
+	"str":      "Utf8",
+	"uint":     "Uint32",
+	"varchar":  "Utf8",
+}
+
 // simpleTypes has every type without parameters by its name in lower case. The
 // types are shared by everything that this package returns.
 var simpleTypes = func() map[string]*Ydb.Type {

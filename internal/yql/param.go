@@ -1,6 +1,9 @@
 package yql
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -18,6 +21,9 @@ func Param(v *sidecarv1.Value, declared *Ydb.Type) (*Ydb.TypedValue, error) {
 		}
 	}
 	value, err := FromValue(v, t)
+	if err != nil && v.GetTypedValue() != nil {
+		return nil, ownType(err, "a typed_value with the type %s")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -54,9 +60,25 @@ func paramJSON(raw []byte, declared *Ydb.Type, most int) (*Ydb.TypedValue, error
 		if wrong != nil {
 			return nil, wrong
 		}
+		if typed {
+			return nil, ownType(err, `{"type": %q, "value": ...}`)
+		}
 		return nil, err
 	}
 	return &Ydb.TypedValue{Type: t, Value: v}, nil
+}
+
+// ownType adds to the error of a value that carries its type how to write a type that would do.
+func ownType(err error, form string) error {
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e.Wants == "" {
+		return err
+	}
+	out := *e
+	if out.Wants = ""; out.Path == "" {
+		out.Msg += "; write " + fmt.Sprintf(form, e.Wants)
+	}
+	return &out
 }
 
 // TypedJSON recognizes a value that carries its type: an object with exactly

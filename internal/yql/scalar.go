@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 )
@@ -158,7 +159,13 @@ func outOfRange(id Ydb.Type_PrimitiveTypeId, shown string) error {
 		low, high := rangeOf(id)
 		return errorf("%s is out of range for %s (%d to %d)", shown, article(name), low, high)
 	}
-	return errorf("%s is out of range for %s", shown, article(name))
+	switch fieldOf(id) {
+	case floatField:
+		return errorf("%s is out of range for %s; a Double holds more", shown, article(name))
+	case doubleField:
+		return errorf("%s is out of range for %s", shown, article(name))
+	}
+	return errorf("%s is out of range for %s (%s)", shown, article(name), rangeText(id))
 }
 
 // fromInteger converts an integer to a primitive type. Types of dates and
@@ -191,6 +198,9 @@ func fromNumber(id Ydb.Type_PrimitiveTypeId, s string) (*Ydb.Value, error) {
 				return nil, notA(id, clip(s))
 			}
 			v, exact, fits := n.scaled(0)
+			if !exact && !isInteger(id) {
+				return nil, notA(id, theNumber+cut(s))
+			}
 			if !exact {
 				return nil, errorf("%s is not an integer, which %s requires", clip(s), article(nameOf(id)))
 			}
@@ -206,7 +216,7 @@ func fromNumber(id Ydb.Type_PrimitiveTypeId, s string) (*Ydb.Value, error) {
 	if id == Ydb.Type_DYNUMBER {
 		return fromText(id, s)
 	}
-	return nil, notA(id, "the number "+s)
+	return nil, notA(id, theNumber+cut(s))
 }
 
 // plainInteger reads digits with an optional minus, the form nearly all
@@ -257,21 +267,21 @@ func floating(id Ydb.Type_PrimitiveTypeId, f float64) *Ydb.Value {
 	return &Ydb.Value{Value: &Ydb.Value_DoubleValue{DoubleValue: f}}
 }
 
+// theNumber stands before a number in a message.
+const theNumber = "the number "
+
+// notA is the error for a value that is none of the primitive type id.
 func notA(id Ydb.Type_PrimitiveTypeId, shown string) error {
-	hint := ""
+	write := writeScalar(id)
 	switch id {
-	case Ydb.Type_DATE, Ydb.Type_DATE32:
-		hint = ", which looks like 2024-01-31"
-	case Ydb.Type_DATETIME, Ydb.Type_TIMESTAMP, Ydb.Type_DATETIME64, Ydb.Type_TIMESTAMP64:
-		hint = ", which looks like 2024-01-31T10:00:00Z"
-	case Ydb.Type_INTERVAL, Ydb.Type_INTERVAL64:
-		hint = ", which looks like P1DT2H3M4.5S"
-	case Ydb.Type_TZ_DATE, tzDate32:
-		hint = ", which looks like 2024-01-31,Europe/Moscow"
-	case Ydb.Type_TZ_DATETIME, Ydb.Type_TZ_TIMESTAMP, tzDatetime64, tzTimestamp64:
-		hint = ", which looks like 2024-01-31T10:00:00,Europe/Moscow"
+	case Ydb.Type_UTF8, Ydb.Type_JSON, Ydb.Type_JSON_DOCUMENT: // the text of the value itself will do
+		if digits, ok := strings.CutPrefix(shown, theNumber); ok {
+			write = "; write it like " + strconv.Quote(digits)
+		} else if shown == "true" || shown == "false" {
+			write = "; write it like " + strconv.Quote(shown)
+		}
 	}
-	return errorf("%s is not %s%s", shown, article(nameOf(id)), hint)
+	return errorf("%s is not %s%s", shown, article(nameOf(id)), write)
 }
 
 // fromText converts text to a primitive type other than String, whose text
@@ -296,7 +306,7 @@ func fromText(id Ydb.Type_PrimitiveTypeId, s string) (*Ydb.Value, error) {
 	case Ydb.Type_DATETIME, Ydb.Type_DATETIME64:
 		if seconds, micros, ok := parseDatetime(s); ok {
 			if micros != 0 {
-				return nil, errorf("%s has a fraction, which %s cannot hold", clip(s), article(nameOf(id)))
+				return nil, errorf("%s has a fraction, which %s cannot hold%s", clip(s), article(nameOf(id)), writeScalar(id))
 			}
 			return inUnits(id, seconds, s)
 		}
@@ -350,7 +360,11 @@ func fromBase64(s string) (*Ydb.Value, error) {
 	b, err := encoding.Strict().DecodeString(bare)
 	// The decoder passes over line ends; here nothing may be passed over.
 	if err != nil || encoding.EncodedLen(len(b)) != len(bare) {
-		return nil, errorf("%s is not base64, the form of bytes in JSON", clip(s))
+		if len(s) <= clipAt && utf8.ValidString(s) {
+			return nil, errorf(`%s is not base64, the form of bytes in JSON; for the bytes of this text write "%s"`,
+				clip(s), base64.StdEncoding.EncodeToString([]byte(s)))
+		}
+		return nil, errorf("%s is not base64, the form of bytes in JSON%s", clip(s), writeScalar(Ydb.Type_STRING))
 	}
 	return bytesValue(b), nil
 }

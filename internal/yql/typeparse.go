@@ -166,7 +166,11 @@ func (p *typeParser) base(level int) (*Ydb.Type, int, *syntaxError) {
 	if t, ok := pgType(word); ok {
 		return t, 1, nil
 	}
-	return nil, 0, &syntaxError{at, "unknown type " + clip(word)}
+	meant := "names are those of YQL, such as Utf8, Int64, Double, Timestamp or Decimal(22,9)"
+	if name := foreignTypes[word]; name != "" {
+		meant = "in YQL it is " + name
+	}
+	return nil, 0, &syntaxError{at, "unknown type " + clip(word) + "; " + meant}
 }
 
 func optional(t *Ydb.Type) *Ydb.Type {
@@ -179,9 +183,10 @@ func dict(key, payload *Ydb.Type) *Ydb.Type {
 
 // decimal reads (precision,scale).
 func (p *typeParser) decimal() (*Ydb.Type, *syntaxError) {
-	if err := p.expect("("); err != nil {
-		return nil, err
+	if !p.is("(") {
+		return nil, p.fail("a Decimal needs its precision and its scale, such as Decimal(22,9)")
 	}
+	p.next()
 	at := p.tok.Start
 	precision, err := p.integer()
 	if err != nil {

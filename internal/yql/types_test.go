@@ -40,15 +40,17 @@ func TestTypeNamesAreRead(t *testing.T) {
 func TestWrongTypeNamesAreErrors(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
 		{"", `type "": column 1: expected a type, but the text ends`},
-		{"Int33", `type "Int33": column 1: unknown type "int33"`},
-		{"pgint5", `type "pgint5": column 1: unknown type "pgint5"`},
+		{"Int33",
+			`type "Int33": column 1: unknown type "int33"; names are those of YQL, such as Utf8, Int64, Double, Timestamp or Decimal(22,9)`},
+		{"pgint5",
+			`type "pgint5": column 1: unknown type "pgint5"; names are those of YQL, such as Utf8, Int64, Double, Timestamp or Decimal(22,9)`},
 		{"Int32 Int32", `type "Int32 Int32": column 7: expected the end of the type, found "Int32"`},
 		{"List<>", `type "List<>": column 6: expected a type, found ">"`},
 		{"Variant<>", `type "Variant<>": column 9: expected a type, found ">"`},
 		{"Struct<a>", `type "Struct<a>": column 9: expected ":", found ">"`},
 		{"Struct<a:Int32,a:Int32>", `type "Struct<a:Int32,a:Int32>": column 16: the name "a" appears twice`},
 		{"Struct<'\\xff':Int32>", `type "Struct<'\\xff':Int32>": column 8: a name is not valid UTF-8`},
-		{"Decimal", `type "Decimal": column 8: expected "(", but the text ends`},
+		{"Decimal", `type "Decimal": column 8: a Decimal needs its precision and its scale, such as Decimal(22,9)`},
 		{"Decimal(22,23)",
 			`type "Decimal(22,23)": column 9: no such Decimal: the precision goes from 1 to 35, the scale from 0 to the precision`},
 		{"Decimal(0,0)",
@@ -58,7 +60,8 @@ func TestWrongTypeNamesAreErrors(t *testing.T) {
 		{"Tagged<Int32>", `type "Tagged<Int32>": column 13: expected ",", found ">"`},
 		{"Tagged<Int32,5>", `type "Tagged<Int32,5>": column 14: expected a tag, found "5"`},
 		{"Pg(0)", `type "Pg(0)": column 4: 0 is no object ID of a PostgreSQL type`},
-		{"Unknown(71)", `type "Unknown(71)": column 1: unknown type "unknown"`},
+		{"Unknown(71)",
+			`type "Unknown(71)": column 1: unknown type "unknown"; names are those of YQL, such as Utf8, Int64, Double, Timestamp or Decimal(22,9)`},
 		{"Int32" + strings.Repeat("?", 64),
 			`type "` + "Int32" + strings.Repeat("?", 59) + `"...: column 69: the type nests more than 64 deep`},
 		{strings.Repeat("List<", 64) + "Int32",
@@ -136,7 +139,7 @@ func FuzzType(f *testing.F) {
 func TestUnknownTypesOfParameters(t *testing.T) {
 	for _, declared := range []*Ydb.Type{nil, mustType(t, "Int64")} {
 		_, err := ParamJSON([]byte(`{"type":"car","value":5}`), declared)
-		if want := `type "car": column 1: unknown type "car"`; err == nil || err.Error() != want {
+		if want := `type "car": column 1: unknown type "car"; names are those of YQL, such as Utf8, Int64, Double, Timestamp or Decimal(22,9)`; err == nil || err.Error() != want {
 			t.Errorf("AS %v: %v; want %s", declared, err, want)
 		}
 	}

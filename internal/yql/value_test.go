@@ -10,9 +10,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
 
-	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
-
 	"github.com/ydb-sidecar/sidecar/internal/yql/yqltest"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 func gNull() *sidecarv1.Value { return toNull() }
@@ -65,15 +64,17 @@ func TestFromValueConverts(t *testing.T) {
 		{"Int64", gUint(math.MaxUint64), "18446744073709551615 is out of range for an Int64 (-9223372036854775808 to 9223372036854775807)"},
 		{"Int64", gInt(math.MinInt64), `"-9223372036854775808"`},
 		{"Int8", gInt(-129), "-129 is out of range for an Int8 (-128 to 127)"},
-		{"Uint8", gText("255"), "255"}, {"Int32", gDouble(5), "5"}, {"Int32", gDouble(5.5), `"5.5" is not an integer, which an Int32 requires`},
-		{"Int64", gDouble(1e18), `"1000000000000000000"`}, {"Int64", gDouble(math.NaN()), `"NaN" is not an Int64`},
+		{"Uint8", gText("255"), "255"}, {"Int32", gDouble(5), "5"},
+		{"Int32", gDouble(5.5), `"5.5" is not an integer, which an Int32 requires`},
+		{"Int64", gDouble(1e18), `"1000000000000000000"`}, {"Int64", gDouble(math.NaN()), `"NaN" is not an Int64; write it like 5`},
 		{"Double", gInt(5), "5"}, {"Float", gDouble(0.1), "0.1"},
-		{"Float", gDouble(1e39), `"1e+39" is out of range for a Float`},
+		{"Float", gDouble(1e39), `"1e+39" is out of range for a Float; a Double holds more`},
 		{"Float", gDouble(math.Inf(-1)), `"-Infinity"`},
 		{"Double", gText("NaN"), `"NaN"`}, {"Double", gText("1.5"), "1.5"},
-		{"Bool", gBool(true), "true"}, {"Bool", gText("TRUE"), "true"}, {"Bool", gInt(1), "the number 1 is not a Bool"},
-		{"Utf8", gText("a"), `"a"`}, {"Utf8", gInt(1), "the number 1 is not a Utf8"},
-		{"Utf8", gBytes("a"), "bytes is not a Utf8"}, {"Utf8", gBool(true), "true is not a Utf8"},
+		{"Bool", gBool(true), "true"}, {"Bool", gText("TRUE"), "true"}, {"Bool", gInt(1), "the number 1 is not a Bool; write it like true"},
+		{"Utf8", gText("a"), `"a"`}, {"Utf8", gInt(1), `the number 1 is not a Utf8; write it like "1"`},
+		{"Utf8", gBytes("a"), `bytes is not a Utf8; write it like "text"`},
+		{"Utf8", gBool(true), `true is not a Utf8; write it like "true"`},
 		{"String", gBytes("a"), `"YQ=="`}, {"String", gText("a"), `"YQ=="`},
 		{"Yson", gBytes("\xff"), `{"base64":"/w=="}`}, {"Yson", gText("[]"), `"[]"`},
 		{"Date", gText("2024-01-31"), `"2024-01-31"`}, {"Date", gInt(19753), `"2024-01-31"`},
@@ -81,45 +82,53 @@ func TestFromValueConverts(t *testing.T) {
 		{"Decimal(22,9)", gText("1.50"), `"1.5"`}, {"Decimal(22,9)", gInt(-5), `"-5"`},
 		{"Decimal(22,9)", gUint(5), `"5"`}, {"Decimal(22,9)", gDouble(0.1), `"0.1"`},
 		{"Decimal(22,9)", gDouble(math.Inf(1)), `"inf"`},
-		{"Decimal(22,9)", gBool(true), "true is not a Decimal(22,9)"},
-		{"DyNumber", gInt(-5), `"-5"`}, {"DyNumber", gDouble(0.5), `"0.5"`}, {"Uuid", gText("x"), `"x" is not a Uuid`},
+		{"Decimal(22,9)", gBool(true), `true is not a Decimal(22,9); write it like "1.50"`},
+		{"DyNumber", gInt(-5), `"-5"`}, {"DyNumber", gDouble(0.5), `"0.5"`},
+		{"Uuid", gText("x"), `"x" is not a Uuid; write it like "5ca32c22-841b-11e8-adc0-fa7ae01bbebc"`},
 		{"Int32?", gNull(), "null"}, {"Int32?", gInt(5), "5"}, {"Int32??", gList(gNull()), "[null]"},
-		{"Int32??", gInt(5), "an Optional<Optional<Int32>> must be null or a list of one"},
-		{"Int32??", gList(), "an Optional<Optional<Int32>> must be null or a list of one"},
-		{"Int32", gNull(), "null is not an Int32"}, {"Int32", &sidecarv1.Value{}, "an empty value; null is null_value"},
+		{"Int32??", gInt(5), "an Optional<Optional<Int32>> must be null or a list of one; write it like [5]"},
+		{"Int32??", gList(), "an Optional<Optional<Int32>> must be null or a list of one; write it like [5]"},
+		{"Int32", gNull(), "null is not an Int32; only Optional<Int32> allows null"},
+		{"Int32", &sidecarv1.Value{}, "an empty value; null is null_value"},
 		{"List<Int32>", gList(nil), "[0]: an empty value; null is null_value"},
-		{"List<Int32>", gList(gInt(1), gText("x")), `[1]: "x" is not an Int32`},
-		{"List<Int32>", gStruct(), "a struct is not a List<Int32>"}, {"EmptyList", gList(), "[]"},
-		{"EmptyList", gList(gInt(1)), "a list is not an EmptyList"},
-		{"Tuple<Int32,Utf8>", gList(gInt(1), gText("a")), `[1,"a"]`}, {"Tuple<Int32,Utf8>", gList(gInt(1)), "1 items for a Tuple of 2"},
+		{"List<Int32>", gList(gInt(1), gText("x")), `[1]: "x" is not an Int32; write it like 5`},
+		{"List<Int32>", gStruct(), "a struct is not a List<Int32>; send it as list_value"}, {"EmptyList", gList(), "[]"},
+		{"EmptyList", gList(gInt(1)), "a list is not an EmptyList; send it as list_value without items"},
+		{"Tuple<Int32,Utf8>", gList(gInt(1), gText("a")), `[1,"a"]`},
+		{"Tuple<Int32,Utf8>", gList(gInt(1)), `1 items for a Tuple of 2; write it like [5,"text"]`},
 		{"Struct<a:Int32,b:Utf8?>", gStruct(gField("a", gInt(1))), `{"a":1,"b":null}`},
-		{"Struct<a:Int32,b:Utf8?>", gStruct(gField("b", gNull())), "a: the member is missing"},
-		{"Struct<a:Int32>", gStruct(gField("c", gInt(1))), `the Struct has no member "c"`},
+		{"Struct<a:Int32,b:Utf8?>", gStruct(gField("b", gNull())), "a: the member is missing; write it like 5"},
+		{"Struct<a:Int32>", gStruct(gField("c", gInt(1))), `the Struct has no member "c"; it has "a"`},
 		{"Struct<a:Int32>", gStruct(gField("a", gInt(1)), gField("a", gInt(1))), "a: the member appears twice"},
-		{"Struct<a:Int32>", gStruct(gField("a", gText("x"))), `a: "x" is not an Int32`},
+		{"Struct<a:Int32>", gStruct(gField("a", gText("x"))), `a: "x" is not an Int32; write it like 5`},
 		{"Dict<Utf8,Int32>", gDict(gPair(gText("a"), gInt(1))), `[["a",1]]`},
 		{"Dict<Utf8,Int32>", gDict(gPair(gText("a"), nil)), "[0].value: an empty value; null is null_value"},
-		{"Dict<Utf8,Int32>", gDict(gPair(gInt(1), gInt(1))), "[0].key: the number 1 is not a Utf8"},
+		{"Dict<Utf8,Int32>", gDict(gPair(gInt(1), gInt(1))), `[0].key: the number 1 is not a Utf8; write it like "1"`},
 		{"Set<Utf8>", gDict(gPair(gText("a"), nil)), `["a"]`}, {"Set<Utf8>", gDict(gPair(gText("a"), gNull())), `["a"]`},
 		{"Set<Utf8>", gDict(gPair(gText("a"), gInt(1))), "[0]: a value in a Set, which has keys only"},
-		{"EmptyDict", gDict(), "[]"}, {"EmptyDict", gDict(gPair(gInt(1), nil)), "a dict is not an EmptyDict"},
+		{"EmptyDict", gDict(), "[]"},
+		{"EmptyDict", gDict(gPair(gInt(1), nil)), "a dict is not an EmptyDict; send it as dict_value without pairs"},
 		{"Variant<a:Int32,b:Utf8>", gVariant("b", 0, gText("x")), `{"b":"x"}`},
-		{"Variant<a:Int32>", gVariant("c", 0, gText("x")), `there is no alternative "c" in the Variant`},
+		{"Variant<a:Int32>", gVariant("c", 0, gText("x")), `there is no alternative "c" in the Variant; it has "a"`},
 		{"Variant<Int32,Utf8>", gVariant("", 1, gText("x")), `{"index":1,"value":"x"}`},
 		{"Variant<Int32>", gVariant("", 1, gInt(1)), "there is no alternative 1 in the Variant"},
 		{"Variant<Int32>", gVariant("a", 0, gInt(1)), `the tag "a" for a Variant over a Tuple, which has an index`},
-		{"Variant<Int32>", gVariant("", 0, gText("x")), `[0]: "x" is not an Int32`},
-		{"Variant<a:Int32>", gVariant("a", 0, gText("x")), `a: "x" is not an Int32`},
-		{"Variant<Int32>", gList(), "a list is not a Variant<Int32>"},
+		{"Variant<Int32>", gVariant("", 0, gText("x")), `[0]: "x" is not an Int32; write it like 5`},
+		{"Variant<a:Int32>", gVariant("a", 0, gText("x")), `a: "x" is not an Int32; write it like 5`},
+		{"Variant<Int32>", gList(), "a list is not a Variant<Int32>; send it as variant_value"},
 		{"pgint4", gInt(5), `"5"`}, {"pgint4", gUint(5), `"5"`}, {"pgfloat8", gDouble(0.5), `"0.5"`},
 		{"pgbool", gBool(true), `"true"`}, {"pgbytea", gBytes("\xff"), `{"base64":"/w=="}`},
-		{"pgint4", gNull(), "null"}, {"pgint4", gList(), "a list is not a pgint4"},
-		{"Void", gNull(), "null"}, {"Void", gInt(1), "the number 1 is not a Void"}, {"Tagged<Int32,t>", gInt(1), "1"},
+		{"pgint4", gNull(), "null"}, {"pgint4", gList(), `a list is not a pgint4; write it like "5"`},
+		{"Void", gNull(), "null"}, {"Void", gInt(1), "the number 1 is not a Void; send it as null_value"},
+		{"Tagged<Int32,t>", gInt(1), "1"},
 		{"List<Uint64>", gList(gTyped("Uint64", gInt(1))), `["1"]`},
-		{"Int32", gTyped("Uint64", gInt(1)), "the value is typed Uint64, but Int32 is expected"},
-		{"Int32", gTyped("Int33", gInt(1)), `type "Int33": column 1: unknown type "int33"`},
+		{"Int32", gTyped("Uint64", gInt(1)),
+			"the value is typed Uint64, but Int32 is expected; name the same type in both places, or only in one"},
+		{"Int32", gTyped("Int33", gInt(1)),
+			`type "Int33": column 1: unknown type "int33"; names are those of YQL, such as Utf8, Int64, Double, Timestamp or Decimal(22,9)`},
 		{"Int32", gTyped("Int32", gTyped("Int32", gInt(1))), "a typed_value inside a typed_value"},
-		{"Int32", gVariant("", 0, nil), "a variant is not an Int32"}, {"Int32", gDict(), "a dict is not an Int32"},
+		{"Int32", gVariant("", 0, nil), "a variant is not an Int32; write it like 5"},
+		{"Int32", gDict(), "a dict is not an Int32; write it like 5"},
 		{"Int32", gUint(math.MaxUint64), "18446744073709551615 is out of range for an Int32 (-2147483648 to 2147483647)"},
 	} {
 		typ := mustType(t, c.typ)
@@ -168,136 +177,6 @@ func TestFromValueIsBounded(t *testing.T) {
 	}
 }
 
-func TestThePlainRule(t *testing.T) {
-	nested := gInt(1)
-	for range MaxTypeDepth {
-		nested = gList(nested)
-	}
-	for _, c := range []struct {
-		json string // "" if JSON has no such value
-		grpc *sidecarv1.Value
-		want string
-	}{
-		{"5", gInt(5), "Int64"}, {"9223372036854775807", gInt(math.MaxInt64), "Int64"},
-		{"9223372036854775808", gUint(1 << 63), "Uint64"}, {"-0", gInt(0), "Int64"},
-		{"5.0", gDouble(5), "Double"}, {"5e0", gDouble(5), "Double"}, {"true", gBool(true), "Bool"},
-		{`"a"`, gText("a"), "Utf8"}, {"", gBytes("a"), "String"},
-		{"[]", gList(), "EmptyList"}, {"[1,2]", gList(gInt(1), gInt(2)), "List<Int64>"},
-		{"[1,2.5]", gList(gInt(1), gDouble(2.5)), "List<Double>"},
-		{"[2.5,1]", gList(gDouble(2.5), gInt(1)), "List<Double>"},
-		{"[1,9223372036854775808]", gList(gInt(1), gUint(1<<63)), "List<Uint64>"},
-		{"[null,1]", gList(gNull(), gInt(1)), "List<Optional<Int64>>"},
-		{"[1,null,2.5]", gList(gInt(1), gNull(), gDouble(2.5)), "List<Optional<Double>>"},
-		{"[null,1,null]", gList(gNull(), gInt(1), gNull()), "List<Optional<Int64>>"},
-		{"[[],[1]]", gList(gList(), gList(gInt(1))), "List<List<Int64>>"},
-		{"[[1],[]]", gList(gList(gInt(1)), gList()), "List<List<Int64>>"},
-		{"[[],null]", gList(gList(), gNull()), "List<Optional<EmptyList>>"},
-		{"[[null],[1]]", gList(gList(gNull()), gList(gInt(1))), "List<List<Optional<Int64>>>"},
-		{"[null,[1],[2.5]]", gList(gNull(), gList(gInt(1)), gList(gDouble(2.5))), "List<Optional<List<Double>>>"},
-		{`{"b":1,"a":"x"}`, gStruct(gField("b", gInt(1)), gField("a", gText("x"))), "Struct<a:Utf8,b:Int64>"},
-		{"{}", gStruct(), "Struct<>"},
-		{`[{"a":1,"b":null},{"b":"x","a":2}]`,
-			gList(gStruct(gField("a", gInt(1)), gField("b", gNull())), gStruct(gField("b", gText("x")), gField("a", gInt(2)))),
-			"List<Struct<a:Int64,b:Optional<Utf8>>>"},
-		{"", gDict(), "EmptyDict"},
-		{"", gDict(gPair(gText("a"), gInt(1)), gPair(gText("b"), gDouble(1))), "Dict<Utf8,Double>"},
-		{"", gDict(gPair(gText("a"), nil)), "Set<Utf8>"},
-		{"", gList(gDict(), gDict(gPair(gInt(1), gNull())), gDict(gPair(gInt(1), gInt(1)))), "List<Dict<Int64,Optional<Int64>>>"},
-		{"", gTyped("Decimal(22,9)", gText("1")), "Decimal(22,9)"},
-		{"", gList(gTyped("Uint8", gInt(1)), gNull()), "List<Optional<Uint8>>"},
-		{"", gTyped("Null", gNull()), "Null"},
-		// errors
-		{"null", gNull(), "a null needs a type: DECLARE it in the statement, or name it in types"},
-		{"[null]", gList(gNull()), "a null needs a type: DECLARE it in the statement, or name it in types"},
-		{`{"a":null}`, gStruct(gField("a", gNull())), "a: a null needs a type: DECLARE it in the statement, or name it in types"},
-		{"[null,[null]]", gList(gNull(), gList(gNull())), "a null needs a type: DECLARE it in the statement, or name it in types"},
-		{"", gDict(gPair(gNull(), gInt(1))), "a null needs a type: DECLARE it in the statement, or name it in types"},
-		{`[1,"a"]`, gList(gInt(1), gText("a")), "[1]: one list holds both Int64 and Utf8; name its type"},
-		{`[1,[1]]`, gList(gInt(1), gList(gInt(1))), "[1]: one list holds both Int64 and List<Int64>; name its type"},
-		{`[{"a":1},{"b":1}]`, gList(gStruct(gField("a", gInt(1))), gStruct(gField("b", gInt(1)))),
-			`[1]: one list holds structs with and without "a"; name its type`},
-		{`[{"a":1},{}]`, gList(gStruct(gField("a", gInt(1))), gStruct()),
-			`[1]: one list holds structs with 1 and with 0 members; name its type`},
-		{`[{"a":1},{"a":"x"}]`, gList(gStruct(gField("a", gInt(1))), gStruct(gField("a", gText("x")))),
-			`[1].a: one list holds both Int64 and Utf8; name its type`},
-		{`{"a":1,"a":2}`, gStruct(gField("a", gInt(1)), gField("a", gInt(2))), "a: the member appears twice"},
-		{"18446744073709551616", nil, "the integer 18446744073709551616 needs a type: it fits neither Int64 nor Uint64"},
-		{"", gVariant("a", 0, gInt(1)), "a variant needs a type: DECLARE it in the statement, or name it in types"},
-		{"", &sidecarv1.Value{}, "an empty value needs a type: DECLARE it in the statement, or name it in types"},
-		{strings.Repeat("[", 64) + "1" + strings.Repeat("]", 64), nested,
-			strings.Repeat("[0]", 64) + ": the value nests more than 64 deep"},
-		{"", gDict(gPair(gText("a"), gInt(1)), gPair(gInt(1), gInt(1))), "[1].key: one list holds both Utf8 and Int64; name its type"},
-		{"", gDict(gPair(gText("a"), gInt(1)), gPair(gText("a"), nil)), "[1].value: one list holds both Int64 and Void; name its type"},
-		{"", gList(gDict(gPair(gInt(1), gInt(1))), gDict(gPair(gText("a"), gInt(1)))),
-			"[1]: one list holds both Int64 and Utf8; name its type"},
-	} {
-		show := func(typ *Ydb.Type, err error) string {
-			if err != nil {
-				return err.Error()
-			}
-			return FormatType(typ)
-		}
-		if c.json != "" {
-			if got := show(InferJSON([]byte(c.json))); got != c.want {
-				t.Errorf("%s\n got %s\nwant %s", c.json, got, c.want)
-			}
-		}
-		if c.grpc != nil {
-			if got := show(Infer(c.grpc)); got != c.want {
-				t.Errorf("%v\n got %s\nwant %s", c.grpc, got, c.want)
-			}
-		}
-	}
-}
-
-// Each kind of value that the proto has, without a type from elsewhere.
-func TestTheTypeOfEveryKind(t *testing.T) {
-	types := map[string]struct {
-		in   *sidecarv1.Value
-		want string // "": it needs a type
-	}{
-		"null_value": {gNull(), ""}, "bool_value": {gBool(true), "Bool"}, "int64_value": {gInt(2), "Int64"},
-		"uint64_value": {gUint(2), "Uint64"},
-		"double_value": {gDouble(2), "Double"}, "text_value": {gText("2"), "Utf8"}, "bytes_value": {gBytes("2"), "String"},
-		"list_value": {gList(gUint(1), gInt(2)), "List<Uint64>"}, "struct_value": {gStruct(gField("a", gUint(1))), "Struct<a:Uint64>"},
-		"dict_value": {gDict(gPair(gUint(1), gText("a"))), "Dict<Uint64,Utf8>"}, "variant_value": {gVariant("a", 0, gUint(1)), ""},
-		"typed_value": {gTyped("Uint8", gUint(1)), "Uint8"},
-	}
-	kinds := (&sidecarv1.Value{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
-	if kinds.Len() != len(types) {
-		t.Errorf("%d kinds, %d in the table", kinds.Len(), len(types))
-	}
-	for name, c := range types {
-		if kind := c.in.ProtoReflect().WhichOneof(kinds.Get(0).ContainingOneof()); string(kind.Name()) != name {
-			t.Errorf("%s: the value is a %s", name, kind.Name())
-		}
-		p, err := Param(c.in, nil)
-		if err != nil && c.want != "" || err == nil && FormatType(p.Type) != c.want {
-			t.Errorf("%s: sent as %s, %v; want %q", name, FormatType(p.GetType()), err, c.want)
-		}
-	}
-}
-
-// A value of an inferred type is a value of that type, in either form.
-func TestInferredTypesFit(t *testing.T) {
-	for _, raw := range []string{"5", "[1,2.5,null]", `[{"a":[],"b":null},{"b":"x","a":[1]}]`, "[]", "{}", `[[null],[1]]`} {
-		p, err := ParamJSON([]byte(raw), nil)
-		if err != nil {
-			t.Errorf("%s: %v", raw, err)
-			continue
-		}
-		form, err := ToValue(p.GetValue(), p.GetType())
-		if err != nil {
-			t.Errorf("%s: %v", raw, err)
-			continue
-		}
-		back, err := Param(form, p.GetType())
-		if err != nil || !proto.Equal(back, p) {
-			t.Errorf("%s: got %v, %v; want %v", raw, back, err, p)
-		}
-	}
-}
-
 func TestParametersTakeTheirTypeFromTheBestSource(t *testing.T) {
 	typ := func(name string) *Ydb.Type {
 		if name == "" {
@@ -325,7 +204,8 @@ func TestParametersTakeTheirTypeFromTheBestSource(t *testing.T) {
 		{`"42"`, gText("42"), "Uint64", `Uint64 "42"`}, {"null", gNull(), "Int32?", "Optional<Int32> null"},
 		{`{"type":"Decimal(22,9)","value":"1.50"}`, gTyped("Decimal(22,9)", gText("1.50")), "", `Decimal(22,9) "1.5"`},
 		{`{"value":"1.50","type":"Decimal(22,9)"}`, gTyped("Decimal(22,9)", gText("1.50")), "Decimal(22,9)", `Decimal(22,9) "1.5"`},
-		{`{"type":"Uint64","value":1}`, gTyped("Uint64", gInt(1)), "Int64", "the value is typed Uint64, but Int64 is expected"},
+		{`{"type":"Uint64","value":1}`, gTyped("Uint64", gInt(1)), "Int64",
+			"the value is typed Uint64, but Int64 is expected; name the same type in both places, or only in one"},
 		{`{"type":"Uint64","value":-1}`, gTyped("Uint64", gInt(-1)), "", "-1 is out of range for a Uint64 (0 to 18446744073709551615)"},
 		{`{"type":"Null","value":null}`, gTyped("Null", gNull()), "", "Null null"},
 		// What only looks like a typed value is a value.
@@ -350,22 +230,6 @@ func TestParametersTakeTheirTypeFromTheBestSource(t *testing.T) {
 		if got := show(Param(c.grpc, typ(c.declared))); got != c.want {
 			t.Errorf("%v AS %s\n got %s\nwant %s", c.grpc, c.declared, got, c.want)
 		}
-	}
-}
-
-func TestAtPutsNamesBeforeThePath(t *testing.T) {
-	_, err := ParseJSON([]byte(`[{"quantity":"abc"}]`), mustType(t, "List<Struct<quantity:Uint64>>"))
-	if got, want := At(At(err, "rows"), "params").Error(), `params.rows[0].quantity: "abc" is not a Uint64`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if got := At(errors.New("x"), "params").Error(); got != "params: x" {
-		t.Errorf("got %s", got)
-	}
-	if At(nil, "params") != nil {
-		t.Error("nil became an error")
-	}
-	if ParamName("$id") != "id" || ParamName("id") != "id" {
-		t.Error("a parameter's name goes with and without a dollar")
 	}
 }
 

@@ -98,7 +98,7 @@ func tagged(v *Ydb.VariantType, tag string) (index uint32, t *Ydb.Type, err erro
 			return uint32(i), m.GetType(), nil
 		}
 	}
-	return 0, nil, errorf("there is no alternative %s in the Variant", clip(tag))
+	return 0, nil, errorf("there is no alternative %s in the Variant; %s", clip(tag), itHas(v.GetStructItems().GetMembers()))
 }
 
 func overStruct(v *Ydb.VariantType) bool {
@@ -177,7 +177,7 @@ func (b *budget) fill(items []*Ydb.Value, list []*Ydb.StructMember) error {
 			continue
 		}
 		if !isOptional(list[i].GetType()) {
-			return inMember(errorf("the member is missing"), list[i].GetName())
+			return inMember(errorf("the member is missing%s", writeIt(list[i].GetType())), list[i].GetName())
 		}
 		if err := b.spend(); err != nil {
 			return err

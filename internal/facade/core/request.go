@@ -96,9 +96,12 @@ func (s *Service) Bind(in Spec, learnt bool, now map[string]*Ydb.Type) (params *
 				name,
 			)
 		}
-		t := types[bare]
+		t, source := types[bare], fromTypes
 		if t == nil {
-			t = declared.types[bare]
+			t, source = declared.types[bare], fromStatement
+		}
+		if t == nil {
+			source = fromValue
 		}
 		var to *Ydb.Type
 		if learnt && t == nil {
@@ -109,7 +112,7 @@ func (s *Service) Bind(in Spec, learnt bool, now map[string]*Ydb.Type) (params *
 		}
 		before = bare
 		if err := bindOne(params, in.Params, name, t, to); err != nil {
-			return nil, 0, yql.At(yql.At(err, bare), "params")
+			return nil, 0, yql.At(yql.At(toWrite(err, bare, source), bare), "params")
 		}
 	}
 	return params, typed + params.Size(), nil
