@@ -161,7 +161,7 @@ func (s *Server) node(act func(cluster.NodeID, *http.Request) error) func(*http.
 	return func(r *http.Request) (any, error) {
 		n, err := strconv.ParseUint(r.PathValue("id"), 10, 32)
 		if err != nil || n == 0 {
-			return nil, badRequest(fmt.Sprintf("%.40q is not the number of a node; sidecar nodes (GET /state/nodes) lists them",
+			return nil, badRequest(fmt.Sprintf("%.40q is not the number of a node; sidecar nodes lists them",
 				r.PathValue("id")))
 		}
 		id := cluster.NodeID(n)
@@ -171,7 +171,7 @@ func (s *Server) node(act func(cluster.NodeID, *http.Request) error) func(*http.
 		if why := s.deps.Nodes.Why(id); why != nil {
 			return why, nil
 		}
-		return nil, fmt.Errorf("%w: %d; sidecar nodes (GET /state/nodes) lists them", ErrUnknown, id)
+		return nil, fmt.Errorf("%w: %d; sidecar nodes lists them", ErrUnknown, id)
 	}
 }
 

@@ -34,7 +34,7 @@ func (k Killer) Session(hash string) (any, error) {
 	lines := k.Views.SessionLines(0)
 	s, r, of := k.session(hash)
 	if r == nil {
-		return nil, fmt.Errorf("%w: %.40q; GET /state/sessions lists them", admin.ErrSession, hash)
+		return nil, fmt.Errorf("%w: %.40q; sidecar sessions lists them, with -idle the unused ones too", admin.ErrSession, hash)
 	}
 	line := snapshot.SessionLine{Session: hash, Node: uint32(s.Node), State: "idle"}
 	if i := slices.IndexFunc(lines, func(l snapshot.SessionLine) bool { return l.Session == hash }); i >= 0 {
@@ -64,7 +64,7 @@ func (k Killer) Calls(id string) (any, error) {
 		ended = append(ended, k.Views.Wire.EndCalls(id)...)
 	}
 	if len(ended) == 0 {
-		return nil, fmt.Errorf("%w: %.40q; GET /state/calls lists them", admin.ErrCall, id)
+		return nil, fmt.Errorf("%w: %.40q is neither a trace id nor the name of an open call; sidecar calls lists them", admin.ErrCall, id)
 	}
 	for _, c := range ended {
 		text := fmt.Sprintf("call %s of %s was ended by an operator", c.Name, cmp.Or(c.App, "an app without a name"))
