@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,6 +49,9 @@ func (n *nodeLine) state() string {
 	return health
 }
 
+// well reports whether the node is healthy and has no mark.
+func (n *nodeLine) well() bool { return n.state() == "healthy" }
+
 func listNodes(i *invocation) func() error {
 	i.output()
 	return func() error { return i.show("/state/nodes", nil, showNodes) }
@@ -74,7 +78,21 @@ func showNodes(to io.Writer, text []byte) error {
 	if state.Panic {
 		fmt.Fprintln(to, "more than half of the nodes are ejected: those that answer are used all the same")
 	}
-	return nil
+	_, err := fmt.Fprintln(to, nodesSum(state.Nodes))
+	return err
+}
+
+// nodesSum is the line below the table of nodes.
+func nodesSum(all []nodeLine) string {
+	ill := slices.DeleteFunc(slices.Clone(all), func(n nodeLine) bool { return n.well() })
+	switch {
+	case len(all) == 0:
+		return "no node is known; sidecar doctor says why"
+	case len(ill) == 0:
+		return fmt.Sprintf("OK: %d of %d nodes are healthy", len(all), len(all))
+	default:
+		return fmt.Sprintf("%d of %d nodes are healthy; sidecar why %d explains node %d", len(all)-len(ill), len(all), ill[0].ID, ill[0].ID)
+	}
 }
 
 func why(i *invocation) func() error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -25,7 +26,8 @@ func TestOperate(t *testing.T) {
 		stdout string
 		stderr string
 	}{
-		{name: "nodes", args: []string{"nodes"}, stdout: "ID  ADDRESS  ZONE  STATE  USE  WEIGHT  SESSIONS  CALLS  LATENCY  REASON\n"},
+		{name: "nodes", args: []string{"nodes"},
+			stdout: "ID  ADDRESS  ZONE  STATE  USE  WEIGHT  SESSIONS  CALLS  LATENCY  REASON\nno node is known; sidecar doctor says why\n"},
 		{name: "nodes_as_json", args: []string{"nodes", "-json"}, stdout: `"nodes": []`},
 		{name: "events", args: []string{"events"}},
 		{name: "why_of_an_unknown_node", args: []string{"why", "7"}, code: 1, stderr: "no such node: 7"},
@@ -145,6 +147,7 @@ func TestWhatPeopleSee(t *testing.T) {
 1   ydb-1:2136   a     healthy                 new   1.00    17        3      1.3ms    -
 22  ydb-22:2136  -     ejected,banned,leaving  none  0.00    0         0      0.0ms    a disk
 more than half of the nodes are ejected: those that answer are used all the same
+1 of 2 nodes are healthy; sidecar why 22 explains node 22
 `, ""},
 		{"ban 2 -reason disk", "node 2 is banned\n", ""},
 		{"drain", "draining; waits for 2 calls; at most 25s\n", ""},
@@ -162,6 +165,42 @@ more than half of the nodes are ejected: those that answer are used all the same
 		if got := last.Load().Header.Get("Authorization"); got != "Bearer s3cr3t" {
 			t.Errorf("%s: Authorization %q", tc.args, got)
 		}
+	}
+}
+
+// The last line of a table says whether all is well.
+func TestTablesSayOK(t *testing.T) {
+	virtual := func(waiting int) string {
+		return fmt.Sprintf(`{"virtual_sessions":{"pools":[{"identity":"root","app":"shop","waiting":%d}]}}`, waiting)
+	}
+	for _, tc := range []struct {
+		name, command string
+		answers       map[string]string
+		last          string
+	}{
+		{"nodes_well", "nodes", map[string]string{"/state/nodes": `{"nodes":[{"id":1,"health":"healthy"},{"id":2,"health":"healthy"}]}`},
+			"OK: 2 of 2 nodes are healthy"},
+		{"nodes_marked", "nodes",
+			map[string]string{"/state/nodes": `{"nodes":[{"id":1,"health":"healthy"},{"id":2,"health":"healthy","missing":true}]}`},
+			"1 of 2 nodes are healthy; sidecar why 2 explains node 2"},
+		{"pools_well", "pools",
+			map[string]string{"/state/pool": `{"waiting":{"normal":0}}`, "/state/connections": virtual(0)},
+			"OK: no caller waits"},
+		{"pool_waited_for", "pools",
+			map[string]string{"/state/pool": `{"waiting":{"normal":1}}`, "/state/connections": `{}`}, "own "},
+		{"other_pool_waited_for", "pools", map[string]string{"/state/pool": `{}`, "/state/connections": virtual(1)}, "root shop "},
+		{"pool_paused", "pools", map[string]string{"/state/pool": `{"paused":true}`, "/state/connections": `{}`}, "own "},
+		{"no_session_opens", "pools", map[string]string{"/state/pool": `{"open_error":"refused"}`, "/state/connections": virtual(0)},
+			"the last session could not be opened: refused"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			admin, _ := fakeAdmin(t, tc.answers)
+			_, stdout, stderr := call(t, nil, tc.command, "-admin", admin)
+			lines := strings.Split(strings.TrimSpace(stdout), "\n")
+			if last := lines[len(lines)-1]; !strings.HasPrefix(last, tc.last) {
+				t.Errorf("%s%s; want the last line to begin with %q", stdout, stderr, tc.last)
+			}
+		})
 	}
 }
 

@@ -119,14 +119,23 @@ func showPools(to io.Writer, own, more []byte) error {
 	fmt.Fprintln(table, "POOL\tACTIVE\tWAITING\tIDLE\tMAXWAIT\tOPENING\tCLOSING\tMAX\tMIN\tSTATE")
 	fmt.Fprintf(table, "own\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%s\n", p.Busy, p.waiting(), p.Idle, span(p.OldestMS),
 		p.Creating, p.Closing, p.Max, p.Min, p.state())
+	waiting := p.waiting()
 	for _, t := range c.Virtual.Pools {
+		waiting += t.Waiting
 		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t-\t%d\t%d\t%d\t0\trunning\n", strings.TrimSpace(t.Identity+" "+t.App),
 			t.Leased, t.Waiting, t.Idle, t.Opening, t.Closing, t.Limit)
 	}
-	if err := table.Flush(); err != nil || p.OpenErr == "" {
+	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(to, "the last session could not be opened: %s\n", p.OpenErr)
+	if p.OpenErr != "" {
+		_, err := fmt.Fprintf(to, "the last session could not be opened: %s\n", p.OpenErr)
+		return err
+	}
+	if waiting > 0 || p.Paused {
+		return nil
+	}
+	_, err := fmt.Fprintln(to, "OK: no caller waits")
 	return err
 }
 
