@@ -9,6 +9,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // A stream lasts longer than api.timeout while it moves, unless its caller gave a timeout.
@@ -34,4 +35,29 @@ func TestAStreamThatMovesLasts(t *testing.T) {
 			t.Error("a stream outlasted the timeout of its caller")
 		}
 	})
+}
+
+// TestContractOfStreams has the contract's cases of streams, over nodes that are slow and nodes that fall silent.
+func TestContractOfStreams(t *testing.T) {
+	cfg := Default()
+	cfg.API.Timeout = time.Second
+	w := newWorld(t, cfg, nil)
+	w.lossy = true // what a silent node was asked for is answered by nobody
+	each := func(do func(*devcluster.Node) error) error {
+		for id := range uint32(3) {
+			if err := do(w.cluster.Node(id + 1)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w.target.Streams = &contract.Streams{
+		Timeout: cfg.API.Timeout,
+		Slow: func(speed int) error {
+			return each(func(n *devcluster.Node) error { return n.Throttle(speed) })
+		},
+		Silent: func() error { return each((*devcluster.Node).Blackhole) },
+		Clear:  func() error { return each((*devcluster.Node).Clear) },
+	}
+	contract.Run(t, w.target)
 }

@@ -22,10 +22,7 @@ func AppLimits(directory string) string {
 }
 
 // appCases is what apps may and may not do; they need AppLimits.
-var appCases = []struct {
-	name string
-	run  func(*test)
-}{
+var appCases = []contractCase{
 	{"grants", grants},
 	{"rows_of_a_grant", grantedRows},
 	{"time_of_a_grant", grantedTime},

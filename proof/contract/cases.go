@@ -13,10 +13,7 @@ import (
 )
 
 // cases is the contract.
-var cases = []struct {
-	name string
-	run  func(*test)
-}{
+var cases = []contractCase{
 	{"a_literal", literal},
 	{"values_of_every_type_come_back", everyType},
 	{"parameters_take_declared_types", declared},

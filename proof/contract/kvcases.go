@@ -70,10 +70,7 @@ func KVTables(directory string) string {
 }
 
 // kvCases is the contract of the key-value API; it needs KVTables.
-var kvCases = []struct {
-	name string
-	run  func(*test)
-}{
+var kvCases = []contractCase{
 	{"kv_a_value_comes_back", kvValue},
 	{"kv_conditions_without_versions", kvUnversioned},
 	{"kv_versions", kvVersions},

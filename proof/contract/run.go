@@ -27,6 +27,8 @@ type Target struct {
 
 	Directory string // of the database, for the tables of the cases; "": its root
 
+	Streams *Streams // only the cases of these run
+
 	Drivers []Client // of OverDriver: the cases run with these instead of the two clients of this package
 }
 
@@ -36,22 +38,36 @@ func Run(t *testing.T, target Target) {
 	for _, face := range clients(t, target) {
 		t.Run(face.Name(), func(t *testing.T) {
 			defer face.Close()
-			all := cases
-			if target.KV {
-				all = slices.Concat(cases, kvCases)
-			}
-			if target.Apps && target.Drivers == nil { // a library names one app, for all of its calls
-				all = slices.Concat(all, appCases)
-			}
-			for _, c := range all {
+			for _, c := range target.cases() {
 				t.Run(c.name, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 					defer cancel()
-					c.run(&test{T: t, Client: face, ctx: ctx, directory: target.Directory})
+					c.run(&test{T: t, Client: face, ctx: ctx, Target: target})
 				})
 			}
 		})
 	}
+}
+
+// A contractCase is one case of the table.
+type contractCase struct {
+	name string
+	run  func(*test)
+}
+
+// cases are those that the target is made for.
+func (target Target) cases() []contractCase {
+	if target.Streams != nil {
+		return streamCases
+	}
+	all := cases
+	if target.KV {
+		all = slices.Concat(all, kvCases)
+	}
+	if target.Apps && target.Drivers == nil { // a library names one app, for all of its calls
+		all = slices.Concat(all, appCases)
+	}
+	return all
 }
 
 // clients are those that the cases run with.
@@ -75,8 +91,8 @@ func clients(t *testing.T, target Target) []Client {
 type test struct {
 	*testing.T
 	Client
-	ctx       context.Context
-	directory string
+	Target
+	ctx context.Context
 }
 
 // Name is the case's; the client has one too.
@@ -100,10 +116,10 @@ func (t *test) table() string {
 
 // at is the name that statements have for a table of the directory.
 func (t *test) at(table string) string {
-	if t.directory == "" {
+	if t.Directory == "" {
 		return table
 	}
-	return "`" + t.directory + "/" + table + "`"
+	return "`" + t.Directory + "/" + table + "`"
 }
 
 // pathOf is the path of a table that statements name so.

@@ -49,17 +49,21 @@ else:
     raise AssertionError("gRPC works without its packages")`
 		command(t, "", plain, "-c", strings.NewReplacer("WEB", web, "GRPC", grpc).Replace(program))
 	})
-	var drivers []contract.Client
-	for _, d := range []struct{ name, python, url string }{
-		{"http", plain, web}, {"unix", plain, "unix://" + socket}, {"grpc", full, grpc},
-	} {
-		driver, err := contract.OverDriver("python_"+d.name, d.python, filepath.Join(tests, "driver.py"), d.url)
+	driver := func(name, python, url string) contract.Client {
+		t.Helper()
+		d, err := contract.OverDriver("python_"+name, python, filepath.Join(tests, "driver.py"), url)
 		if err != nil {
 			t.Fatal(err)
 		}
-		drivers = append(drivers, driver)
+		return d
 	}
-	contract.Run(t, contract.Target{KV: true, Drivers: drivers})
+	contract.Run(t, contract.Target{KV: true, Drivers: []contract.Client{
+		driver("http", plain, web), driver("unix", plain, "unix://"+socket), driver("grpc", full, grpc),
+	}})
+	hasty := startSidecar(t, c, nil, "api.timeout="+streamTimeout.String())
+	contract.Run(t, contract.Target{Streams: c.streams(), Drivers: []contract.Client{
+		driver("streams_http", plain, "http://"+hasty.HTTP), driver("streams_grpc", full, "grpc://"+hasty.GRPC),
+	}})
 	t.Run("README", func(t *testing.T) {
 		docstest.Run(t, docstest.Page{
 			Path: filepath.Join(root, "clients", "python", "README.md"), Replace: []string{"127.0.0.1:7401", s.HTTP},

@@ -1,7 +1,9 @@
 package systemtest
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
@@ -14,5 +16,39 @@ func TestRealContract(t *testing.T) {
 				"apps.limits="+contract.AppLimits(directory()))
 			contract.Run(t, contract.Target{HTTP: "http://" + s.HTTP, GRPC: s.GRPC, KV: true, Apps: true, Directory: directory()})
 		})
+	}
+}
+
+// TestContractOfStreams has the contract's cases of streams, with each client that reads what the nodes send.
+func TestContractOfStreams(t *testing.T) {
+	for _, client := range []string{"h2", "grpc"} {
+		t.Run(client, func(t *testing.T) {
+			c := startCluster(t, nil)
+			s := startSidecar(t, c, nil, "ydb.client="+client, "api.timeout="+streamTimeout.String())
+			contract.Run(t, contract.Target{HTTP: "http://" + s.HTTP, GRPC: s.GRPC, Streams: c.streams()})
+		})
+	}
+}
+
+// streamTimeout is api.timeout of the sidecars of these cases: long enough for a statement on a busy machine.
+const streamTimeout = 2 * time.Second
+
+// streams is what the contract's cases of streams need of a cluster.
+func (c *ydb) streams() *contract.Streams {
+	each := func(what string, body any) error {
+		ctx, cancel := context.WithTimeout(context.Background(), patience) // a test's own context ends before its cleanup
+		defer cancel()
+		for _, node := range c.Nodes {
+			if err := c.Do(ctx, node.ID, what, body); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return &contract.Streams{
+		Timeout: streamTimeout,
+		Slow:    func(speed int) error { return each("throttle", map[string]any{"bytes_per_second": speed}) },
+		Silent:  func() error { return each("blackhole", nil) },
+		Clear:   func() error { return each("clear", nil) },
 	}
 }

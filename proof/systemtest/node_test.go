@@ -90,17 +90,22 @@ func TestNodeClient(t *testing.T) {
 			Programs: map[string][]string{"js": {"node"}},
 		})
 	})
-	var drivers []contract.Client
-	for name, url := range map[string]string{"node over http": "http://" + s.HTTP, "node over grpc": "grpc://" + s.GRPC} {
-		node, err := exec.LookPath("node")
-		if err != nil {
-			t.Fatal(err)
+	drivers := func(s *sidecar) (all []contract.Client) {
+		t.Helper()
+		for name, url := range map[string]string{"node over http": "http://" + s.HTTP, "node over grpc": "grpc://" + s.GRPC} {
+			node, err := exec.LookPath("node")
+			if err != nil {
+				t.Fatal(err)
+			}
+			driver, err := contract.OverDriver(name, node, filepath.Join(dir, "driver.mjs"), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, driver)
 		}
-		driver, err := contract.OverDriver(name, node, filepath.Join(dir, "driver.mjs"), url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		drivers = append(drivers, driver)
+		return all
 	}
-	contract.Run(t, contract.Target{Drivers: drivers, KV: true})
+	contract.Run(t, contract.Target{Drivers: drivers(s), KV: true})
+	hasty := startSidecar(t, c, nil, "api.timeout="+streamTimeout.String())
+	contract.Run(t, contract.Target{Drivers: drivers(hasty), Streams: c.streams()})
 }
