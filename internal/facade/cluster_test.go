@@ -157,7 +157,9 @@ func (w *world) onNodes(t *testing.T, do func(*devcluster.Node) error) {
 	}
 }
 
-func TestContract(t *testing.T) {
+// contractWorld is a world with what the contract's cases need.
+func contractWorld(t *testing.T, change func(*Config)) *world {
+	t.Helper()
 	cfg := Default()
 	cfg.API.Timeout = 5 * time.Minute // no call is to fail of its own time, however slow the machine
 	settings, err := config.Bind(&cfg)
@@ -167,12 +169,38 @@ func TestContract(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	change(&cfg)
 	known, err := apps.New(apps.Config{Max: 20, Quotas: strings.Split(contract.AppLimits(""), ",")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := newWorld(t, cfg, nil, func(d *core.Deps) { d.Apps = known })
 	w.target.KV, w.target.Apps = true, true
+	return w
+}
+
+func TestContract(t *testing.T) {
+	contract.Run(t, contractWorld(t, func(*Config) {}).target)
+}
+
+// TestContractOfOldStatuses has the contract's cases for api.statuses=old.
+func TestContractOfOldStatuses(t *testing.T) {
+	w := contractWorld(t, func(c *Config) { c.API.Statuses = "old" })
+	w.target.Old = true
+	contract.Run(t, w.target)
+}
+
+// TestContractOfDeprecatedParts has the contract's cases of deprecated parts, which no sidecar has today.
+func TestContractOfDeprecatedParts(t *testing.T) {
+	w := contractWorld(t, func(*Config) {})
+	since := time.Date(2027, 1, 2, 0, 0, 0, 0, time.UTC)
+	w.s.core.Deprecated = core.Deprecated{}
+	for _, part := range contract.DeprecatedParts {
+		w.s.core.Deprecated[part] = core.Deprecation{Since: since, Sunset: since.AddDate(1, 0, 0), Instead: "https://example.org/instead"}
+	}
+	w.target.Deprecated = &contract.Told{
+		Deprecation: "@1798848000", Link: `<https://example.org/instead>; rel="deprecation"`, Sunset: "Sun, 02 Jan 2028 00:00:00 GMT",
+	}
 	contract.Run(t, w.target)
 }
 

@@ -19,11 +19,12 @@ import (
 
 // OverGRPC calls the gRPC API.
 func OverGRPC(conn *grpc.ClientConn) Client {
-	return &grpcClient{conn, sidecarv1.NewSidecarClient(conn)}
+	hears := &hearingConn{ClientConn: conn}
+	return &grpcClient{hears, sidecarv1.NewSidecarClient(hears)}
 }
 
 type grpcClient struct {
-	conn *grpc.ClientConn
+	conn *hearingConn
 	api  sidecarv1.SidecarClient
 }
 

@@ -18,7 +18,8 @@ import (
 // OverHTTP calls the HTTP API at a base URL such as http://127.0.0.1:7401.
 func OverHTTP(base string) Client {
 	keeps := &http.Transport{MaxIdleConnsPerHost: mostIdle, IdleConnTimeout: time.Minute}
-	return &httpClient{base: strings.TrimSuffix(base, "/"), client: &http.Client{Transport: keeps}}
+	hears := &hearingHTTP{under: keeps}
+	return &httpClient{base: strings.TrimSuffix(base, "/"), client: &http.Client{Transport: hears}, hears: hears, idle: keeps}
 }
 
 // mostIdle is how many connections a client keeps: as many as it has calls under way.
@@ -27,11 +28,13 @@ const mostIdle = 256
 type httpClient struct {
 	base   string
 	client *http.Client
+	hears  *hearingHTTP
+	idle   *http.Transport
 }
 
 func (*httpClient) Name() string { return "http" }
 
-func (h *httpClient) Close() { h.client.CloseIdleConnections() }
+func (h *httpClient) Close() { h.idle.CloseIdleConnections() }
 
 // object is a JSON object under construction.
 type object map[string]any

@@ -27,7 +27,10 @@ type Target struct {
 
 	Directory string // of the database, for the tables of the cases; "": its root
 
-	Streams *Streams // only the cases of these run
+	// Each of these has its own cases run instead of the others.
+	Streams    *Streams
+	Old        bool  // its api.statuses is old
+	Deprecated *Told // DeprecatedParts are deprecated, and this is what answers say of them
 
 	Drivers []Client // of OverDriver: the cases run with these instead of the two clients of this package
 }
@@ -57,8 +60,15 @@ type contractCase struct {
 
 // cases are those that the target is made for.
 func (target Target) cases() []contractCase {
-	if target.Streams != nil {
+	switch {
+	case target.Streams != nil:
 		return streamCases
+	case target.Deprecated != nil:
+		return deprecatedCases
+	case target.Old && target.KV:
+		return slices.Concat(oldCases, oldKVCases)
+	case target.Old:
+		return oldCases
 	}
 	all := cases
 	if target.KV {

@@ -19,6 +19,12 @@ func TestRealContract(t *testing.T) {
 	}
 }
 
+// TestContractOfOldStatuses has the contract's cases for api.statuses=old.
+func TestContractOfOldStatuses(t *testing.T) {
+	s := startSidecar(t, startCluster(t, nil), nil, "api.statuses=old", "kv.tables="+contract.KVTables(""))
+	contract.Run(t, contract.Target{HTTP: "http://" + s.HTTP, GRPC: s.GRPC, KV: true, Old: true})
+}
+
 // TestContractOfStreams has the contract's cases of streams, with each client that reads what the nodes send.
 func TestContractOfStreams(t *testing.T) {
 	for _, client := range []string{"h2", "grpc"} {

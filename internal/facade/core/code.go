@@ -27,6 +27,7 @@ type Code struct {
 	Title    string
 	Hint     string // for the caller, who cannot change the sidecar's settings
 	Operator string // for whoever runs the sidecar: settings, commands, sections of the runbook; "": there is nothing to do
+	old      bool   // its statuses are those of the version before
 }
 
 // errorsPage is where docs/reference/errors.md is read. Errors link to it.

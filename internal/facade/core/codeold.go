@@ -49,7 +49,7 @@ func (s *Service) Answered(f *Fault) *Fault {
 		return f
 	}
 	was := *f.Code
-	was.HTTP, was.GRPC = status, code
+	was.HTTP, was.GRPC, was.old = status, code, true
 	return f.With(func(f *Fault) { f.Code = &was })
 }
 

@@ -24,6 +24,13 @@ type Deprecated map[string]Deprecation
 // The .proto files mark the same calls and fields.
 var deprecated = Deprecated{}
 
+// deprecatedStatuses is what callers are told whose errors have the statuses of the version before. They go with api.statuses in
+// the next version, which has no date yet.
+var deprecatedStatuses = Deprecation{
+	Since:   time.Date(2026, time.November, 28, 0, 0, 0, 0, time.UTC),
+	Instead: errorsPage + "#statuses-of-the-version-before",
+}
+
 // Within reports whether a request may have a deprecated field.
 func (d Deprecated) Within(m protoreflect.MessageDescriptor) bool {
 	return len(d) > 0 && d.within(m, make(map[protoreflect.FullName]bool))
@@ -51,6 +58,19 @@ func (s *Service) Uses(c *Call, part string) {
 	}
 	if d, ok := s.Deprecated[part]; ok {
 		c.deprecation = &d
+	}
+}
+
+// Shows notes what an answered error shows: a code or statuses that are deprecated.
+func (d Deprecated) Shows(c *Call, f *Fault) {
+	old, listed := d[f.Code.Name]
+	switch {
+	case c.deprecation != nil:
+	case listed:
+		named := old
+		c.deprecation = &named
+	case f.Code.old:
+		c.deprecation = &deprecatedStatuses
 	}
 }
 

@@ -205,6 +205,9 @@ func (s *Service) Batch(ctx context.Context, c *Call, in BatchRequest, out func(
 		if left := maxReports - len(c.reports); left > 0 {
 			c.reports = append(c.reports, results[i].reports[:min(left, len(results[i].reports))]...)
 		}
+		if results[i].Fault != nil {
+			s.Deprecated.Shows(c, results[i].Fault)
+		}
 	}
 	return results, nil
 }

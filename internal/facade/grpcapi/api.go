@@ -163,7 +163,7 @@ func (a *API) trailer(c *core.Call, fault *core.Fault) (told []string) {
 		told = []string{keyServerTiming, timing}
 	}
 	if fault != nil {
-		a.core.Uses(c, fault.Code.Name)
+		a.core.Deprecated.Shows(c, fault)
 	}
 	c.Headers(func(name, value string) { told = append(told, strings.ToLower(name), value) })
 	return told

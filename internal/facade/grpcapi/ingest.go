@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -43,12 +44,16 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 				return gone(ctx, err)
 			}
 		}
+		i.api.core.UsesFields(c, open)
 		if err := understood(open.ProtoReflect()); err != nil {
 			return err
 		}
 		in := rows.Request{Table: open.Table, Offset: open.Offset, Stream: open.Stream}
 		return i.rows(ctx, c, in, stream)
 	})
+	if told := i.api.trailer(c, fault); len(told) > 0 {
+		stream.SetTrailer(metadata.Pairs(told...))
+	}
 	if fault != nil {
 		return StatusOf(fault, c.TraceID)
 	}

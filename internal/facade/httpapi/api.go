@@ -238,7 +238,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, rt *route) {
 		x.on.PauseAfter()
 	}
 	if fault != nil && !x.started {
-		a.core.Uses(x.call, fault.Code.Name)
+		a.core.Deprecated.Shows(x.call, fault)
 		x.timing()
 		a.refuse(x, fault, x.call.TraceID, !x.read)
 	}

@@ -67,6 +67,7 @@ func (f *ingestLines) Opened(ctx context.Context) error {
 	_ = f.x.receiveBy(time.Time{}) // a stream may rest
 	f.x.started = true
 	f.x.w.Header().Set("Content-Type", mediaNDJSON)
+	f.x.call.Headers(f.x.w.Header().Set)
 	f.x.call.Status = http.StatusOK
 	f.x.w.WriteHeader(http.StatusOK)
 	if err := f.x.control.Flush(); err != nil {

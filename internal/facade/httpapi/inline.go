@@ -207,7 +207,7 @@ func (t *InlineCall) finishWith(w http.ResponseWriter, rest func() error) {
 	x.w, x.control = w, http.NewResponseController(w)
 	fault := t.Finish(rest)
 	if fault != nil && !x.started {
-		t.Core.Uses(&t.Call, fault.Code.Name)
+		t.Core.Deprecated.Shows(&t.Call, fault)
 		x.timing()
 		t.api.refuse(x, fault, t.Call.TraceID, false)
 	}

@@ -118,6 +118,7 @@ func (n *ndjson) write(ctx context.Context) error {
 		h := n.x.w.Header()
 		h.Set("Content-Type", mediaNDJSON)
 		h.Set("Trailer", "Server-Timing")
+		n.x.call.Headers(h.Set)
 		n.x.call.Status = http.StatusOK
 		n.x.w.WriteHeader(http.StatusOK)
 	}
