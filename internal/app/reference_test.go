@@ -177,9 +177,11 @@ func referencePages(t *testing.T, instruments []telemetry.Instrument) []referenc
 		measured[i.Name] = true
 	}
 	return []referencePage{
-		{"settings.md", "# Settings\n\nSet them in the file (`-config`, or the variable `SIDECAR_CONFIG`), the environment (`SIDECAR_POOL_MAX` for `pool.max`) or on " +
-			"the command line (`-set pool.max=50`); the last of these wins. new value: *live* counts after a reload (SIGHUP, " +
-			"`POST /reload`, or when the file changes); *restart* counts at the next start.\n\n" + writtenBy + settingsReference(t)},
+		{"settings.md",
+			"# Settings\n\nSet them in the file (`-config`, or the variable `SIDECAR_CONFIG`), the environment " +
+				"(`SIDECAR_POOL_MAX` for `pool.max`) or on " +
+				"the command line (`-set pool.max=50`); the last of these wins. new value: *live* counts after a reload (SIGHUP, " +
+				"`POST /reload`, or when the file changes); *restart* counts at the next start.\n\n" + writtenBy + settingsReference(t)},
 		{"limits.md", "# Limits\n\nWhat callers and peers can make the sidecar keep or do, and what happens beyond. " +
 			"A name is that of a [setting](settings.md), with its default.\n\n" + writtenBy + boundsReference(t, measured)},
 		{"metrics.md", "# Metrics\n\n" + writtenBy + metricsText + metricsReference(t, instruments) +

@@ -43,7 +43,8 @@ func TestReloadsAreFindings(t *testing.T) {
 	s.eventually("the metric says so", func() bool {
 		_, metrics := s.get("/metrics")
 		return slices.ContainsFunc(strings.Split(metrics, "\n"), func(line string) bool {
-			return strings.HasPrefix(line, "ydb_sidecar_finding{") && strings.Contains(line, `"CONFIG_PENDING"`) && strings.HasSuffix(line, "} 1")
+			return strings.HasPrefix(line, "ydb_sidecar_finding{") && strings.Contains(line, `"CONFIG_PENDING"`) &&
+				strings.HasSuffix(line, "} 1")
 		})
 	})
 	write(t, file, "reload.interval: 100ms\npool.max: 20\n")
