@@ -153,6 +153,9 @@ func TestHTTPRefusals(t *testing.T) {
 			if h.Get("Content-Type") != mediaProblem {
 				t.Errorf("type %q; want %s", h.Get("Content-Type"), mediaProblem)
 			}
+			if c.name == "header_timeout" && !strings.Contains(p.Detail, "Request-Timeout") {
+				t.Errorf("%q does not name the header", p.Detail)
+			}
 		})
 	}
 }

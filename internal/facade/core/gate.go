@@ -202,7 +202,7 @@ func (a API) Deadline(ctx context.Context, work *callctx.Context, asked ...strin
 		}
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
-			return nil, nil, BadRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", text)
+			return nil, nil, BadRequest("timeout, or the header Request-Timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", text)
 		}
 		timeout, bounded = min(timeout, d), true
 	}

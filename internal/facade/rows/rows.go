@@ -73,7 +73,7 @@ func (r *Service) Run(ctx context.Context, c *core.Call, in Request, side Side) 
 	if c.Timeout != "" {
 		d, err := time.ParseDuration(c.Timeout)
 		if err != nil || d <= 0 {
-			return core.BadRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", c.Timeout)
+			return core.BadRequest("Request-Timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", c.Timeout)
 		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d)
