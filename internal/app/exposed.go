@@ -49,7 +49,7 @@ func (a *App) protects(s certs.Server) string {
 	case a.core.apps.HasTokens():
 		parts = append(parts, "the plain API needs a token of apps.token")
 	case s.ClientCAFile == "":
-		parts = append(parts, "clients need no proof of who they are: set client_ca_file beside cert_file, or apps.token")
+		parts = append(parts, "clients need not prove anything: set client_ca_file beside cert_file, or apps.token")
 	}
 	return strings.Join(parts, "; ")
 }

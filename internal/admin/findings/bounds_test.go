@@ -15,7 +15,7 @@ func TestManyHolders(t *testing.T) {
 	}
 	w.Look(p)
 	if all := w.Report().Findings; len(all) != maxLongApp ||
-		!strings.HasSuffix(all[0].Text+all[1].Text, "; 2 more of its sessions likewise") {
+		!strings.HasSuffix(all[0].Text+all[1].Text, "; 2 more of its sessions have been held for long, too") {
 		t.Errorf("four sessions of one app are held for long: %v", all)
 	}
 	w, p = New(), calm(0)

@@ -169,7 +169,7 @@ func (v *view) sessionUses(add adder) {
 		}
 		others := ""
 		if k := more[h.App] - maxLongApp; k > 0 && of[h.App] == maxLongApp {
-			others = fmt.Sprintf("; %d more of its sessions likewise", k)
+			others = fmt.Sprintf("; %d more of its sessions have been held for long, too", k)
 		}
 		add(Finding{Code: HeldLong, App: h.App, Node: h.Node, Trace: h.Trace, Session: h.Session},
 			"app %s has held session %s on node %d for %s, with %s%s%s", app, h.Session, h.Node, Span(h.Held), what, trace, others)
