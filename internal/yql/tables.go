@@ -418,10 +418,21 @@ func (s *tableSurvey) clause(first bool) {
 			s.giveUp(whyStatement)
 		}
 	default:
-		if s.beforeWord != "AS" && s.endsClause() { // behind AS it is an alias
+		if !s.isName() && s.endsClause() {
 			s.clauses[at] = false
 		}
 	}
+}
+
+// isName reports whether the word is a name, whatever it says: a column behind a dot, a function of a module, an
+// alias, an index, a hint, a window. That is what YDB's grammar (SQLv1Antlr4.g.in) has between FROM and WHERE where it takes an id,
+// which any keyword is.
+func (s *tableSurvey) isName() bool {
+	switch s.beforeWord {
+	case "AS", "VIEW", "WITH", "OVER":
+		return true
+	}
+	return s.is(s.before, '.') || s.is(s.before, ':')
 }
 
 // endsClause reports whether no table follows in the clause FROM. A word that could be an alias
