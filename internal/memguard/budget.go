@@ -179,20 +179,26 @@ func (s *Reservation) leaveLocked() {
 	delete(b.from, c.number)
 }
 
+// Lack says why there is no memory for a request. Zero: there is.
+type Lack struct {
+	Why   string
+	Never bool // the request is too large for the budget, however empty that is
+}
+
 // Take takes n bytes more, or says why there are none for this request. Fewer than none are given back, always.
-func (s *Reservation) Take(n int) (why string) { return s.ask(n, 1) }
+func (s *Reservation) Take(n int) Lack { return s.ask(n, 1) }
 
 // TakeAgain is Take for a request that was refused and waits: it does not count as refused again.
-func (s *Reservation) TakeAgain(n int) (why string) { return s.ask(n, 0) }
+func (s *Reservation) TakeAgain(n int) Lack { return s.ask(n, 0) }
 
-func (s *Reservation) ask(n int, refusal uint64) (why string) {
+func (s *Reservation) ask(n int, refusal uint64) Lack {
 	b := s.budget
 	if b == nil {
-		return ""
+		return Lack{}
 	}
 	if s.end == nil && b.take(s, int64(n)) == taken {
 		s.held += int64(n)
-		return ""
+		return Lack{}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,31 +210,36 @@ func (s *Reservation) ask(n int, refusal uint64) (why string) {
 				s.moved = time.Now()
 				b.coming.MoveToBack(s.elem)
 			}
-			return ""
+			return Lack{}
 		}
 		most := b.mostFor(s.held + int64(n))
-		hopeless := s.held+int64(n) > most || s.group != nil && s.held+int64(n) > most/2
-		if hopeless || !b.makeRoomLocked(s, bound, s.held+int64(n)) {
+		one := most // that one request may hold
+		if s.group != nil {
+			one /= 2
+		}
+		if s.held+int64(n) > one {
+			b.refused.Add(refusal)
+			return Lack{Never: true, Why: fmt.Sprintf("this request needs more than %d MiB of memory, which is all that one may hold (%s): "+
+				"send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)", one>>20, budgetOf)}
+		}
+		if !b.makeRoomLocked(s, bound, s.held+int64(n)) {
 			b.refused.Add(refusal)
 			if bound == groupFull {
-				return fmt.Sprintf(
-					"requests of this app hold %d MiB of memory, and one app may hold %d MiB (half of "+
-						"memory.requests percent of the memory limit, an eighth of that only for small requests): "+
-						"try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
-					s.group.Load()>>20, most/2>>20,
-				)
+				return Lack{Why: fmt.Sprintf("requests of this app hold %d MiB of memory, and one app may hold %d MiB (%s): "+tryAgain,
+					s.group.Load()>>20, most/2>>20, budgetOf)}
 			}
-			return fmt.Sprintf(
-				"requests hold %d MiB of memory, and %d MiB may be held (memory.requests percent of the memory "+
-					"limit, an eighth of that only for small requests; half of it by one app): try again, send less "+
-					"at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
-				b.held.Load()>>20, most>>20,
-			)
+			return Lack{Why: fmt.Sprintf("requests hold %d MiB of memory, and %d MiB may be held (%s): "+tryAgain, b.held.Load()>>20,
+				most>>20, budgetOf)}
 		}
 	}
-	return "the request came slowly, or with most others on its connection, and had to make room for others while " +
-		"requests held as much memory as they may (memory.requests): send it again, or fewer at a time"
+	return Lack{Why: "the request came slowly, or with most others on its connection, and had to make room for others while " +
+		"requests held as much memory as they may (memory.requests): send it again, or fewer at a time"}
 }
+
+const (
+	budgetOf = "memory.requests percent of the memory limit, an eighth of that only for small requests; half of it by one app"
+	tryAgain = "try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)"
+)
 
 // bound is what keeps a request from taking more.
 type bound uint8

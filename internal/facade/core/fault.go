@@ -17,6 +17,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
@@ -78,12 +79,16 @@ func OverLimit(what string, got, limit int, setting string) *Fault {
 	return Faultf(CodeLimit, "%s: more than %d (%s)", what, limit, setting)
 }
 
-// TooMuch is the fault of a request for which there is no memory; nil: there is some.
-func TooMuch(why string) error {
-	if why == "" {
-		return nil
+// TooMuch is the fault of a request for which there is no memory; nil: there is some. One that is
+// too large for all of it is over a limit, since it would be rejected every time.
+func TooMuch(lack memguard.Lack) error {
+	switch {
+	case lack.Never:
+		return Faultf(CodeLimit, "%s", lack.Why)
+	case lack.Why != "":
+		return Faultf(CodeMemory, "%s", lack.Why)
 	}
-	return Faultf(CodeMemory, "%s", why)
+	return nil
 }
 
 // BadAnswer marks what the database sent and the sidecar cannot read. The error quotes

@@ -333,8 +333,8 @@ func (a *API) admit(x *exchange, rt *route) error {
 	if size > a.core.Cfg.API.MaxHeaders {
 		return core.OverLimit("bytes of headers", size, a.core.Cfg.API.MaxHeaders, "api.max_headers")
 	}
-	if why := x.call.Reserved.Take(openCall + size + headerCost*headers); why != "" && !rt.OfTx() {
-		return core.TooMuch(why)
+	if lack := x.call.Reserved.Take(openCall + size + headerCost*headers); lack.Why != "" && !rt.OfTx() {
+		return core.TooMuch(lack)
 	}
 	if r.ContentLength == 0 {
 		return nil // a form of a foreign page cannot do harm without a body, and Origin gives it away

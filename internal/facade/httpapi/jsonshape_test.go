@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
@@ -102,13 +103,13 @@ func TestManyMembersTakeWhatIsCounted(t *testing.T) {
 	}
 	const room = 20_000 * memberCost
 	held, most := 0, 0
-	take := func(n int) string {
+	take := func(n int) memguard.Lack {
 		if held+n > room {
-			return "there is no memory"
+			return memguard.Lack{Why: "there is no memory"}
 		}
 		held += n
 		most = max(most, held)
-		return ""
+		return memguard.Lack{}
 	}
 	for _, tt := range []struct {
 		name, text string

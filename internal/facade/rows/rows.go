@@ -178,12 +178,9 @@ const intakeEvery = 50 * time.Millisecond
 // ends its stream.
 func (i *intake) take(ctx context.Context, n int) error {
 	for ask := i.reserved.Take; ; ask = i.reserved.TakeAgain {
-		why := i.ask(n, ask)
-		if why == "" {
-			return nil
-		}
-		if n > lane.Large {
-			return core.TooMuch(why)
+		lack := i.ask(n, ask)
+		if n > lane.Large || lack.Never || lack.Why == "" {
+			return core.TooMuch(lack)
 		}
 		select {
 		case <-time.After(intakeEvery):
@@ -193,14 +190,14 @@ func (i *intake) take(ctx context.Context, n int) error {
 	}
 }
 
-func (i *intake) ask(n int, take func(int) string) (why string) {
+func (i *intake) ask(n int, take func(int) memguard.Lack) (lack memguard.Lack) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	now := n + 2*i.rows.Held()
-	if why = take(now - i.taken); why == "" {
+	if lack = take(now - i.taken); lack.Why == "" {
 		i.part, i.taken = n, now
 	}
-	return why
+	return lack
 }
 
 // added says that the rows of what came last are added.
