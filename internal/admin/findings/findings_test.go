@@ -44,6 +44,14 @@ func hold(p *Picture, app string, sessions int, since time.Duration) {
 	}
 }
 
+// lost has no node answer.
+func lost(p *Picture) {
+	for n := range p.Nodes {
+		p.Nodes[n].Health, p.Nodes[n].Cause, p.Nodes[n].Reason, p.Nodes[n].Unreachable = "ejected", "transport", "refused", true
+		p.Nodes[n].Usable = false
+	}
+}
+
 // full is a picture of a pool without a free session and with a line before it.
 func full(p *Picture) {
 	p.Pool.Sessions, p.Pool.Busy, p.Pool.Idle, p.Pool.Waiting, p.Pool.Oldest = 20, 20, 0, 7, 1200*time.Millisecond
@@ -247,7 +255,27 @@ func TestFindings(t *testing.T) {
 			for n := range p.Nodes {
 				out(&p.Nodes[n], "transport", "refused")
 			}
+		}, NoNode, "none of 3 nodes is healthy: node 1 (ydb-1:2136) has not answered for 9.0 s: refused; the same holds for 2, 3", true},
+		{"no_good_node_and_what_follows", func(i int, p *Picture) {
+			for n := range p.Nodes {
+				out(&p.Nodes[n], "transport", "connection refused by ydb-1:2136")
+				p.Nodes[n].Latency = 0
+			}
+			full(p)
+			p.Panic, p.Discovery = true, Discovery{Failures: 5, Error: "connection refused by ydb-1:2136"}
+			p.Pool.Failed, p.Pool.OpenError = uint64(i), "connection refused by ydb-1:2136"
+		}, NoNode, "the same holds for 2, 3; the list of nodes could not be read, 5 times in a row; 7 callers wait", true},
+		{"no_good_node_and_another_cause", func(_ int, p *Picture) {
+			for n := range p.Nodes {
+				out(&p.Nodes[n], "transport", "refused")
+			}
+			p.MemoryTight = true
 		}, NoNode, "none of 3 nodes is healthy", false},
+		{"no_good_node_for_two_causes", func(_ int, p *Picture) {
+			out(&p.Nodes[0], "latency", "execute calls take 81 ms")
+			out(&p.Nodes[1], "transport", "refused")
+			p.Nodes[2].Banned, p.Nodes[2].Usable, p.Nodes[2].Reason = true, false, "banned by an operator: a disk"
+		}, NoNode, "none of 3 nodes is healthy: node 2 (ydb-2:2136) has not answered for 9.0 s: refused", false},
 		{"discovery", func(_ int, p *Picture) { p.Discovery = Discovery{Failures: 5, Error: "timeout"} }, DiscoveryFails,
 			"could not be read, 5 times in a row: timeout", true},
 		{"nodes_that_vanished_at_once", func(_ int, p *Picture) {

@@ -3,6 +3,7 @@ package findings
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -20,11 +21,11 @@ func (v *view) nodes(add adder) {
 	}
 	switch {
 	case len(v.Nodes) == 0 && v.Discovery.Error != "":
-		add(Finding{Code: NoNode}, "no node is known: %s", v.Discovery.Error)
+		add(Finding{Code: NoNode}, "no node is known: %s%s", v.Discovery.Error, v.stuck())
 	case len(v.Nodes) == 0:
-		add(Finding{Code: NoNode}, "no node is known yet")
+		add(Finding{Code: NoNode}, "no node is known yet%s", v.stuck())
 	case usable == 0:
-		add(Finding{Code: NoNode}, "none of %d nodes is healthy", len(v.Nodes))
+		add(Finding{Code: NoNode}, "none of %d nodes is healthy%s%s%s", len(v.Nodes), v.dead(), v.listless(), v.stuck())
 	case v.Panic:
 		add(Finding{Code: NodePanic}, "only %d of %d nodes are healthy", usable, len(v.Nodes))
 	}
@@ -40,19 +41,72 @@ func (v *view) nodes(add adder) {
 	}
 }
 
+// dead names the nodes that do not answer, with the reason of the first; "": all answer.
+func (v *view) dead() string {
+	first, others, more := "", []string{}, 0
+	for _, n := range v.Nodes {
+		switch {
+		case !n.dead():
+		case first == "":
+			first = fmt.Sprintf(": node %d (%s) has not answered%s: %s", n.ID, n.Address, v.outFor(&n), n.Reason)
+		case len(others) == maxDead:
+			more++
+		default:
+			others = append(others, strconv.FormatUint(uint64(n.ID), 10))
+		}
+	}
+	if more > 0 {
+		others = append(others, fmt.Sprintf("%d more", more))
+	}
+	if len(others) > 0 {
+		first += "; the same holds for " + strings.Join(others, ", ")
+	}
+	return first
+}
+
+// maxDead is how many nodes without an answer are named, besides the first.
+const maxDead = 5
+
+// listless says that the list of nodes cannot be read; "": it can.
+func (v *view) listless() string {
+	if v.Discovery.Failures < 2 {
+		return ""
+	}
+	return fmt.Sprintf("; the list of nodes could not be read, %d times in a row", v.Discovery.Failures)
+}
+
+// stuck says how many callers wait; "": none.
+func (v *view) stuck() string {
+	if v.Pool.Waiting == 0 {
+		return ""
+	}
+	return "; " + number(v.Pool.Waiting, "caller waits", "callers wait")
+}
+
+// dead reports whether the node is out of use because it does not answer.
+func (n *Node) dead() bool {
+	return n.out() && n.Cause != "latency" && n.Cause != "refusals" && (!n.Draining || n.Unreachable)
+}
+
+// outFor says for how long a node has been out of use; "": it is in use, or has been out for less than a second. The
+// clock is the detector's: that of the finding begins later.
+func (v *view) outFor(n *Node) string {
+	if d := v.At.Sub(n.Since); n.out() && !n.Since.IsZero() && d >= time.Second {
+		return " for " + Span(d)
+	}
+	return ""
+}
+
 func (v *view) node(n Node, add adder) {
 	who := fmt.Sprintf("node %d (%s)", n.ID, n.Address)
 	of := func(code Code) Finding { return Finding{Code: code, Node: n.ID, Address: n.Address} }
-	since := "" // by the detector's clock; that of the finding begins later
-	if d := v.At.Sub(n.Since); n.out() && !n.Since.IsZero() && d >= time.Second {
-		since = " for " + Span(d)
-	}
+	since := v.outFor(&n)
 	switch {
 	case n.out() && n.Cause == "latency":
 		add(of(NodeSlow), "%s is slow and has had no new work%s: %s", who, since, n.Reason)
 	case n.out() && n.Cause == "refusals":
 		add(of(NodeRefuses), "%s rejects calls and has had no new work%s: %s", who, since, n.Reason)
-	case n.out() && (!n.Draining || n.Unreachable):
+	case n.dead():
 		add(of(NodeDead), "%s has not answered%s: %s", who, since, n.Reason)
 	case v.staysSlow(n.ID):
 		others := v.others(n.ID, Node.latency)

@@ -116,9 +116,20 @@ func (w *Watch) Look(p Picture) (began, ended []Finding) {
 			}
 		}
 	}
-	all = sorted(all)
+	all = sorted(causes(all))
 	w.report = Report{At: p.At, Summary: summaryOf(all), Findings: all}
 	return sorted(began), sorted(ended)
+}
+
+// followNoNode are what must be found, too, when no node can be used.
+var followNoNode = []Code{NodeDead, NodePanic, DiscoveryFails, SessionsFail, Overload, PoolSmall, ClusterSlow}
+
+// causes leaves out what follows from another finding, which names it.
+func causes(all []Finding) []Finding {
+	if !slices.ContainsFunc(all, func(f Finding) bool { return f.Code == NoNode }) {
+		return all
+	}
+	return slices.DeleteFunc(all, func(f Finding) bool { return slices.Contains(followNoNode, f.Code) })
 }
 
 // complete adds what does not depend on the Picture.
