@@ -219,7 +219,7 @@ func TestFindings(t *testing.T) {
 					SessionUse{App: "reports", Node: 2, Held: time.Duration(i-14) * time.Second, Transaction: true})
 			}
 			p.SessionUses[3].Held, p.SessionUses[3].Trace = 9*time.Second, "0af7"
-		}, SessionsHeld, "app reports holds 18 of 20 sessions in open transactions, the longest for 10 s; 7 callers wait", false},
+		}, SessionsHeld, "app reports holds 18 of 20 sessions in open transactions, the longest for 10 s on node 2", false},
 		{"a_session_held_for_long", func(i int, p *Picture) {
 			p.SessionUses = []SessionUse{
 				{Session: "a1b2c3d4", App: "reports", Node: 2, Trace: "0af7", Held: 42 * time.Second, Transaction: true},

@@ -23,6 +23,8 @@ type Picture struct {
 	Panics      Panics
 	Config      Config
 	HeldLong    time.Duration // from which on a holder is worth a finding; 0: never
+
+	held bool // SESSIONS_HELD was found in it
 }
 
 // Pool is the pool of sessions. Wide: it has the figures that rules compare.

@@ -36,18 +36,24 @@ func (v *view) mostHeld() (most held) {
 	return most
 }
 
-// jammed reports whether callers wait, most of the time, because every session
-// that may be in use is.
-func (v *view) jammed() bool {
+// jammed reports whether callers wait, most of the time, because every session that may be in use is; byLoad,
+// whether they do so at times when no app holds sessions. Callers of such a time wait on when the app has gone.
+func (v *view) jammed() (is, byLoad bool) {
+	return v.jam(func(*Picture) bool { return true }, Overload, PoolSmall, SessionsHeld),
+		v.jam(func(p *Picture) bool { return !p.held }, Overload, PoolSmall)
+}
+
+// jam looks at the Pictures that count; it takes less if one of those findings is on.
+func (v *view) jam(counts func(*Picture) bool, on ...Code) bool {
 	part := fullPart
-	if v.on(0, Overload, PoolSmall, SessionsHeld) {
+	if v.on(0, on...) {
 		part = fullStays
 	} else if v.Pool.Waiting == 0 && v.turnedAway() == 0 {
 		return false // it is over
 	}
 	full, lately := 0, v.seen[max(0, len(v.seen)-jamPast):]
 	for _, p := range lately {
-		if p.Pool.Waiting > 0 && p.Pool.Busy >= min(p.Pool.Limit, p.Pool.Max) && !p.Pool.Paused {
+		if counts(&p) && p.Pool.Waiting > 0 && p.Pool.Busy >= min(p.Pool.Limit, p.Pool.Max) && !p.Pool.Paused {
 			full++
 		}
 	}
@@ -59,8 +65,8 @@ func (v *view) turnedAway() uint64 {
 	return v.Pool.lost() - min(v.Pool.lost(), v.seen[0].Pool.lost())
 }
 
-// crowd says who waits, and which app most of them belong to, if several apps send calls.
-func (v *view) crowd() (text, app string) {
+// crowd says who waits, and which app most of them belong to, with its part of them, if several apps send calls.
+func (v *view) crowd() (text, app string, part float64) {
 	p := v.Pool
 	text = "no caller waits now"
 	if p.Waiting > 0 {
@@ -80,9 +86,48 @@ func (v *view) crowd() (text, app string) {
 		}
 	}
 	if len(v.Apps) < 2 || app == "" || float64(most) < crowdPart*float64(sum) {
-		return text, ""
+		return text, "", 0
 	}
-	return text + fmt.Sprintf("; app %s sent %.0f %% of them", app, 100*float64(most)/float64(sum)), app
+	return text, app, float64(most) / float64(sum)
+}
+
+// holds describes the app that has most sessions, and apart from it the callers in the queue.
+func (v *view) holds(most held, crowd, app string, part float64) string {
+	idle := ""
+	if !most.longest.Busy {
+		idle = ", and no call runs in it"
+	}
+	text := fmt.Sprintf("app %s holds %s in open transactions, the longest for %s on node %d%s", most.app,
+		v.outOf(most.sessions), Span(most.longest.Held), most.longest.Node, idle)
+	if most.longest.Trace != "" {
+		text += " (trace " + most.longest.Trace + ")"
+	}
+	text += "; " + crowd
+	switch {
+	case app == "":
+		return text
+	case app == most.app:
+		return text + fmt.Sprintf("; %.0f %% of these calls are its own", 100*part)
+	}
+	return text + fmt.Sprintf("; %.0f %% of these calls are of app %s, which is not to blame", 100*part, app)
+}
+
+// outOf is so many of the sessions that there may be, or of those that there still are, because pool.max was lowered.
+func (v *view) outOf(n int) string {
+	p := v.Pool
+	if p.Sessions > p.Max {
+		return fmt.Sprintf("%d of %d sessions (shrinking to pool.max, %d)", n, p.Sessions, p.Max)
+	}
+	return fmt.Sprintf("%d of %d sessions", n, p.Max)
+}
+
+// full says that all sessions are in use.
+func (v *view) full() string {
+	p := v.Pool
+	if p.Sessions > p.Max {
+		return fmt.Sprintf("%d sessions are in use, and the pool is shrinking from %d to %d (pool.max)", p.Busy, p.Sessions, p.Max)
+	}
+	return fmt.Sprintf("all %d sessions are in use", p.Max)
 }
 
 // answers are the calls that did their work and those that nodes refused, in the past.
@@ -145,8 +190,13 @@ func (v *view) pool(good, refused uint64, add adder) {
 		add(Finding{Code: SessionsFail}, "no session can be opened: %s", p.OpenError)
 	}
 	starved := p.Starved - min(p.Starved, first.Starved)
-	crowd, app := v.crowd()
-	now, jammed, worse := typical(v.Nodes, Node.latency), v.jammed(), v.worse()
+	waits, app, part := v.crowd()
+	crowd := waits
+	if app != "" {
+		crowd += fmt.Sprintf("; app %s sent %.0f %% of them", app, 100*part)
+	}
+	now, worse := typical(v.Nodes, Node.latency), v.worse()
+	jammed, byLoad := v.jammed()
 	most := v.mostHeld()
 	holds := most.sessions > 0 && float64(most.sessions) >= v.heldPart(most.app)*float64(max(1, min(p.Limit, p.Max)))
 	switch {
@@ -154,15 +204,14 @@ func (v *view) pool(good, refused uint64, add adder) {
 		add(Finding{Code: ClusterOverloaded, App: app}, "the cluster rejects calls: %d of %d in the last %d s; %s", refused,
 			good+refused, v.seconds(), crowd)
 	case holds && (jammed || p.Busy >= min(p.Limit, p.Max) || v.HeldLong > 0 && most.longest.Held >= v.HeldLong):
-		add(Finding{Code: SessionsHeld, App: most.app, Node: most.longest.Node, Trace: most.longest.Trace},
-			"app %s holds %d of %d sessions in open transactions, the longest for %s; %s", most.app, most.sessions,
-			p.Max, Span(most.longest.Held), crowd)
+		add(Finding{Code: SessionsHeld, App: most.app, Node: most.longest.Node, Trace: most.longest.Trace}, "%s",
+			v.holds(most, waits, app, part))
 	case starved > 0:
 		add(Finding{Code: PoolSmall},
 			"SDK sessions of wire.mode=session hold all sessions that pool.max (%d) allows, also between "+
 				"statements: %s rejected in the last %d s; the pools of the SDKs are larger than pool.max",
 			p.Max, number(int(starved), "call was", "calls were"), v.seconds())
-	case !jammed:
+	case !byLoad:
 		if worse {
 			add(Finding{Code: ClusterSlow}, "all nodes are slower than usual: %s a call against %s", Span(now), Span(v.base))
 		}
@@ -172,14 +221,13 @@ func (v *view) pool(good, refused uint64, add adder) {
 			crowd)
 	case worse:
 		add(Finding{Code: Overload, App: app},
-			"more calls come than the cluster can do: a call takes %s, %.0f times as long as usual, and all %d sessions are in use; %s",
-			Span(now), float64(now)/float64(v.base), p.Max, crowd)
+			"more calls come than the cluster can do: a call takes %s, %.0f times as long as usual, and %s; %s",
+			Span(now), float64(now)/float64(v.base), v.full(), crowd)
 	case now == 0: // whatever runs has run for longer than latencies are remembered
-		add(Finding{Code: Overload, App: app}, "all %d sessions are in use, and no statement has ended lately; %s", p.Max, crowd)
+		add(Finding{Code: Overload, App: app}, "%s, and no statement has ended lately; %s", v.full(), crowd)
 	default:
 		add(Finding{Code: PoolSmall, App: app},
-			"all %d sessions are in use while the nodes are fast (%s a call): pool.max is too small for this load; %s",
-			p.Max, Span(now), crowd)
+			"%s while the nodes are fast (%s a call): pool.max is too small for this load; %s", v.full(), Span(now), crowd)
 	}
 }
 

@@ -86,6 +86,9 @@ func (w *Watch) Look(p Picture) (began, ended []Finding) {
 	all := []Finding{}
 	shown := map[key]bool{}
 	for _, f := range v.findings() {
+		if f.Code == SessionsHeld {
+			w.seen[len(w.seen)-1].held = true
+		}
 		k := keyOf(&f)
 		_, kind := kindOf(f.Code)
 		s := w.known[k]
