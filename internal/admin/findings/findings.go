@@ -133,7 +133,9 @@ var Kinds = []Kind{
 	{PoolSmall, Problem, "All sessions are in use and callers wait, while the nodes are as fast as usual.",
 		"Raise pool.max (sidecar resize -max N takes effect at once), or limit the app that the message names by apps.limits.", 2},
 	{ClusterSlow, Warning, "All nodes are much slower than usual.",
-		"Check the cluster, and the network between it and this sidecar.", 5},
+		"Check the cluster, and the network between it and this sidecar. Calls with larger results take longer, too: sidecar " +
+			"statements shows rows and bytes.",
+		5},
 	{StatementSlow, Warning, "A statement takes several times as long at the nodes as in the last hour, while other statements do not.",
 		"Run sidecar statements for its figures, and Explain for its plan. Look for a table that grew, a missing index, or a changed plan.",
 		3},
@@ -151,7 +153,9 @@ var Kinds = []Kind{
 		1},
 	{ConfigBad, Warning,
 		"The settings were not reloaded, because they have a fault. The old ones stay in force, but a restart would fail.",
-		"Correct the fault that the message names. sidecar check-config lists all faults, and sidecar reload tries again.", 1},
+		"Correct the fault that the message names. sidecar check-config -config FILE lists all faults of that file. sidecar " +
+			"reload -admin HOST:PORT tries again, with the address of admin.listen.",
+		1},
 	{HeldLong, Warning, "One caller has held a session for longer than admin.held_long.",
 		"Run sidecar sessions for its app and trace id. sidecar kill ends it.", 1},
 	{PoolPaused, Note, "An operator paused calls. Calls of every API wait.", "Run sidecar resume to let them run.", 1},
