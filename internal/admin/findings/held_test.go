@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Who holds the sessions is to blame, and not who is rejected for want of them.
+// The app that holds the sessions is to blame, and not the app whose calls are rejected for want of them.
 func TestHolderAndRejected(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(p *Picture)
