@@ -69,7 +69,7 @@ export class SidecarError extends Error {
   }
 }
 
-/** The sidecar did not answer: it is not there, it was restarted, or the connection broke. */
+/** The sidecar did not answer: it is not there, it was restarted, the connection broke, or something else is at its address. */
 export class ConnectionError extends SidecarError {}
 
 /** The deadline of the call ended first. */
@@ -115,9 +115,25 @@ export function problem(said: Record<string, any>): SidecarError {
  */
 export function noAnswer(what: string, keeps: Keeps, cause?: unknown): ConnectionError {
   return new ConnectionError({
-    code: keeps === 'nothing' ? 'SIDECAR_UNREACHABLE' : 'OUTCOME_UNKNOWN', message: what, cause,
+    code: keeps === 'nothing' ? 'SIDECAR_AWAY' : 'OUTCOME_UNKNOWN', message: what, cause,
     safeToRetry: keeps !== 'unknown', outcomeUnknown: keeps !== 'nothing',
-    hint: keeps === 'unknown' ? 'Read back whether it was done, or repeat it only if it may happen twice.' : 'Send it again.',
+    hint: keeps === 'unknown' ? 'Read back whether it was done, or repeat it only if it may happen twice.'
+      : keeps === 'twice' ? 'Send it again.' : 'Check that the sidecar runs and that the address is right, then send it again.',
+  });
+}
+
+/** The error of an answer of something else than a sidecar, which has certainly run nothing. */
+export function notASidecar(where: string, what: string, status = 0, cause?: unknown): ConnectionError {
+  return new ConnectionError({
+    code: 'NOT_A_SIDECAR', message: `what answers at ${where} is no sidecar: ${what}`, status, cause,
+    hint: 'Check the address: the HTTP API (http://, port 7401) and the gRPC API (grpc://, port 7400) of the sidecar have different ports.',
+  });
+}
+
+/** The error of an answer whose value this client cannot read. */
+export function unreadable(what: string, cause: unknown): SidecarError {
+  return new SidecarError({
+    code: 'ANSWER_UNREADABLE', message: what, cause, hint: 'Read the value in another form: kv(table, \'text\') or kv(table, \'bytes\').',
   });
 }
 

@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
-import { errorOf, noAnswer, problem, SidecarError, timeOver, type Keeps } from './errors.js';
+import { errorOf, noAnswer, notASidecar, problem, SidecarError, timeOver, type Keeps } from './errors.js';
 import { pack, packOne, readMessage, unpack } from './messages.js';
 import type { TlsOptions } from './options.js';
 import {
@@ -39,8 +39,10 @@ export class GrpcTransport implements Transport {
   readonly #ingest: any;
   readonly #kv: any;
   readonly #error: Message;
+  readonly #target: string;
 
   constructor(target: string, secure: boolean, tls: TlsOptions | undefined) {
+    this.#target = target;
     const definition = protoLoader.loadSync(files, options);
     const { Sidecar, Ingest, KeyValue } = (grpc.loadPackageDefinition(definition) as any).sidecar.v1;
     this.#error = definition['sidecar.v1.Error'] as unknown as Message;
@@ -163,7 +165,10 @@ export class GrpcTransport implements Transport {
       const fields = { message: said, hint: 'Correct the request.', cause: error };
       return errorOf(deep ? { ...fields, code: 'LIMIT_EXCEEDED', status: 413 } : { ...fields, code: 'BAD_REQUEST', status: 400 });
     }
-    if (error.code === grpc.status.UNIMPLEMENTED) return errorOf({ code: 'NO_SUCH_ROUTE', message: said, status: 404, cause: error });
+    if (error.code === grpc.status.UNIMPLEMENTED && said.includes('unknown method')) {
+      return errorOf({ code: 'NO_SUCH_ROUTE', message: said, status: 404, hint: 'Update the sidecar: it is older than this client.', cause: error });
+    }
+    if (error.code === grpc.status.UNIMPLEMENTED) return notASidecar(this.#target, said, 404, error);
     const nowhere = error.code === grpc.status.UNAVAILABLE && unconnected.test(said);
     return noAnswer(`${name}: ${said}`, nowhere ? 'nothing' : kept, error);
   }

@@ -2,7 +2,8 @@
 import { once } from 'node:events';
 import http from 'node:http';
 import https from 'node:https';
-import { noAnswer, problem, timeOver, SidecarError, type Keeps } from './errors.js';
+import { TLSSocket } from 'node:tls';
+import { noAnswer, notASidecar, problem, timeOver, SidecarError, type Keeps } from './errors.js';
 import type { TlsOptions } from './options.js';
 import {
   drained, duration, type Call, type IngestLine, type KvAnswer, type KvRequest, type Method, type Request, type Rows, type StreamLine,
@@ -41,18 +42,27 @@ export class HttpTransport implements Transport {
 
   async unary(method: Method, request: Request, call: Call): Promise<Record<string, any>> {
     const { verb, path, body } = route(method, request);
-    return this.#answer(verb, path, body, call);
+    return this.#answer(verb, path, body, call, members[method]);
   }
 
   async batchGet(table: string, ids: readonly Value[], priority: string | undefined, call: Call): Promise<Record<string, any>> {
     const list = ids.map((id) => Array.isArray(id) && id.length === 1 ? id[0] : id); // a key of one column is no list
-    return this.#answer('POST', `/v1/kv/${encodeURIComponent(table)}:batchGet`, encode({ ids: list, priority }), call);
+    return this.#answer('POST', `/v1/kv/${encodeURIComponent(table)}:batchGet`, encode({ ids: list, priority }), call, 'items');
   }
 
-  async #answer(verb: string, path: string, body: string | undefined, call: Call): Promise<Record<string, any>> {
+  async #answer(verb: string, path: string, body: string | undefined, call: Call, member?: string): Promise<Record<string, any>> {
     const sent = this.#send(verb, path, { accept: json, ...body !== undefined && { 'content-type': json } }, call);
     sent.request.end(body);
-    return sent.read(async (response) => parsed((await whole(response)).toString()));
+    return sent.read(async (response) => {
+      const text = (await whole(response)).toString();
+      const value = tried(text);
+      // What is cut or broken on its way may have been the sidecar's; what is whole and different was not.
+      if (value === undefined && (text === '' || response.headers['content-type']?.includes('json'))) throw foreign(text || 'it is empty');
+      if (value === null || typeof value !== 'object' || (member !== undefined && !(member in value))) {
+        throw notASidecar(sent.where, `status ${response.statusCode}: ${text.slice(0, 200)}`, response.statusCode);
+      }
+      return value;
+    });
   }
 
   async* stream(request: Request, call: Call): AsyncGenerator<StreamLine[], void, undefined> {
@@ -103,10 +113,11 @@ export class HttpTransport implements Transport {
 
   #send(method: string, path: string, headers: Record<string, string>, call: Call): Sent {
     if (call.timeout !== undefined) headers['request-timeout'] = duration(call.timeout);
+    const where = this.#to.socketPath ?? `${this.#to.host}:${this.#to.port}`;
     const request = this.#request({
       ...this.#to, method, path: this.#prefix + path, agent: this.#agent, headers: { ...this.#to.headers, ...headers, ...call.headers },
     });
-    return new Sent(request, `${method} ${path.replace(/\?.*/, '')}`, call);
+    return new Sent(request, `${method} ${path.replace(/\?.*/, '')}`, call, where);
   }
 }
 
@@ -119,13 +130,14 @@ class Sent {
   readonly #response: Promise<http.IncomingMessage>;
   readonly #call: Call;
 
-  constructor(readonly request: http.ClientRequest, readonly what: string, call: Call) {
+  constructor(readonly request: http.ClientRequest, readonly what: string, call: Call, readonly where: string) {
     this.#call = call;
     this.#response = once(request, 'response').then(([response]) => response);
     this.#response.catch(() => {}); // who reads it is told
     request.on('error', () => {}); // and so is who reads the body
     request.on('socket', (socket) => {
-      if (socket.connecting) socket.once('connect', () => { this.#connected = true; });
+      // Over TLS nothing is sent before the handshake is done.
+      if (socket.connecting) socket.once(socket instanceof TLSSocket ? 'secureConnect' : 'connect', () => { this.#connected = true; });
       else this.#connected = true;
     });
     if (call.timeout !== undefined) {
@@ -172,16 +184,22 @@ class Sent {
   async #good(): Promise<http.IncomingMessage> {
     const response = await this.#response;
     const status = response.statusCode!;
-    if (good.has(status)) return response;
+    const page = status === 200 && response.headers['content-type']?.startsWith('text/html'); // no answer of the sidecar is one
+    if (good.has(status) && !page) return response;
     const body = (await whole(response)).toString();
     const said = response.headers['content-type']?.startsWith('application/problem+json') ? tried(body) : undefined;
-    if (typeof said?.code !== 'string') throw foreign(`status ${status}: ${body}`);
-    throw problem(said);
+    if (typeof said?.code === 'string') throw problem(said);
+    // A proxy passed the call on, or tried to, and has no answer.
+    if (status >= 500) throw foreign(`status ${status}: ${body}`);
+    throw notASidecar(this.where, `status ${status}: ${body.slice(0, 200)}`, status);
   }
 
   #error(error: unknown): unknown {
     if (this.#reason !== undefined) return this.#reason;
     if (error instanceof SidecarError) return error;
+    if ((error as NodeJS.ErrnoException | undefined)?.code === 'HPE_INVALID_CONSTANT') { // what the parser says of other protocols
+      return notASidecar(this.where, 'its answer is not HTTP/1.1', 0, error);
+    }
     return noAnswer(`${this.what}: ${error instanceof Error ? error.message : error}`, this.#keeps(), error);
   }
 
@@ -231,6 +249,12 @@ class Sending {
 
 const paths: Partial<Record<Method, string>> = {
   Execute: '/v1/query', Transact: '/v1/tx', Begin: '/v1/tx/begin', Batch: '/v1/batch', BulkUpsert: '/v1/bulk', Explain: '/v1/explain',
+};
+
+// A member that each answer of success has, by call; none is asked of those that are not here.
+const members: Partial<Record<Method, string>> = {
+  Execute: 'columns', Transact: 'results', Batch: 'results', Begin: 'tx', GetTransaction: 'tx', Describe: 'columns', Status: 'nodes',
+  Version: 'api',
 };
 
 // The HTTP request of a call.

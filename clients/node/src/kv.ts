@@ -1,5 +1,5 @@
 // The key-value API: rows of the tables in kv.tables by their key.
-import { SidecarError } from './errors.js';
+import { SidecarError, unreadable } from './errors.js';
 import type { CallOptions } from './options.js';
 import type { Call, KvRequest, Transport } from './transport.js';
 import { bytes } from './values.js';
@@ -99,7 +99,13 @@ export class KeyValue<T> {
   }
 
   #read(value: Buffer): T {
-    return (this.#form === 'bytes' ? value : this.#form === 'text' ? value.toString() : JSON.parse(value.toString())) as T;
+    if (this.#form === 'bytes') return value as T;
+    if (this.#form === 'text') return value.toString() as T;
+    try {
+      return JSON.parse(value.toString()) as T;
+    } catch (error) {
+      throw unreadable(`a value of ${this.#table} is not JSON: ${value.toString().slice(0, 200)}`, error);
+    }
   }
 
   #write(value: T): Buffer {

@@ -82,6 +82,23 @@ class Grpc(unittest.TestCase):
                     db.query("UPSERT", timeout=30)
                 self.assertEqual((caught.exception.code, caught.exception.safe_to_retry), ("SIDECAR_AWAY", True))
 
+    def test_what_is_no_sidecar(self):
+        import grpc
+
+        for details, code in (
+            ("unknown service sidecar.v1.Sidecar", "NOT_A_SIDECAR"),
+            ("Received http2 header with status: 404", "NOT_A_SIDECAR"),
+            ("unknown method Execute for service sidecar.v1.Sidecar", "NO_SUCH_ROUTE"),
+        ):
+
+            def execute(_, context, details=details):
+                context.abort(grpc.StatusCode.UNIMPLEMENTED, details)
+
+            with self.subTest(details), self.serve(Execute=execute) as db, self.assertRaises(ydb_sidecar.SidecarError) as caught:
+                db.query("UPSERT")
+            error = caught.exception
+            self.assertEqual((error.code, error.safe_to_retry, error.outcome_unknown), (code, False, False))
+
     def test_a_name_without_an_address_has_nothing_sent_to_it(self):
         import grpc
 

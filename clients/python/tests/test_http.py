@@ -187,15 +187,34 @@ class Transport(unittest.TestCase):
             self.assertLess(time.monotonic() - begun, 2.5)
 
     def test_what_is_no_sidecar(self):
-        with Server(answer(b"<html>", 404, "text/html")) as server, ydb_sidecar.connect(server.url) as db:
-            with self.assertRaises(SidecarError) as caught:
-                db.query("SELECT")
-            self.assertEqual(caught.exception.code, "HTTP_404")
-            self.assertIn("HTTP API", caught.exception.hint)
+        calls = {
+            "query": lambda db: db.query("UPSERT"),
+            "list": lambda db: db.tx(["UPSERT"]),
+            "get_many": lambda db: db.kv("t").get_many([1]),
+            "status": lambda db: db.status(),
+        }
+        pages = [answer(b"<html>", 404, "text/html"), answer(b"<html>", 200, "text/html"), answer({"a": 1}), answer([1])]
+        pages.append(b"\0\0\6\4\0\0\0\0\0\0\5\0\0@\0")  # HTTP/2, as the gRPC API has it
+        for page in pages:
+            for name, call in calls.items():
+                with self.subTest(name, page=page), Server(page) as server, ydb_sidecar.connect(server.url) as db:
+                    with self.assertRaises(Unavailable) as caught:
+                        call(db)
+                    error = caught.exception
+                    self.assertEqual((error.code, error.safe_to_retry, error.outcome_unknown), ("NOT_A_SIDECAR", False, False))
+                    self.assertIn(server.url[len("http://") :], error.message)
+                    self.assertIn("gRPC API", error.hint)
+
+    def test_rows_by_key_that_cannot_be_read(self):
+        for body in ({"items": [1], "missing": []}, {"items": [{"value": "?"}], "missing": []}, {"items": []}, {"items": None}):
+            with self.subTest(body), Server(answer(body)) as server, ydb_sidecar.connect(server.url) as db:
+                with self.assertRaises(SidecarError) as caught:
+                    db.kv("t").get_many([1])
+                self.assertEqual(caught.exception.code, "ANSWER_UNREADABLE")
 
     def test_a_proxy_that_answers_for_the_sidecar(self):
         for status, given, code, safe, unknown in (
-            (307, {}, "HTTP_307", False, False),
+            (307, {}, "NOT_A_SIDECAR", False, False),
             (502, {}, "OUTCOME_UNKNOWN", False, True),
             (503, {"idempotent": True}, "OUTCOME_UNKNOWN", True, True),
             (503, {"mode": "snapshot_ro"}, "SIDECAR_AWAY", True, False),
@@ -207,7 +226,7 @@ class Transport(unittest.TestCase):
                         db.query("UPSERT", **given)
                     error = caught.exception
                     self.assertEqual((error.code, error.safe_to_retry, error.outcome_unknown), (code, safe, unknown))
-                    self.assertIn("not the sidecar's", error.message)
+                    self.assertRegex(error.message, "not the sidecar's|no sidecar")
 
     def test_a_problem_whose_members_are_not_the_sidecars(self):
         with (
@@ -224,7 +243,7 @@ class Transport(unittest.TestCase):
                 for call in (lambda kv: kv.put(1, b"1"), lambda kv: kv.get(1), lambda kv: kv.delete(1)):
                     with self.assertRaises(SidecarError) as caught:
                         call(db.kv("t"))
-                    self.assertEqual(caught.exception.code, f"HTTP_{status}")
+                    self.assertEqual(caught.exception.code, "NOT_A_SIDECAR")
 
     def test_an_answer_that_cannot_be_read(self):
         for given, unknown in (({}, True), ({"mode": "snapshot_ro"}, False)):

@@ -96,6 +96,7 @@ _BY_CODE: Dict[str, Type[SidecarError]] = {
     "TX_LOST": TransactionLost,
     "DEADLINE_EXCEEDED": DeadlineExceeded,
     "TABLE_READ_ONLY": AccessDenied,
+    "NOT_A_SIDECAR": Unavailable,
 }
 
 _BY_STATUS: Dict[int, Type[SidecarError]] = {
@@ -141,6 +142,16 @@ def error_from(problem: Mapping[str, Any], status: int = 0) -> SidecarError:
     )
 
 
+def not_a_sidecar(where: str, what: str, status: int = 0) -> SidecarError:
+    """The exception for an answer of something else than a sidecar, which has certainly run nothing."""
+    return make_error(
+        "NOT_A_SIDECAR",
+        f"what answers at {where} is no sidecar: {what}",
+        status=status,
+        hint="check the address: the sidecar's HTTP API (http://, port 7401) and its gRPC API (grpc://, port 7400) have different ports",
+    )
+
+
 def no_answer(what: str, *, sent: bool, keeps: bool, idempotent: bool, late: bool = False) -> SidecarError:
     """The exception for a call to which the sidecar gave no answer.
 
@@ -152,6 +163,6 @@ def no_answer(what: str, *, sent: bool, keeps: bool, idempotent: bool, late: boo
     hint = (
         "read back whether it ran; repeat only what may happen twice"
         if unknown
-        else "check that the sidecar runs and that the address is right"
+        else "check that the sidecar runs and that the address is right; its HTTP API and its gRPC API have different ports"
     )
     return make_error(code, what, status=504 if late else 503, safe_to_retry=idempotent or not unknown, outcome_unknown=unknown, hint=hint)

@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 
-from ._errors import SidecarError, error_from, make_error, no_answer
+from ._errors import SidecarError, error_from, make_error, no_answer, not_a_sidecar
 from ._net import Address, Runtime
 from ._proto.sidecar.v1 import ingest_pb2, ingest_pb2_grpc, kv_pb2, kv_pb2_grpc, sidecar_pb2, sidecar_pb2_grpc
 from ._result import Entry, Many, Put
@@ -51,6 +51,7 @@ class GrpcTransport:
     def __init__(self, runtime: Runtime, address: Address, asynchronous: bool, credentials: Optional[Any]) -> None:
         self._runtime, self._asynchronous = runtime, asynchronous
         target = f"unix:{address.path}" if address.path else address.authority
+        self._target = target
         library: Any = grpc.aio if asynchronous else grpc
         if credentials is not None:
             self._channel = library.secure_channel(target, credentials, options=_CHANNEL)
@@ -80,7 +81,7 @@ class GrpcTransport:
                 answer = method(request, **how)
                 return await answer if self._asynchronous else answer
             except grpc.RpcError as error:
-                failure = _error(error, options)
+                failure = _error(error, options, self._target)
                 if not again or (failure.code != "SIDECAR_AWAY" and failure.code != "OUTCOME_UNKNOWN"):
                     raise failure from error
                 again = False  # the connection broke: once more, over another one
@@ -144,7 +145,7 @@ class GrpcTransport:
                 return None if part is grpc.aio.EOF else part
             return next(call, None)
         except grpc.RpcError as error:
-            raise _error(error, options) from error
+            raise _error(error, options, self._target) from error
 
     async def kv_get(self, key: Key, options: Options) -> Entry:
         request = kv_pb2.KvGetRequest(
@@ -214,7 +215,7 @@ def _row(row: Mapping[str, Any], before: Tuple[str, ...]) -> Tuple[Any, Tuple[st
     return ingest_pb2.IngestRequest(rows=part), columns
 
 
-def _error(error: Any, options: Options) -> SidecarError:
+def _error(error: Any, options: Options, target: str) -> SidecarError:
     """What the sidecar said is a message among the details; without one it was not the sidecar that answered."""
     for key, value in error.trailing_metadata() or ():
         if key != "grpc-status-details-bin":
@@ -227,6 +228,10 @@ def _error(error: Any, options: Options) -> SidecarError:
     code = error.code()
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
         return make_error("LIMIT_EXCEEDED", error.details() or "the message is too long", status=413)
+    if code == grpc.StatusCode.UNIMPLEMENTED and "unknown method" in (error.details() or ""):
+        return make_error("NO_SUCH_ROUTE", error.details(), status=404, hint="update the sidecar: it is older than this client")
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return not_a_sidecar(target, error.details() or "it has no such method", status=404)
     late = code == grpc.StatusCode.DEADLINE_EXCEEDED
     sent = not (code == grpc.StatusCode.UNAVAILABLE and (error.details() or "").lower().startswith(_UNSENT))
     return no_answer(f"{code.name}: {error.details()}", sent=sent, keeps=options.keeps, idempotent=options.idempotent, late=late)

@@ -8,7 +8,7 @@ from base64 import b64decode
 from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import quote, quote_from_bytes
 
-from ._errors import SidecarError, error_from, make_error, no_answer
+from ._errors import SidecarError, error_from, make_error, no_answer, not_a_sidecar
 from ._net import Address, Connection, Late, Pool, Runtime
 from ._result import Entry, Many, Put
 from ._transport import Key, Options
@@ -32,6 +32,18 @@ _ROUTES = {
     "version": ("GET", "/v1"),
 }
 
+# A member that each answer of success has, by call; none is asked of those that are not here.
+_MEMBERS = {
+    "query": "columns",
+    "tx": "results",
+    "batch": "results",
+    "begin": "tx",
+    "get_transaction": "tx",
+    "describe": "columns",
+    "status": "nodes",
+    "version": "api",
+}
+
 # Rows are asked for as lists, whose keys the columns give, and 64-bit integers as numbers, which Python reads whole.
 _JSON = {"Content-Type": "application/json", "X-Ydb-Rows": "arrays", "X-Ydb-Ints": "number"}
 
@@ -43,6 +55,8 @@ class Response:
 
     def __init__(self, connection: Connection, status: int, headers: Dict[str, str]) -> None:
         self._connection, self.status, self.headers = connection, status, headers
+        self.where = connection.where
+        self.foreign = status == 200 and headers.get("content-type", "").startswith("text/html")  # no answer of the sidecar is a page
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         length = headers.get("content-length")
         self._left: Optional[int] = None if self._chunked or length is None else int(length)
@@ -99,20 +113,32 @@ class Response:
                 return error_from(problem, self.status)
             except (TypeError, ValueError):
                 pass  # its members are not those of the sidecar
-        message = f"the answer is not the sidecar's: HTTP {self.status}, {body[:200].decode('utf-8', 'replace')!r}"
         if self.status >= 500:
             # A proxy passed the call on, or tried to, and has no answer.
+            message = f"the answer is not the sidecar's: {self._said(body)}"
             return no_answer(message, sent=True, keeps=options.keeps, idempotent=options.idempotent, late=self.status == 504)
-        return make_error(
-            f"HTTP_{self.status}", message, status=self.status, hint="check that the address is that of the sidecar's HTTP API"
-        )
+        return not_a_sidecar(self.where, self._said(body), self.status)
+
+    def _said(self, body: bytes) -> str:
+        return f"HTTP {self.status}, {body[:200].decode('utf-8', 'replace')!r}"
+
+    def json(self, body: bytes, member: str, what: str, options: Options) -> Dict[str, Any]:
+        """The object of an answer of success, which has this member."""
+        answer = _json(body)
+        if isinstance(answer, dict) and (not member or member in answer):
+            return answer
+        if answer is None and "json" in self.headers.get("content-type", ""):  # it may be the sidecar's, and broken on its way
+            raise _lost(what, ValueError("the answer is no JSON object"), options)
+        raise not_a_sidecar(self.where, self._said(body), self.status)
 
 
 async def _head(connection: Connection) -> Response:
     """Reads the head of an answer, after those that only say that one will come."""
     while True:
+        if not await connection.begins(b"HTTP/1."):
+            raise not_a_sidecar(connection.where, "its answer is not HTTP/1.1")
         words = (await connection.line()).split(None, 2)
-        if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
+        if len(words) < 2:
             raise ValueError("the answer is not HTTP/1.1")
         headers: Dict[str, str] = {}
         size = 0
@@ -208,9 +234,7 @@ class HttpTransport:
         response, text = await self._whole(method, path, headers, data, options)
         if response.status != 200:
             raise response.error(text, options)
-        answer = _json(text)
-        if not isinstance(answer, dict):
-            raise _lost(f"{method} {path}", ValueError("the answer is no JSON object"), options)
+        answer: Dict[str, Any] = response.json(text, _MEMBERS.get(name, ""), f"{method} {path}", options)
         return answer
 
     async def stream(self, body: Dict[str, Any], options: Options) -> AsyncIterator[Mapping[str, Any]]:
@@ -218,7 +242,7 @@ class HttpTransport:
         request = self._request("POST", "/v1/query", headers, _dump(_encode("query", body)), options)
         connection, response = await self._exchange(request, "stream", options)
         try:
-            if response.status != 200:
+            if response.status != 200 or response.foreign:
                 raise response.error(await response.body(), options)
             async for line in response.lines():
                 part = _json(line)
@@ -273,7 +297,7 @@ class HttpTransport:
             if tags:
                 headers[name] = ", ".join(tag if tag == "*" else f'"{tag}"' for tag in tags)
         response, text = await self._whole(method, target, headers, value, options)
-        if response.status not in (200, 201, 204, 304):
+        if response.status not in (200, 201, 204, 304) or response.foreign:
             raise response.error(text, options)
         return response, text
 
@@ -296,14 +320,17 @@ class HttpTransport:
         response, raw = await self._whole("POST", f"/v1/kv/{quote(table, safe='')}:batchGet", headers, body, options)
         if response.status != 200:
             raise response.error(raw, options)
-        answer = _json(raw)
-        items = []
-        for one in answer["items"]:
-            value: Union[str, bytes, None] = one.get("value")
-            if isinstance(value, str):
-                value = value.encode() if text else b64decode(value)
-            items.append(Entry(value, one.get("version", ""), key=one["id"]))
-        return Many(items, list(answer["missing"]))
+        answer = response.json(raw, "items", "batchGet", options)
+        try:
+            items = []
+            for one in answer["items"]:
+                value: Union[str, bytes, None] = one.get("value")
+                if isinstance(value, str):
+                    value = value.encode() if text else b64decode(value)
+                items.append(Entry(value, one.get("version", ""), key=one["id"]))
+            return Many(items, list(answer["missing"]))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise make_error("ANSWER_UNREADABLE", f"cannot read the answer of the sidecar: {error!r}") from error
 
 
 async def _send_rows(connection: Connection, rows: Any, failed: List[BaseException]) -> None:

@@ -57,6 +57,7 @@ class Connection:
         self._buffer = bytearray()
         self.deadline: Optional[float] = None  # by time.monotonic
         self.used = False  # it has served a call
+        self.where = ""  # its other end, for messages
 
     async def send(self, data: bytes) -> None:
         raise NotImplementedError
@@ -96,6 +97,12 @@ class Connection:
         line = bytes(self._buffer[:at])
         del self._buffer[: at + 1]
         return line.rstrip(b"\r")
+
+    async def begins(self, start: bytes) -> bool:
+        """Reports whether the next bytes are these. They stay to be read."""
+        while len(self._buffer) < len(start) and start.startswith(self._buffer):
+            await self._more()
+        return self._buffer.startswith(start)
 
     async def exactly(self, size: int) -> bytes:
         while len(self._buffer) < size:
@@ -337,6 +344,7 @@ class Pool:
             except (socket.timeout, asyncio.TimeoutError, TimeoutError):
                 raise OSError(f"no connection to {self._address.path or self._address.authority} in time") from None
             connection.deadline = deadline
+            connection.where = self._address.path or self._address.authority
             return connection
         except BaseException:
             self._slots.give()
