@@ -191,6 +191,13 @@ func TestIngestHTTP(t *testing.T) {
 	if w.Row(4) != "no end of line" {
 		t.Errorf("rows %v", w.Rows)
 	}
+	// The path of the database may stand before that of the table, as in /v1/schema.
+	for i, path := range []string{"/v1/ingest/local/dir/items", "/v1/ingest/%2Flocal%2Fdir%2Fitems"} {
+		id := uint64(10 + i)
+		if status, lines := post(path, fmt.Sprintf(`{"id":%d,"name":"absolute"}`, id)); status != 200 || w.Row(id) != "absolute" {
+			t.Errorf("%s: %d %v", path, status, lines)
+		}
+	}
 	for path, want := range map[string]int{"/v1/ingest/dir/items?offset=-1": 400, "/v1/ingest/dir/items?offset=x": 400,
 		"/v1/ingest/": 400, "/v1/ingest/nowhere": 404} {
 		if status, lines := post(path, "{}"); status != want {

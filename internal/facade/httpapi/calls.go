@@ -222,13 +222,18 @@ func (a *API) explain(x *exchange) error {
 	return x.replyMessage(&sidecarv1.ExplainResponse{Plan: plan.Plan, Ast: plan.AST, Info: x.call.Info})
 }
 
-func (a *API) describe(x *exchange) error {
+// tablePath returns the path of a table that ends the URL, relative to the database or absolute.
+func (a *API) tablePath(x *exchange, name string) string {
 	// HTTP servers fold the two slashes before an absolute path into one.
-	path := x.r.PathValue("path")
+	path := x.r.PathValue(name)
 	if a.core.InDatabase("/" + path) {
-		path = "/" + path
+		return "/" + path
 	}
-	d, err := a.core.DescribeTable(x.ctx, x.call, path, "")
+	return path
+}
+
+func (a *API) describe(x *exchange) error {
+	d, err := a.core.DescribeTable(x.ctx, x.call, a.tablePath(x, "path"), "")
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func (a *API) ingest(x *exchange) error {
 	// HTTP/2 is full duplex as it is, and says that it has no such switch.
 	_ = x.control.EnableFullDuplex()
 	query := x.r.URL.Query()
-	in := rows.Request{Table: x.r.PathValue("table"), Stream: query.Get("stream")}
+	in := rows.Request{Table: a.tablePath(x, "table"), Stream: query.Get("stream")}
 	var err error
 	if text := query.Get("offset"); text != "" {
 		if in.Offset, err = strconv.ParseUint(text, 10, 63); err != nil {
