@@ -79,7 +79,7 @@ func (c *compiler) call(env env, call *syntax.Call) *expr {
 	}
 	f, ok := functions[name]
 	if !ok {
-		c.fail(call.Pos, "Unknown function: %s (or outside of the supported subset of YQL)", call.Name)
+		c.fail(call.Pos, "Unknown function: %s (or outside of the subset of YQL that the development cluster knows)", call.Name)
 	}
 	if len(call.Args) < f.min || f.max >= 0 && len(call.Args) > f.max {
 		c.fail(call.Pos, "%s takes %d to %d arguments, but got %d", call.Name, f.min, f.max, len(call.Args))

@@ -148,7 +148,7 @@ var sectionsOfValues = []section{
 		{"# unwrap of nothing", "SELECT Unwrap($x)", []string{"$x = Nothing(Int32?)"},
 			"PRECONDITION_FAILED: 1:8: Failed to unwrap empty optional"},
 		{"# unknown", "SELECT 1, Foo::Bar(1)", nil,
-			"GENERIC_ERROR: 1:11: Unknown function: Foo::Bar (or outside of the supported subset of YQL)"},
+			"GENERIC_ERROR: 1:11: Unknown function: Foo::Bar (or outside of the subset of YQL that the development cluster knows)"},
 		{"# arguments", "SELECT Digest::NumericHash(1, 2)", nil,
 			"GENERIC_ERROR: 1:8: Digest::NumericHash takes 1 to 1 arguments, but got 2"},
 	}},

@@ -90,7 +90,7 @@ var outside = []string{
 func (c *cursor) unexpected(want string) {
 	t := c.peek()
 	if t.kind == tWord && slices.Contains(outside, strings.ToUpper(t.text)) {
-		c.fail(t.pos, "%s is outside of the supported subset of YQL", strings.ToUpper(t.text))
+		c.fail(t.pos, "%s is outside of the subset of YQL that the development cluster knows", strings.ToUpper(t.text))
 	}
 	c.fail(t.pos, "unexpected %s, expected %s", t.describe(), want)
 }

@@ -107,7 +107,9 @@ func (p *parser) alterTable() *AlterTable {
 	for {
 		switch {
 		case p.isWords("ADD", "INDEX"), p.isWords("ADD", "CHANGEFEED"), p.isWords("ADD", "FAMILY"):
-			p.fail(p.peek().pos, "ALTER TABLE with %s %s is outside of the supported subset of YQL", p.peek().text, p.peekAt(1).text)
+			p.fail(p.peek().pos,
+				"ALTER TABLE with %s %s is outside of the subset of YQL that the development cluster knows",
+				p.peek().text, p.peekAt(1).text)
 		case p.word("ADD"):
 			p.word("COLUMN")
 			c := p.column()

@@ -53,7 +53,7 @@ func (p *parser) equality() Expr {
 		case p.word("IS", "NULL"):
 			x = &IsNull{Pos: t.pos, X: x}
 		case p.isWords("IS"):
-			p.fail(t.pos, "IS with anything but [NOT] NULL is outside of the supported subset of YQL")
+			p.fail(t.pos, "IS with anything but [NOT] NULL is outside of the subset of YQL that the development cluster knows")
 		default:
 			neg := p.isWords("NOT") && (p.peekAt(1).word("IN") || p.peekAt(1).word("BETWEEN"))
 			if neg {
@@ -254,7 +254,7 @@ func (p *parser) wordAtom(t token) Expr {
 			return c
 		}
 		if up == "BITCAST" && p.peekAt(1).punct("(") {
-			p.fail(t.pos, "BITCAST is outside of the supported subset of YQL")
+			p.fail(t.pos, "BITCAST is outside of the subset of YQL that the development cluster knows")
 		}
 	}
 	if p.peekAt(1).punct("::") || p.peekAt(1).punct("(") && (!reserved[strings.ToUpper(t.text)] || strings.EqualFold(t.text, "REPLACE")) {

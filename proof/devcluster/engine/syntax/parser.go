@@ -97,7 +97,8 @@ func (p *parser) table() Name {
 	}
 	n := p.name("the name of a table")
 	if p.peek().punct(".") {
-		p.fail(p.peek().pos, "names of clusters and schemas before a table are outside of the supported subset of YQL")
+		p.fail(p.peek().pos,
+			"names of clusters and schemas before a table are outside of the subset of YQL that the development cluster knows")
 	}
 	return n
 }
@@ -209,7 +210,7 @@ func (p *parser) write() *Write {
 		s.Verb = Replace
 	}
 	if p.peek().word("OR") {
-		p.fail(p.peek().pos, "INSERT OR is outside of the supported subset of YQL")
+		p.fail(p.peek().pos, "INSERT OR is outside of the subset of YQL that the development cluster knows")
 	}
 	p.expectWord("INTO")
 	s.Table = p.table()

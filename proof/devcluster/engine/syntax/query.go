@@ -93,7 +93,7 @@ func (p *parser) join() JoinKind {
 	case p.word("LEFT", "JOIN"), p.word("LEFT", "OUTER", "JOIN"):
 		return LeftJoin
 	case p.isWords("LEFT"):
-		p.fail(t.pos, "LEFT %s is outside of the supported subset of YQL", strings.ToUpper(p.peekAt(1).text))
+		p.fail(t.pos, "LEFT %s is outside of the subset of YQL that the development cluster knows", strings.ToUpper(p.peekAt(1).text))
 	}
 	return NoJoin
 }
@@ -113,14 +113,14 @@ func (p *parser) fromItem() *From {
 		n := p.table()
 		f.Table = &n
 		if p.peek().punct("(") {
-			p.fail(t.pos, "the table function %s is outside of the supported subset of YQL", t.text)
+			p.fail(t.pos, "the table function %s is outside of the subset of YQL that the development cluster knows", t.text)
 		}
 		if p.word("VIEW") {
 			v := p.name("the name of an index")
 			f.View = &v
 		}
 		if p.isWords("WITH") {
-			p.fail(p.peek().pos, "hints after WITH are outside of the supported subset of YQL")
+			p.fail(p.peek().pos, "hints after WITH are outside of the subset of YQL that the development cluster knows")
 		}
 	}
 	f.Alias = p.alias()
