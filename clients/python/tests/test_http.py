@@ -421,6 +421,7 @@ class Transactions(unittest.TestCase):
             with self.subTest(work.__name__):
                 got, server = self.run_in([rows(1), answer({})], work, timeout=0.2)
                 self.assertIsInstance(got, DeadlineExceeded)
+                self.assertIn("longer timeout", got.hint)
                 self.assertEqual(server.targets, ["/v1/query", "/v1/tx/tx_1/rollback"])
                 self.assertEqual(server.requests[-1]["headers"]["request-timeout"], "2000000000ns")
 

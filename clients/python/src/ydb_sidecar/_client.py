@@ -187,9 +187,11 @@ class Client:
             run(acks.aclose())
 
     def begin(self, *, mode: str = "", timeout: Optional[float] = None, priority: str = "", traceparent: str = "") -> Transaction:
-        """An interactive transaction for ``with``: committed at its end, rolled back if the block raises.
+        """An interactive transaction for ``with``: committed when the block ends, rolled back if it raises.
 
-        Nothing repeats it: ``transaction()`` does.
+        The commit is a call of its own and may fail, so nothing is certain before the block is left. ``timeout`` bounds
+        the whole transaction, in seconds: its statements, its commit and the time between them. Without it the client's
+        counts. Nothing repeats it: ``transaction()`` does.
         """
         return Transaction(self._client.begin(mode=mode, timeout=timeout, priority=priority, traceparent=traceparent))
 

@@ -215,9 +215,11 @@ class Client:
             await parts.aclose()  # type: ignore[attr-defined]
 
     def begin(self, *, mode: str = "", timeout: Optional[float] = None, priority: str = "", traceparent: str = "") -> Transaction:
-        """An interactive transaction for ``async with``: committed at its end, rolled back if the block raises.
+        """An interactive transaction for ``async with``: committed when the block ends, rolled back if it raises.
 
-        Nothing repeats it: ``transaction()`` does.
+        The commit is a call of its own and may fail, so nothing is certain before the block is left. ``timeout`` bounds
+        the whole transaction, in seconds: its statements, its commit and the time between them. Without it the client's
+        counts. Nothing repeats it: ``transaction()`` does.
         """
         return Transaction(self, mode, timeout if timeout is not None else self._settings.timeout, priority, traceparent)
 
@@ -450,7 +452,12 @@ class Transaction:
     def _left(self) -> Optional[float]:
         left = self._time.left()
         if left is not None and left <= 0:
-            raise make_error("DEADLINE_EXCEEDED", "the time of the transaction is over", status=504)
+            raise make_error(
+                "DEADLINE_EXCEEDED",
+                "the time of the transaction is over",
+                status=504,
+                hint="give it a longer timeout: it bounds the whole transaction, with its commit and the time between its statements",
+            )
         return left
 
     def _next(self, commit: bool) -> Dict[str, Any]:
