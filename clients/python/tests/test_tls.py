@@ -1,5 +1,6 @@
 """TLS over real sockets: a certificate of the server's own, one of the client, and handshakes that fail."""
 
+import importlib.util
 import os
 import shutil
 import socket
@@ -8,6 +9,7 @@ import subprocess
 import tempfile
 import threading
 import unittest
+from concurrent import futures
 
 from test_http import rows
 
@@ -82,6 +84,34 @@ class Tls(unittest.TestCase):
         with ydb_sidecar.connect(url, ca_file=self.files["server"][0]) as db, self.assertRaises(SidecarError):
             db.query("UPSERT", mode="snapshot_ro")
         self.assertEqual(len(requests), 1)
+
+    @unittest.skipIf(importlib.util.find_spec("grpc") is None, "the packages of the extra are not installed")
+    def test_grpc(self):
+        import grpc
+
+        from ydb_sidecar._proto.sidecar.v1 import sidecar_pb2, sidecar_pb2_grpc
+
+        class Sidecar(sidecar_pb2_grpc.SidecarServicer):
+            def Version(self, request, context):
+                return sidecar_pb2.VersionResponse(api="v1")
+
+        def read(path):
+            with open(path, "rb") as file:
+                return file.read()
+
+        cert, key = self.files["server"]
+        server = grpc.server(futures.ThreadPoolExecutor(2))
+        sidecar_pb2_grpc.add_SidecarServicer_to_server(Sidecar(), server)
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(read(key), read(cert))]))
+        server.start()
+        self.addCleanup(server.stop, None)
+        with ydb_sidecar.connect(f"grpcs://localhost:{port}", ca_file=cert) as db:
+            self.assertEqual(db.version().api, "v1")
+        stranger = self.files["stranger"][0]
+        with ydb_sidecar.connect(f"grpcs://localhost:{port}", ca_file=stranger) as db, self.assertRaises(Unavailable) as caught:
+            db.query("UPSERT", timeout=5)
+        error = caught.exception
+        self.assertEqual((error.code, error.safe_to_retry, error.outcome_unknown), ("SIDECAR_AWAY", True, False))
 
 
 if __name__ == "__main__":
