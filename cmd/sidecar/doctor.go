@@ -1,11 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
+	"slices"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/app"
@@ -47,7 +48,7 @@ func (i *invocation) examine() error {
 		good = app.Examine(ctx, c, programVersion(), tell)
 	}
 	if c != nil {
-		tell(i.askRunning())
+		i.askRunning(tell)
 	}
 	if i.asJSON {
 		text, err := json.MarshalIndent(all, "", "  ")
@@ -62,31 +63,67 @@ func (i *invocation) examine() error {
 	return nil
 }
 
-// askRunning tells what the sidecar that runs with these settings finds. That none runs is no fault.
-func (i *invocation) askRunning() doctor.Exam {
-	x := doctor.Exam{Check: "sidecar", Result: doctor.Skipped}
+// Most findings, and most nodes without one, that doctor lists.
+const toldOfRunning = 10
+
+// askRunning tells what the sidecar that runs with these settings finds, and which of its nodes are not well. That none runs
+// is no fault.
+func (i *invocation) askRunning(tell func(doctor.Exam)) {
+	const check = "sidecar"
 	text, err := i.askOnce(http.MethodGet, "/state/findings", nil)
 	var r findings.Report
 	if err == nil {
 		err = read(text, &r)
 	}
-	switch {
-	case isNobody(err):
-		x.Text = "not asked: none runs with these settings"
-	case err != nil:
-		x.Text = "not asked: " + app.FaultLine(err)
-	case len(r.Findings) == 0:
-		x.Result, x.Text = doctor.Good, "the running sidecar finds nothing wrong"
-	default:
-		codes := make([]string, len(r.Findings))
-		x.Result, x.Do = doctor.Good, ""
-		for n, f := range r.Findings {
-			codes[n] = string(f.Code)
-			if f.Severity != findings.Note {
-				x.Result, x.Do = doctor.Warn, "Run sidecar findings: it says what to do about each."
-			}
+	if err != nil {
+		why := app.FaultLine(err)
+		if isNobody(err) {
+			why = "none runs with these settings"
 		}
-		x.Text = "findings of the running sidecar: " + strings.Join(codes, ", ")
+		tell(doctor.Exam{Check: check, Result: doctor.Skipped, Text: "not asked: " + why})
+		return
 	}
-	return x
+	ill := i.illNodes(r.Findings)
+	for _, n := range ill[:min(len(ill), toldOfRunning)] {
+		tell(doctor.Exam{
+			Check: check, Result: doctor.Warn,
+			Text: fmt.Sprintf("node %d (%s) is %s: %s", n.ID, n.Address, n.state(), cmp.Or(n.Reason, "no reason is known")),
+			Do:   fmt.Sprintf("Run sidecar why %d for the evidence.", n.ID),
+		})
+	}
+	for _, f := range r.Findings[:min(len(r.Findings), toldOfRunning)] {
+		x := doctor.Exam{Check: check, Result: doctor.Good, Text: fmt.Sprintf("%s (%s)", f.Text, f.Code)}
+		if f.Severity != findings.Note {
+			x.Result, x.Do = doctor.Warn, f.Do
+		}
+		tell(x)
+	}
+	switch more := max(0, len(r.Findings)-toldOfRunning); {
+	case more > 0:
+		tell(doctor.Exam{Check: check, Result: doctor.Warn, Text: fmt.Sprintf("%d more findings", more), Do: "Run sidecar findings."})
+	case len(r.Findings)+len(ill) == 0:
+		tell(doctor.Exam{Check: check, Result: doctor.Good, Text: "the running sidecar finds nothing wrong"})
+	}
+}
+
+// illNodes are the nodes that the running sidecar thinks are not well and that no finding names.
+func (i *invocation) illNodes(all []findings.Finding) (ill []nodeLine) {
+	var state struct {
+		Nodes []nodeLine `json:"nodes"`
+	}
+	text, err := i.askOnce(http.MethodGet, "/state/nodes", nil)
+	if err == nil {
+		err = read(text, &state)
+	}
+	if err != nil {
+		i.warn(fmt.Errorf("the nodes of the running sidecar: %w", err))
+		return nil
+	}
+	for _, n := range state.Nodes {
+		named := slices.ContainsFunc(all, func(f findings.Finding) bool { return uint32(f.Node) == n.ID })
+		if !n.well() && !named {
+			ill = append(ill, n)
+		}
+	}
+	return ill
 }

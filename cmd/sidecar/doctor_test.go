@@ -2,41 +2,53 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/internal/doctor"
 )
 
-// The last line is about the sidecar that runs with the same settings.
+// The last lines are about the sidecar that runs with the same settings.
 func TestDoctorAsksTheSidecar(t *testing.T) {
+	const well = `{"nodes":[{"id":1,"health":"healthy"}]}`
 	for _, tc := range []struct {
-		name, answer string
-		result       doctor.Result
-		text, do     string
+		name, findings, nodes string
+		want                  []doctor.Exam
 	}{
-		{"well", `{"findings":[]}`, doctor.Good, "the running sidecar finds nothing wrong", ""},
-		{"ill", `{"findings":[{"code":"NODE_DEAD","severity":"problem"},{"code":"NODE_BANNED","severity":"note"}]}`, doctor.Warn,
-			"findings of the running sidecar: NODE_DEAD, NODE_BANNED", "Run sidecar findings"},
-		{"only_a_note", `{"findings":[{"code":"NODE_BANNED","severity":"note"}]}`, doctor.Good,
-			"findings of the running sidecar: NODE_BANNED", ""},
-		{"no_sidecar", `<html>`, doctor.Skipped, "not asked: the answer is not that of a sidecar", ""},
-		{"none", "", doctor.Skipped, "not asked: none runs with these settings", ""},
+		{"well", `{"findings":[]}`, well, []doctor.Exam{{Result: doctor.Good, Text: "the running sidecar finds nothing wrong"}}},
+		{"ill", `{"findings":[{"code":"NODE_DEAD","severity":"problem","text":"node 2 is dead","do":"Repair it.","node":2},
+			{"code":"NODE_BANNED","severity":"note","text":"node 1 is banned","do":"Unban it.","node":1}]}`,
+			`{"nodes":[{"id":1,"health":"healthy","banned":true},{"id":2,"health":"ejected"}]}`, []doctor.Exam{
+				{Result: doctor.Warn, Text: "node 2 is dead (NODE_DEAD)", Do: "Repair it."},
+				{Result: doctor.Good, Text: "node 1 is banned (NODE_BANNED)"},
+			}},
+		{"a_node_without_a_finding", `{"findings":[{"code":"OVERLOAD","severity":"problem","text":"overload","do":"Wait."}]}`,
+			`{"nodes":[{"id":1,"health":"healthy"},{"id":2,"address":"a:1","health":"healthy","missing":true,"reason":"left discovery"}]}`,
+			[]doctor.Exam{
+				{Result: doctor.Warn, Text: "node 2 (a:1) is healthy,missing: left discovery", Do: "Run sidecar why 2 for the evidence."},
+				{Result: doctor.Warn, Text: "overload (OVERLOAD)", Do: "Wait."},
+			}},
+		{"no_sidecar", `<html>`, well, []doctor.Exam{{Result: doctor.Skipped,
+			Text: "not asked: the answer is not that of a sidecar: invalid character '<' looking for beginning of value"}}},
+		{"none", "", "", []doctor.Exam{{Result: doctor.Skipped, Text: "not asked: none runs with these settings"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			admin := "127.0.0.1:1" // no sidecar listens there
-			if tc.answer != "" {
-				admin, _ = fakeAdmin(t, map[string]string{"/state/findings": tc.answer})
+			if tc.findings != "" {
+				admin, _ = fakeAdmin(t, map[string]string{"/state/findings": tc.findings, "/state/nodes": tc.nodes})
 			}
 			_, stdout, _ := call(t, nil, "doctor", "-json", "-ydb", "grpc://127.0.0.1:1/local", "-admin", admin)
 			var all []doctor.Exam
 			if err := json.Unmarshal([]byte(stdout), &all); err != nil || len(all) == 0 {
 				t.Fatalf("%v in %s", err, stdout)
 			}
-			x := all[len(all)-1]
-			if x.Check != "sidecar" || x.Result != tc.result || !strings.HasPrefix(x.Text, tc.text) || !strings.HasPrefix(x.Do, tc.do) ||
-				(x.Do == "") != (tc.do == "") {
-				t.Errorf("%+v; want %+v", x, tc)
+			for n := range tc.want {
+				tc.want[n].Check = "sidecar"
+			}
+			told := slices.DeleteFunc(all, func(x doctor.Exam) bool { return x.Check != "sidecar" })
+			if !slices.Equal(told, tc.want) {
+				t.Errorf("%+v; want %+v", told, tc.want)
 			}
 		})
 	}

@@ -133,4 +133,7 @@ func findDeadNode(t *testing.T, c *ydb, s *sidecar, socket string) {
 		}
 		return ""
 	})
+	if said := operate(t, socket, "doctor", "-ydb", c.Endpoint()); !strings.Contains(said, "warn  sidecar      node 2 ") {
+		t.Errorf("the doctor does not name the dead node:\n%s", said)
+	}
 }
