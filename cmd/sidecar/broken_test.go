@@ -170,7 +170,8 @@ func TestOperateAsksNoOtherSidecar(t *testing.T) {
 		}
 		for _, command := range []string{"nodes", "shutdown"} {
 			code, _, stderr := call(t, tc.environ, command, "-config", file)
-			if code != exitFailed || !strings.Contains(stderr, tc.fault) || !strings.Contains(stderr, "give -socket or -admin") {
+			if code != exitFailed || !strings.Contains(stderr, tc.fault) ||
+				!strings.Contains(stderr, "give -socket or -admin, as in: sidecar "+command+" -admin 127.0.0.1:7402\n") {
 				t.Errorf("%s: %s: exit code %d, stderr %q; want %d, %q and what to give", name, command, code, stderr, exitFailed, tc.fault)
 			}
 		}

@@ -50,6 +50,10 @@ func TestCommandLine(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("pool: {maks: 7}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	faulty := filepath.Join(t.TempDir(), "faulty.yaml")
+	if err := os.WriteFile(faulty, []byte("pool:\n  max: 7\n\tmin: 1\napi:\n  timeout: 10\ntx.max: -1s\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -85,8 +89,12 @@ func TestCommandLine(t *testing.T) {
 			stderr: "-set: tx.idle = 10m0s has no effect: tx.max = 1m0s ends every transaction before it is idle", lines: 1},
 		{name: "a_default_is_no_warning", args: []string{"check-config", "-set", "tx.max=1s"}, stdout: "OK: ", stderr: ""},
 		{name: "one_fault_a_line", args: []string{"check-config", "-set", "pool.max=0", "-set", "tx.idle=x"}, code: 1,
-			stderr: "-set: tx.idle = \"x\"; want a duration such as 500ms, 30s or 5m\npool.max = 0; must be 1 to 60000\n" +
+			stderr: "-set: tx.idle = \"x\"; want a duration such as 500ms, 30s or 5m\n-set: pool.max = 0; must be 1 to 60000\n" +
 				"sidecar: the settings have 2 faults\n", lines: 3},
+		{name: "faults_of_every_kind", args: []string{"check-config", "-config", faulty}, code: 1,
+			stderr: faulty + ":3:1: a tab; YAML takes only spaces to indent\n" + faulty +
+				":5:12: api.timeout = \"10\"; want a duration such as " +
+				"500ms, 30s or 5m\n" + faulty + ":6:1: tx.max = -1s; must be > 0\nsidecar: the settings have 3 faults\n", lines: 4},
 		{name: "print", environ: []string{"SIDECAR_POOL_MIN=2"},
 			args: []string{"check-config", "-config", file, "-print"}, stdout: "pool.min: \"2\" # SIDECAR_POOL_MIN\n"},
 		{name: "unknown_key", args: []string{"serve", "-config", bad}, code: 1,
@@ -95,8 +103,9 @@ func TestCommandLine(t *testing.T) {
 			stderr: "SIDECAR_POOL_MAKS", lines: 1},
 		{name: "all_bad_values",
 			args: []string{"serve", "-set", "pool.max=0", "-set", "tx.idle=x", "-grpc", "7400", "-log", "xml"}, code: 1,
-			stderr: `-set: tx.idle = "x"; want a duration such as 500ms, 30s or 5m; pool.max = 0; must be 1 to 60000; grpc.listen = "7400"; must be host:port, the port at most 65535; log.format = "xml"; must be json or text`,
-			lines:  1},
+			stderr: `-set: tx.idle = "x"; want a duration such as 500ms, 30s or 5m; -set: pool.max = 0; must be 1 to 60000; ` +
+				`-grpc: grpc.listen = "7400"; must be host:port, the port at most 65535; -log: log.format = "xml"; must be json or text`,
+			lines: 1},
 		{name: "port_in_use",
 			args:   []string{"serve", "-grpc", taken.Addr().String(), "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"},
 			code:   1,

@@ -67,6 +67,9 @@ func (i *invocation) operate() (*operator, error) {
 		file, environ = "", nil
 	}
 	c, ignored, err := app.LoadAdmin(file, environ, i.assignments)
+	if errors.Is(err, app.ErrUnplaced) {
+		return nil, fmt.Errorf("%w, as in: %s", err, i.naming(app.Default().Admin.Listen))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +88,8 @@ func (i *invocation) operate() (*operator, error) {
 		}
 	} else {
 		if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-			return nil, fmt.Errorf("admin.listen = %q; must be host:port: give -admin or -socket", c.Listen)
+			return nil, fmt.Errorf("admin.listen = %q; must be host:port. Give -admin or -socket, as in: %s", c.Listen,
+				i.naming(app.Default().Admin.Listen))
 		}
 		if transport.TLSClientConfig, err = c.TLS.Pinned(); err != nil {
 			return nil, fmt.Errorf("admin.%w", err)
@@ -100,6 +104,11 @@ func (i *invocation) operate() (*operator, error) {
 	}
 	op.client = &http.Client{Transport: transport, Timeout: operateLimit}
 	return op, nil
+}
+
+// naming is the command line that asks the sidecar at an address, whatever the settings say.
+func (i *invocation) naming(address string) string {
+	return strings.Join(append([]string{"sidecar", i.name, "-admin", address}, i.args...), " ")
 }
 
 // warn reports faults that a command goes on without.

@@ -288,19 +288,36 @@ func Load(file string, environ []string, assignments []Assignment) (*Config, *co
 	if c == nil {
 		return nil, nil, err
 	}
-	if err := errors.Join(sources, err, c.Validate()); err != nil {
+	if err := errors.Join(sources, err, located(settings, c.Validate())); err != nil {
 		return nil, nil, err
 	}
 	settings.Warn("tx.idle", c.Facade.Tx.Doubt())
 	return c, settings, nil
 }
 
+// located puts the place where a setting was set before each fault that begins with the setting's name.
+func located(settings *config.Settings, err error) error {
+	var errs []error
+	for _, fault := range Faults(err) {
+		text := fault.Error()
+		name := text[:len(text)-len(strings.TrimLeft(text, "abcdefghijklmnopqrstuvwxyz0123456789_."))]
+		if source := settings.Source(name); source != "" {
+			fault = fmt.Errorf("%s: %w", source, fault)
+		}
+		errs = append(errs, fault)
+	}
+	return errors.Join(errs...)
+}
+
+// ErrUnplaced is the error of LoadAdmin where a fault may hide the place of the sidecar.
+var ErrUnplaced = errors.New("which sidecar is meant is not sure; give -socket or -admin")
+
 // LoadAdmin returns the section admin for a command that operates a running sidecar,
 // which must work while the configuration is broken. It reads what Load reads, but
 // validates nothing. Faults of the file and of the environment are returned in ignored;
 // the settings they concern keep the value of the layer below. The error joins the
 // faults of assignments. Where a fault may hide the place of the sidecar, and neither
-// the environment nor assignments name it, that is an error, too: the command would
+// the environment nor assignments name it, that is ErrUnplaced: the command would
 // operate the sidecar at the default address.
 func LoadAdmin(file string, environ []string, assignments []Assignment) (c admin.Config, ignored, err error) {
 	all, settings, ignored, err := lay(file, environ, assignments)
@@ -308,7 +325,7 @@ func LoadAdmin(file string, environ []string, assignments []Assignment) (c admin
 		return admin.Config{}, nil, err
 	}
 	if settings.Doubtful("admin.") && !placed(settings, assignments) {
-		return admin.Config{}, nil, fmt.Errorf("%s: which sidecar is meant is not sure; give -socket or -admin", FaultLine(ignored))
+		return admin.Config{}, nil, fmt.Errorf("%s: %w", FaultLine(ignored), ErrUnplaced)
 	}
 	return all.Admin, ignored, nil
 }

@@ -46,7 +46,7 @@ func TestDefaults(t *testing.T) {
 
 func TestAllFaultsOfAllLayersAtOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sidecar.yaml")
-	if err := os.WriteFile(file, []byte("pool:\n  maks: 3\napi:\n  timeout: 5\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("pool:\n  maks: 3\napi:\n  timeout: 5\nretry.share: 7\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err := Load(
@@ -61,9 +61,10 @@ func TestAllFaultsOfAllLayersAtOnce(t *testing.T) {
 		file + `:2:3: "pool.maks" is not a setting; the nearest is pool.max`,
 		file + `:4:12: api.timeout = "5"; want a duration`,
 		"SIDECAR_POOLMAX: not a setting; the nearest is SIDECAR_POOL_MAX (pool.max)",
-		"pool.max = 0; must be",
-		"tx.idle = 0s; must be",
-		`grpc.listen = "7400"; must be host:port`,
+		file + ":5:1: retry.share = 7; must be",
+		"-set: pool.max = 0; must be",
+		"SIDECAR_TX_IDLE: tx.idle = 0s; must be",
+		`-grpc: grpc.listen = "7400"; must be host:port`,
 	} {
 		if !strings.Contains(line, want) {
 			t.Errorf("faults lack %q:\n%s", want, line)

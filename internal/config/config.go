@@ -186,6 +186,15 @@ func (s *Settings) Set(name, value, source string) error {
 	return nil
 }
 
+// Source returns where a setting was set: "file:3:8", "SIDECAR_POOL_MAX", "-set". It is "" for a default and for a name that
+// is no setting.
+func (s *Settings) Source(name string) string {
+	if set := s.byName[name]; set != nil && set.source != "default" {
+		return set.source
+	}
+	return ""
+}
+
 func (s *Settings) doubt(name string) { s.doubts = append(s.doubts, name) }
 
 // Doubtful reports whether a fault may have kept a setting of section ("admin.") from

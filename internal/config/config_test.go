@@ -176,6 +176,13 @@ func TestFaults(t *testing.T) {
 		{"an_anchor", yaml("pool: {max: &a 1}"), `c.yaml:1:13: pool.max: want a value or a list of values`},
 		{"no_yaml", yaml("pool: [1, "), `c.yaml:1:7: sequence end token ']' not found`},
 		{"a_tab", yaml("pool:\n\tmax: 5"), "c.yaml:2:1: a tab; YAML takes only spaces to indent"},
+		{"no_yaml_and_others", yaml("pool:\n  max: 5\n\tidle: 1s\nhttp:\n  h2c: 3\n# no section\n\nauth: [1,\npoll.max: 3\n"),
+			"c.yaml:3:1: a tab; YAML takes only spaces to indent\n" +
+				"c.yaml:5:8: http.h2c = \"3\"; want on or off\n" +
+				"c.yaml:8:7: sequence end token ']' not found\n" +
+				`c.yaml:9:1: "poll.max" is not a setting; the nearest is pool.max`},
+		{"no_yaml_as_a_whole", yaml("http: {h2c: 3}\nauth: {}\nauth: {}\n"),
+			"c.yaml:1:13: http.h2c = \"3\"; want on or off\n" + `c.yaml:3:1: mapping key "auth" already defined at [2:1]`},
 		{"nested_without_end", yaml(strings.Repeat("[", 1000)), `c.yaml: too large or nested too deeply for a configuration`},
 		{"unknown_variable", environ("SIDECAR_POOL_MAXIMUM=3", "OTHER=1"),
 			`SIDECAR_POOL_MAXIMUM: not a setting; the nearest is SIDECAR_POOL_MAX (pool.max)`},

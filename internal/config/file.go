@@ -1,11 +1,14 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"strings"
+	"unicode"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
@@ -18,6 +21,9 @@ const MaxFile = 1 << 20
 // maxNesting is far above what settings need and far below what would hurt the
 // parser, which recurses.
 const maxNesting = 100
+
+// maxParts bounds the sections of a file that is not YAML which are read one by one. There are fewer sections of settings.
+const maxParts = 100
 
 // File takes the settings in a YAML file. It returns all faults, joined, each
 // with line and column.
@@ -42,16 +48,62 @@ func (s *Settings) YAML(path string, text []byte) error {
 		s.doubt("")
 		return fmt.Errorf("%s: too large or nested too deeply for a configuration", path)
 	}
+	r := reader{settings: s, path: path, seen: map[string]string{}}
+	if err := r.document(text); err != nil {
+		s.doubt("")
+		r.parts(text, syntaxError(path, err))
+	}
+	return errors.Join(r.errs...)
+}
+
+// document reads the settings in text. It reads none of text that is not YAML.
+func (r *reader) document(text []byte) error {
 	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
-		s.doubt("")
-		return syntaxError(path, err)
+		return err
 	}
-	r := reader{settings: s, path: path, seen: map[string]string{}}
 	for _, doc := range file.Docs {
 		r.section("", doc.Body, 0)
 	}
-	return errors.Join(r.errs...)
+	return nil
+}
+
+// parts reads a file that is not YAML section by section, so that one fault of form hides no fault of another section. whole
+// is the fault of the whole file, which is reported if every section by itself is YAML.
+func (r *reader) parts(text []byte, whole error) {
+	broken, parts := false, 0
+	for begin, end := range sections(text) {
+		if parts++; parts > maxParts {
+			break
+		}
+		// Empty lines in front keep the numbers of lines.
+		part := append(bytes.Repeat([]byte{'\n'}, bytes.Count(text[:begin], []byte{'\n'})), text[begin:end]...)
+		if err := r.document(part); err != nil {
+			broken = true
+			r.errs = append(r.errs, syntaxError(r.path, err))
+		}
+	}
+	if !broken {
+		r.errs = append(r.errs, whole)
+	}
+}
+
+// sections yields where each section of text begins and ends. A section begins with a letter or a quote at the start of a line.
+func sections(text []byte) iter.Seq2[int, int] {
+	return func(yield func(begin, end int) bool) {
+		begin, at := 0, 0
+		for line := range bytes.Lines(text) {
+			first := line[0]
+			if at > begin && (unicode.IsLetter(rune(first)) || first == '"' || first == '\'') {
+				if !yield(begin, at) {
+					return
+				}
+				begin = at
+			}
+			at += len(line)
+		}
+		yield(begin, at)
+	}
 }
 
 // tooDeep finds text that nests for the sake of nesting: brackets, or dashes on
