@@ -17,7 +17,7 @@ type Config struct {
 
 // API bounds calls. The errors of every limit name its setting.
 type API struct {
-	// Deadline of a call that sets none. For a stream that sets none, the longest pause between parts
+	// Deadline of a call that sets none. For a stream that sets none, the longest time in which nothing moves
 	Timeout    time.Duration `yaml:"timeout"`
 	MaxTimeout time.Duration `yaml:"max_timeout"` // Latest deadline; a call with a later one gets this
 	// Largest number of open calls, HTTP and gRPC together. Calls whose body over HTTP is still incomplete
