@@ -204,6 +204,24 @@ func TestTablesSayOK(t *testing.T) {
 	}
 }
 
+// Top shows the apps with the sums of the page, those that wait and use most.
+func TestTopShowsApps(t *testing.T) {
+	admin, _ := fakeAdmin(t, map[string]string{"/state/sessions": "{}", "/state/page": `{"apps_more":3,"apps":[
+		{"app":"flooder","open":300,"in_use":6,"waiting":226,"refused":{"queue_full":8,"write":2},"wait_p99_ms":20},` +
+		strings.Repeat(`{"app":"shop","in_use":1},`, topItems-1) + `{"app":"late"}]}`})
+	_, stdout, stderr := call(t, nil, "top", "-n", "1", "-admin", admin)
+	for _, want := range []string{
+		"APP      ACTIVE  WAITING  OPEN  WAIT P99  REFUSED\n", "flooder  6       226      300   20 ms     10\n", "\nand 4 more\n",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s%s", want, stdout, stderr)
+		}
+	}
+	if n := strings.Count(stdout, "\nshop "); n != topItems-1 || strings.Contains(stdout, "late") {
+		t.Errorf("%d small apps; want %d:\n%s", n, topItems-1, stdout)
+	}
+}
+
 func TestFollowEndsWithTheSignal(t *testing.T) {
 	admin, _ := fakeAdmin(t, nil)
 	signals := make(chan os.Signal, 1)

@@ -19,7 +19,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 )
 
-// topData is what top shows: parts of GET /state/page, /state/apps and /state/sessions.
+// topData is what top shows: parts of GET /state/page and /state/sessions.
 type topData struct {
 	Version  string             `json:"version"`
 	Host     string             `json:"host"`
@@ -43,17 +43,15 @@ type topData struct {
 		Nodes  map[string]map[string][]float64 `json:"nodes"`
 	} `json:"history"`
 
-	apps []struct {
-		App     string `json:"app"`
-		Open    int64  `json:"open"`
-		Classes []struct {
-			Waiting int64             `json:"waiting"`
-			InUse   int64             `json:"in_use"`
-			Served  uint64            `json:"served"`
-			Refused map[string]uint64 `json:"refused"`
-			WaitP99 float64           `json:"wait_p99_ms"`
-		} `json:"classes"`
-	}
+	Apps []struct {
+		App     string            `json:"app"`
+		Open    int64             `json:"open"`
+		InUse   int64             `json:"in_use"`
+		Waiting int64             `json:"waiting"`
+		Refused map[string]uint64 `json:"refused"`
+		WaitP99 float64           `json:"wait_p99_ms"`
+	} `json:"apps"` // the app that waits and uses most comes first
+	AppsMore int `json:"apps_more"`
 	sessions struct {
 		Sessions []sessionItem `json:"sessions"`
 	}
@@ -169,13 +167,6 @@ func (op *operator) topPage(ctx context.Context, to io.Writer, asJSON bool) erro
 	if err := read(text, &d); err != nil {
 		return err
 	}
-	apps, err := op.ask(ctx, http.MethodGet, "/state/apps", nil)
-	if err == nil {
-		err = read(apps, &d.apps)
-	}
-	if err != nil {
-		return err
-	}
 	held, err := op.ask(ctx, http.MethodGet, "/state/sessions", url.Values{"limit": {"100"}})
 	if err == nil {
 		err = read(held, &d.sessions)
@@ -232,37 +223,28 @@ func (d *topData) write(to io.Writer) error {
 	return d.writeHeld(to)
 }
 
+// writeApps shows the apps that wait and use most.
 func (d *topData) writeApps(to io.Writer) error {
-	type line struct {
-		app                 string
-		open, used, waiting int64
-		refused             uint64
-		wait                float64
-	}
-	var lines []line
-	for _, a := range d.apps {
-		l := line{app: a.App, open: a.Open}
-		served := uint64(0)
-		for _, c := range a.Classes {
-			l.used, l.waiting, l.wait, served = l.used+c.InUse, l.waiting+c.Waiting, max(l.wait, c.WaitP99), served+c.Served
-			for _, n := range c.Refused {
-				l.refused += n
-			}
-		}
-		if l.open > 0 || l.used > 0 || l.waiting > 0 || l.refused > 0 || served > 0 {
-			lines = append(lines, l)
-		}
-	}
-	if len(lines) == 0 {
+	if len(d.Apps) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(b.used+b.waiting, a.used+a.waiting) })
 	table := newTable(to)
 	fmt.Fprintln(table, "\nAPP\tACTIVE\tWAITING\tOPEN\tWAIT P99\tREFUSED")
-	for _, l := range lines[:min(len(lines), topItems)] {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\t%d\n", l.app, l.used, l.waiting, l.open, span(l.wait), l.refused)
+	shown := d.Apps[:min(len(d.Apps), topItems)]
+	for _, a := range shown {
+		refused := uint64(0)
+		for _, n := range a.Refused {
+			refused += n
+		}
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\t%d\n", cmp.Or(a.App, "-"), a.InUse, a.Waiting, a.Open, span(a.WaitP99), refused)
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if more := len(d.Apps) - len(shown) + d.AppsMore; more > 0 {
+		fmt.Fprintf(to, "and %d more\n", more)
+	}
+	return nil
 }
 
 // writeHeld shows who holds a session for a second and longer.
