@@ -136,40 +136,53 @@ func (i *invocation) explain(method, act string, query url.Values) error {
 	if err := read(text, &answer); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(i.stdout, answer.Summary); err != nil || act != "why" {
+	if act != "why" {
+		_, err := fmt.Fprintln(i.stdout, answer.Summary)
 		return err
 	}
-	return evidence(i.stdout, answer)
+	if _, err := fmt.Fprintln(i.stdout, strings.ReplaceAll(answer.Summary, ". ", ".\n")); err != nil { // a sentence a line
+		return err
+	}
+	return evidence(i.stdout, &answer)
 }
 
-// evidence writes what a verdict rests on: what was counted, and what it takes.
-func evidence(to io.Writer, w pessimize.Why) error {
+// evidence writes what a verdict rests on: what was counted, at what count the node is ejected, and what happened to it.
+func evidence(to io.Writer, w *pessimize.Why) error {
 	table := newTable(to)
-	row := func(what, format string, args ...any) {
-		fmt.Fprintf(table, "%s\t%s\n", what, fmt.Sprintf(format, args...))
-	}
-	row("transport errors in a row", "%d; ejected at %d", w.TransportRow.Count, w.TransportRow.Limit)
-	row("refusals in a row", "%d; ejected at %d", w.RefusalRow.Count, w.RefusalRow.Limit)
-	row("refusals lately", "%d of %d calls in %.1f s; ejected at %.0f %% and %d", w.RefusalShare.Refused, w.RefusalShare.Calls,
-		float64(w.RefusalShare.ElapsedMS)/1000, 100*w.RefusalShare.Limit, w.RefusalShare.Least)
+	fmt.Fprintln(table, "\nSIGN\tNOW\tEJECTED AT")
+	row := func(sign, now, limit string) { fmt.Fprintf(table, "%s\t%s\t%s\n", sign, now, limit) }
+	row("transport errors in a row", fmt.Sprint(w.TransportRow.Count), fmt.Sprint(w.TransportRow.Limit))
+	row("overload errors in a row", fmt.Sprint(w.RefusalRow.Count), fmt.Sprint(w.RefusalRow.Limit))
+	share := w.RefusalShare
+	row("share of overload errors", fmt.Sprintf("%d of %d calls in %.1f s", share.Refused, share.Calls, float64(share.ElapsedMS)/1000),
+		fmt.Sprintf("%.0f %% of calls, and at least %d", 100*share.Limit, share.Least))
 	for _, s := range w.Latency {
-		limit := "too few others to compare with"
+		limit := "no limit: too few other nodes to compare with"
 		if s.LimitMS > 0 {
-			limit = fmt.Sprintf("%d others %.1f ms; ejected when surely above %.1f ms for %.1f s", s.Others, s.OthersMS,
-				s.LimitMS, s.EjectedAfter)
+			limit = fmt.Sprintf("%.1f ms for %.1f s; the median of %d other nodes is %.1f ms", s.LimitMS, s.EjectedAfter,
+				s.Others, s.OthersMS)
 		}
-		row(s.Kind+" calls", "%.1f ms, the median of %d (%d are needed); %s", s.MedianMS, s.Calls, s.Least, limit)
+		now := fmt.Sprintf("%.1f ms, median of %d calls", s.MedianMS, s.Calls)
+		if s.Calls < s.Least {
+			now += fmt.Sprintf(" (counts from %d calls on)", s.Least)
+		}
+		row("latency of "+s.Kind+" calls", now, limit)
 	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(to)
 	if s := w.LastSign; s != nil {
-		row("last bad sign", "%s on %s (%s)", s.Detail, s.Kind, s.Blame)
+		fmt.Fprintf(to, "Last bad sign: %s on %s (%s)\n", s.Detail, s.Kind, s.Blame)
 	}
 	if p := w.LastProbe; p != nil {
-		row("last probe", "%s, took %.1f ms: %s", p.At.Format(time.RFC3339), p.TookMS, p.Result)
+		fmt.Fprintf(to, "Last probe: %s, after %.1f ms, at %s\n", p.Result, p.TookMS, p.At.Format(time.RFC3339))
 	}
+	fmt.Fprintln(to, "Events, the oldest first:")
 	for _, e := range w.History {
-		row("", "%s", eventLine(e))
+		fmt.Fprintln(to, "  "+eventLine(e))
 	}
-	return table.Flush()
+	return nil
 }
 
 func events(i *invocation) func() error {

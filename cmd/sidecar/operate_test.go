@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -201,6 +202,40 @@ func TestTablesSayOK(t *testing.T) {
 				t.Errorf("%s%s; want the last line to begin with %q", stdout, stderr, tc.last)
 			}
 		})
+	}
+}
+
+// Why says first what is and what comes next, then what was counted.
+func TestWhyIsReadTopDown(t *testing.T) {
+	admin, _ := fakeAdmin(t, map[string]string{
+		"/nodes/2/why": `{"node":2,"summary":"Node 2 is ejected since 3s: 2 errors. Next: probes begin in 1s.",
+		"transport_row":{"count":2,"limit":2},"refusal_row":{"count":0,"limit":5},
+		"refusal_share":{"refused":1,"calls":9,"limit":0.5,"least":20,"elapsed_ms":1500},
+		"latency":[{"kind":"query","calls":30,"least":20,"median_ms":9,"others":2,"others_ms":1,"limit_ms":4,"ejected_after_s":2},
+			{"kind":"commit","calls":3,"least":20,"median_ms":1}],
+		"last_sign":{"kind":"query","blame":"transport","detail":"connection refused"},
+		"last_probe":{"at":"2026-01-02T03:04:05Z","took_ms":1.7,"result":"answered"},
+		"history":[{"seq":1,"time":"2026-01-02T03:04:05.678Z","node":2,"kind":"state","from":"healthy","to":"ejected","reason":"2 errors"}]}`,
+	})
+	const want = `Node 2 is ejected since 3s: 2 errors.
+Next: probes begin in 1s.
+
+SIGN                       NOW                                                EJECTED AT
+transport errors in a row  2                                                  2
+overload errors in a row   0                                                  5
+share of overload errors   1 of 9 calls in 1.5 s                              50 % of calls, and at least 20
+latency of query calls     9.0 ms, median of 30 calls                         4.0 ms for 2.0 s; the median of 2 other nodes is 1.0 ms
+latency of commit calls    1.0 ms, median of 3 calls (counts from 20 calls on)  no limit: too few other nodes to compare with
+
+Last bad sign: connection refused on query (transport)
+Last probe: answered, after 1.7 ms, at 2026-01-02T03:04:05Z
+Events, the oldest first:
+  2026-01-02T03:04:05.678Z node 2 state healthy -> ejected: 2 errors
+`
+	_, stdout, stderr := call(t, nil, "why", "2", "-admin", admin)
+	squeezed := regexp.MustCompile(` {3,}`)
+	if squeezed.ReplaceAllString(stdout, "  ") != squeezed.ReplaceAllString(want, "  ") {
+		t.Errorf("%s%s; want\n%s", stdout, stderr, want)
 	}
 }
 
