@@ -20,7 +20,7 @@ export function drawOpen(d) {
     const [age, , phase, node, , digest, trace, end] = row.children;
     text(age, span(c.age_ms));
     text(phase, c.phase);
-    cls(phase, ["queue", "paused"].includes(c.phase) ? "warn" : "");
+    cls(phase, ["queue", "paused"].includes(c.phase) ? "warn" : c.phase === "node" && c.node_id ? "named" : "");
     text(node, c.node_id ? `${c.node_id}` : "");
     text(digest, c.digest ?? "");
     link(trace, d, c.trace_id);
@@ -55,16 +55,24 @@ export function drawSlow(d) {
   $("slow").hidden = d.slow.length === 0;
 }
 
+// blame splits the failed calls of a statement into errors of the service and of callers, and lists them by status.
+function blame({ failed, statuses = {} }) {
+  const all = Object.entries(statuses), callers = all.reduce((sum, [status, n]) => sum + (past.caller.has(status) ? n : 0), 0);
+  return { service: failed - callers, callers, said: all.map(([status, n]) => `${status}: ${whole(n)}`).join(", ") };
+}
+
 export function drawStatements(d) {
   const list = d.statements.filter((s) => s.last_minute.calls > 0);
   keyed($("statements").tBodies[0], list, (s) => s.digest, (s) => h("tr", {}, h("td", { class: "first" }, s.digest), h("td", { class: "wide" }), h("td", { class: "r" }), h("td", { class: "r" }),
-    h("td", { class: "r wide" }), h("td", { class: "r" }), h("td", { class: "r wide" }), h("td", { class: "r wide" }), h("td", { class: "wide" })), (row, s) => {
-    const [digest, kind, calls, failed, p50, p99, time, texts, app] = row.children, minute = s.last_minute;
+    h("td", { class: "r wide" }), h("td", { class: "r wide" }), h("td", { class: "r" }), h("td", { class: "r wide" }), h("td", { class: "r wide" }), h("td", { class: "wide" })), (row, s) => {
+    const [digest, kind, calls, failed, callers, p50, p99, time, texts, app] = row.children, minute = s.last_minute, of = blame(minute);
     digest.title = s.text ?? "";
     text(kind, s.kind);
     text(calls, whole(minute.calls));
-    text(failed, whole(minute.failed));
-    cls(failed, `r ${minute.failed ? "bad" : ""}`);
+    text(failed, whole(of.service));
+    cls(failed, `r ${of.service ? "bad" : ""}`);
+    text(callers, whole(of.callers));
+    failed.title = callers.title = of.said;
     text(p50, ms(minute.p50_ms));
     text(p99, ms(minute.p99_ms));
     text(time, (minute.took_ms / 1000).toFixed(1));

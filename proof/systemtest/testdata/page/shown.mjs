@@ -56,6 +56,27 @@ async function colors(open) {
   assert.equal(new Set(Object.values(after)).size, 5, `kinds share a colour: ${JSON.stringify(after)}`);
   for (const [kind, color] of Object.entries(after)) assert.match(color, /GENERIC|BAD_/.test(kind) ? /^k c\d$/ : /^k s\d$/, kind);
 
+  // So it is with the errors of statements.
+  const statement = (statuses) => (d) => {
+    errors(d, { SHED_DEADLINE: 1, YDB_GENERIC_ERROR: 1 });
+    const failed = Object.values(statuses).reduce((a, b) => a + b, 0);
+    d.statements = [{ digest: "abcdef012345", kind: "SELECT", app: "shop", texts: 1, last_minute: { calls: 1200, failed, statuses, p50_ms: 1, p99_ms: 2, took_ms: 3 } }];
+  };
+  const failures = page.locator("#statements tbody tr", { hasText: "abcdef012345" }).locator("td");
+  set(statement({ YDB_GENERIC_ERROR: 7 }));
+  await page.reload();
+  await failures.nth(4).getByText("7").waitFor();
+  assert.equal(await failures.nth(3).textContent(), "0");
+  assert.deepEqual([await failures.nth(3).getAttribute("class"), await failures.nth(4).getAttribute("class")], ["r ", "r wide"]);
+  set(statement({ YDB_GENERIC_ERROR: 7, SHED_DEADLINE: 3 }));
+  await page.locator("#statements td.bad", { hasText: /^3$/ }).waitFor();
+  assert.equal(await failures.nth(4).textContent(), "7");
+  for (const width of [390, 320]) {
+    await page.setViewportSize({ width, height: 844 });
+    assert.ok(await fits(page).catch(() => false), `the statements push the page sideways at ${width}: ${await wide(page)}`);
+  }
+  await page.setViewportSize({ width: 1360, height: 900 });
+
   // Only errors of the service are red in the figures.
   set((d) => { d.history.all.failed = d.history.all.failed.map(() => 4); d.history.all.caller = d.history.all.caller.map(() => 4); });
   await page.reload();
