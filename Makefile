@@ -153,12 +153,19 @@ check: fmt-check
 	$(GO) test -race -short $(FAST)
 
 # Everything: lint, generated code, all tests with -race, the built programs with real clients, the deployment.
-test: lint gen-check test-race test-steps test-system test-modules
+test: lint gen-check test-race test-steps test-system test-modules newcomer
+
+# README, the tutorials and the Compose file, as a newcomer meets them in a clone of this checkout. The tests that this runs are left out of
+# the targets before it.
+.PHONY: newcomer
+NEWCOMER = ^($(shell tools/newcomer.sh tests))$$
+newcomer: deps
+	tools/newcomer.sh
 
 .PHONY: test-modules image
 # Not from the cache: that knows nothing of files outside of a module, and these tests read the chart, the manifests and the sources.
 test-modules: deps
-	for m in $(MODULES); do $(GO) -C $$m test -count=1 ./... || exit; done
+	for m in $(MODULES); do $(GO) -C $$m test -count=1 -skip '$(NEWCOMER)' ./... || exit; done
 
 # The container image as an OCI layout, without Docker; deploy/README.md says how to push or load it.
 image:
@@ -182,7 +189,7 @@ test-race: deps
 
 # Not from the cache: that knows nothing of the programs which these tests start.
 test-system: build deps
-	$(GO) test -race -count=1 -timeout 30m $(shell $(GO) list ./... | grep -E '$(SLOW)')
+	$(GO) test -race -count=1 -timeout 30m -skip '$(NEWCOMER)' $(shell $(GO) list ./... | grep -E '$(SLOW)')
 
 # All that can be proven from outside against any cluster, with one report: make test-real YDB=grpc://host:2136/local (docs/dev/real-ydb.md).
 # RESTART is a command that restarts the cluster node by node; REALTEST are more flags of proof/cmd/realtest. The SDK matrix takes the clients that

@@ -75,11 +75,11 @@ else:
 // pythonWheel builds the Python client and returns the path of its wheel.
 func pythonWheel(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	command(t, "", filepath.Join(standtest.Root(t), "tools", "clients-python.sh"), dir)
-	wheels, err := filepath.Glob(filepath.Join(dir, "*.whl"))
+	root := standtest.Root(t)
+	command(t, root, "make", "clients-python")
+	wheels, err := filepath.Glob(filepath.Join(root, "dist", "*.whl"))
 	if err != nil || len(wheels) != 1 {
-		t.Fatalf("wheels %v, %v; want one", wheels, err)
+		t.Fatalf("the wheel in dist: %v, %v; want one", wheels, err)
 	}
 	return wheels[0]
 }

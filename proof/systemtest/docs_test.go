@@ -1,7 +1,9 @@
 package systemtest
 
 import (
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/proof/docstest"
@@ -9,10 +11,30 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/stand/standtest"
 )
 
+// asPrinted names the variable that has `make run` run as it is, at the ports that documents print: tools/newcomer.sh sets it in a network
+// of its own.
+const asPrinted = "NEWCOMER_AS_PRINTED"
+
+// makeRun runs what `make run` runs once the programs are built, for as long as the test.
+func makeRun(t *testing.T) {
+	t.Helper()
+	p := standtest.Start(t, stand.Spec{Path: filepath.Join(standtest.Root(t), "tools", "run.sh")})
+	eventually(t, 2*patience, "what make run prints", func() string {
+		if text := p.Stdout(); !strings.Contains(text, "Ctrl-C stops all of it.") {
+			return text + stand.LastLines(p.Log(), 20)
+		}
+		return ""
+	})
+}
+
 // likeMakeRun starts what `make run` starts, at free ports, and returns what documents say of it with the addresses here, for
-// docstest.Page.Replace.
+// docstest.Page.Replace. With asPrinted it is `make run` itself.
 func likeMakeRun(t *testing.T) (replace []string) {
 	t.Helper()
+	if os.Getenv(asPrinted) != "" {
+		makeRun(t)
+		return nil
+	}
 	traces := standtest.Start(t, stand.Spec{
 		Path: filepath.Join(bin, "devtrace"), Args: []string{"-otlp", "127.0.0.1:0", "-http", "127.0.0.1:0"},
 	})
