@@ -13,9 +13,9 @@ import (
 
 const monitoring = "../helm/ydb-sidecar-monitoring"
 
-// rule is an alert of a PrometheusRule.
+// rule is an alert or a recording of a PrometheusRule.
 type rule struct {
-	Alert, Expr         string
+	Alert, Record, Expr string
 	Labels, Annotations map[string]string
 }
 
@@ -108,6 +108,7 @@ prometheusRule:
   severity: {YdbSidecarNoNode: info}
   severityNames: {critical: page}
   disabled: [YdbSidecarCredentials]
+  objective: 99.95
   runbookBaseUrl: https://wiki.example/ydb-sidecar
 dashboard: {labels: {grafana_dashboard: "yes"}, annotations: {grafana_folder: YDB}}
 `)
@@ -119,6 +120,9 @@ dashboard: {labels: {grafana_dashboard: "yes"}, annotations: {grafana_folder: YD
 	severities := map[string]int{}
 	for _, r := range rules {
 		if r.Alert == "" { // a rule that records
+			if r.Record == "ydb_sidecar:error_budget" && r.Expr != "vector(1 - 99.95 / 100)" {
+				t.Errorf("the budget is %s; want that of 99.95 %%", r.Expr)
+			}
 			continue
 		}
 		severities[r.Labels["severity"]]++

@@ -69,6 +69,9 @@ func expressions(t *testing.T) (all []string) {
 var recorded = strings.NewReplacer(
 	"ydb_sidecar:sidecars", "ydb_sidecar_finding", "ydb_sidecar:quorum", "ydb_sidecar_finding",
 	"ydb_sidecar:finding:sidecars", "ydb_sidecar_finding", "ydb_sidecar:finding:paging", "ydb_sidecar_finding",
+	"ydb_sidecar:error_budget", "up", "ydb_sidecar:job:calls:rate5m", "up", "ydb_sidecar:job:service_errors:rate5m", "up",
+	"ydb_sidecar:job:error_ratio:paging", "up", "ydb_sidecar:job:error_ratio:rate5m", "up", "ydb_sidecar:job:error_ratio:rate30m", "up",
+	"ydb_sidecar:job:error_ratio:rate1h", "up", "ydb_sidecar:job:error_ratio:rate6h", "up",
 	"ydb_sidecar:calls:rate5m", "up", "ydb_sidecar:service_errors:rate5m", "up", "ydb_sidecar:caller_errors:rate5m", "up",
 )
 
