@@ -167,7 +167,7 @@ func poolCommands() []command {
 		},
 		{
 			name: "resize", group: groupPool, flags: sidecarFlags, begin: resize,
-			does:     "Change the size of the pool until the next restart",
+			does:     "Change the size of the pool until a reload changes its settings, or the sidecar ends",
 			examples: []string{"resize -max 50 -min 5"},
 		},
 		{

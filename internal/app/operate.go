@@ -12,7 +12,7 @@ type pools struct{ *App }
 
 var _ admin.Pool = pools{}
 
-// Resize holds until the configuration is read again.
+// Resize holds until a reload changes a setting of the pool.
 func (p pools) Resize(most, least int) error {
 	p.reload.births.Lock() // a reload in between would be undone
 	defer p.reload.births.Unlock()

@@ -70,7 +70,7 @@ function resize() {
   const p = page.last().pool, field = (name, label, value) => h("label", {}, label, h("input", { name, type: "number", min: "0", step: "1", value: `${value}`, required: true }));
   question({
     title: "Resize the pool", yes: "Resize",
-    text: "Changes pool.max and pool.min until the configuration is read again or the process ends. Idle sessions beyond the maximum are closed at once, others when their call or transaction ends.",
+    text: "Changes pool.max and pool.min until a reload changes a setting of the pool, or the process ends. Idle sessions beyond the maximum are closed at once, others when their call or transaction ends.",
     fields: [field("max", "Maximum number of sessions (pool.max)", p.max), field("min", "Minimum number of sessions (pool.min)", p.min)],
     run: (v) => post(`/pool/resize?${new URLSearchParams(v)}`), done: "The pool is resized.",
   });
