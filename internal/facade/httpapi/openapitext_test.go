@@ -7,8 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
@@ -20,10 +22,18 @@ import (
 // exampleService is what answers the examples of openapi.yaml.
 func exampleService(t *testing.T) *service {
 	t.Helper()
-	answer := facadetest.Part(t, 0, []string{"id Uint64", "name Utf8?"}, []string{"42", `"Ann"`})
+	rows := facadetest.Part(t, 0, []string{"id Uint64", "name Utf8?"}, []string{"42", `"Ann"`})
+	written := &Ydb_TableStats.TableAccessStats{Name: "/local/users", Updates: &Ydb_TableStats.OperationStats{Rows: 1}}
+	change := &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ExecStats: &Ydb_TableStats.QueryStats{
+		QueryPhases: []*Ydb_TableStats.QueryPhaseStats{{TableAccess: []*Ydb_TableStats.TableAccessStats{written}}}}}
 	db := &facadetest.Driver{
-		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-			return []*Ydb_Query.ExecuteQueryResponsePart{answer}, nil
+		Answer: func(_ context.Context, _ *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest) (
+			[]*Ydb_Query.ExecuteQueryResponsePart, error,
+		) {
+			if strings.Contains(req.GetQueryContent().GetText(), "SELECT") {
+				return []*Ydb_Query.ExecuteQueryResponsePart{rows}, nil
+			}
+			return []*Ydb_Query.ExecuteQueryResponsePart{change}, nil
 		},
 		Table: func(string) (*Ydb_Table.DescribeTableResult, error) { return facadetest.Items(t), nil },
 		Bulk:  func(*Ydb_Table.BulkUpsertRequest) error { return nil },
