@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -74,14 +75,22 @@ var ownForms = map[string]string{
 // would fail at a code that a later version adds.
 func codeForm() string {
 	var names []string
+	statuses := make(map[string][]string)
 	for _, c := range core.Codes() {
 		if c.Case == "" {
 			names = append(names, c.Name)
 		}
+		statuses[c.Name] = append(statuses[c.Name], strconv.Itoa(c.HTTP))
 	}
-	return "{ type: string, examples: [BAD_REQUEST], description: 'Stable name of what went wrong. Later versions " +
-		"may add names. Those of now: " +
-		strings.Join(names, ", ") + "' }"
+	for i, name := range names {
+		names[i] += ", " + strings.Join(statuses[name], " or ")
+	}
+	return "{ type: string, examples: [BAD_REQUEST], description: " + quote("Stable name of what went wrong. Later versions "+
+		"may add names. What apps often look for: YDB_PRECONDITION_FAILED with status 409 is a row whose key exists; "+
+		"YDB_GENERIC_ERROR is a statement that YDB cannot compile or run, or that lacks a parameter; YDB_SCHEME_ERROR is a table, a "+
+		"column or a path that does not exist or is of another kind, with status 404 where the request itself names the path; "+
+		"LIMIT_EXCEEDED is a request that is too large; YDB_ABORTED is a conflict with another transaction. "+
+		"Those of now, with their HTTP statuses: "+strings.Join(names, "; ")) + " }"
 }
 
 // needed are the fields that requests must have.
