@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"maps"
@@ -316,8 +317,9 @@ func formOf(t *testing.T, f protoreflect.FieldDescriptor) string {
 		}
 	}
 	said := ""
-	if _, after := commentsOn(t, f); after != "" {
-		said = ", description: " + quote(strings.ToUpper(after[:1])+after[1:])
+	if before, after := commentsOn(t, f); before+after != "" {
+		text := cmp.Or(after, before)
+		said = ", description: " + quote(strings.ToUpper(text[:1])+text[1:])
 	}
 	if f.Options().(*descriptorpb.FieldOptions).GetDeprecated() {
 		said += ", deprecated: true"

@@ -846,6 +846,9 @@ func (x *BeginTx) GetMode() string {
 	return ""
 }
 
+// Limits bound what is returned of one statement, all its result sets together. Further rows are cut off and truncated is true. A reply that
+// is no stream is also bounded by api.max_rows and api.max_bytes of the sidecar, for all statements of the call together: larger limits
+// change nothing. Rows are never cut in two, so a first row with more than bytes leaves no row at all.
 type Limits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rows          uint64                 `protobuf:"varint,1,opt,name=rows,proto3" json:"rows,omitempty"`   // 0: the sidecar's own limit
@@ -899,14 +902,17 @@ func (x *Limits) GetBytes() uint64 {
 }
 
 type ExecuteResponse struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Columns   []*Column              `protobuf:"bytes,1,rep,name=columns,proto3" json:"columns,omitempty"` // of the first result set
-	Rows      []*Row                 `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
-	Truncated bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	Sets      []*ResultSet           `protobuf:"bytes,4,rep,name=sets,proto3" json:"sets,omitempty"` // all result sets, when there is more than one
-	Tx        *Tx                    `protobuf:"bytes,5,opt,name=tx,proto3" json:"tx,omitempty"`     // the transaction, while it is open
-	Info      *Info                  `protobuf:"bytes,6,opt,name=info,proto3" json:"info,omitempty"`
-	Stats     *Stats                 `protobuf:"bytes,7,opt,name=stats,proto3" json:"stats,omitempty"` // when asked for
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Columns []*Column              `protobuf:"bytes,1,rep,name=columns,proto3" json:"columns,omitempty"` // of the first result set
+	Rows    []*Row                 `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
+	// Rows are missing, because limits of the request, api.max_rows, api.max_bytes, rows= of the app in apps.limits, or YDB cut them off.
+	// api.max_rows is 100,000 and api.max_bytes 32 MiB unless the operator has set others. A stream (application/x-ndjson) is not bound by
+	// either.
+	Truncated bool         `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Sets      []*ResultSet `protobuf:"bytes,4,rep,name=sets,proto3" json:"sets,omitempty"` // all result sets, when there is more than one
+	Tx        *Tx          `protobuf:"bytes,5,opt,name=tx,proto3" json:"tx,omitempty"`     // the transaction, while it is open
+	Info      *Info        `protobuf:"bytes,6,opt,name=info,proto3" json:"info,omitempty"`
+	Stats     *Stats       `protobuf:"bytes,7,opt,name=stats,proto3" json:"stats,omitempty"` // when asked for
 	// Rows written or deleted, by the count of YDB; absent: the text only reads, or YDB holds the writes back and has not counted them yet.
 	RowsAffected  *uint64 `protobuf:"varint,8,opt,name=rows_affected,json=rowsAffected,proto3,oneof" json:"rows_affected,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1099,7 +1105,7 @@ type ResultSet struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Columns       []*Column              `protobuf:"bytes,1,rep,name=columns,proto3" json:"columns,omitempty"`
 	Rows          []*Row                 `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
-	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"` // rows of this set are missing; ExecuteResponse says why
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1660,7 +1666,7 @@ type StreamEnd struct {
 	Info          *Info                  `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
 	Stats         *Stats                 `protobuf:"bytes,3,opt,name=stats,proto3" json:"stats,omitempty"`
 	Rows          uint64                 `protobuf:"varint,4,opt,name=rows,proto3" json:"rows,omitempty"`
-	Truncated     bool                   `protobuf:"varint,5,opt,name=truncated,proto3" json:"truncated,omitempty"`                                 // a limit of the request was reached
+	Truncated     bool                   `protobuf:"varint,5,opt,name=truncated,proto3" json:"truncated,omitempty"`                                 // rows are missing, because limits of the request, rows= of the app in apps.limits, or YDB cut them off
 	RowsAffected  *uint64                `protobuf:"varint,6,opt,name=rows_affected,json=rowsAffected,proto3,oneof" json:"rows_affected,omitempty"` // as in ExecuteResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2016,7 +2022,7 @@ type StatementResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Columns       []*Column              `protobuf:"bytes,1,rep,name=columns,proto3" json:"columns,omitempty"`
 	Rows          []*Row                 `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
-	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"` // rows are missing; ExecuteResponse says why. The sidecar's own bounds hold for all statements together
 	Sets          []*ResultSet           `protobuf:"bytes,4,rep,name=sets,proto3" json:"sets,omitempty"`
 	Stats         *Stats                 `protobuf:"bytes,5,opt,name=stats,proto3" json:"stats,omitempty"`
 	RowsAffected  *uint64                `protobuf:"varint,6,opt,name=rows_affected,json=rowsAffected,proto3,oneof" json:"rows_affected,omitempty"` // as in ExecuteResponse
@@ -2712,7 +2718,7 @@ type BatchResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Columns       []*Column              `protobuf:"bytes,1,rep,name=columns,proto3" json:"columns,omitempty"`
 	Rows          []*Row                 `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
-	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"` // rows are missing; ExecuteResponse says why. The sidecar's own bounds hold for all statements together
 	Sets          []*ResultSet           `protobuf:"bytes,4,rep,name=sets,proto3" json:"sets,omitempty"`
 	Info          *Info                  `protobuf:"bytes,5,opt,name=info,proto3" json:"info,omitempty"`
 	Error         *Error                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`                                          // absent on success
