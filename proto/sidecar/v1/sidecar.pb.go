@@ -1812,11 +1812,12 @@ func (x *Statement) GetExpect() *Expect {
 	return nil
 }
 
-// Expect is what a statement of a list must give; whatever is absent may be anything. Otherwise the whole list is rolled back, and the
-// error is EXPECTATION_FAILED.
+// Expect is what a statement of a list must give; whatever is absent may be anything. Otherwise the whole list is rolled back, with the
+// interactive transaction that it is part of, and the error is EXPECTATION_FAILED.
 type Expect struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rows          *uint64                `protobuf:"varint,1,opt,name=rows,proto3,oneof" json:"rows,omitempty"` // rows that it returns, all result sets together; a statement that changes rows returns them by RETURNING
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rows that it returns, all result sets together and before limits cut any off. A statement that changes rows returns them by RETURNING.
+	Rows          *uint64 `protobuf:"varint,1,opt,name=rows,proto3,oneof" json:"rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
