@@ -148,7 +148,9 @@ func TestRollback(t *testing.T) {
 				c.Error(err)
 			}
 		}
-		refused(c.T, c.face.Commit(c.Context(), id), "TX_LOST", true, false)
+		if e := refused(c.T, c.face.Commit(c.Context(), id), "TX_LOST", true, false); !contains(e.Hint, "Do not send this call again") {
+			c.Errorf("the hint of a transaction that is over is %q", e.Hint)
+		}
 		if c.Count(&c.Rollbacks) != 1 || c.Count(&c.Kept) != 1 {
 			c.Errorf("%d rollbacks, %d sessions back; want 1, 1", c.Rollbacks, c.Kept)
 		}
@@ -274,7 +276,10 @@ func TestTokensOfAnotherProcess(t *testing.T) {
 			c.Errorf("status %d; want 410", e.Status)
 		}
 		// Whether the other process committed it before it was lost, nobody knows.
-		refused(c.T, c.face.Commit(c.Context(), tx.ID), "TX_LOST", false, true)
+		e = refused(c.T, c.face.Commit(c.Context(), tx.ID), "TX_LOST", false, true)
+		if contains(e.Hint, "idempotent") || !contains(e.Hint, "Do not send this call again") {
+			c.Errorf("the hint of a commit, which cannot be marked idempotent, is %q", e.Hint)
+		}
 		_, err = c.run("A", contract.TxSelector{ID: tx.ID, Seq: 1, Commit: true})
 		refused(c.T, err, "TX_LOST", false, true)
 		refused(c.T, c.face.Rollback(c.Context(), tx.ID), "TX_LOST", false, true)

@@ -215,7 +215,7 @@ var (
 	codeTxLost = &Code{
 		Name: "TX_LOST", HTTP: http.StatusGone, GRPC: codes.Aborted, Safe: true,
 		Title:    "The transaction is not open",
-		Hint:     "Nothing was kept, unless outcome_unknown is true. Begin a new transaction and repeat all of it.",
+		Hint:     "Nothing was kept. Do not send this call again: begin a new transaction and repeat all of it.",
 		Operator: "tx.idle and tx.max end transactions, and so does the loss of a node: docs/operations/runbook.md#node_dead.",
 	}
 	codeTxCommitted = &Code{
@@ -226,7 +226,7 @@ var (
 	codeTxBusy = &Code{
 		Name: "TX_BUSY", HTTP: http.StatusConflict, GRPC: codes.Aborted, Safe: true, Caller: true,
 		Title: "Another call of the transaction is running",
-		Hint:  "Send the statements of a transaction one after the other.",
+		Hint:  "The transaction is still open. Send its calls one after the other: this one again when the other has ended.",
 	}
 	codeSeqRepeated = &Code{
 		Name: "SEQ_REPEATED", HTTP: http.StatusConflict, GRPC: codes.AlreadyExists, Caller: true,

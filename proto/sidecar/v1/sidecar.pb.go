@@ -2810,18 +2810,21 @@ func (x *BatchResult) GetRowsAffected() uint64 {
 // Error is what HTTP sends as application/problem+json. gRPC sends it as a
 // status with google.rpc.ErrorInfo and RetryInfo, and in Batch.
 type Error struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Code           string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"` // stable; docs/reference/errors.md lists them
-	Message        string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	Status         uint32                 `protobuf:"varint,3,opt,name=status,proto3" json:"status,omitempty"`                       // HTTP status
-	YdbStatus      string                 `protobuf:"bytes,4,opt,name=ydb_status,json=ydbStatus,proto3" json:"ydb_status,omitempty"` // status of YDB's own answer; empty: the error is the sidecar's
-	Issues         []*Issue               `protobuf:"bytes,5,rep,name=issues,proto3" json:"issues,omitempty"`
-	SafeToRetry    bool                   `protobuf:"varint,6,opt,name=safe_to_retry,json=safeToRetry,proto3" json:"safe_to_retry,omitempty"`    // this call may be sent again: nothing was kept, or the call is idempotent; in a transaction, all of it
-	RetryAfterMs   int64                  `protobuf:"varint,7,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // how long to wait before the call is sent again; 0: no pause is advised
-	Hint           string                 `protobuf:"bytes,8,opt,name=hint,proto3" json:"hint,omitempty"`                                        // for the caller
-	TraceId        string                 `protobuf:"bytes,9,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
-	OutcomeUnknown bool                   `protobuf:"varint,10,opt,name=outcome_unknown,json=outcomeUnknown,proto3" json:"outcome_unknown,omitempty"` // it may have run: read back, or repeat only what may happen twice
-	OperatorHint   string                 `protobuf:"bytes,11,opt,name=operator_hint,json=operatorHint,proto3" json:"operator_hint,omitempty"`        // for whoever runs the sidecar; empty: there is nothing to do
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Code      string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"` // stable; docs/reference/errors.md lists them
+	Message   string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	Status    uint32                 `protobuf:"varint,3,opt,name=status,proto3" json:"status,omitempty"`                       // HTTP status
+	YdbStatus string                 `protobuf:"bytes,4,opt,name=ydb_status,json=ydbStatus,proto3" json:"ydb_status,omitempty"` // status of YDB's own answer; empty: the error is the sidecar's
+	Issues    []*Issue               `protobuf:"bytes,5,rep,name=issues,proto3" json:"issues,omitempty"`
+	// Nothing was kept, or the call is idempotent: it may be sent again. If the call is of an interactive transaction, repeat all of the
+	// transaction from its begin instead: what is over (TX_LOST) stays over for this token. TX_BUSY leaves the transaction open, and so does a
+	// call that was not sent, for as long as GetTransaction finds it: then the call alone may be sent again.
+	SafeToRetry    bool   `protobuf:"varint,6,opt,name=safe_to_retry,json=safeToRetry,proto3" json:"safe_to_retry,omitempty"`
+	RetryAfterMs   int64  `protobuf:"varint,7,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // how long to wait before that; 0: no pause is advised, so let pauses of your own grow
+	Hint           string `protobuf:"bytes,8,opt,name=hint,proto3" json:"hint,omitempty"`                                        // for the caller
+	TraceId        string `protobuf:"bytes,9,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	OutcomeUnknown bool   `protobuf:"varint,10,opt,name=outcome_unknown,json=outcomeUnknown,proto3" json:"outcome_unknown,omitempty"` // it may have run: read back, or repeat only what may happen twice
+	OperatorHint   string `protobuf:"bytes,11,opt,name=operator_hint,json=operatorHint,proto3" json:"operator_hint,omitempty"`        // for whoever runs the sidecar; empty: there is nothing to do
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }

@@ -52,7 +52,8 @@ type SidecarClient interface {
 	Transact(ctx context.Context, in *TransactRequest, opts ...grpc.CallOption) (*TransactResponse, error)
 	// Opens an interactive transaction.
 	Begin(ctx context.Context, in *BeginRequest, opts ...grpc.CallOption) (*BeginResponse, error)
-	// Commits an interactive transaction; a repeat gets the first outcome.
+	// Commits an interactive transaction; a repeat gets the first outcome. That holds for an unknown outcome too: a repeat cannot settle it,
+	// so read the data back.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
 	// Rolls an interactive transaction back; one that is rolled back already is fine.
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
@@ -233,7 +234,8 @@ type SidecarServer interface {
 	Transact(context.Context, *TransactRequest) (*TransactResponse, error)
 	// Opens an interactive transaction.
 	Begin(context.Context, *BeginRequest) (*BeginResponse, error)
-	// Commits an interactive transaction; a repeat gets the first outcome.
+	// Commits an interactive transaction; a repeat gets the first outcome. That holds for an unknown outcome too: a repeat cannot settle it,
+	// so read the data back.
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
 	// Rolls an interactive transaction back; one that is rolled back already is fine.
 	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)

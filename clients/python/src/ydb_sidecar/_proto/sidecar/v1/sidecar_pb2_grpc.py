@@ -135,7 +135,8 @@ class SidecarServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request, context):
-        """Commits an interactive transaction; a repeat gets the first outcome.
+        """Commits an interactive transaction; a repeat gets the first outcome. That holds for an unknown outcome too: a repeat cannot settle it,
+        so read the data back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
