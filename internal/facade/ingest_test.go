@@ -20,6 +20,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
@@ -209,6 +210,47 @@ func TestIngestHTTP(t *testing.T) {
 	); status != 415 {
 		t.Errorf("a body of JSON: %d", status)
 	}
+}
+
+// TestStreamsOfAppsDoNotMeet: a name of a stream is its app's own, over both APIs.
+func TestStreamsOfAppsDoNotMeet(t *testing.T) {
+	w := facadetest.NewWriter(t)
+	b := start(t, small(), w.Driver)
+	open := func(app string) io.WriteCloser {
+		t.Helper()
+		body, rows := io.Pipe()
+		t.Cleanup(func() { rows.Close() })
+		req, err := http.NewRequestWithContext(t.Context(), "POST", b.base+"/v1/ingest/dir/items?stream=x", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", mediaNDJSON)
+		req.Header.Set("X-Sidecar-App", app)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatal(res, err)
+		}
+		t.Cleanup(func() { res.Body.Close() })
+		return rows
+	}
+	apps := func() (all []string) {
+		for _, s := range b.s.Streams() {
+			all = append(all, s.App)
+		}
+		slices.Sort(all)
+		return all
+	}
+	open("admin")
+	open("shop")
+	stream, err := b.ingest.Ingest(metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", "third"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := &sidecarv1.IngestOpen{Table: "dir/items", Stream: "x"}
+	if err := stream.Send(&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: first}}); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "each app has a stream", func() bool { return slices.Equal(apps(), []string{"admin", "shop", "third"}) })
 }
 
 // TestIngestDeadline: a caller may give its stream an end.

@@ -106,8 +106,8 @@ type Engine struct {
 	draining bool
 }
 
-// name is the name of a stream.
-type name struct{ table, stream string }
+// name is the name of a stream. Each app has names of its own.
+type name struct{ app, table, stream string }
 
 // New returns an engine without streams. Errors are those of Config.Validate, and
 // of instruments that cannot be made.
@@ -138,9 +138,13 @@ func New(c Config, deps Deps) (*Engine, error) {
 type Options struct {
 	Table  string // absolute path
 	Offset uint64 // of the first row
-	Name   string // "": none. A stream of the same name and table is ended first
+	App    string // the app that opens it
+	Name   string // "": none. A stream of the same name, table and app is ended first
 	Sink   Sink   // of this stream; nil: that of the engine
 }
+
+// name is what no other stream has at the same time.
+func (o Options) name() name { return name{o.App, o.Table, o.Name} }
 
 // Open opens a stream, which must be closed. ctx is that of the whole stream.
 func (e *Engine) Open(ctx context.Context, o Options) (*Stream, error) {
@@ -205,7 +209,7 @@ func (e *Engine) enter(s *Stream) (before *Stream, err error) {
 	}
 	e.streams[s] = struct{}{}
 	if s.options.Name != "" {
-		key := name{s.options.Table, s.options.Name}
+		key := s.options.name()
 		before, e.names[key] = e.names[key], s
 	}
 	return before, nil
@@ -221,7 +225,7 @@ func (e *Engine) leave(s *Stream) {
 // forget lets others of the name of a stream begin at once.
 func (e *Engine) forget(s *Stream) {
 	e.mu.Lock()
-	if key := (name{s.options.Table, s.options.Name}); e.names[key] == s {
+	if key := s.options.name(); e.names[key] == s {
 		delete(e.names, key)
 	}
 	e.mu.Unlock()
@@ -252,6 +256,7 @@ func (e *Engine) Close() {
 
 // State is what admin shows of a stream.
 type State struct {
+	App     string `json:"app,omitempty"`
 	Table   string `json:"table"`
 	Name    string `json:"name,omitempty"`
 	Age     int64  `json:"age_ms"`

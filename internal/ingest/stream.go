@@ -576,7 +576,7 @@ func (s *Stream) state() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := State{
-		Table: s.options.Table, Name: s.options.Name, Age: time.Since(s.opened).Milliseconds(),
+		App: s.options.App, Table: s.options.Table, Name: s.options.Name, Age: time.Since(s.opened).Milliseconds(),
 		Next: s.next, Done: s.doneLocked(), Rows: s.rows, Refused: s.refusal, Flights: len(s.batches), Bytes: s.heldLocked(),
 	}
 	if s.gather != nil {

@@ -339,6 +339,31 @@ func TestAStreamOfTheSameNameEndsTheOneBefore(t *testing.T) {
 	})
 }
 
+// TestNamesBelongToApps: a stream ends one of its name only if both are of one app and one table.
+func TestNamesBelongToApps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeTable(t, "id Uint32", "n Optional<Int32>")
+		e := newEngine(t, f, nil)
+		shop := open(t, e, Options{App: "shop", Name: "a"})
+		defer shop.Close()
+		admin := open(t, e, Options{App: "admin", Name: "a"})
+		defer admin.Close()
+		add(t, shop, `{"id":1,"n":1}`)
+		again := open(t, e, Options{App: "admin", Name: "a"})
+		defer again.Close()
+		if _, _, err := drain(admin); err != ErrReplaced {
+			t.Errorf("the stream of the same app: %v; want it replaced", err)
+		}
+		shop.Finish()
+		if last, _, err := drain(shop); last != 1 || err != io.EOF {
+			t.Errorf("the stream of another app: %d, %v; want it untouched", last, err)
+		}
+		if open := e.State(); !slices.ContainsFunc(open, func(s State) bool { return s.App == "shop" && s.Name == "a" }) {
+			t.Errorf("open streams %+v; want the app of each", open)
+		}
+	})
+}
+
 func TestLimitsOfStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeTable(t, "id Uint32")

@@ -83,7 +83,9 @@ func (r *Service) Run(ctx context.Context, c *core.Call, in Request, side Side) 
 		return err
 	}
 	by := upstream.Call{Class: c.Class, App: c.App, From: c.From, Progress: c.Progress()}
-	rows, err := r.Engine.Open(ctx, ingest.Options{Table: table, Offset: in.Offset, Name: in.Stream, Sink: Sink{r.core, by}})
+	rows, err := r.Engine.Open(ctx, ingest.Options{
+		Table: table, Offset: in.Offset, App: c.App.Name(), Name: in.Stream, Sink: Sink{r.core, by},
+	})
 	if err != nil {
 		return FaultOf(err).OfPath()
 	}
