@@ -32,7 +32,9 @@ func Param(v *sidecarv1.Value, declared *Ydb.Type) (*Ydb.TypedValue, error) {
 
 // ParamJSON is Param for JSON. A value may carry its type as
 // {"type":"Decimal(22,9)","value":"1.50"}; where another type is declared such
-// an object is an ordinary value of that type.
+// an object is an ordinary value of that type. Where Json or JsonDocument is declared,
+// an object is the document as it stands, and one that names such a type is an error:
+// which of the two it is must not depend on the data.
 func ParamJSON(raw []byte, declared *Ydb.Type) (*Ydb.TypedValue, error) {
 	return paramJSON(raw, declared, MaxValues)
 }
@@ -44,6 +46,9 @@ func paramJSON(raw []byte, declared *Ydb.Type, most int) (*Ydb.TypedValue, error
 	switch {
 	case wrong != nil && t == nil:
 		return nil, wrong
+	case typed && isDocument(t) && isDocument(own):
+		return nil, errorf(`an object with the members type and value, where %s is the type already, may be a document or a value `+
+			`with its type; send the document as text, or name the type in one place only`, FormatType(t))
 	case typed && (t == nil || EqualTypes(t, own)):
 		t, raw = own, value
 	case t == nil:
@@ -66,6 +71,14 @@ func paramJSON(raw []byte, declared *Ydb.Type, most int) (*Ydb.TypedValue, error
 		return nil, err
 	}
 	return &Ydb.TypedValue{Type: t, Value: v}, nil
+}
+
+// isDocument reports whether an object of JSON is a document of the type t.
+func isDocument(t *Ydb.Type) bool {
+	for t.GetOptionalType() != nil {
+		t = t.GetOptionalType().GetItem()
+	}
+	return t.GetTypeId() == Ydb.Type_JSON || t.GetTypeId() == Ydb.Type_JSON_DOCUMENT
 }
 
 // ownType adds to the error of a value that carries its type how to write a type that would do.

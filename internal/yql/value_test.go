@@ -216,8 +216,20 @@ func TestParametersTakeTheirTypeFromTheBestSource(t *testing.T) {
 		{`{"type":"Utf8","value":"x","more":1}`, nil, "", `Struct<more:Int64,type:Utf8,value:Utf8> {"more":"1","type":"Utf8","value":"x"}`},
 		{`{"type":"Utf8"}`, nil, "", `Struct<type:Utf8> {"type":"Utf8"}`},
 		{`{"type":5,"value":1}`, nil, "", `Struct<type:Int64,value:Int64> {"type":"5","value":"1"}`},
-		{`{"type":"Json","value":"{}"}`, nil, "Json", `Json "{}"`},
+		// Of a document, only the form that cannot be told from a value with its type is refused.
+		{`{"type":"Json","value":"{}"}`, gTyped("Json", gText("{}")), "", `Json "{}"`},
+		{`{"type":"Yson","value":"{}"}`, gTyped("Yson", gText("{}")), "Yson", `Yson "{}"`},
+		{`{"type":"Yson","value":"{}"}`, gTyped("Yson", gText("{}")), "Utf8",
+			"the value is typed Yson, but Utf8 is expected; name the same type in both places, or only in one"},
 		{`{"type":"Int32","value":5}`, nil, "Json", `Json "{\"type\":\"Int32\",\"value\":5}"`},
+		{`{"type":"Utf8","value":5}`, nil, "JsonDocument?", `Optional<JsonDocument> "{\"type\":\"Utf8\",\"value\":5}"`},
+		{`{"type":"car","value":5}`, nil, "Json", `Json "{\"type\":\"car\",\"value\":5}"`},
+		{`{"type":"Json","value":"{}","more":1}`, nil, "Json", `Json "{\"type\":\"Json\",\"value\":\"{}\",\"more\":1}"`},
+		{`"{\"type\":\"Json\",\"value\":1}"`, gText(`{"type":"Json","value":1}`), "Json", `Json "{\"type\":\"Json\",\"value\":1}"`},
+		{`{"type":"Json","value":"[1]"}`, nil, "Json", ambiguous("Json")},
+		{`{"type":"json","value":1}`, nil, "Json?", ambiguous("Optional<Json>")},
+		{`{"value":null,"type":"JsonDocument?"}`, nil, "JsonDocument?", ambiguous("Optional<JsonDocument>")},
+		{`{"type":"JsonDocument","value":"[1]"}`, nil, "Json", ambiguous("Json")},
 		{`{"type":"Utf8","value":"x"} x`, nil, "", "invalid JSON at byte 28: text behind the value"},
 		{"", nil, "", "invalid JSON at byte 0: expected a value"},
 	} {
@@ -231,6 +243,12 @@ func TestParametersTakeTheirTypeFromTheBestSource(t *testing.T) {
 			t.Errorf("%v AS %s\n got %s\nwant %s", c.grpc, c.declared, got, c.want)
 		}
 	}
+}
+
+// ambiguous is the error of a document that may as well be a value with its type.
+func ambiguous(declared string) string {
+	return "an object with the members type and value, where " + declared + " is the type already, may be a document or a value " +
+		"with its type; send the document as text, or name the type in one place only"
 }
 
 // FuzzValue reads messages that no client of ours would send.
