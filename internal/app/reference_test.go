@@ -356,7 +356,8 @@ const accessText = "With `log.access` each call that is worth it gets a line wit
 	"| `status` | what the caller was told: HTTP's status, gRPC's code, or YDB's status |\n| `reason` | why it " +
 	"failed: an [error code](errors.md), or of a forwarded call YDB's status, gRPC's code, or how it ended |\n" +
 	"| `app`, `class` | who called, and the class of the line |\n| `mode` | of a call of the plain API that is a " +
-	"transaction by itself |\n| `node`, `attempts` | the last node, and how often it was tried |\n" +
+	"transaction by itself, or of a batch whose statements all have it |\n" +
+	"| `node`, `attempts` | the last node, and how often it was tried |\n" +
 	"| `total_ms` | all of it |\n| `queue_ms`, `acquire_ms`, `hop_ms`, `server_ms` | of the plain API: in the queue, to " +
 	"get a session with that, at the node and on the way, of that the server's own (for texts that may change rows, and with `stats`) |\n" +
 	"| `wait_ms`, `first_part_ms` | of forwarded calls: here, before it went on; then to the first part of the answer |\n" +

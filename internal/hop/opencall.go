@@ -9,7 +9,7 @@ type OpenCall struct {
 	Name    string         `json:"name"`
 	App     string         `json:"app,omitempty"`
 	Class   string         `json:"class,omitempty"`
-	Mode    string         `json:"mode,omitempty"` // of a call of the plain API that is a transaction by itself
+	Mode    string         `json:"mode,omitempty"` // of all transactions of a call of the plain API
 	Phase   string         `json:"phase"`          // see Phase
 	Age     int64          `json:"age_ms"`
 	Node    cluster.NodeID `json:"node_id,omitempty"` // of the current attempt, or the last one

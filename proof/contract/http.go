@@ -72,10 +72,13 @@ func (h *httpClient) send(ctx context.Context, method, path string, body any, ac
 	return nil, refusal(res, raw)
 }
 
-// nameApp names the app of the request's context.
+// nameApp names the app of the request's context, and its trace.
 func nameApp(req *http.Request) {
 	if app := appOf(req.Context()); app != "" {
 		req.Header.Set(headerApp, app)
+	}
+	if parent, ok := req.Context().Value(traceKey{}).(string); ok {
+		req.Header.Set("Traceparent", parent)
 	}
 }
 

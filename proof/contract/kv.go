@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -173,11 +174,17 @@ func (h *httpClient) BatchGet(ctx context.Context, table string, ids [][]any, te
 func refusal(res *http.Response, raw []byte) *Error {
 	e := problem(raw)
 	e.Transport = strconv.Itoa(res.StatusCode)
+	if again := res.Header.Get("Retry-After"); res.StatusCode == http.StatusTooManyRequests && e.Safe && again != seconds(e.RetryAfter) {
+		e.Code = fmt.Sprintf("CONTRADICTION: Retry-After: %s, and %s", again, raw)
+	}
 	if e.Status != res.StatusCode || res.Header.Get("Content-Type") != "application/problem+json" {
 		e.Code = fmt.Sprintf("CONTRADICTION: status %d, type %q and %s", res.StatusCode, res.Header.Get("Content-Type"), raw)
 	}
 	return e
 }
+
+// seconds is a pause as Retry-After has it: whole seconds, rounded up.
+func seconds(d time.Duration) string { return strconv.Itoa(int((d + time.Second - 1) / time.Second)) }
 
 func (g *grpcClient) kv() sidecarv1.KeyValueClient { return sidecarv1.NewKeyValueClient(g.conn) }
 

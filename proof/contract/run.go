@@ -29,6 +29,7 @@ type Target struct {
 
 	// Each of these has its own cases run instead of the others.
 	Streams    *Streams
+	Operator   *Operator
 	Old        bool  // its api.statuses is old
 	Deprecated *Told // DeprecatedParts are deprecated, and this is what answers say of them
 
@@ -63,6 +64,8 @@ func (target Target) cases() []contractCase {
 	switch {
 	case target.Streams != nil:
 		return streamCases
+	case target.Operator != nil:
+		return operatorCases
 	case target.Deprecated != nil:
 		return deprecatedCases
 	case target.Old && target.KV:

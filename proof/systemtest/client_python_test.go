@@ -64,6 +64,10 @@ else:
 	contract.Run(t, contract.Target{Streams: c.streams(), Drivers: []contract.Client{
 		driver("streams_http", plain, "http://"+hasty.HTTP), driver("streams_grpc", full, "grpc://"+hasty.GRPC),
 	}})
+	operated, operator := startOperated(t, c)
+	contract.Run(t, contract.Target{Operator: operator, Drivers: []contract.Client{
+		driver("operated_http", plain, "http://"+operated.HTTP), driver("operated_grpc", full, "grpc://"+operated.GRPC),
+	}})
 	t.Run("README", func(t *testing.T) {
 		docstest.Run(t, docstest.Page{
 			Path: filepath.Join(root, "clients", "python", "README.md"), Replace: []string{"127.0.0.1:7401", s.HTTP},

@@ -2,6 +2,7 @@ package systemtest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -23,6 +24,20 @@ func TestRealContract(t *testing.T) {
 func TestContractOfOldStatuses(t *testing.T) {
 	s := startSidecar(t, startCluster(t, nil), nil, "api.statuses=old", "kv.tables="+contract.KVTables(""))
 	contract.Run(t, contract.Target{HTTP: "http://" + s.HTTP, GRPC: s.GRPC, KV: true, Old: true})
+}
+
+// TestContractOfOperators has the contract's cases of what operators do to calls.
+func TestContractOfOperators(t *testing.T) {
+	s, operator := startOperated(t, startCluster(t, nil))
+	contract.Run(t, contract.Target{HTTP: "http://" + s.HTTP, GRPC: s.GRPC, Operator: operator})
+}
+
+// startOperated starts a sidecar for the contract's cases of operators.
+func startOperated(t *testing.T, c *ydb) (*sidecar, *contract.Operator) {
+	t.Helper()
+	const queue = 6
+	s := startSidecar(t, c, nil, fmt.Sprint("pool.queue=", queue), "kv.tables="+contract.KVTables(""))
+	return s, &contract.Operator{Admin: "http://" + s.Admin, HTTP: "http://" + s.HTTP, Queue: queue}
 }
 
 // TestContractOfStreams has the contract's cases of streams, with each client that reads what the nodes send.

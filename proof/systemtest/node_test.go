@@ -108,4 +108,6 @@ func TestNodeClient(t *testing.T) {
 	contract.Run(t, contract.Target{Drivers: drivers(s), KV: true})
 	hasty := startSidecar(t, c, nil, "api.timeout="+streamTimeout.String())
 	contract.Run(t, contract.Target{Drivers: drivers(hasty), Streams: c.streams()})
+	operated, operator := startOperated(t, c)
+	contract.Run(t, contract.Target{Drivers: drivers(operated), Operator: operator})
 }

@@ -24,7 +24,7 @@ var ErrEnded = fmt.Errorf("facade: ended by an operator: %w", ErrCut)
 type shown struct {
 	app   atomic.Pointer[apps.Stripe]
 	sql   atomic.Pointer[string]
-	mode  atomic.Pointer[mode] // nil: it is not a transaction by itself, or that is not known yet
+	mode  atomic.Pointer[mode] // nil: it is not a transaction by itself, its statements differ, or that is not known yet
 	class atomic.Uint32
 	way   upstream.Progress
 }
@@ -34,6 +34,9 @@ func (c *Call) states(sql string) {
 	c.SQL = sql
 	c.shown.sql.CompareAndSwap(nil, &c.SQL)
 }
+
+// RunsIn notes the mode of a call that is a transaction by itself, or of all transactions of a call.
+func (c *Call) RunsIn(m *mode) { c.shown.mode.Store(m) }
 
 // modeName is the name of the mode of a call that is a transaction by itself; "" of any other.
 func (c *Call) modeName() string {

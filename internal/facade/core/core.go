@@ -337,13 +337,7 @@ func (c *Call) run(f func() error) (err error) {
 func (s *Service) end(ctx context.Context, c *Call, err error) *Fault {
 	if c.entered {
 		c.depart(err != nil)
-		switch cause := context.Cause(ctx); {
-		case err == nil:
-		case errors.Is(cause, ErrEnded):
-			err = endedByOperator(ctx, err)
-		case errors.Is(cause, ErrCut):
-			err = cutOff(err)
-		}
+		err = whoEnded(ctx, err)
 		c.Reserved.Release()
 	}
 	if c.open.of != nil {
@@ -363,6 +357,19 @@ func (s *Service) end(ctx context.Context, c *Call, err error) *Fault {
 			c.TraceID, "err", cmp.Or(out.Cause, errUntold))
 	}
 	return out
+}
+
+// whoEnded is the error of a call, or of a statement of one, whose context an operator or the end of this process may have ended.
+func whoEnded(ctx context.Context, err error) error {
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		return nil
+	case errors.Is(cause, ErrEnded):
+		return endedByOperator(ctx, err)
+	case errors.Is(cause, ErrCut):
+		return cutOff(err)
+	}
+	return err
 }
 
 // errUntold is logged as the cause of a fault that has only a message: the message may quote a statement, which the log

@@ -77,7 +77,7 @@ func (s *Service) compose(ctx context.Context, c *Call, in ExecuteRequest) (st *
 		return nil, nil, err
 	}
 	if in.Tx == nil {
-		c.shown.mode.Store(m)
+		c.RunsIn(m)
 	}
 	err = s.InLane(ctx, c.Large, func() (err error) {
 		if st, err = s.prepare(in.Spec, in.alone()); err == nil {

@@ -32,7 +32,7 @@ func (s *Service) Transact(ctx context.Context, c *Call, in TransactRequest, out
 		return nil, nil, err
 	}
 	if in.Tx == nil {
-		c.shown.mode.Store(m)
+		c.RunsIn(m)
 	}
 	if len(in.Statements) > 0 {
 		c.states(in.Statements[0].SQL)
@@ -168,6 +168,18 @@ type batchResult struct {
 	reports []upstream.Report // for the spans of the Batch
 }
 
+// mode is that of all statements; nil: they differ, or one is wrong.
+func (in BatchRequest) mode() (all *mode) {
+	for i := range in.Statements {
+		m, err := parseMode(in.Statements[i].Mode)
+		if err != nil || all != nil && m != all {
+			return nil
+		}
+		all = m
+	}
+	return all
+}
+
 // Batch runs independent statements, some at a time, each with an outcome of
 // its own.
 func (s *Service) Batch(ctx context.Context, c *Call, in BatchRequest, out func(i int) Sink) ([]batchResult, error) {
@@ -176,6 +188,9 @@ func (s *Service) Batch(ctx context.Context, c *Call, in BatchRequest, out func(
 	}
 	if len(in.Statements) > 0 {
 		c.states(in.Statements[0].SQL)
+	}
+	if m := in.mode(); m != nil {
+		c.RunsIn(m)
 	}
 	ctx, cancel, _, err := s.Begin(ctx, c, in.Timeout, in.Priority)
 	if err != nil {
@@ -251,7 +266,7 @@ func (s *Service) batchOne(ctx context.Context, c *Call, in BatchRequest, i int,
 	}()
 	r := batchResult{Outcome: done, Info: one.Info, reports: one.reports}
 	if err != nil {
-		if r.Fault = s.Answered(FaultOf(err, Deed{})); r.Fault.Unknown {
+		if r.Fault = s.Answered(FaultOf(whoEnded(ctx, err), Deed{})); r.Fault.Unknown {
 			s.counts.unknown.Add(1)
 		}
 	}

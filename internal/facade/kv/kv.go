@@ -301,6 +301,7 @@ func (k *Service) read(ctx context.Context, c *core.Call, call upstream.Call, t 
 	own *core.Room) (*cells, error) {
 	var got cells
 	st.Reads(&call)
+	c.RunsIn(core.ModeSnapshotRO)
 	report, err := k.core.Deps.Driver.Do(ctx, call, func(ctx context.Context, session core.Session) error {
 		_, err := core.Run(ctx, session, st, core.ModeSnapshotRO.Single(), true, own, &got)
 		return err
@@ -525,6 +526,7 @@ func (w *Write) statement() *core.Statement {
 
 // finish does a write in a call that has begun. alone is w.statement().
 func (k *Service) finish(ctx context.Context, c *core.Call, call upstream.Call, w *Write, alone *core.Statement) (Written, error) {
+	c.RunsIn(core.ModeSerializable)
 	if alone == nil {
 		if err := k.writeLooking(ctx, c, call, w); err != nil {
 			return Written{}, err

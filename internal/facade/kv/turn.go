@@ -37,6 +37,7 @@ type Reading struct{ Job }
 
 // Look is begin, with the statement.
 func (j *Reading) Look(t *core.InlineCall, timeout, priority string) (ready bool, err error) {
+	t.Call.RunsIn(core.ModeSnapshotRO)
 	if ready, err = j.Job.begin(t, timeout, priority); err == nil {
 		j.Statement.Reads(&t.Upstream)
 		t.Own = t.Core.Room(&t.Call)
@@ -83,6 +84,7 @@ func (j *Writing) Start(t *core.InlineCall, w *Write, timeout, priority string) 
 		return false, err
 	}
 	j.Table, j.w, j.Statement = w.Table, w, w.statement()
+	t.Call.RunsIn(core.ModeSerializable)
 	if ready, err = j.Job.begin(t, timeout, priority); err == nil {
 		t.Upstream.Idempotent = w.again
 	}
