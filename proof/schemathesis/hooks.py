@@ -100,7 +100,7 @@ def is_positive(case) -> bool:
 
 @schemathesis.hook
 def before_call(ctx, case, kwargs):
-    """Gives a request that fits what the description has no words for: an open transaction, the table of rows as lines, ids that are short."""
+    """Gives a request that fits what the description has no words for: an open transaction, a table for lines, short ids."""
     if case.headers:  # HTTP servers themselves refuse an Expect that they do not know, with 417 (RFC 9110, 10.1.1)
         case.headers.pop("Expect", None)
     if not is_positive(case):
