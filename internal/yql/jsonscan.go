@@ -141,6 +141,12 @@ func (s *scanner) str() (string, error) {
 	return "", s.syntax("a string is not closed")
 }
 
+// JSONText reads a string of JSON with its quotes. Unlike encoding/json it does not replace what is no character.
+func JSONText(quoted []byte) (string, error) {
+	s := scanner{data: quoted, pos: 1}
+	return s.escaped(nil)
+}
+
 // escaped reads the rest of a string that has escapes; text is its beginning.
 func (s *scanner) escaped(text []byte) (string, error) {
 	for s.pos < len(s.data) {

@@ -252,9 +252,9 @@ func (d *decoder) text() ([]byte, error) {
 	if plain {
 		return raw[1 : len(raw)-1], nil
 	}
-	var s string
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return nil, d.syntax("a string has an unknown escape")
+	s, err := yql.JSONText(raw)
+	if err != nil {
+		return nil, d.syntax("a string has an unknown escape, or a surrogate without its partner")
 	}
 	return []byte(s), nil
 }

@@ -117,6 +117,8 @@ func TestRefusedRequests(t *testing.T) {
 		`{"sql":"S"}{}`:                   "the body goes on after its JSON value",
 		`{"sql":"S`:                       "at byte 7 a string is not closed",
 		`{"sql":"\x"}`:                    "a string has an unknown escape",
+		`{"sql":"a\ud800b"}`:              "a surrogate without its partner",
+		`{"sql":"\udc00\ud83d"}`:          "a surrogate without its partner",
 		`{"sql":"S",}`:                    "at byte 11 the name of a member is expected",
 		`{"sql" "S"}`:                     "at byte 7 a colon is expected",
 		`{"sql":"S" "mode":""}`:           "at byte 11 a comma or } is expected",
