@@ -22,7 +22,7 @@ const (
 	ByDeadline // it could not be done in time
 	ByAge      // it waited for pool.queue_age
 	ByDelay    // its wait was or would be too long, in a queue that did not empty
-	ByTimeout  // its time was up in the queue
+	ByTimeout  // its time was up in the queue, or its caller went away
 	ByOthers   // no session for another reason
 
 	reasons = int(ByOthers) + 1

@@ -31,7 +31,7 @@ type PoolState struct {
 	Created  uint64            `json:"created"`
 	Closed   uint64            `json:"closed"`
 	Failed   uint64            `json:"failed"`    // sessions that could not be opened
-	TimedOut uint64            `json:"timed_out"` // callers whose time was up in the queue
+	TimedOut uint64            `json:"timed_out"` // callers whose time was up in the queue, or who went away
 	Refused  uint64            `json:"refused"`   // callers turned away because the queue was full
 	Shed     map[string]uint64 `json:"shed"`      // callers turned away for another reason: deadline, age, delay
 	Moved    uint64            `json:"moved"`     // let go for the sake of another node

@@ -78,7 +78,7 @@ var derivations = []derivation{
 		[]source{{name: createTime, keep: poolName}}, nil},
 	{
 		Instrument{Name: "ydb.query.session.timeouts", Kind: "counter", Unit: "{timeout}",
-			Description: "Callers whose time was up in the queue."},
+			Description: "Callers who left the queue without a session: their time was up, or they went away."},
 		[]source{{name: "db.client.connection.timeouts", keep: poolName}}, nil,
 	},
 	{Instrument{Name: "ydb.query.session.count", Kind: "gauge", Unit: "{session}", Description: "Sessions by state."},

@@ -44,7 +44,7 @@ var poolRows = []figure{
 			}
 		}),
 	counter("db.client.connection.timeouts", "{timeout}",
-		"Callers whose time was up in the queue.",
+		"Callers who left the queue without a session: their time was up, or they went away.",
 		func(m *moment, tell ints) { tell(int64(m.Pool.TimedOut), m.pool) }),
 	counter("ydb.query.session.pending_requests", "{request}",
 		"Callers that came to the queue for a session so far: of YDB's family, unlike "+
