@@ -213,14 +213,14 @@ func (s *Reservation) ask(n int, refusal uint64) Lack {
 			return Lack{}
 		}
 		most := b.mostFor(s.held + int64(n))
-		one := most // that one request may hold
+		one := most // bytes of one request
 		if s.group != nil {
 			one /= 2
 		}
 		if s.held+int64(n) > one {
 			b.refused.Add(refusal)
-			return Lack{Never: true, Why: fmt.Sprintf("this request needs more than %d MiB of memory, which is all that one may hold (%s): "+
-				"send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)", one>>20, budgetOf)}
+			return Lack{Never: true, Why: fmt.Sprintf("this request needs more than %d MiB of memory, which is all that one may hold "+
+				"(%s): send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)", one>>20, budgetOf)}
 		}
 		if !b.makeRoomLocked(s, bound, s.held+int64(n)) {
 			b.refused.Add(refusal)

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"sync/atomic"
@@ -129,17 +128,4 @@ func (s *Service) EndCalls(id string) (ended []hop.OpenCall) {
 		ended = append(ended, v.describe(now))
 	}
 	return ended
-}
-
-// endedByOperator is the error of a call that an operator ended, without a change of what it says about the outcome.
-func endedByOperator(ctx context.Context, err error) error {
-	f := FaultOf(err, Deed{})
-	switch f.Code {
-	case codeCancelled, CodeDraining, codeUnknown:
-	default:
-		return f // it had failed before
-	}
-	return f.With(func(f *Fault) {
-		f.Code, f.Message, f.Safe, f.After, f.Cause = codeCancelled, "ended by an operator", false, 0, context.Cause(ctx)
-	})
 }

@@ -359,19 +359,6 @@ func (s *Service) end(ctx context.Context, c *Call, err error) *Fault {
 	return out
 }
 
-// whoEnded is the error of a call, or of a statement of one, whose context an operator or the end of this process may have ended.
-func whoEnded(ctx context.Context, err error) error {
-	switch cause := context.Cause(ctx); {
-	case err == nil:
-		return nil
-	case errors.Is(cause, ErrEnded):
-		return endedByOperator(ctx, err)
-	case errors.Is(cause, ErrCut):
-		return cutOff(err)
-	}
-	return err
-}
-
 // errUntold is logged as the cause of a fault that has only a message: the message may quote a statement, which the log
 // must not show.
 var errUntold = errors.New("only its answer says why")
@@ -383,21 +370,4 @@ func (c *Call) looks() bool {
 		return true
 	}
 	return false
-}
-
-// cutOff names the stop of the sidecar as the cause of an error, without changing
-// what it says about the outcome.
-func cutOff(err error) error {
-	f := FaultOf(err, Deed{})
-	if f.Code != codeCancelled {
-		return f
-	}
-	return f.With(func(f *Fault) {
-		f.Message = "the sidecar stopped before the call was done"
-		if f.Unknown {
-			f.Code = codeUnknown
-			return
-		}
-		f.Code, f.Safe, f.After = CodeDraining, true, pause(CodeDraining)
-	})
 }

@@ -115,19 +115,6 @@ func pause(c *Code) time.Duration {
 	return 0
 }
 
-// Unread is the fault of a caller that did not read its rows in time, or at all.
-func Unread(ctx context.Context) *Fault {
-	f := Faultf(codeCancelled, "the caller stopped reading")
-	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, ErrCut):
-		f = Faultf(codeUnknown, "the sidecar stopped before the caller had read all rows")
-	case errors.Is(cause, context.DeadlineExceeded):
-		f = Faultf(CodeDeadline, "the deadline ended before the caller had read all rows")
-	}
-	f.Unknown, f.Cause = true, context.Cause(ctx)
-	return f
-}
-
 // Deed says what a call did, as far as that changes what its failure means.
 type Deed struct {
 	Harmless bool // it keeps nothing, or may be repeated: reads, and what the caller marked idempotent
@@ -461,8 +448,8 @@ func (f *Fault) Proto(traceID string) *sidecarv1.Error {
 }
 
 // hintOfLostCommit is for a transaction that is over and may have been committed. Its calls cannot be marked idempotent.
-const hintOfLostCommit = "Read the data to see whether the transaction was committed. Do not send this call again: begin a new transaction " +
-	"and repeat all of it only if nothing was kept, or if it may happen twice."
+const hintOfLostCommit = "Read the data to see whether the transaction was committed. Do not send this call again: begin a new " +
+	"transaction and repeat all of it only if nothing was kept, or if it may happen twice."
 
 // Bounds of what an error carries.
 const (
