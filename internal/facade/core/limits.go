@@ -39,7 +39,7 @@ func (a API) BoundOf(member string) Bound {
 func (b Bound) Exceeded() error { return OverLimit(b.what, b.Most, b.Most, b.setting) }
 
 // ErrSize is the error of a number of bytes that cannot be read.
-var ErrSize = errors.New(`write a number of bytes, or one with a unit such as "8MiB"`)
+var ErrSize = errors.New(`write a number of bytes, or one with a unit (kB, MiB...) such as "8MiB"`)
 
 // ParseBytes reads a number of bytes with or without a unit.
 func ParseBytes(text string) (uint64, error) {

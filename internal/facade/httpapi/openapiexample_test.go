@@ -14,6 +14,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
+	"github.com/ydb-sidecar/sidecar/internal/lease"
 )
 
 // exampled is the part of openapi.yaml with the examples that are written by hand.
@@ -111,6 +112,23 @@ func TestExamplesOfValuesAndRows(t *testing.T) {
 		var v any
 		if err := json.Unmarshal(lines[i], &v); err != nil || line(v) != line(shown[name].Value) {
 			t.Errorf("line %d is %s, %v; the example %s is %s", i, lines[i], err, name, line(shown[name].Value))
+		}
+	}
+}
+
+// TestOpenAPINamesTheLimits: the limits that openapi.yaml names are those of a fresh installation.
+func TestOpenAPINamesTheLimits(t *testing.T) {
+	api, tx := core.DefaultAPI(), lease.Default()
+	for _, limit := range []string{
+		fmt.Sprintf("%d bytes (api.max_body)", api.MaxBody), fmt.Sprintf("%d bytes (api.max_headers)", api.MaxHeaders),
+		fmt.Sprintf("nesting %d (api.max_depth)", api.MaxDepth), fmt.Sprintf("%d (api.max_params)", api.MaxParams),
+		fmt.Sprintf("%d (api.max_statements)", api.MaxStatements), fmt.Sprintf("%d (api.max_rows)", api.MaxRows),
+		fmt.Sprintf("%d (api.max_bytes)", api.MaxBytes), fmt.Sprintf("%v (api.timeout)", api.Timeout),
+		fmt.Sprintf("%v (api.max_timeout)", api.MaxTimeout), fmt.Sprintf("%v without a call (tx.idle)", tx.Idle),
+		fmt.Sprintf("%v in all (tx.max)", tx.Max),
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(string(openAPI)), " "), limit) {
+			t.Errorf("openapi.yaml does not say %q", limit)
 		}
 	}
 }

@@ -64,7 +64,7 @@ var forms = map[string]string{
 // ownForms are the schemas of fields that openapi.yaml has in a form of its own.
 var ownForms = map[string]string{
 	"Limits.bytes": "{ type: [integer, string], minimum: 0, description: 'Of the values as YDB sends them; a number, or a text " +
-		"with a unit such as 8MiB. " +
+		"with a unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB. " +
 		"0: the limit of the sidecar', examples: [1048576, 8MiB] }",
 	"Error.code":           codeForm(),
 	"StatusResponse.state": "{ type: string, enum: [starting, serving, draining] }",

@@ -802,6 +802,8 @@ func (x *TxSelector) GetCommit() bool {
 	return false
 }
 
+// BeginTx opens a transaction with the statement or the list. Its mode may stand here or in mode of the request; if both are there, they
+// must be the same.
 type BeginTx struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mode          string                 `protobuf:"bytes,1,opt,name=mode,proto3" json:"mode,omitempty"` // serializable_rw (default), snapshot_ro, snapshot_rw
