@@ -17,7 +17,6 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
-	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/proof/doctable"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -32,12 +31,8 @@ var described = []struct {
 	path         string // "": that of the route
 	request      string
 }{
-	{"Execute", "The rows", "",
-		`{"sql":"SELECT id, name FROM users WHERE id = $id","params":{"id":{"type":"Uint64","value":"42"}},` +
-			`"mode":"snapshot_ro","timeout":"800ms"}`},
-	{"Transact", "The results, in the order of the statements", "",
-		`{"statements":[{"sql":"UPDATE users SET visits = visits + 1 WHERE id = 42ul"},` +
-			`{"sql":"SELECT id, name FROM users WHERE id = 42ul"}]}`},
+	{"Execute", "The rows", "", ""},
+	{"Transact", "The results, in the order of the statements", "", ""},
 	{"Begin", "The token of the transaction", "", `{"mode":"serializable_rw"}`},
 	{"GetTransaction", "It is open", "/v1/tx/{tx}", ""},
 	{"Commit", "It is committed", "/v1/tx/{tx}/commit", `{"timeout":"2s"}`},
@@ -50,6 +45,33 @@ var described = []struct {
 	{"Version", "Version and features", "", ""},
 	{"Status", "Nodes, pool, version", "", ""},
 	{core.CallKVBatchGet, "The values that are there, and the ids without a row", "/v1/kv/drafts:batchGet", `{"ids":[42,43]}`},
+}
+
+// shown are further requests of calls, by name, each with its answer. Every {tx} is the id of a transaction that is open.
+var shown = []struct{ call, name, summary, request string }{
+	{"Execute", "read", "Reads with a parameter that carries its type",
+		`{"sql":"SELECT id, name FROM users WHERE id = $id","params":{"id":{"type":"Uint64","value":"42"}},` +
+			`"mode":"snapshot_ro","timeout":"800ms"}`},
+	{"Execute", "write", "Writes values whose types must be named, and a null. It may be sent twice",
+		`{"sql":"UPSERT INTO orders (id, price, day, note) VALUES ($id, $price, $day, $note)",` +
+			`"params":{"id":"5ca32c22-841b-11e8-adc0-fa7ae01bbebc","price":"12.50","day":"2024-01-31","note":null},` +
+			`"types":{"id":"Uuid","price":"Decimal(22,9)","day":"Date","note":"Optional<Utf8>"},"idempotent":true}`},
+	{"Execute", "sets", "Two result sets, as arrays, of ten rows at most",
+		`{"sql":"SELECT id, name FROM users WHERE id = 42ul; SELECT id, name FROM users WHERE id = 43ul",` +
+			`"limits":{"rows":10,"bytes":"1MiB"},"rows":"arrays"}`},
+	{"Execute", "begin", "Begins an interactive transaction with its first statement",
+		`{"sql":"SELECT id, name FROM users WHERE id = 42ul","tx":{"begin":{"mode":"serializable_rw"},"seq":1}}`},
+	{"Execute", "commit", "Goes on with an interactive transaction, and commits it",
+		`{"sql":"UPDATE users SET name = 'Ann' WHERE id = 42ul","tx":{"id":"{tx}","seq":1,"commit":true}}`},
+	{"Transact", "list", "A write and a read",
+		`{"statements":[{"sql":"UPDATE users SET visits = visits + 1 WHERE id = 42ul"},` +
+			`{"sql":"SELECT id, name FROM users WHERE id = 42ul"}]}`},
+	{"Transact", "expect", "Writes only if the first statement returns one row",
+		`{"statements":[{"sql":"SELECT id, name FROM users WHERE id = 42ul","expect":{"rows":1}},` +
+			`{"sql":"UPDATE users SET visits = visits + 1 WHERE id = 42ul"}]}`},
+	{"Transact", "tx", "Several statements of an interactive transaction, and its commit",
+		`{"statements":[{"sql":"UPDATE users SET visits = visits + 1 WHERE id = 42ul"},` +
+			`{"sql":"SELECT id, name FROM users WHERE id = 42ul"}],"tx":{"id":"{tx}","seq":1,"commit":true}}`},
 }
 
 // forms are the schemas of fields that are more than their kinds say, by full name or else by name.
@@ -116,6 +138,9 @@ func TestOpenAPIIsMade(t *testing.T) {
 	_, text, _ := strings.Cut(string(part), "\n")
 	text = strings.Replace(text, "# calls\n", madeCalls(t), 1)
 	text = strings.Replace(text, "# messages\n", madeMessages(t), 1)
+	b := exampleService(t)
+	text = strings.Replace(text, "# problem", "example: "+askProblem(t, b), 1)
+	text = strings.Replace(text, "# lines", "examples: "+askLines(t, b), 1)
 	doctable.Whole(t, *update, "openapi.yaml", text)
 }
 
@@ -155,17 +180,18 @@ func madeCalls(t *testing.T) string {
 				if media == mediaNDJSON {
 					schema, example = "BulkRow", `{"id":1,"name":"Ann"}`
 				}
-				fmt.Fprintf(&b, "          %s:\n            schema: { $ref: '#/components/schemas/%s' }\n            example: %s\n",
-					media, schema, example)
+				fmt.Fprintf(&b, "          %s:\n            schema: { $ref: '#/components/schemas/%s' }\n", media, schema)
+				madeExample(&b, "            ", rt.call, example, func(name string) string { return requestOf(rt.call, name) })
 			}
 		}
 		fmt.Fprintf(&b, "      responses:\n        '200':\n          description: %s\n", d.answer)
 		if method.Output().Fields().ByName("info") != nil || rt.call == "Batch" {
 			b.WriteString("          headers:\n            Server-Timing: { $ref: '#/components/headers/ServerTiming' }\n")
 		}
-		fmt.Fprintf(&b, "          content:\n            application/json:\n              schema: { $ref: '#/components/schemas/%s' }\n"+
-			"              example: %s\n        default: { $ref: '#/components/responses/Problem' }\n", method.Output().Name(),
-			answers[rt.call])
+		fmt.Fprintf(&b, "          content:\n            application/json:\n              schema: { $ref: '#/components/schemas/%s' }\n",
+			method.Output().Name())
+		madeExample(&b, "              ", rt.call, answers[rt.call], func(name string) string { return answers[rt.call+" "+name] })
+		b.WriteString("        default: { $ref: '#/components/responses/Problem' }\n")
 	}
 	return b.String()
 }
@@ -351,49 +377,4 @@ func requiredOf(m protoreflect.MessageDescriptor, asked bool) (out []string) {
 		}
 	}
 	return out
-}
-
-// askAll sends every request to a sidecar, and returns the answers as examples have them.
-func askAll(t *testing.T) map[string]string {
-	b := exampleService(t)
-	tx := ""
-	begin := func() string {
-		got, err := b.client.Begin(t.Context(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got.ID
-	}
-	answers := map[string]string{}
-	for _, d := range described {
-		path := d.path
-		if path == "" {
-			path = routeOf[d.call].Path
-		}
-		if strings.Contains(path, "{tx}") && tx == "" {
-			tx = begin()
-		}
-		path = strings.Replace(path, "{tx}", tx, 1)
-		if before, after, found := strings.Cut(path, "{new}"); found {
-			path = before + begin() + after
-		}
-		status, _, text := facadetest.Send(t, routeOf[d.call].Method, b.base+path, d.request, nil)
-		if status != 200 {
-			t.Fatalf("%s: %d %s", d.call, status, text)
-		}
-		answers[d.call] = steady(text)
-	}
-	return answers
-}
-
-var (
-	changing = regexp.MustCompile(`"(queue_ms|acquire_ms|hop_ms|server_ms|age_ms|uptime_s)":[0-9.]+`)
-	expiring = regexp.MustCompile(`"expires_ms":[0-9]+`)
-	tokens   = regexp.MustCompile(`tx_[A-Za-z0-9_-]{8,}`)
-)
-
-// steady is an answer without what is different each time.
-func steady(text string) string {
-	text = changing.ReplaceAllString(strings.TrimSpace(text), `"$1":0`)
-	return tokens.ReplaceAllString(expiring.ReplaceAllString(text, `"expires_ms":30000`), "tx_Jq2LhQm9s1IafYPM3uDiwkfliSjNNTkG")
 }

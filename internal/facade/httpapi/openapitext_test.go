@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"os"
 	"regexp"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -26,12 +28,27 @@ func exampleService(t *testing.T) *service {
 	written := &Ydb_TableStats.TableAccessStats{Name: "/local/users", Updates: &Ydb_TableStats.OperationStats{Rows: 1}}
 	change := &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ExecStats: &Ydb_TableStats.QueryStats{
 		QueryPhases: []*Ydb_TableStats.QueryPhaseStats{{TableAccess: []*Ydb_TableStats.TableAccessStats{written}}}}}
+	second := facadetest.Part(t, 1, []string{"id Uint64", "name Utf8?"}, []string{"43", "null"})
+	plan := &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ExecStats: &Ydb_TableStats.QueryStats{
+		QueryPlan: `{"Plan":{"Node Type":"Query","Plans":[{"Node Type":"TableLookup","Tables":["users"]}]}}`, QueryAst: "(return 1)"}}
 	db := &facadetest.Driver{
 		Answer: func(_ context.Context, _ *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest) (
 			[]*Ydb_Query.ExecuteQueryResponsePart, error,
 		) {
-			if strings.Contains(req.GetQueryContent().GetText(), "SELECT") {
+			text := req.GetQueryContent().GetText()
+			switch {
+			case req.GetExecMode() == Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN:
+				return []*Ydb_Query.ExecuteQueryResponsePart{plan}, nil
+			case strings.HasPrefix(text, "SELECT") && strings.Contains(text, "; SELECT"):
+				return []*Ydb_Query.ExecuteQueryResponsePart{rows, second}, nil
+			case strings.Contains(text, "SELECT"):
 				return []*Ydb_Query.ExecuteQueryResponsePart{rows}, nil
+			case strings.HasPrefix(text, "INSERT"):
+				err := facadetest.Exists()
+				if e, ok := errors.AsType[*upstream.Error](err); ok {
+					e.Issues[0].Message, e.Issues[0].Issues[0].Message = "Execution", "Conflict with existing key."
+				}
+				return nil, err
 			}
 			return []*Ydb_Query.ExecuteQueryResponsePart{change}, nil
 		},
