@@ -50,6 +50,8 @@ func TestJSONForms(t *testing.T) {
 		{"Utf8", `"\u0041\ud83d\ude42\/\b"`, `"A🙂/\u0008"`}, {"Utf8", `"\"\\\n"`, `"\"\\\n"`},
 		{"Json", `"{\"a\":1}"`, `"{\"a\":1}"`}, {"Json", `{"a": [1.50, null]}`, `"{\"a\": [1.50, null]}"`},
 		{"JsonDocument", "[1]", `"[1]"`},
+		{"Json", "5", `"5"`}, {"Json", "1.50e1", `"1.50e1"`}, {"Json", "true", `"true"`}, {"JsonDocument", "false", `"false"`},
+		{"Json?", "-5", `"-5"`}, {"Json?", "null", "null"}, {"Json", `"null"`, `"null"`},
 		{"Yson", `"{a=1}"`, `"{a=1}"`}, {"Yson", `{"base64":"/wA="}`, `{"base64":"/wA="}`},
 		{"Uuid", `"5ca32c22-841b-11e8-adc0-fa7ae01bbebc"`, `"5ca32c22-841b-11e8-adc0-fa7ae01bbebc"`},
 		{"Uuid", `"5CA32C22-841B-11E8-ADC0-FA7AE01BBEBC"`, `"5ca32c22-841b-11e8-adc0-fa7ae01bbebc"`},

@@ -391,6 +391,13 @@ func (r *reader) scalar(t *Ydb.Type, id Ydb.Type_PrimitiveTypeId) (*Ydb.Value, e
 		return nil, unknownType(t)
 	}
 	switch c := r.peek(); {
+	case (id == Ydb.Type_JSON || id == Ydb.Type_JSON_DOCUMENT) && c != '"' && c != 'n':
+		// A text is the document's text, and null is NULL. All else is the document itself.
+		document, err := r.skip(1)
+		if err != nil {
+			return nil, err
+		}
+		return textValue(string(document)), nil
 	case c == '"':
 		s, err := r.str()
 		if err != nil {
@@ -414,12 +421,6 @@ func (r *reader) scalar(t *Ydb.Type, id Ydb.Type_PrimitiveTypeId) (*Ydb.Value, e
 		return boolValue(w == "true"), nil
 	case c == '{' && (id == Ydb.Type_STRING || id == Ydb.Type_YSON):
 		return r.binary(t)
-	case (c == '{' || c == '[') && (id == Ydb.Type_JSON || id == Ydb.Type_JSON_DOCUMENT):
-		document, err := r.skip(1)
-		if err != nil {
-			return nil, err
-		}
-		return textValue(string(document)), nil
 	}
 	return nil, r.mismatch(t)
 }
