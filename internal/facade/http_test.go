@@ -136,6 +136,11 @@ func TestHTTPRefusals(t *testing.T) {
 		{"header_timeout", "POST", "/v1/query", `{"sql":"S"}`, []string{"Request-Timeout", "soon"}, 400, "BAD_REQUEST"},
 		{"header_priority", "POST", "/v1/query", `{"sql":"S"}`, []string{"X-Ydb-Priority", "batch"}, 200, ""},
 		{"bad_row", "POST", "/v1/bulk?table=t", "{}\n5\n", []string{"Content-Type", "application/x-ndjson"}, 400, "BAD_REQUEST"},
+		{"two_tables", "POST", "/v1/bulk?table=t&table=u", "{}\n", []string{"Content-Type", "application/x-ndjson"}, 400, "BAD_REQUEST"},
+		{"two_offsets", "POST", "/v1/ingest/t?offset=1&offset=2", "{}\n", []string{"Content-Type", "application/x-ndjson"}, 400,
+			"BAD_REQUEST"},
+		{"two_streams", "POST", "/v1/ingest/t?stream=a&stream=b", "{}\n", []string{"Content-Type", "application/x-ndjson"}, 400,
+			"BAD_REQUEST"},
 		{"null_row", "POST", "/v1/bulk?table=t", "null", []string{"Content-Type", "application/x-ndjson"}, 400, "BAD_REQUEST"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -287,7 +287,10 @@ func (a *API) early(x *exchange) (cancel func(), err error) {
 		_, err = x.format(jsonFormat{}, false)
 	case "BulkUpsert":
 		if x.lines() {
-			_, err = a.core.Absolute(x.r.URL.Query().Get("table"), "table")
+			var table string
+			if table, err = x.parameter("table"); err == nil {
+				_, err = a.core.Absolute(table, "table")
+			}
 		}
 	}
 	if err != nil {
@@ -308,6 +311,15 @@ func (a *API) early(x *exchange) (cancel func(), err error) {
 	return cancel, nil
 }
 
+// parameter returns a parameter of the URL, which may be there once; "": it is not there.
+func (x *exchange) parameter(name string) (string, error) {
+	all := x.r.URL.Query()[name]
+	if len(all) > 1 {
+		return "", core.BadRequest("the query parameter %q is there %d times; send it once", name, len(all))
+	}
+	return strings.Join(all, ""), nil
+}
+
 // lines reports whether the body is NDJSON.
 func (x *exchange) lines() bool {
 	media, _, _ := strings.Cut(x.r.Header.Get("Content-Type"), ";")
@@ -319,12 +331,20 @@ const (
 	headerCost = 96       // bytes of memory of a header beside its text
 )
 
+// once are the headers that a request may have once: of two values it would be unclear which counts.
+var once = []string{
+	headerTimeout, headerRows, headerInts, "X-Ydb-Priority", core.HeaderApp, "Content-Type", "Content-Encoding", "Content-Range",
+}
+
 // admit checks what can be said of a request before its body is read.
 func (a *API) admit(x *exchange, rt *route) error {
 	r := x.r
 	a.core.Uses(x.call, rt.call)
-	size, headers := len(r.RequestURI), 0
+	size, headers, repeated := len(r.RequestURI), 0, ""
 	for key, list := range r.Header {
+		if len(list) > 1 && slices.Contains(once, key) {
+			repeated = max(repeated, key)
+		}
 		headers += len(list)
 		for _, v := range list {
 			size += len(key) + len(v)
@@ -332,6 +352,9 @@ func (a *API) admit(x *exchange, rt *route) error {
 	}
 	if size > a.core.Cfg.API.MaxHeaders {
 		return core.OverLimit("bytes of headers", size, a.core.Cfg.API.MaxHeaders, "api.max_headers")
+	}
+	if repeated != "" {
+		return core.BadRequest("the header %s is there %d times; send it once", repeated, len(r.Header[repeated]))
 	}
 	if lack := x.call.Reserved.Take(openCall + size + headerCost*headers); lack.Why != "" && !rt.OfTx() {
 		return core.TooMuch(lack)

@@ -189,7 +189,11 @@ func (a *API) bulk(x *exchange) error {
 		return err
 	}
 	x.call.Large = len(raw) > lane.Large
-	in := core.BulkRequest{Table: x.r.URL.Query().Get("table"),
+	table, err := x.parameter("table")
+	if err != nil {
+		return err
+	}
+	in := core.BulkRequest{Table: table,
 		Rows: jsonRows{raw: raw, lines: true, depth: a.core.Cfg.API.MaxDepth, take: x.call.Reserved.Take}}
 	if !x.lines() {
 		var req sidecarv1.BulkUpsertRequest

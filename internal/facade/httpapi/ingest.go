@@ -26,12 +26,14 @@ func (a *API) ingest(x *exchange) error {
 	f := &ingestLines{api: a, x: x, fed: make(chan struct{})}
 	// HTTP/2 is full duplex as it is, and says that it has no such switch.
 	_ = x.control.EnableFullDuplex()
-	query := x.r.URL.Query()
-	in := rows.Request{Table: a.tablePath(x, "table"), Stream: query.Get("stream")}
-	var err error
-	if text := query.Get("offset"); text != "" {
-		if in.Offset, err = strconv.ParseUint(text, 10, 63); err != nil {
-			err = core.BadRequest("offset: %.40q is not a number from 0 to %d", text, math.MaxInt64)
+	in := rows.Request{Table: a.tablePath(x, "table")}
+	offset, err := x.parameter("offset")
+	if err == nil {
+		in.Stream, err = x.parameter("stream")
+	}
+	if err == nil && offset != "" {
+		if in.Offset, err = strconv.ParseUint(offset, 10, 63); err != nil {
+			err = core.BadRequest("offset: %.40q is not a number from 0 to %d", offset, math.MaxInt64)
 		}
 	}
 	if err == nil {

@@ -88,6 +88,9 @@ func (a *API) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte,
 	if err := takes(t, x.r.Header.Get("Content-Type")); err != nil {
 		return nil, err
 	}
+	if part := x.r.Header.Get("Content-Range"); part != "" { // RFC 9110, 14.5
+		return nil, core.BadRequest("Content-Range %.100q: a part of a value cannot be written; send the whole value without this header", part)
+	}
 	id, cond, err := a.kvRequest(x, t)
 	if err != nil {
 		return nil, err
@@ -323,8 +326,11 @@ func takes(t *kv.Table, contentType string) error {
 	if err == nil && slices.Contains([]string{core.MediaOctets, own}, media) {
 		return nil
 	}
-	return core.Faultf(core.CodeMedia, "Content-Type %.100q is not accepted here; send %s or %s, or leave it out",
-		contentType, own, core.MediaOctets)
+	send := core.MediaOctets
+	if own != core.MediaOctets {
+		send = own + " or " + core.MediaOctets
+	}
+	return core.Faultf(core.CodeMedia, "Content-Type %.100q is not accepted here; send %s, or leave it out", contentType, send)
 }
 
 // refuseToWrite adds what is allowed to the refusal of a table that may not be written.

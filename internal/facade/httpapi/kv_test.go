@@ -29,7 +29,7 @@ func TestKVOverHTTP(t *testing.T) {
 		status, h, got := facadetest.Send(t, method, at+path, body, func(r *http.Request) {
 			r.Header.Del("Content-Type")
 			for i := 0; i < len(header); i += 2 {
-				r.Header.Set(header[i], header[i+1])
+				r.Header.Add(header[i], header[i+1])
 			}
 		})
 		return kvReply{status, h, got}
@@ -80,6 +80,10 @@ func TestKVOverHTTP(t *testing.T) {
 		{"GET", "versions?id=%zz", "", nil, 400, "BAD_REQUEST"},
 		{"GET", "versions?id=1", "", []string{"Request-Timeout", "soon"}, 400, "BAD_REQUEST"},
 		{"GET", "versions?id=1", "", []string{"X-Ydb-Priority", "first"}, 400, "BAD_REQUEST"},
+		{"PUT", "versions?id=1", "x", []string{"Content-Range", "bytes 0-1/9"}, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=1", "", []string{"Request-Timeout", "1s", "Request-Timeout", "1s"}, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=1", "", []string{"X-Ydb-Priority", "batch", "X-Ydb-Priority", "nope"}, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=1", "", []string{"X-Sidecar-App", "a", "X-Sidecar-App", "b"}, 400, "BAD_REQUEST"},
 		{"GET", "versions?id=1", "", []string{"Origin", "http://evil.example"}, 403, "FORBIDDEN"},
 		{"GET", "versions?id=1", "", []string{"Sec-Fetch-Site", "cross-site"}, 403, "FORBIDDEN"},
 		{"PUT", "read?id=1", "x", nil, 405, "TABLE_READ_ONLY"},
@@ -104,6 +108,14 @@ func TestKVOverHTTP(t *testing.T) {
 		}
 		if got := r.header.Get("Allow"); want != "" && got != want {
 			t.Errorf("%s %s: Allow %q; want %q", c.method, c.path, got, want)
+		}
+	}
+	for _, text := range [][]string{
+		{"Content-Type", "text/plain", "send application/octet-stream, or leave it out"},
+		{"Content-Range", "bytes 0-1/9", "send the whole value"},
+	} {
+		if r := do("PUT", "versions?id=1", "x", text[0], text[1]); !strings.Contains(r.body, text[2]) {
+			t.Errorf("%s: %s; want %q", text[0], r.body, text[2])
 		}
 	}
 	if r := do("GET", "read?id=1", ""); r.header.Get("Content-Type") != "image/png" {
