@@ -292,6 +292,36 @@ func TestRowsOfGrantsAreCut(t *testing.T) {
 	}
 }
 
+// TestRepeatsKeepToGrants: an app that repeats the statement or the list of another one gets no more rows than it may.
+func TestRepeatsKeepToGrants(t *testing.T) {
+	b, _ := granted(t, &facadetest.Driver{}, "few rows=2")
+	call := func(app, path, body string) string {
+		t.Helper()
+		status, _, text := facadetest.Send(t, "POST", b.base+path, body, facadetest.Header("X-Sidecar-App", app))
+		if status != 200 {
+			t.Fatalf("%s %s: %d %s", path, body, status, text)
+		}
+		return text
+	}
+	_, id, _ := strings.Cut(call("free", "/v1/tx/begin", "{}"), `"id":"`)
+	id, _, _ = strings.Cut(id, `"`)
+	one := `"sql":"S","params":{"a":1,"b":2,"c":3}`
+	for _, step := range []struct{ path, body string }{
+		{"/v1/query", `{` + one + `,"tx":{"id":"` + id + `","seq":1}}`},
+		{"/v1/tx", `{"statements":[{` + one + `}],"tx":{"id":"` + id + `","seq":2}}`},
+	} {
+		for _, tc := range []struct {
+			app  string
+			rows int
+		}{{"free", 3}, {"few", 2}, {"free", 3}} {
+			text := call(tc.app, step.path, step.body)
+			if n := strings.Count(text, `"Int64"`); n != tc.rows || strings.Contains(text, `"truncated":true`) != (n < 3) {
+				t.Errorf("%s for %s: %d rows: %s; want %d", step.path, tc.app, n, text, tc.rows)
+			}
+		}
+	}
+}
+
 // TestTimeoutsOfGrants: a call takes no longer than its app may, whatever it asks for, and hears why.
 func TestTimeoutsOfGrants(t *testing.T) {
 	f := &facadetest.Driver{}

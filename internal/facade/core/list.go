@@ -163,7 +163,7 @@ func (x *transactions) transact(ctx context.Context, c *Call, call upstream.Call
 		return nil, nil, x.fault(sel.ID, err, sel.Commit)
 	}
 	if old != nil {
-		return x.repeatList(ctx, sel.ID, old, plain)
+		return x.repeatList(ctx, c, sel.ID, old, plain)
 	}
 	ctx, cancel := lasting(ctx, turn)
 	defer cancel()
@@ -219,16 +219,17 @@ func (x *transactions) openWith(ctx context.Context, c *Call, call upstream.Call
 }
 
 // repeatList answers a list that was run before.
-func (x *transactions) repeatList(ctx context.Context, id string, old *stored, out func(i int) Sink) ([]Outcome, *sidecarv1.Tx, error) {
+func (x *transactions) repeatList(ctx context.Context, c *Call, id string, old *stored, out func(i int) Sink) (
+	done []Outcome, tx *sidecarv1.Tx, err error,
+) {
 	if err := x.repeated(old); err != nil {
 		return nil, nil, err
 	}
-	done := make([]Outcome, len(old.list))
+	done = make([]Outcome, len(old.list))
 	for i, one := range old.list {
-		if err := one.replay(ctx, out(i)); err != nil {
+		if done[i], err = one.replay(ctx, out(i), c.App.Grants().Rows()); err != nil {
 			return nil, nil, err
 		}
-		done[i] = one.end
 	}
 	return done, x.stillOpen(id), nil
 }

@@ -3,6 +3,7 @@ package core
 import (
 	"bytes"
 	"context"
+	"math"
 
 	"google.golang.org/protobuf/proto"
 
@@ -24,20 +25,28 @@ type storedSet struct {
 	cut     bool
 }
 
-// replay hands the stored rows on as if they had just arrived.
-func (o *stored) replay(ctx context.Context, out Sink) error {
+// replay hands the stored rows on as if they had just arrived, at most so many (0: all of them), and returns the outcome.
+func (o *stored) replay(ctx context.Context, out Sink, most uint64) (Outcome, error) {
+	if most == 0 {
+		most = math.MaxUint64
+	}
+	done := o.end
+	done.Rows = 0
 	for _, set := range o.sets {
 		if err := out.Begin(ctx, set.columns); err != nil {
-			return err
+			return Outcome{}, err
 		}
-		if err := out.Rows(ctx, set.rows); err != nil {
-			return err
+		rows := set.rows[:min(uint64(len(set.rows)), most-done.Rows)]
+		if err := out.Rows(ctx, rows); err != nil {
+			return Outcome{}, err
 		}
-		if set.cut {
+		done.Rows += uint64(len(rows))
+		if set.cut || len(rows) < len(set.rows) {
+			done.Truncated = true
 			out.Cut()
 		}
 	}
-	return nil
+	return done, nil
 }
 
 // recorder hands results on and keeps them too, up to a number of bytes.

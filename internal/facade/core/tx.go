@@ -269,7 +269,7 @@ func (x *transactions) continueWaiting(ctx context.Context, c *Call, call upstre
 		return Outcome{}, x.fault(sel.ID, err, sel.Commit)
 	}
 	if old != nil {
-		return x.repeat(ctx, sel.ID, old, out)
+		return x.repeat(ctx, c, sel.ID, old, out)
 	}
 	ctx, cancel := lasting(ctx, turn)
 	defer cancel()
@@ -388,14 +388,14 @@ func refusedUnrun(e *upstream.Error) bool {
 }
 
 // repeat answers a statement that was run before.
-func (x *transactions) repeat(ctx context.Context, id string, old *stored, out Sink) (Outcome, error) {
+func (x *transactions) repeat(ctx context.Context, c *Call, id string, old *stored, out Sink) (Outcome, error) {
 	if err := x.repeated(old); err != nil {
 		return Outcome{}, err
 	}
-	if err := old.replay(ctx, out); err != nil {
+	done, err := old.replay(ctx, out, c.App.Grants().Rows())
+	if err != nil {
 		return Outcome{}, err
 	}
-	done := old.end
 	done.Tx = x.stillOpen(id)
 	return done, nil
 }
