@@ -86,6 +86,26 @@ func TestHTTPForms(t *testing.T) {
 	})
 }
 
+// TestAcceptHasWeights: rows come as lines only if Accept prefers JSON no more than lines.
+func TestAcceptHasWeights(t *testing.T) {
+	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo})
+	for accept, want := range map[string]string{
+		"": "application/json", "*/*": "application/json", "application/json": "application/json",
+		"application/x-ndjson": "application/x-ndjson", "application/json, application/x-ndjson": "application/x-ndjson",
+		"application/json, application/x-ndjson;q=0":           "application/json",
+		"application/x-ndjson; Q = 0":                          "application/json",
+		"application/json, application/x-ndjson;q=0.9":         "application/json",
+		"application/x-ndjson;q=0.9;v=1, application/json;q=0": "application/x-ndjson",
+		"application/x-ndjson;q=0.5, application/json;q=0.5":   "application/x-ndjson",
+		"application/x-ndjson;q=high":                          "application/x-ndjson",
+	} {
+		_, h, got := facadetest.Send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, facadetest.Header("Accept", accept))
+		if h.Get("Content-Type") != want {
+			t.Errorf("Accept %q: %s; want %s\n%s", accept, h.Get("Content-Type"), want, got)
+		}
+	}
+}
+
 func TestHTTPRefusals(t *testing.T) {
 	b := start(t, small(), &facadetest.Driver{Answer: facadetest.Echo})
 	port := b.base[strings.LastIndex(b.base, ":"):]

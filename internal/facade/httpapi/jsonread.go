@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -116,13 +117,29 @@ func (x *exchange) choice(body, header, param string) string {
 	return ""
 }
 
-// wantsStream tells whether the reply shall be NDJSON.
+// wantsStream tells whether the reply shall be NDJSON: Accept names it, and prefers JSON no more than it.
 func (x *exchange) wantsStream() bool {
+	lines, whole := 0.0, 0.0
 	for part := range strings.SplitSeq(x.r.Header.Get("Accept"), ",") {
-		media, _, _ := strings.Cut(part, ";")
-		if strings.EqualFold(strings.TrimSpace(media), mediaNDJSON) {
-			return true
+		media, params, _ := strings.Cut(part, ";")
+		switch media = strings.TrimSpace(media); {
+		case strings.EqualFold(media, mediaNDJSON):
+			lines = max(lines, quality(params))
+		case strings.EqualFold(media, core.MediaJSON):
+			whole = max(whole, quality(params))
 		}
 	}
-	return false
+	return lines > 0 && lines >= whole
+}
+
+// quality is the weight that the parameters of a type in Accept have; 1 without any.
+func quality(params string) float64 {
+	for param := range strings.SplitSeq(params, ";") {
+		if name, weight, ok := strings.Cut(param, "="); ok && strings.EqualFold(strings.TrimSpace(name), "q") {
+			if q, err := strconv.ParseFloat(strings.TrimSpace(weight), 64); err == nil && q >= 0 && q <= 1 {
+				return q
+			}
+		}
+	}
+	return 1
 }
