@@ -322,6 +322,27 @@ func TestOffsetsAreBounded(t *testing.T) {
 	}
 }
 
+// TestNoOffsetBehindTheLargest: what an answer has as next may be the offset of another stream.
+func TestNoOffsetBehindTheLargest(t *testing.T) {
+	b := start(t, small(), facadetest.NewWriter(t).Driver)
+	for offset, want := range map[string][]string{
+		"9223372036854775806": {`{"ack":{"next":9223372036854775807}}`, "BAD_REQUEST", "the largest"},
+		"9223372036854775807": {"BAD_REQUEST", "the largest"},
+		"9223372036854775805": {`{"end":{"next":9223372036854775807,"rows":2,"refused":0}}`},
+	} {
+		_, _, got := facadetest.Send(t, "POST", b.base+"/v1/ingest/dir/items?offset="+offset, `{"id":1,"name":"a"}`+"\n"+`{"id":2,"name":"b"}`+"\n",
+			facadetest.Header("Content-Type", "application/x-ndjson"))
+		for _, part := range want {
+			if !strings.Contains(got, part) {
+				t.Errorf("from %s: %s\nwant %s", offset, got, part)
+			}
+		}
+		if strings.Contains(got, "9223372036854775808") || strings.Contains(got, "9223372036854775809") {
+			t.Errorf("from %s: %s\nthe largest offset is exceeded", offset, got)
+		}
+	}
+}
+
 // retried is a driver whose calls without a session needed so many attempts.
 type retried struct {
 	core.Driver

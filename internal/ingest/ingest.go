@@ -68,6 +68,9 @@ func (r *Refused) Error() string { return r.Err.Error() }
 
 func (r *Refused) Unwrap() error { return r.Err }
 
+// MaxOffset is the largest offset that a stream may begin with, and that may stand behind its last row.
+const MaxOffset = math.MaxInt64
+
 // Why a stream ends before its rows do.
 var (
 	ErrDraining = errors.New("ingest: this process is stopping")
@@ -75,6 +78,7 @@ var (
 	ErrReplaced = errors.New("ingest: another stream of this name was opened")
 	ErrIdle     = errors.New("ingest: no row came for as long as allowed (ingest.idle)")
 	ErrClosed   = errors.New("ingest: the stream is closed")
+	ErrOffset   = errors.New("ingest: the stream has reached the largest offset")
 )
 
 // Deps are the parts that an Engine works with. Sink may be left out if every stream has its own.

@@ -184,9 +184,9 @@ func (s *Stream) find(l *layout, names []string) error {
 func (s *Stream) Refuse(err error) error {
 	s.mu.Lock()
 	for {
-		if ended := s.endedLocked(); ended != nil {
+		if no := s.takesNoneLocked(); no != nil {
 			s.mu.Unlock()
-			return ended
+			return no
 		}
 		if len(s.refused) < maxRefused {
 			break
@@ -200,6 +200,14 @@ func (s *Stream) Refuse(err error) error {
 	s.mu.Unlock()
 	signal(s.news)
 	return nil
+}
+
+// takesNoneLocked is why no further row can be taken; nil: one can. The offset behind the last row must be one that a stream can begin with.
+func (s *Stream) takesNoneLocked() error {
+	if s.next >= MaxOffset {
+		return ErrOffset
+	}
+	return s.endedLocked()
 }
 
 func (s *Stream) refuseLocked(offset uint64, err error) {
@@ -236,9 +244,9 @@ func (s *Stream) add(read func(*layout) error) error {
 	hash := s.engine.hash(s.key)
 	s.mu.Lock()
 	for {
-		if ended := s.endedLocked(); ended != nil {
+		if no := s.takesNoneLocked(); no != nil {
 			s.mu.Unlock()
-			return ended
+			return no
 		}
 		if !s.fullLocked() && len(s.refused) < maxRefused {
 			if s.gather.add(l, s.next, &s.cells, hash, s.key) {

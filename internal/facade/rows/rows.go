@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"sync"
 	"time"
 
@@ -135,8 +134,8 @@ func (r *Service) check(c *core.Call, in Request) (table string, err error) {
 	if len(in.Stream) > maxStreamName {
 		return "", core.BadRequest("stream has %d bytes; at most %d are allowed", len(in.Stream), maxStreamName)
 	}
-	if in.Offset > math.MaxInt64 {
-		return "", core.BadRequest("offset: %d; at most %d is allowed", in.Offset, math.MaxInt64)
+	if in.Offset > ingest.MaxOffset {
+		return "", core.BadRequest("offset: %d; at most %d is allowed", in.Offset, ingest.MaxOffset)
 	}
 	c.Class, err = core.ClassOf(c, "")
 	return table, err
@@ -241,6 +240,8 @@ func FaultOf(err error) *core.Fault {
 		)
 	case errors.Is(err, ingest.ErrIdle):
 		return core.Faultf(core.CodeStreamEnded, "no row arrived for the longest time allowed (ingest.idle)")
+	case errors.Is(err, ingest.ErrOffset):
+		return core.BadRequest("offset: the stream has reached %d, the largest; number its rows from 0 again", ingest.MaxOffset)
 	case errors.Is(err, ingest.ErrKey):
 		return core.Faultf(core.CodeStreamEnded, "the primary key of the table has changed")
 	}
