@@ -89,7 +89,8 @@ func (a *API) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte,
 		return nil, err
 	}
 	if part := x.r.Header.Get("Content-Range"); part != "" { // RFC 9110, 14.5
-		return nil, core.BadRequest("Content-Range %.100q: a part of a value cannot be written; send the whole value without this header", part)
+		return nil, core.BadRequest("Content-Range %.100q: a part of a value cannot be written; send the whole value without this header",
+			part)
 	}
 	id, cond, err := a.kvRequest(x, t)
 	if err != nil {

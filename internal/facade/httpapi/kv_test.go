@@ -39,27 +39,7 @@ func TestKVOverHTTP(t *testing.T) {
 	if made.status != 201 || made.body != "" || len(tag) < 18 {
 		t.Fatalf("put: %+v", made)
 	}
-	for _, method := range []string{"GET", "HEAD"} {
-		r := do(method, "versions?id=1", "")
-		want := map[string]string{"Etag": tag, "Content-Type": core.MediaOctets, "Content-Length": "2", "X-Content-Type-Options": "nosniff",
-			"Content-Security-Policy": "sandbox", "Cache-Control": "no-cache"}
-		for name, v := range want {
-			if r.header.Get(name) != v {
-				t.Errorf("%s: %s is %q; want %q", method, name, r.header.Get(name), v)
-			}
-		}
-		if r.status != 200 || r.body != map[string]string{"GET": "hi"}[method] {
-			t.Errorf("%s: %d %q", method, r.status, r.body)
-		}
-		if r := do(
-			method, "versions?id=1", "", "If-None-Match", `"1", W/`+tag,
-		); r.status != 304 || r.header.Get("Etag") != tag || r.body != "" {
-			t.Errorf("%s of what is known: %+v", method, r)
-		}
-		if r := do(method, "versions?id=2", ""); r.status != 404 {
-			t.Errorf("%s of a missing row: %+v", method, r)
-		}
-	}
+	knownAndMissing(t, do, tag)
 	for _, c := range []struct {
 		method, path, body string
 		header             []string
@@ -122,6 +102,32 @@ func TestKVOverHTTP(t *testing.T) {
 		t.Errorf("the media of the table: %+v", r)
 	}
 	checkBatchGet(t, do("POST", "read:batchGet", `{"ids":["7"],"timeout":"1s"}`, "Content-Type", core.MediaJSON))
+}
+
+// knownAndMissing reads a value that there is, one whose version the caller has, and one that there is not.
+func knownAndMissing(t *testing.T, do func(method, path, body string, header ...string) kvReply, tag string) {
+	t.Helper()
+	for _, method := range []string{"GET", "HEAD"} {
+		r := do(method, "versions?id=1", "")
+		want := map[string]string{"Etag": tag, "Content-Type": core.MediaOctets, "Content-Length": "2", "X-Content-Type-Options": "nosniff",
+			"Content-Security-Policy": "sandbox", "Cache-Control": "no-cache"}
+		for name, v := range want {
+			if r.header.Get(name) != v {
+				t.Errorf("%s: %s is %q; want %q", method, name, r.header.Get(name), v)
+			}
+		}
+		if r.status != 200 || r.body != map[string]string{"GET": "hi"}[method] {
+			t.Errorf("%s: %d %q", method, r.status, r.body)
+		}
+		if r := do(
+			method, "versions?id=1", "", "If-None-Match", `"1", W/`+tag,
+		); r.status != 304 || r.header.Get("Etag") != tag || r.body != "" {
+			t.Errorf("%s of what is known: %+v", method, r)
+		}
+		if r := do(method, "versions?id=2", ""); r.status != 404 {
+			t.Errorf("%s of a missing row: %+v", method, r)
+		}
+	}
 }
 
 // checkBatchGet fails unless an answer is as the document has it.
