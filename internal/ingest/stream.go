@@ -202,7 +202,8 @@ func (s *Stream) Refuse(err error) error {
 	return nil
 }
 
-// takesNoneLocked is why no further row can be taken; nil: one can. The offset behind the last row must be one that a stream can begin with.
+// takesNoneLocked is why no further row can be taken; nil: one can. The offset behind the last row must be one that a stream can
+// begin with.
 func (s *Stream) takesNoneLocked() error {
 	if s.next >= MaxOffset {
 		return ErrOffset
