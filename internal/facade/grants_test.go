@@ -346,6 +346,11 @@ func TestTimeoutsOfGrants(t *testing.T) {
 			t.Errorf("another app: %d %s", status, text)
 		}
 	}
+	_, _, text := facadetest.Send(t, "POST", b.base+"/v1/batch", `{"statements":[{"sql":"S"}],"timeout":"30s"}`,
+		facadetest.Header("X-Sidecar-App", "quick"))
+	if !strings.Contains(text, "DEADLINE_EXCEEDED") || !strings.Contains(text, "timeout=20ms in apps.limits") {
+		t.Errorf("a statement of a batch: %s; want the end of its time, by the grant", text)
+	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", "quick")
 	if _, err := b.api.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "S", Timeout: "1m"}); err == nil ||
 		!strings.Contains(err.Error(), "timeout=20ms") {

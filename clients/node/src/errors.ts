@@ -33,7 +33,7 @@ export interface ErrorFields {
  *
  * - `safeToRetry`: nothing was kept, or the call is idempotent. Send it again; inside a transaction, run all of it again.
  * - `outcomeUnknown`: it may have run. Read back, or repeat only what may happen twice.
- * - Neither: it would fail again as it is.
+ * - Neither: it would fail again as it is, or an operator ended it.
  */
 export class SidecarError extends Error {
   /** Stable code such as `YDB_ABORTED`; docs/reference/errors.md lists them. */

@@ -45,8 +45,8 @@ func askAll(t *testing.T) map[string]string {
 	}
 	for _, s := range shown {
 		request := s.request
-		if strings.Contains(request, "{tx}") {
-			request = strings.Replace(request, "{tx}", begin(), 1)
+		if before, after, of := strings.Cut(request, "{tx}"); of {
+			request = before + begin() + after
 		}
 		status, _, text := facadetest.Send(t, routeOf[s.call].Method, b.base+routeOf[s.call].Path, request, nil)
 		if status != 200 {

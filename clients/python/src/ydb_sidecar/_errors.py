@@ -14,7 +14,7 @@ class SidecarError(Exception):
       transaction, repeat all of it: ``transaction()`` does that.
     - ``outcome_unknown``: it may have run. Read back before you repeat it.
 
-    If neither is true, nothing was kept and the same call would fail again.
+    If neither is true, nothing was kept, and the same call would fail again or an operator ended it.
     """
 
     def __init__(
