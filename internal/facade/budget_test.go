@@ -312,9 +312,9 @@ func TestBulkHasBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusTooManyRequests ||
-		!strings.Contains(string(text), "MEMORY_SHORT") {
-		t.Errorf("%d: %s", answer.StatusCode, text)
+	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusRequestEntityTooLarge ||
+		!strings.Contains(string(text), "LIMIT_EXCEEDED") || !strings.Contains(string(text), `"safe_to_retry":false`) {
+		t.Errorf("%d: %s; want that it will never fit", answer.StatusCode, text)
 	}
 	many := &sidecarv1.BulkUpsertRequest{Table: "t"}
 	for range 1 << 20 {

@@ -182,7 +182,7 @@ func (s *Reservation) leaveLocked() {
 // Lack says why there is no memory for a request. Zero: there is.
 type Lack struct {
 	Why   string
-	Never bool // the request is too large for the budget, however empty that is
+	Never bool // what the request would hold is too much for the budget, however empty that is
 }
 
 // Take takes n bytes more, or says why there are none for this request. Fewer than none are given back, always.
@@ -219,8 +219,8 @@ func (s *Reservation) ask(n int, refusal uint64) Lack {
 		}
 		if s.held+int64(n) > one {
 			b.refused.Add(refusal)
-			return Lack{Never: true, Why: fmt.Sprintf("this request needs more than %d MiB of memory, which is all that one may hold "+
-				"(%s): send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)", one>>20, budgetOf)}
+			return Lack{Never: true, Why: fmt.Sprintf("this request needs more than %d KiB of memory, which is all that one may hold "+
+				"(%s): send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)", one>>10, budgetOf)}
 		}
 		if !b.makeRoomLocked(s, bound, s.held+int64(n)) {
 			b.refused.Add(refusal)

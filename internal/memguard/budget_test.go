@@ -324,9 +324,9 @@ func TestTooLargeForever(t *testing.T) {
 		why   string // "": it is taken
 	}{
 		{"all but what small ones have", nil, 0, most * 7 / 8, false, ""},
-		{"more", nil, 0, most*7/8 + 1, true, "this request needs more than 3 MiB"},
+		{"more", nil, 0, most*7/8 + 1, true, "this request needs more than 3584 KiB"},
 		{"half of it of an app", new(Group), 0, most * 7 / 16, false, ""},
-		{"more than half of it of an app", new(Group), 0, most*7/16 + 1, true, "this request needs more than 1 MiB"},
+		{"more than half of it of an app", new(Group), 0, most*7/16 + 1, true, "this request needs more than 1792 KiB"},
 		{"what others hold", nil, most / 2, most / 2, false, "requests hold 2 MiB of memory, and 3 MiB"},
 	} {
 		b := OfBytes(most)

@@ -180,7 +180,7 @@ const intakeEvery = 50 * time.Millisecond
 func (i *intake) take(ctx context.Context, n int) error {
 	for ask := i.reserved.Take; ; ask = i.reserved.TakeAgain {
 		lack := i.ask(n, ask)
-		if n > lane.Large || lack.Never || lack.Why == "" {
+		if n > lane.Large || lack.Why == "" {
 			return core.TooMuch(lack)
 		}
 		select {
