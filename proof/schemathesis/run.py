@@ -37,6 +37,8 @@ TABLES = [
 ]
 SETTINGS = [
     "kv.tables=drafts=drafts key=id:Utf8 value=v:String version=rev:Uint64,bytes=bytes key=id:Utf8 value=v:String",
+    # The limit of an id is in bytes, which a description cannot say. Some are longer than the 1 KiB that is the default.
+    "kv.max_id=16384",
     # Transactions are begun and left. They must not take the sessions of other calls for long.
     "pool.max=500",
     "tx.idle=2s",
