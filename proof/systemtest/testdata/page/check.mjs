@@ -72,6 +72,7 @@ async function endHeld(page) {
 }
 
 async function picture(page, name) {
+  if (pictures) await page.evaluate(() => window.scrollTo(0, 0)); // where the head of the page belongs
   if (pictures) await page.screenshot({ path: `${pictures}/${name}.png`, fullPage: name !== "phone", timeout: patience });
 }
 
