@@ -51,7 +51,7 @@ func (g *Conn) roomFor(b []byte) bool {
 		g.memory.Begin(g.of.Headers, nil, 0)
 		g.memory.Coming(func() { _ = g.Stream.SetReadDeadline(time.Unix(1, 0)) }) // its reader sees it
 	}
-	return g.memory.Take(HeadTwice*n).Why == ""
+	return g.memory.Take(HeadTwice*n) == ""
 }
 
 // HeadTwice: headers are there as they came and as a request.

@@ -179,26 +179,39 @@ func (s *Reservation) leaveLocked() {
 	delete(b.from, c.number)
 }
 
-// Lack says why there is no memory for a request. Zero: there is.
-type Lack struct {
-	Why   string
-	Never bool // what the request would hold is too much for the budget, however empty that is
-}
-
 // Take takes n bytes more, or says why there are none for this request. Fewer than none are given back, always.
-func (s *Reservation) Take(n int) Lack { return s.ask(n, 1) }
+func (s *Reservation) Take(n int) (why string) { return s.ask(n, 1) }
 
 // TakeAgain is Take for a request that was refused and waits: it does not count as refused again.
-func (s *Reservation) TakeAgain(n int) Lack { return s.ask(n, 0) }
+func (s *Reservation) TakeAgain(n int) (why string) { return s.ask(n, 0) }
 
-func (s *Reservation) ask(n int, refusal uint64) Lack {
+// Fits reports whether there would be n bytes more if no other request held any.
+func (s *Reservation) Fits(n int) bool {
+	if s.budget == nil {
+		return true
+	}
+	s.budget.mu.Lock()
+	defer s.budget.mu.Unlock()
+	return s.held+int64(n) <= s.most(n)
+}
+
+// most is how many bytes this request alone could hold, with n more.
+func (s *Reservation) most(n int) int64 {
+	most := s.budget.mostFor(s.held + int64(n))
+	if s.group != nil {
+		most /= 2
+	}
+	return most
+}
+
+func (s *Reservation) ask(n int, refusal uint64) (why string) {
 	b := s.budget
 	if b == nil {
-		return Lack{}
+		return ""
 	}
 	if s.end == nil && b.take(s, int64(n)) == taken {
 		s.held += int64(n)
-		return Lack{}
+		return ""
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,30 +223,26 @@ func (s *Reservation) ask(n int, refusal uint64) Lack {
 				s.moved = time.Now()
 				b.coming.MoveToBack(s.elem)
 			}
-			return Lack{}
+			return ""
 		}
-		most := b.mostFor(s.held + int64(n))
-		one := most // bytes of one request
-		if s.group != nil {
-			one /= 2
-		}
-		if s.held+int64(n) > one {
+		if one := s.most(n); s.held+int64(n) > one {
 			b.refused.Add(refusal)
-			return Lack{Never: true, Why: fmt.Sprintf("this request needs more than %d KiB of memory, which is all that one may hold "+
-				"(%s): send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)", one>>10, budgetOf)}
+			return fmt.Sprintf("this request needs more than %d KiB of memory, which is all that one may hold "+
+				"(%s): send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)", one>>10, budgetOf)
 		}
 		if !b.makeRoomLocked(s, bound, s.held+int64(n)) {
 			b.refused.Add(refusal)
+			most := b.mostFor(s.held + int64(n))
 			if bound == groupFull {
-				return Lack{Why: fmt.Sprintf("requests of this app hold %d MiB of memory, and one app may hold %d MiB (%s): "+tryAgain,
-					s.group.Load()>>20, most/2>>20, budgetOf)}
+				return fmt.Sprintf("requests of this app hold %d MiB of memory, and one app may hold %d MiB (%s): "+tryAgain,
+					s.group.Load()>>20, most/2>>20, budgetOf)
 			}
-			return Lack{Why: fmt.Sprintf("requests hold %d MiB of memory, and %d MiB may be held (%s): "+tryAgain, b.held.Load()>>20,
-				most>>20, budgetOf)}
+			return fmt.Sprintf("requests hold %d MiB of memory, and %d MiB may be held (%s): "+tryAgain, b.held.Load()>>20,
+				most>>20, budgetOf)
 		}
 	}
-	return Lack{Why: "the request came slowly, or with most others on its connection, and had to make room for others while " +
-		"requests held as much memory as they may (memory.requests): send it again, or fewer at a time"}
+	return "the request came slowly, or with most others on its connection, and had to make room for others while " +
+		"requests held as much memory as they may (memory.requests): send it again, or fewer at a time"
 }
 
 const (

@@ -17,7 +17,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
-	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
@@ -77,23 +76,6 @@ func OverLimit(what string, got, limit int, setting string) *Fault {
 		return Faultf(CodeLimit, "%s: %d, at most %d are allowed (%s)", what, got, limit, setting)
 	}
 	return Faultf(CodeLimit, "%s: more than %d (%s)", what, limit, setting)
-}
-
-// TooMuch is the fault of a call for which there is no memory; nil: there is some.
-func TooMuch(lack memguard.Lack) error {
-	if lack.Why == "" {
-		return nil
-	}
-	return Faultf(CodeMemory, "%s", lack.Why)
-}
-
-// TooLarge is TooMuch of what a request itself takes. One that is too large for all of the memory is over a limit, since it would be
-// rejected every time. A reply, which other data make smaller, is not.
-func TooLarge(lack memguard.Lack) error {
-	if lack.Never {
-		return Faultf(CodeLimit, "%s", lack.Why)
-	}
-	return TooMuch(lack)
 }
 
 // BadAnswer marks what the database sent and the sidecar cannot read. The error quotes

@@ -48,8 +48,8 @@ type Room struct {
 
 	mu          sync.Mutex // guards all below: the statements of a Batch run side by side
 	rows, bytes int
-	held        int           // bytes of the reply as it goes out
-	lacks       memguard.Lack // why there was no memory for some of them
+	held        int    // bytes of the reply as it goes out
+	lacks       string // why there was no memory for some of them; "": there was
 }
 
 // refuse is why a reply that has become large is not held, although the room for it is
@@ -59,12 +59,12 @@ func (m *Room) refuse() error {
 		return nil
 	}
 	m.mu.Lock()
-	held, lack := m.held, m.lacks
+	held, why := m.held, m.lacks
 	m.mu.Unlock()
-	if lack.Why == "" && m.short {
-		lack.Why = m.memory.Refuse(held)
+	if why == "" && m.short {
+		why = m.memory.Refuse(held)
 	}
-	return TooMuch(lack)
+	return TooMuch(why)
 }
 
 // forget gives back what was held of results that are thrown away.
@@ -105,7 +105,7 @@ func (m *Room) limits(l Limits) Limits {
 
 // RoomFor refuses a new request of so many bytes while memory is short.
 func (s *Service) RoomFor(bytes int) error {
-	return TooMuch(memguard.Lack{Why: s.Deps.Memory.Refuse(bytes)})
+	return TooMuch(s.Deps.Memory.Refuse(bytes))
 }
 
 // take makes use of room for some rows, if there is enough.
@@ -131,7 +131,7 @@ func (m *Room) hold(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.held += n
-	if m.lacks.Why == "" {
+	if m.lacks == "" {
 		m.lacks = m.reserved.Take(n)
 	}
 }

@@ -216,7 +216,7 @@ func (a *API) weighRead(c *core.Call, headers, size int, early *received, values
 		return err
 	}
 	if early == nil {
-		if err := core.TooLarge(c.Reserved.Take(core.DecodedTwice*size + core.ValueCost*values())); err != nil {
+		if err := core.TakeRequest(&c.Reserved, core.DecodedTwice*size+core.ValueCost*values()); err != nil {
 			return err
 		}
 	} else if early.refused != nil {

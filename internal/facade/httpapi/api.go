@@ -356,8 +356,8 @@ func (a *API) admit(x *exchange, rt *route) error {
 	if repeated != "" {
 		return core.BadRequest("the header %s is there %d times; send it once", repeated, len(r.Header[repeated]))
 	}
-	if lack := x.call.Reserved.Take(openCall + size + headerCost*headers); lack.Why != "" && !rt.OfTx() {
-		return core.TooMuch(lack)
+	if why := x.call.Reserved.Take(openCall + size + headerCost*headers); why != "" && !rt.OfTx() {
+		return core.TooMuch(why)
 	}
 	if r.ContentLength == 0 {
 		return nil // a form of a foreign page cannot do harm without a body, and Origin gives it away

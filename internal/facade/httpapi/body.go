@@ -145,7 +145,7 @@ func (a *API) readAll(x *exchange, r io.Reader, end func(), check func(start []b
 					return nil, err
 				}
 			}
-			if err := core.TooLarge(x.call.Reserved.Take(size)); err != nil {
+			if err := core.TakeRequest(&x.call.Reserved, size); err != nil {
 				return nil, err
 			}
 			more := cap(b) + size
@@ -168,7 +168,7 @@ func (a *API) readAll(x *exchange, r io.Reader, end func(), check func(start []b
 	if len(full) == 0 {
 		return b, nil
 	}
-	if err := core.TooLarge(x.call.Reserved.Take(len(full)*pieceSize + len(b))); err != nil {
+	if err := core.TakeRequest(&x.call.Reserved, len(full)*pieceSize+len(b)); err != nil {
 		return nil, err
 	}
 	all = bytes.Join(append(full, b), nil)

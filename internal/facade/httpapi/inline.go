@@ -171,7 +171,7 @@ func (t *InlineCall) body(limit int, setting string) ([]byte, error) {
 	if err := t.Core.RoomFor(len(t.raw)); err != nil {
 		return nil, err
 	}
-	if err := core.TooLarge(t.Call.Reserved.Take(len(t.raw))); err != nil {
+	if err := core.TakeRequest(&t.Call.Reserved, len(t.raw)); err != nil {
 		return nil, err
 	}
 	t.Call.Count(len(t.raw))

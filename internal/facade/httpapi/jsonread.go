@@ -27,7 +27,7 @@ func (a *API) decodeNow(c *core.Call, raw []byte, into proto.Message, out *reque
 	}
 	values, err := checkRequest(raw, a.core.Cfg.API, c.Reserved.Take)
 	if err == nil {
-		err = core.TooLarge(c.Reserved.Take(core.DecodedTwice*len(raw) + core.ValueCost*values))
+		err = core.TakeRequest(&c.Reserved, core.DecodedTwice*len(raw)+core.ValueCost*values)
 	}
 	if err != nil {
 		return err

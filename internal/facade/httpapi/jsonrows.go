@@ -4,7 +4,6 @@ import (
 	"bytes"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
-	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -12,8 +11,8 @@ import (
 type jsonRows struct {
 	raw   []byte
 	lines bool
-	depth int                     // how deep a line may nest
-	take  func(int) memguard.Lack // see checkShape
+	depth int              // how deep a line may nest
+	take  func(int) string // see checkShape
 }
 
 func (r jsonRows) Each(f func(row []byte) error) error {

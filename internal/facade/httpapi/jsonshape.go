@@ -5,21 +5,20 @@ import (
 	"encoding/json"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
-	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
 // checkShape refuses JSON that nests deeper than limit, or has an object with
 // two members of one name: a decoder would silently take the last one. It need
 // not be JSON at all: that is for others to find out. It returns how many values there are. take takes what it keeps from the memory
 // for requests, and says why if there is none; nil: raw is short.
-func checkShape(raw []byte, limit int, take func(int) memguard.Lack) (values int, err error) {
+func checkShape(raw []byte, limit int, take func(int) string) (values int, err error) {
 	return checkNames(raw, limit, &shape{take: take})
 }
 
 // checkRequest is checkShape of a request. It also refuses names like "Idempotent",
 // which a decoder would take for the request's own, and more parameters, types or statements than are allowed: those of
 // a long list would be decoded for nothing.
-func checkRequest(raw []byte, api core.API, take func(int) memguard.Lack) (values int, err error) {
+func checkRequest(raw []byte, api core.API, take func(int) string) (values int, err error) {
 	return checkNames(raw, api.MaxDepth, &shape{ours: true, api: api, take: take})
 }
 
@@ -39,7 +38,7 @@ func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
 			case nameTwice:
 				return 0, core.BadRequest("the member %.64s appears twice in one object; send it once", name)
 			case nameNoRoom:
-				return 0, core.TooMuch(seen.lack)
+				return 0, core.TooMuch(seen.why)
 			case nameTooMany:
 				return 0, core.Faultf(core.CodeLimit, "an object has more than %d members", mostMembers)
 			case nameForeign:
@@ -80,9 +79,9 @@ type shape struct {
 	names  [][]byte            // of all of them, quotes included, innermost last
 	spare  map[string]struct{} // an empty one; nil: there is none
 
-	take func(int) memguard.Lack // takes memory for maps; nil: none is needed
-	took int                     // by it
-	lack memguard.Lack           // there is none
+	take func(int) string // takes memory for maps; nil: none is needed
+	took int              // by it
+	why  string           // there is none
 }
 
 // takeFor takes the memory for that number of further names in a map.
@@ -90,7 +89,7 @@ func (m *shape) takeFor(names int) bool {
 	if m.take == nil {
 		return true
 	}
-	if m.lack = m.take(memberCost * names); m.lack.Why != "" {
+	if m.why = m.take(memberCost * names); m.why != "" {
 		return false
 	}
 	m.took += memberCost * names

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
-	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
@@ -103,13 +102,13 @@ func TestManyMembersTakeWhatIsCounted(t *testing.T) {
 	}
 	const room = 20_000 * memberCost
 	held, most := 0, 0
-	take := func(n int) memguard.Lack {
+	take := func(n int) string {
 		if held+n > room {
-			return memguard.Lack{Why: "there is no memory"}
+			return "there is no memory"
 		}
 		held += n
 		most = max(most, held)
-		return memguard.Lack{}
+		return ""
 	}
 	for _, tt := range []struct {
 		name, text string

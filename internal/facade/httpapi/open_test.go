@@ -251,7 +251,7 @@ func TestEndsOfTransactionsAreLetIn(t *testing.T) {
 	for left := 1<<20 - 4<<10; left > 0; left -= 64 << 10 { // none has so much that it would leave the last eighth
 		others := new(memguard.Reservation)
 		others.Begin(budget, nil, 0)
-		if why := others.Take(min(left, 64<<10)).Why; why != "" {
+		if why := others.Take(min(left, 64<<10)); why != "" {
 			t.Fatal(why)
 		}
 		defer others.Release()
@@ -280,7 +280,7 @@ func TestSilentBodiesMakeRoom(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for range 2 { // each of an app of its own
 			_, other := arriving(budget, 0)
-			if why := other.call.Reserved.Take(30 << 10).Why; why != "" {
+			if why := other.call.Reserved.Take(30 << 10); why != "" {
 				t.Error(why)
 			}
 		}

@@ -179,9 +179,9 @@ const intakeEvery = 50 * time.Millisecond
 // ends its stream.
 func (i *intake) take(ctx context.Context, n int) error {
 	for ask := i.reserved.Take; ; ask = i.reserved.TakeAgain {
-		lack := i.ask(n, ask)
-		if n > lane.Large || lack.Why == "" {
-			return core.TooMuch(lack)
+		why := i.ask(n, ask)
+		if n > lane.Large || why == "" {
+			return core.TooMuch(why)
 		}
 		select {
 		case <-time.After(intakeEvery):
@@ -191,14 +191,14 @@ func (i *intake) take(ctx context.Context, n int) error {
 	}
 }
 
-func (i *intake) ask(n int, take func(int) memguard.Lack) (lack memguard.Lack) {
+func (i *intake) ask(n int, take func(int) string) (why string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	now := n + 2*i.rows.Held()
-	if lack = take(now - i.taken); lack.Why == "" {
+	if why = take(now - i.taken); why == "" {
 		i.part, i.taken = n, now
 	}
-	return lack
+	return why
 }
 
 // added says that the rows of what came last are added.
