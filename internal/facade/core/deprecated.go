@@ -24,8 +24,8 @@ type Deprecated map[string]Deprecation
 // The .proto files mark the same calls and fields.
 var deprecated = Deprecated{}
 
-// deprecatedStatuses is what callers are told whose errors have the statuses of the version before. They go with api.statuses in
-// the next version, which has no date yet.
+// deprecatedStatuses deprecates the statuses of the version before. They go with api.statuses in the next version, which has no
+// date yet.
 var deprecatedStatuses = Deprecation{
 	Since:   time.Date(2026, time.November, 28, 0, 0, 0, 0, time.UTC),
 	Instead: errorsPage + "#statuses-of-the-version-before",
@@ -52,24 +52,19 @@ func (d Deprecated) within(m protoreflect.MessageDescriptor, seen map[protorefle
 }
 
 // Uses notes what a call uses; the first part that is deprecated counts.
-func (s *Service) Uses(c *Call, part string) {
-	if len(s.Deprecated) == 0 || c.deprecation != nil {
+func (d Deprecated) Uses(c *Call, part string) {
+	if len(d) == 0 || c.deprecation != nil {
 		return
 	}
-	if d, ok := s.Deprecated[part]; ok {
-		c.deprecation = &d
+	if one, ok := d[part]; ok {
+		c.deprecation = &one
 	}
 }
 
 // Shows notes what an answered error shows: a code or statuses that are deprecated.
 func (d Deprecated) Shows(c *Call, f *Fault) {
-	old, listed := d[f.Code.Name]
-	switch {
-	case c.deprecation != nil:
-	case listed:
-		named := old
-		c.deprecation = &named
-	case f.Code.old:
+	d.Uses(c, f.Code.Name)
+	if c.deprecation == nil && f.Code.old {
 		c.deprecation = &deprecatedStatuses
 	}
 }
@@ -83,7 +78,7 @@ func (s *Service) UsesFields(c *Call, m proto.Message) {
 
 func (s *Service) usesFields(c *Call, m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		s.Uses(c, string(f.FullName()))
+		s.Deprecated.Uses(c, string(f.FullName()))
 		switch {
 		case f.Message() == nil || f.IsMap():
 		case f.IsList():

@@ -205,7 +205,7 @@ func (a *API) weigh(c *core.Call, headers, size int, early *received, req proto.
 
 // weighRead is weigh without the look for unknown fields, for whoever has read the request by hand. values counts those of its parameters.
 func (a *API) weighRead(c *core.Call, headers, size int, early *received, values func() int) error {
-	a.core.Uses(c, c.Name)
+	a.core.Deprecated.Uses(c, c.Name)
 	if headers > a.core.Cfg.API.MaxHeaders {
 		return core.OverLimit("bytes of metadata", headers, a.core.Cfg.API.MaxHeaders, "api.max_headers")
 	}

@@ -339,7 +339,7 @@ var once = []string{
 // admit checks what can be said of a request before its body is read.
 func (a *API) admit(x *exchange, rt *route) error {
 	r := x.r
-	a.core.Uses(x.call, rt.call)
+	a.core.Deprecated.Uses(x.call, rt.call)
 	size, headers, repeated := len(r.RequestURI), 0, ""
 	for key, list := range r.Header {
 		if len(list) > 1 && slices.Contains(once, key) {
