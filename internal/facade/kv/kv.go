@@ -508,6 +508,7 @@ func (k *Service) Write(ctx context.Context, c *core.Call, in Call, w *Write) (W
 	if err := core.TooMuch(c.Reserved.Take(w.params.Size())); err != nil {
 		return Written{}, err
 	}
+	c.RunsIn(core.ModeSerializable)
 	ctx, cancel, call, err := k.begin(ctx, c, in)
 	if err != nil {
 		return Written{}, err
@@ -526,7 +527,6 @@ func (w *Write) statement() *core.Statement {
 
 // finish does a write in a call that has begun. alone is w.statement().
 func (k *Service) finish(ctx context.Context, c *core.Call, call upstream.Call, w *Write, alone *core.Statement) (Written, error) {
-	c.RunsIn(core.ModeSerializable)
 	if alone == nil {
 		if err := k.writeLooking(ctx, c, call, w); err != nil {
 			return Written{}, err
