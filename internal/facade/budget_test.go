@@ -324,6 +324,11 @@ func TestBulkHasBounds(t *testing.T) {
 	if _, err := b.api.BulkUpsert(t.Context(), many); err == nil || !strings.Contains(err.Error(), "memory.requests") {
 		t.Errorf("over gRPC: %v", err)
 	}
+	large := &sidecarv1.ExecuteRequest{Sql: "S", Params: map[string]*sidecarv1.Value{
+		"$a": {Kind: &sidecarv1.Value_TextValue{TextValue: strings.Repeat("x", 15<<20)}}}}
+	if _, err := b.api.Execute(t.Context(), large); reason(err) != "LIMIT_EXCEEDED" || !strings.Contains(err.Error(), "memory.requests") {
+		t.Errorf("a request over gRPC that never fits: %v", err)
+	}
 	if left := budget.State().Held; left != 0 {
 		t.Errorf("%d bytes are held when it is over", left)
 	}

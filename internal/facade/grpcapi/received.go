@@ -135,7 +135,7 @@ func (a *API) receiveNow(ctx context.Context, r *received, decode func(any) erro
 		return nil // the call says so
 	}
 	r.reserved.Begin(a.core.Deps.Requests, &app.Held, 0)
-	if f, ok := errors.AsType[*core.Fault](core.TooMuch(r.reserved.Take(len(raw)))); ok { // it may wait for the lane
+	if f, ok := errors.AsType[*core.Fault](core.TakeRequest(&r.reserved, len(raw))); ok { // it may wait for the lane
 		r.refused = f
 		return nil
 	}
@@ -161,7 +161,7 @@ func (a *API) decodeRaw(r *received, raw []byte, into proto.Message) error {
 		}
 		takes = (core.DecodedTwice-1)*len(raw) + core.ValueCost*n
 	}
-	if err := core.TooMuch(r.reserved.Take(takes)); err != nil {
+	if err := core.TakeRequest(&r.reserved, takes); err != nil {
 		return err
 	}
 	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); bulk {
