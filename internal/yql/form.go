@@ -179,7 +179,7 @@ func needsType(what, wants string) error {
 	return &Error{Msg: what + " needs a type", Wants: wants}
 }
 
-// nullsAsText is a type with Optional<Utf8> for each null whose type nobody knows, as an example of a type that the
+// nullsAsText is a type with Optional<Utf8> for each null whose type is unknown, as an example of a type that the
 // caller may name.
 func nullsAsText(t *Ydb.Type) *Ydb.Type {
 	if t == untypedNull {

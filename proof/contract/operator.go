@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Operator is what the cases of operators need. The sidecar serves nobody else meanwhile.
+// Operator is what the cases of operators need. The sidecar serves no other client meanwhile.
 type Operator struct {
 	Admin string // base URL of the admin port
 	HTTP  string // base URL of the HTTP API, whatever the cases run over
@@ -193,7 +193,8 @@ func pauseHolds(t *test) {
 	}
 }
 
-// pauseIsTold: a call that waited too long is told of the pause, and so is the operator; back-pressure bound by a deadline is 503.
+// pauseIsTold: the error of a call that waited too long names the pause, to the caller and to the operator; back-pressure bound
+// by a deadline is 503.
 func pauseIsTold(t *test) {
 	t.pause()
 	_, err := t.Execute(t.ctx, Statement{SQL: "SELECT 1", Timeout: "300ms"})
@@ -205,7 +206,7 @@ func pauseIsTold(t *test) {
 	}
 }
 
-// killEnds: an operator ends a call by its trace id, or by its name; the caller is told who ended it, and that nothing was kept.
+// killEnds: an operator ends a call by its trace id, or by its name; the error says who ended it, and that nothing was kept.
 func killEnds(t *test) {
 	table := t.table()
 	t.openPlain()
