@@ -5,7 +5,9 @@ the names and forms that are valid, so that a request that fits must succeed, an
 """
 
 import json
+import re
 import threading
+from collections.abc import MutableMapping
 
 import schemathesis
 
@@ -27,8 +29,9 @@ STATEMENTS = [
     "SELECT 1 AS one; SELECT 'two' AS two",
 ]
 
-# An empty text is as if the member or the header were absent, as everywhere in proto3.
-DURATION = {"type": "string", "pattern": "^([5-9]s)?$"}
+# All that is valid, as far as requests are made at random: what does not fit must be refused. An empty text is as if the member or
+# the header were absent, as everywhere in proto3.
+DURATION = {"type": "string", "pattern": r"^(\+?(([0-9]{1,3}(\.[0-9]{0,5})?|\.[0-9]{1,5})(ns|us|ms|s|m|h))+)?$"}
 
 
 REQUESTS = [
@@ -98,9 +101,20 @@ def is_positive(case) -> bool:
     return case.meta is None or case.meta.generation.mode.is_positive
 
 
+def lengthen(fields, name: str) -> None:
+    """Adds nine seconds to a valid timeout, so that no call meets its deadline."""
+    value = fields.get(name) if isinstance(fields, MutableMapping) else None
+    if isinstance(value, str) and value and re.search(DURATION["pattern"], value):
+        fields[name] = value + "9s"
+
+
 @schemathesis.hook
 def before_call(ctx, case, kwargs):
     """Gives a request that fits what the description has no words for: an open transaction, the table of rows as lines."""
+    lengthen(case.headers, "Request-Timeout")
+    if isinstance(case.body, dict):
+        case.body = dict(case.body)  # it may be an example of the description
+        lengthen(case.body, "timeout")
     if case.headers:  # HTTP servers themselves refuse an Expect that they do not know, with 417 (RFC 9110, 10.1.1)
         case.headers.pop("Expect", None)
     if not is_positive(case):

@@ -22,6 +22,10 @@ import yaml
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
+# Only values are deleted, and a value is named by the table and the id, while schemathesis takes the table alone for the resource.
+# That a deleted value is gone is a case of proof/contract. They are named here, because the configuration cannot take checks out of all.
+EXCLUDED = "use_after_free,ensure_resource_availability"
+
 # Of each operation at least so many calls must succeed, or the run says too little about it.
 LEAST = 10
 
@@ -99,7 +103,7 @@ def operations(http: str) -> list[str]:
 def check(http: str, seconds: int, more: list[str]) -> int:
     """Runs schemathesis for as long, and returns its exit code."""
     command = [str(pathlib.Path(sys.executable).parent / "schemathesis"), "--config-file", str(HERE / "schemathesis.toml"), "run"]
-    command += [f"http://{http}/openapi.yaml", "--checks", "all", "--max-time", str(seconds), *more]
+    command += [f"http://{http}/openapi.yaml", "--checks", "all", "--exclude-checks", EXCLUDED, "--max-time", str(seconds), *more]
     return subprocess.run(command, env={**os.environ, "SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(HERE)}).returncode
 
 
