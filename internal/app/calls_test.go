@@ -94,7 +94,7 @@ func (s *sidecar) endOne(one pausable) {
 	}
 }
 
-// Calls that wait for a session are listed and ended too. The list is bounded, and can be of one app, or of calls that have
+// Calls that a pause holds are listed as paused, and ended too. The list is bounded, and can be of one app, or of calls that have
 // lasted for long. A trace id ends all calls of that trace.
 func TestCallsOfOneTrace(t *testing.T) {
 	const traceID = "0af7651916cd43dd8448eb211c80319c"
@@ -119,7 +119,7 @@ func TestCallsOfOneTrace(t *testing.T) {
 	s.eventually("all wait", func() bool {
 		list := s.openCalls("?app=shop").Calls
 		return len(list) == 3 && !slices.ContainsFunc(list, func(c hop.OpenCall) bool {
-			return c.Phase != "queue" || c.Trace != traceID || c.App != "shop" || c.API != "grpc" ||
+			return c.Phase != "paused" || c.Trace != traceID || c.App != "shop" || c.API != "grpc" ||
 				c.Name != "Execute" || c.Class == "" || c.Mode != "implicit" ||
 				c.Digest != statements.Digest("SELECT 2").String() // literals do not count
 		})

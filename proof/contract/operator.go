@@ -84,19 +84,19 @@ type openCall struct {
 	Trace                   string `json:"trace_id"`
 }
 
-// held returns the calls that are under way, once there are n and a pause holds all of them: in the queue for a session, or before.
+// held returns the calls that are under way, once there are n and a pause holds all of them.
 func (t *test) held(n int) []openCall {
 	t.Helper()
 	// There is no event to wait for in another process.
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		var all struct{ Calls []openCall }
 		t.admin(http.MethodGet, "/state/calls", &all)
-		others := slices.ContainsFunc(all.Calls, func(c openCall) bool { return c.Phase != "queue" && c.Phase != "paused" })
+		others := slices.ContainsFunc(all.Calls, func(c openCall) bool { return c.Phase != "paused" })
 		if len(all.Calls) == n && !others {
 			return all.Calls
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the calls are %+v; want %d that wait", all.Calls, n)
+			t.Fatalf("the calls are %+v; want %d that are paused", all.Calls, n)
 		}
 	}
 }
