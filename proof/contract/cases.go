@@ -28,6 +28,7 @@ var cases = []contractCase{
 	{"errors_of_the_request", requestErrors},
 	{"statuses_are_as_documented", statuses},
 	{"fields_that_there_are_not", strangeFields},
+	{"headers_that_come_twice", headersTwice},
 	{"a_stream_has_all_rows_and_an_end", stream},
 	{"a_stream_that_fails", failingStream},
 	{"a_deadline", deadline},

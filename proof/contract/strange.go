@@ -2,11 +2,13 @@ package contract
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -47,6 +49,46 @@ func strangeFields(t *test) {
 // kvStrangeFields is strangeFields for the key-value API, which tells only callers of an open table.
 func kvStrangeFields(t *test) {
 	t.strange(strangeRequest{"KeyValue/BatchGet", "/v1/kv/" + kvPlain + ":batchGet", &sidecarv1.KvBatchGetRequest{}, `{"ids":[]}`, ""})
+}
+
+// headersTwice: of a header that may be there once, two are refused, and nothing has run.
+func headersTwice(t *test) {
+	if t.driven() {
+		return // a library sends each header once
+	}
+	for _, name := range []string{"X-Ydb-Priority", "X-Sidecar-App"} {
+		e := t.refused(t.twice(name, "batch"), "BAD_REQUEST", false, false)
+		t.status(e, http.StatusBadRequest, codes.InvalidArgument)
+		if want := "the header " + name + " is there 2 times; send it once"; e.Message != want {
+			t.Errorf("%q; want %q", e.Message, want)
+		}
+	}
+}
+
+// twice runs a statement with a header that is there twice.
+func (t *test) twice(name, value string) error {
+	t.Helper()
+	client, ok := t.Client.(*httpClient)
+	if !ok {
+		name = strings.ToLower(name)
+		_, err := t.Execute(metadata.AppendToOutgoingContext(t.ctx, name, value, name, value), Statement{SQL: "SELECT 1"})
+		return err
+	}
+	req, err := http.NewRequestWithContext(t.ctx, http.MethodPost, client.base+"/v1/query", strings.NewReader(`{"sql":"SELECT 1"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Content-Type": {"application/json"}, name: {value, value}}
+	res, err := client.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return refusal(res, raw)
 }
 
 // strange sends a request with a strange field, which must be refused by its name.

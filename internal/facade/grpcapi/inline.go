@@ -115,7 +115,7 @@ func requestOf(path string) protoreflect.MessageDescriptor {
 // greet notes what the headers of a call say, and returns their size.
 func greet(in context.Context, c *core.Call, caller Caller) (_ context.Context, size int, ok bool) {
 	var h heard
-	if !caller.Headers(h.header) {
+	if !caller.Headers(h.header) || h.repeated() {
 		return in, 0, false
 	}
 	// The other process does not call over the data path.
@@ -132,10 +132,14 @@ func greet(in context.Context, c *core.Call, caller Caller) (_ context.Context, 
 type heard struct {
 	app, application      string
 	ydbPriority, priority string
+	apps, priorities      int // headers that may be there once: those of app, and of ydbPriority
 	tokens                []string
 	trace                 propagation.MapCarrier // nil: they name none
 	size                  int
 }
+
+// repeated reports whether one of core.OnceHeaders is there again, which the call is refused for where it runs.
+func (h *heard) repeated() bool { return h.apps > 1 || h.priorities > 1 }
 
 // header notes a header.
 func (h *heard) header(name, value []byte) {
@@ -143,12 +147,14 @@ func (h *heard) header(name, value []byte) {
 	switch string(name) {
 	case "x-sidecar-app":
 		set(&h.app, value)
+		h.apps++
 	case "x-ydb-application-name":
 		set(&h.application, value)
 	case "authorization":
 		h.tokens = append(h.tokens, string(value))
 	case "x-ydb-priority":
 		set(&h.ydbPriority, value)
+		h.priorities++
 	case "priority":
 		set(&h.priority, value)
 	case "traceparent", "tracestate":

@@ -331,10 +331,9 @@ const (
 	headerCost = 96       // bytes of memory of a header beside its text
 )
 
-// once are the headers that a request may have once: of two values it would be unclear which counts.
-var once = []string{
-	headerTimeout, headerRows, headerInts, "X-Ydb-Priority", core.HeaderApp, "Content-Type", "Content-Encoding", "Content-Range",
-}
+// once are the headers that a request may have once.
+var once = append(core.OnceHeaders[:],
+	headerTimeout, headerRows, headerInts, "Content-Type", "Content-Encoding", "Content-Range")
 
 // admit checks what can be said of a request before its body is read.
 func (a *API) admit(x *exchange, rt *route) error {
@@ -354,7 +353,7 @@ func (a *API) admit(x *exchange, rt *route) error {
 		return core.OverLimit("bytes of headers", size, a.core.Cfg.API.MaxHeaders, "api.max_headers")
 	}
 	if repeated != "" {
-		return core.BadRequest("the header %s is there %d times; send it once", repeated, len(r.Header[repeated]))
+		return core.Repeated(repeated, len(r.Header[repeated]))
 	}
 	if why := x.call.Reserved.Take(openCall + size + headerCost*headers); why != "" && !rt.OfTx() {
 		return core.TooMuch(why)
