@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"runtime"
 	"slices"
 	"strconv"
@@ -54,6 +55,9 @@ type route struct {
 	begins bool // it continues no transaction: what is new is refused before its body is read
 }
 
+// callOpenAPI is the name of the call that fetches the description of the API.
+const callOpenAPI = "OpenAPI"
+
 // pattern is the path as http.ServeMux can say it: names that end a segment only.
 func (rt *route) pattern() string { return strings.TrimSuffix(rt.Path, batchGetSuffix) }
 
@@ -77,7 +81,7 @@ var routes = []route{
 	{core.Route{Method: http.MethodDelete, Path: "/v1/kv/{table}"}, core.CallKVDelete, nil, (*API).kvDelete, false},
 	{core.Route{Method: http.MethodPost, Path: "/v1/kv/{table}" + batchGetSuffix}, core.CallKVBatchGet,
 		[]string{core.MediaJSON}, (*API).kvBatchGet, true},
-	{core.Route{Method: http.MethodGet, Path: "/openapi.yaml"}, "OpenAPI", nil, (*API).openAPI, false},
+	{core.Route{Method: http.MethodGet, Path: "/openapi.yaml"}, callOpenAPI, nil, (*API).openAPI, false},
 }
 
 // Config is what the HTTP API alone needs.
@@ -114,6 +118,7 @@ type exchange struct {
 	route *route
 	ctx   context.Context
 	call  *core.Call
+	query url.Values            // of the URL; nil: it has none
 	on    *core.KnownConnection // nil: it is not known
 	told  bool                  // it, that the call is here
 	// started says that the head of the reply has gone out.
@@ -311,15 +316,6 @@ func (a *API) early(x *exchange) (cancel func(), err error) {
 	return cancel, nil
 }
 
-// parameter returns a parameter of the URL, which may be there once; "": it is not there.
-func (x *exchange) parameter(name string) (string, error) {
-	all := x.r.URL.Query()[name]
-	if len(all) > 1 {
-		return "", core.BadRequest("the query parameter %q is there %d times; send it once", name, len(all))
-	}
-	return strings.Join(all, ""), nil
-}
-
 // lines reports whether the body is NDJSON.
 func (x *exchange) lines() bool {
 	media, _, _ := strings.Cut(x.r.Header.Get("Content-Type"), ";")
@@ -354,6 +350,9 @@ func (a *API) admit(x *exchange, rt *route) error {
 	}
 	if repeated != "" {
 		return core.Repeated(repeated, len(r.Header[repeated]))
+	}
+	if err := x.readQuery(rt); err != nil {
+		return err
 	}
 	if why := x.call.Reserved.Take(openCall + size + headerCost*headers); why != "" && !rt.OfTx() {
 		return core.TooMuch(why)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"mime"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -249,16 +248,7 @@ func appendItem(b []byte, t *kv.Table, id kv.ID, row kv.Row) (_ []byte, err erro
 // kvRequest reads what the address and the headers of a request say: the id, one
 // value for each column of the key, and the condition.
 func (a *API) kvRequest(x *exchange, t *kv.Table) (kv.ID, kv.Condition, error) {
-	query, err := url.ParseQuery(x.r.URL.RawQuery)
-	if err != nil {
-		return nil, kv.Condition{}, core.BadRequest("the query of the URL cannot be read: %v", err)
-	}
-	for name := range query {
-		if name != "id" {
-			return nil, kv.Condition{}, core.BadRequest("unknown query parameter %.64q; only \"id\" is allowed", name)
-		}
-	}
-	parts, size := query["id"], 0
+	parts, size := x.query["id"], 0
 	for _, p := range parts {
 		size += len(p)
 	}
