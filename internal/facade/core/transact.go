@@ -266,7 +266,7 @@ func (s *Service) batchOne(ctx context.Context, c *Call, in BatchRequest, i int,
 	}()
 	r := batchResult{Outcome: done, Info: one.Info, reports: one.reports}
 	if err != nil {
-		if r.Fault = s.Answered(one.overtime(FaultOf(whoEnded(ctx, err), Deed{}))); r.Fault.Unknown {
+		if r.Fault = s.Told(ctx, one, err); r.Fault.Unknown {
 			s.counts.unknown.Add(1)
 		}
 	}

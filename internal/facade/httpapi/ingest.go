@@ -43,8 +43,7 @@ func (a *API) ingest(x *exchange) error {
 		return err
 	}
 	if err != nil {
-		f.buf = append(appendProblem(append(f.buf[:0], `{"error":`...), a.core.Answered(core.FaultOf(err, core.Deed{})), x.call.TraceID),
-			'}', '\n')
+		f.buf = append(appendProblem(append(f.buf[:0], `{"error":`...), a.core.Told(x.ctx, x.call, err), x.call.TraceID), '}', '\n')
 		_ = f.send(context.WithoutCancel(x.ctx)) // whoever left does not read it
 	}
 	// Nobody may read the body once the handler has returned.

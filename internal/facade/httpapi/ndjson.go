@@ -53,7 +53,7 @@ func (a *API) stream(x *exchange, in core.ExecuteRequest, body jsonFormat) error
 	}
 	if err != nil && x.started {
 		// Too late for a status: the last line says it.
-		fault := a.core.Answered(core.FaultOf(err, core.Deed{}))
+		fault := a.core.Told(x.ctx, x.call, err)
 		out.buf = append(appendProblem(append(out.buf, `{"error":`...), fault, x.call.Failing()), '}', '\n')
 		_ = out.flush(ctx)
 	}

@@ -59,12 +59,12 @@ func (a *API) relay(x *exchange, p *core.OtherProcess, body []byte, commits bool
 			return core.Unanswered(ctx, err, commits)
 		}
 		defer response.Body.Close()
-		return x.relay(ctx, response, commits)
+		return a.answerOf(ctx, x, response, commits)
 	})
 }
 
-// relay sends an answer of the owner as it comes.
-func (x *exchange) relay(ctx context.Context, response *http.Response, commits bool) error {
+// answerOf sends an answer of the owner as it comes.
+func (a *API) answerOf(ctx context.Context, x *exchange, response *http.Response, commits bool) error {
 	h := x.w.Header()
 	maps.Copy(h, response.Header)
 	for key := range response.Trailer {
@@ -99,7 +99,8 @@ func (x *exchange) relay(ctx context.Context, response *http.Response, commits b
 			f := core.Unanswered(ctx, err, commits)
 			if response.Header.Get("Content-Type") == mediaNDJSON {
 				// The form of a stream: its last line says how it ended.
-				_, _ = x.w.Write(append(appendProblem([]byte(`{"error":`), f, x.call.TraceID), '}', '\n'))
+				told := a.core.Told(x.ctx, x.call, f)
+				_, _ = x.w.Write(append(appendProblem([]byte(`{"error":`), told, x.call.TraceID), '}', '\n'))
 			}
 			return f // a shorter body than announced says the rest
 		}
