@@ -52,8 +52,8 @@ var ydbCodes = map[Ydb.StatusIds_StatusCode]*Code{
 	},
 	Ydb.StatusIds_SCHEME_ERROR: {
 		Name: "YDB_SCHEME_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.FailedPrecondition, Caller: true,
-		Title: "A table, a column or a path does not exist, or is of another kind",
-		Hint:  "Read issues for the name. Paths are relative to the database.",
+		Title: "A table, a column or a path does not exist, exists already, or is of another kind or type",
+		Hint:  "Read issues for the name, and for what is wrong with it. Paths are relative to the database.",
 	},
 	Ydb.StatusIds_GENERIC_ERROR: {
 		Name: "YDB_GENERIC_ERROR", HTTP: http.StatusBadRequest, GRPC: codes.InvalidArgument, Caller: true,

@@ -420,7 +420,7 @@ func backoff(b ydbstatus.Backoff) time.Duration {
 // Proto builds what is sent, the same over both APIs.
 func (f *Fault) Proto(traceID string) *sidecarv1.Error {
 	left := maxIssues
-	hint := cmp.Or(f.hint, f.Code.Hint)
+	hint := cmp.Or(f.hint, f.hintOfScheme(), f.Code.Hint)
 	if f.Unknown && f.Code.Safe && f.hint != hintOfSelect {
 		hint = codeUnknown.Hint // the usual one says that nothing was kept
 		if f.Code == codeTxLost {

@@ -1,0 +1,63 @@
+package facade
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
+)
+
+// failing answers each statement with the error that its text names.
+func failing(errs map[string]error) *facadetest.Driver {
+	return &facadetest.Driver{Answer: func(ctx context.Context, s *facadetest.Session, req *Ydb_Query.ExecuteQueryRequest) (
+		[]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		if err := errs[req.GetQueryContent().GetText()]; err != nil {
+			return nil, err
+		}
+		return facadetest.Echo(ctx, s, req)
+	}}
+}
+
+// TestHintsOfSchemeErrors: a SCHEME_ERROR is told by its issues, which have one code for whatever is wrong.
+func TestHintsOfSchemeErrors(t *testing.T) {
+	scheme := func(text string) error {
+		e := facadetest.Failed(cluster.CallExecute, Ydb.StatusIds_SCHEME_ERROR).(*upstream.Error)
+		e.Issues = []*Ydb_Issue.IssueMessage{{Message: "Execution", IssueCode: 1060, Issues: []*Ydb_Issue.IssueMessage{
+			{Message: text, IssueCode: 2003, Severity: 1}}}}
+		return e
+	}
+	const usual = "Read issues for the name, and for what is wrong with it."
+	want := map[string]string{
+		"exists":    "Something exists at the path",
+		"mismatch":  "A value has another type than its column.",
+		"missing":   usual,
+		"something": usual,
+	}
+	for _, statuses := range []string{"current", "old"} {
+		cfg := small()
+		cfg.API.Statuses = statuses
+		b := start(t, cfg, failing(map[string]error{
+			"exists": scheme("Check failed: path: '/local/t', error: path exist, request accepts it (id: [OwnerId: 1, LocalPathId: 2], " +
+				"type: EPathTypeTable, state: EPathStateNoChanges)"),
+			"mismatch":  scheme("Type mismatch, got type Utf8 for column n, but expected Int32"),
+			"missing":   scheme("Cannot find table 'db.[/local/t]' because it does not exist or you do not have access permissions."),
+			"something": scheme("something else"),
+		}))
+		b.each(t, func(t *testing.T, c contract.Client) {
+			for sql, hint := range want {
+				_, err := c.Execute(t.Context(), contract.Statement{SQL: sql})
+				if e := refused(t, err, "YDB_SCHEME_ERROR", false, false); !strings.HasPrefix(e.Hint, hint) {
+					t.Errorf("%s, statuses %s: hint %q; want %q", sql, statuses, e.Hint, hint)
+				}
+			}
+		})
+	}
+}
