@@ -61,3 +61,37 @@ func TestHintsOfSchemeErrors(t *testing.T) {
 		})
 	}
 }
+
+// TestHintsOfStepsSpeakOfTheirTransaction: a step that ended its transaction is not to be sent again alone.
+func TestHintsOfStepsSpeakOfTheirTransaction(t *testing.T) {
+	const whole = "begin a new transaction and repeat all of it"
+	statuses := map[string]string{} // hints of statements on their own, by text
+	errs := map[string]error{}
+	for status, hint := range map[Ydb.StatusIds_StatusCode]string{
+		Ydb.StatusIds_OVERLOADED: "Send the call again", Ydb.StatusIds_UNAVAILABLE: "Send the call again",
+		Ydb.StatusIds_ABORTED: "Repeat the whole transaction", Ydb.StatusIds_SESSION_BUSY: "Send the call again",
+	} {
+		statuses[status.String()], errs[status.String()] = hint, facadetest.Failed(cluster.CallExecute, status)
+	}
+	b := start(t, small(), failing(errs))
+	b.each(t, func(t *testing.T, c contract.Client) {
+		for sql, alone := range statuses {
+			_, err := c.Execute(t.Context(), contract.Statement{SQL: sql})
+			if e := refused(t, err, "YDB_"+sql, true, false); !strings.Contains(e.Hint, alone) {
+				t.Errorf("%s alone: hint %q; want %q", sql, e.Hint, alone)
+			}
+			tx, err := c.Begin(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = c.Execute(t.Context(), contract.Statement{SQL: sql, Tx: &contract.TxSelector{ID: tx.ID}})
+			want := whole
+			if sql == Ydb.StatusIds_ABORTED.String() {
+				want = alone
+			}
+			if e := refused(t, err, "YDB_"+sql, true, false); !strings.Contains(e.Hint, want) {
+				t.Errorf("%s in a transaction: hint %q; want %q", sql, e.Hint, want)
+			}
+		}
+	})
+}

@@ -3,8 +3,21 @@ package core
 import (
 	"strings"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 )
+
+// hintOfOver is for a step that ended its transaction, of which nothing was kept.
+const hintOfOver = "Nothing was kept, and the transaction is over. Do not send this call again: wait for retry_after_ms, then " +
+	"begin a new transaction and repeat all of it."
+
+// ofTx returns the fault of a step that ended its transaction. The hint of its code may be for a call that is sent again alone.
+func (f *Fault) ofTx() *Fault {
+	if !f.Safe || !f.Code.Safe || f.Code == codeTxLost || f.Code == ydbCodes[Ydb.StatusIds_ABORTED] {
+		return f
+	}
+	return f.With(func(f *Fault) { f.hint = hintOfOver })
+}
 
 // schemeHints are what a caller does about a YDB_SCHEME_ERROR, by what one of its issues says. That has no code of its own.
 var schemeHints = []struct{ says, hint string }{

@@ -376,6 +376,7 @@ func (x *transactions) failed(turn *txStep, err error, commits bool) *Fault {
 			f.Code, f.Message, f.Safe = codeTxLost, "the session of the transaction was lost: "+f.Message, true
 		})
 	}
+	f = f.ofTx()
 	t.fate = f
 	turn.End(lease.Failed, &stored{fault: f})
 	return f
