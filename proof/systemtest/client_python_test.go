@@ -81,11 +81,16 @@ func pythonWheel(t *testing.T) string {
 	t.Helper()
 	root := standtest.Root(t)
 	command(t, root, "make", "clients-python")
-	wheels, err := filepath.Glob(filepath.Join(root, "dist", "*.whl"))
-	if err != nil || len(wheels) != 1 {
-		t.Fatalf("the wheel in dist: %v, %v; want one", wheels, err)
+	built := func(kind string) string {
+		found, err := filepath.Glob(filepath.Join(root, "dist", "ydb_sidecar-*"+kind))
+		if err != nil || len(found) != 1 {
+			t.Fatalf("the %s in dist: %v, %v; want one", kind, found, err)
+		}
+		carriesLicence(t, found[0])
+		return found[0]
 	}
-	return wheels[0]
+	built(".tar.gz")
+	return built(".whl")
 }
 
 // emptyPython makes an environment with nothing but what pip installs by these arguments, and returns its interpreter. The pip is that of

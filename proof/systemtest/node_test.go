@@ -21,6 +21,7 @@ func nodePackage(t *testing.T) string {
 	if err != nil || len(found) != 1 {
 		t.Fatalf("the package in dist: %v, %v; want one", found, err)
 	}
+	carriesLicence(t, found[0])
 	return found[0]
 }
 
