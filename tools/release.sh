@@ -10,7 +10,7 @@
 #   sums       SHA256SUMS of all files
 #
 # VERSION, DIST (the directory) and PLATFORMS change what they say. The same commit, version and Go give the same programs,
-# image and charts: times in them are those of the commit, or SOURCE_DATE_EPOCH. Packing needs GNU tar.
+# image and charts: times in them are those of the commit, or SOURCE_DATE_EPOCH. deploy/README.md has what this needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=${VERSION:-$(tools/version.sh)}
@@ -30,7 +30,7 @@ archive() {
 }
 
 clients() {
-  make clients
+  make clients VERSION="$version" DIST="$dist"
 }
 
 programs() {

@@ -122,3 +122,22 @@ func TestReleaseRefuses(t *testing.T) {
 		t.Errorf("an unknown part: %v, %s", err, text)
 	}
 }
+
+// The packages of the clients have the version and the directory of the release.
+func TestReleaseOfTheClients(t *testing.T) {
+	const version = "9.8.7"
+	dist := t.TempDir()
+	release := exec.Command("../../tools/release.sh", "clients", "sums")
+	release.Env = append(os.Environ(), "VERSION="+version, "DIST="+dist)
+	if text, err := release.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	sums := string(contents(t, dist, "SHA256SUMS"))
+	for _, file := range []string{
+		"ydb-sidecar-" + version + ".tgz", "ydb_sidecar-" + version + "-py3-none-any.whl", "ydb_sidecar-" + version + ".tar.gz",
+	} {
+		if !strings.Contains(sums, "  "+file+"\n") {
+			t.Errorf("SHA256SUMS lacks %s:\n%s", file, sums)
+		}
+	}
+}
