@@ -56,6 +56,7 @@ type slowStart struct {
 type departure struct {
 	hinted   time.Time // newest announcement of shutdown; zero: none
 	departed time.Time // when it left discovery; zero: listed
+	moved    string    // why it leaves, or stays after all, which does not explain its health; "": its health is the newer news
 	missing  time.Time // when Node.Missing was set last
 	left     bool      // it was leaving at the last look
 	arrived  arrival   // since the last look
@@ -127,6 +128,9 @@ func newNode(n cluster.Node, c Config, j *journal, now time.Time) *node {
 	}
 }
 
+// leftDiscovery is why a node leaves that discovery does not list any more.
+const leftDiscovery = "left discovery"
+
 // drained is why a node leaves that discovery lists as leaving.
 const drained = "drained, says who lists the nodes"
 
@@ -137,7 +141,7 @@ const unwell = "unhealthy, says who lists the nodes"
 // with what discovery says of the node.
 func (n *node) shown() cluster.Condition {
 	v := n.condition
-	why := make([]string, 0, 3)
+	why := make([]string, 0, 5)
 	if n.overrides.banned {
 		v.Banned = true
 		why = append(why, strings.TrimSuffix("banned by an operator: "+n.overrides.reason, ": "))
@@ -153,12 +157,13 @@ func (n *node) shown() cluster.Condition {
 	if n.Unwell {
 		why = append(why, unwell)
 	}
-	if len(why) > 0 {
-		if v.Reason != "" {
-			why = append(why, v.Reason)
-		}
-		v.Reason = strings.Join(why, "; ")
+	if n.moved != "" {
+		why = append(why, n.moved)
 	}
+	if v.Reason != "" && (n.moved == "" || v.Health != cluster.Healthy) {
+		why = append(why, v.Reason)
+	}
+	v.Reason = strings.Join(why, "; ")
 	return v
 }
 
@@ -355,6 +360,9 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 	}
 	n.journal.add(now, n, EventState, from.String(), to.String(), reason)
 	n.condition.Health, n.condition.Since, n.condition.Reason = to, now, reason
+	if !n.condition.Draining {
+		n.moved = ""
+	}
 	switch to {
 	case cluster.Probing:
 		n.answers, n.misses = 0, 0
@@ -380,7 +388,7 @@ func (n *node) leave(now time.Time, reason string) {
 	if !n.condition.Draining {
 		n.journal.add(now, n, EventDraining, "", "leaving", reason)
 	}
-	n.condition.Draining, n.condition.Reason = true, reason
+	n.condition.Draining, n.moved = true, reason
 }
 
 // stay takes back that the node is leaving.
@@ -389,7 +397,7 @@ func (n *node) stay(now time.Time, reason string) {
 		n.journal.add(now, n, EventDraining, "leaving", "", reason)
 	}
 	n.hinted = time.Time{}
-	n.condition.Draining = false
+	n.condition.Draining, n.moved = false, ""
 }
 
 // leaves reports whether the node gets nothing new because it is going away, for whatever reason.

@@ -327,7 +327,7 @@ func (j *Detector) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 	for id, n := range j.nodes {
 		if !listed[id] && n.departed.IsZero() {
 			n.departed = now
-			n.leave(now, "left discovery")
+			n.leave(now, leftDiscovery)
 			if n.Missing {
 				n.Missing = false
 				counted.left++
@@ -364,7 +364,7 @@ func (n *node) list(as cluster.Node, now time.Time) {
 	if !n.departed.IsZero() {
 		n.departed, n.arrived = time.Time{}, arrivedNew
 		n.stay(now, "back in discovery")
-		n.condition.Reason = "back in discovery"
+		n.moved = "back in discovery"
 	}
 }
 

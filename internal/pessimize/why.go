@@ -21,14 +21,16 @@ type Why struct {
 
 	State       string    `json:"state"` // healthy, suspect, ejected, probing
 	Since       time.Time `json:"since"`
-	Reason      string    `json:"reason,omitempty"` // the sign that led there
+	Reason      string    `json:"reason,omitempty"` // the sign that led to State
 	Cause       string    `json:"cause,omitempty"`  // of the ejection: transport, silence, probe, refusals, latency
 	Unreachable bool      `json:"unreachable"`
 	Listed      bool      `json:"listed"` // by discovery
 	// the newest answer of discovery lacks it, with many others: it is kept until that is sure
 	Missing   bool      `json:"missing"`
 	Draining  bool      `json:"leaving"`         // announced, gone from discovery, or drained
+	Moved     string    `json:"moved,omitempty"` // why it leaves by itself, or stays after all
 	Hinted    time.Time `json:"hinted,omitzero"` // newest announcement of its shutdown
+	leaves    bool      // announced, or gone from discovery
 	told      bool      // drained, says discovery
 	unwell    bool      // unhealthy, says discovery
 	Drained   bool      `json:"drained"` // by an operator
@@ -118,8 +120,9 @@ func (j *Detector) Why(id cluster.NodeID) (Why, bool) {
 	w := Why{
 		Node: n.ID, Address: n.Address, Zone: n.Zone,
 		State: n.condition.Health.String(), Since: n.condition.Since, Reason: n.condition.Reason,
-		Unreachable: n.condition.Unreachable, Listed: n.listed(), Missing: n.Missing,
-		Draining: n.condition.Draining || o.drained || n.Draining, Hinted: n.hinted, Drained: o.drained, told: n.Draining, unwell: n.Unwell,
+		Unreachable: n.condition.Unreachable, Listed: n.listed(), Missing: n.Missing, Moved: n.moved,
+		Draining: n.condition.Draining || o.drained || n.Draining, Hinted: n.hinted, Drained: o.drained,
+		leaves: n.condition.Draining, told: n.Draining, unwell: n.Unwell,
 		Banned: o.banned, BanUntil: o.until, BanReason: o.reason,
 		Ramp:         cmpOr(n.condition.Ramp, 1),
 		TransportRow: Row{int(n.signs.brokenRow.Load()), c.TransportFailures},
@@ -297,7 +300,8 @@ func (w *Why) summary(now time.Time) string {
 	add(w.Unreachable, "It cannot be reached")
 	add(!w.Listed && !w.Missing, "Discovery does not list it")
 	add(w.Missing, "The newest answer of discovery lacks it, with many others: it is kept until that is sure")
-	add(w.Draining && !w.Drained && w.Listed && !w.told, "It announced its shutdown")
+	add(w.leaves && w.Moved != leftDiscovery, "It %s", w.Moved)
+	add(!w.leaves && w.Moved != "", "It is %s", w.Moved)
 	add(w.told, "The source of the list of nodes drains it")
 	add(w.unwell, "The source of the list of nodes says that it is unhealthy")
 	add(w.Drained, "An operator drains it")
