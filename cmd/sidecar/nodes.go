@@ -140,7 +140,10 @@ func (i *invocation) explain(method, act string, query url.Values) error {
 		_, err := fmt.Fprintln(i.stdout, answer.Summary)
 		return err
 	}
-	if _, err := fmt.Fprintln(i.stdout, strings.ReplaceAll(answer.Summary, ". ", ".\n")); err != nil { // a sentence a line
+	if len(answer.Parts) == 0 { // a sidecar of an older version
+		answer.Parts = []string{answer.Summary}
+	}
+	if _, err := fmt.Fprintln(i.stdout, strings.Join(answer.Parts, "\n")); err != nil {
 		return err
 	}
 	return evidence(i.stdout, &answer)

@@ -208,7 +208,8 @@ func TestTablesSayOK(t *testing.T) {
 // Why says first what is and what comes next, then what was counted.
 func TestWhyIsReadTopDown(t *testing.T) {
 	admin, _ := fakeAdmin(t, map[string]string{
-		"/nodes/2/why": `{"node":2,"summary":"Node 2 is ejected since 3s: 2 errors. Next: probes begin in 1s.",
+		"/nodes/2/why": `{"node":2,"summary":"Node 2 is ejected since 3s: 2 errors. An operator banned it: see No. 7. Next: probes begin in 1s.",
+		"parts":["Node 2 is ejected since 3s: 2 errors.","An operator banned it: see No. 7.","Next: probes begin in 1s."],
 		"transport_row":{"count":2,"limit":2},"refusal_row":{"count":0,"limit":5},
 		"refusal_share":{"refused":1,"calls":9,"limit":0.5,"least":20,"elapsed_ms":1500},
 		"latency":[{"kind":"query","calls":30,"least":20,"median_ms":9,"others":2,"others_ms":1,"limit_ms":4,"ejected_after_s":2},
@@ -218,6 +219,7 @@ func TestWhyIsReadTopDown(t *testing.T) {
 		"history":[{"seq":1,"time":"2026-01-02T03:04:05.678Z","node":2,"kind":"state","from":"healthy","to":"ejected","reason":"2 errors"}]}`,
 	})
 	const want = `Node 2 is ejected since 3s: 2 errors.
+An operator banned it: see No. 7.
 Next: probes begin in 1s.
 
 SIGN                       NOW                                                EJECTED AT

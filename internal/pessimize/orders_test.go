@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -267,10 +268,12 @@ func TestWhy(t *testing.T) {
 		w.prober.fail(1, nil)
 		w.awaitHealth(1, cluster.Healthy, 5*time.Second)
 		check("back", "is healthy", "It gets 10% of its share of load", "full share of load in ")
-		w.do(w.Ban(1, time.Hour, "new disk"))
+		w.do(w.Ban(1, time.Hour, "new disk. See No. 7"))
 		w.do(w.Drain(1))
-		check("ordered", "An operator drains it", "An operator banned it: new disk",
-			"the ban ends in 1h0m0s; drained until an operator takes it back")
+		why = check("ordered", "An operator drains it", "the ban ends in 1h0m0s; drained until an operator takes it back")
+		if !slices.Contains(why.Parts, "An operator banned it: new disk. See No. 7.") {
+			t.Errorf("parts %q", why.Parts)
+		}
 		w.do(w.Unban(1))
 		w.do(w.Undrain(1))
 		w.slowNode()
@@ -294,6 +297,9 @@ func (w *world) explains(t *testing.T, name string, parts ...string) Why {
 	text, err := json.Marshal(why)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if got := strings.Join(why.Parts, " "); got != why.Summary || len(why.Parts) < 2 {
+		t.Errorf("%s: parts %q; want the sentences of %q", name, why.Parts, why.Summary)
 	}
 	for _, part := range parts {
 		if !strings.Contains(why.Summary, part) {

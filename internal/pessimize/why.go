@@ -18,6 +18,7 @@ type Why struct {
 	Address string         `json:"address"`
 	Zone    string         `json:"zone,omitempty"`
 	Summary string         `json:"summary"` // all below in sentences
+	Parts   []string       `json:"parts"`   // sentences of Summary
 
 	State       string    `json:"state"` // healthy, suspect, ejected, probing
 	Since       time.Time `json:"since"`
@@ -159,7 +160,8 @@ func (j *Detector) Why(id cluster.NodeID) (Why, bool) {
 	}
 	w.Latency = j.whySlow(n)
 	w.Next = n.next(c, o, now)
-	w.Summary = w.summary(now)
+	w.Parts = w.sentences(now)
+	w.Summary = strings.Join(w.Parts, " ")
 	return w, true
 }
 
@@ -282,18 +284,16 @@ func seconds(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-func (w *Why) summary(now time.Time) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "Node %d is %s since %s", w.Node, w.State, seconds(now.Sub(w.Since)))
-	if w.Reason != "" {
-		fmt.Fprintf(&b, ": %s", w.Reason)
-	}
-	b.WriteString(".")
+// sentences says in words what the other fields hold, from what is to what comes next.
+func (w *Why) sentences(now time.Time) (all []string) {
 	add := func(when bool, format string, args ...any) {
 		if when {
-			fmt.Fprintf(&b, " "+format+".", args...)
+			all = append(all, fmt.Sprintf(format+".", args...))
 		}
 	}
+	is := fmt.Sprintf("Node %d is %s since %s", w.Node, w.State, seconds(now.Sub(w.Since)))
+	add(w.Reason == "", "%s", is)
+	add(w.Reason != "", "%s: %s", is, w.Reason)
 	add(w.Cause != "" && w.Repeats == 1, "The cause is %s", w.Cause)
 	add(w.Cause != "" && w.Repeats > 1,
 		"The cause is %s; with earlier ejections that are not forgiven yet it is number %d", w.Cause, w.Repeats)
@@ -313,7 +313,7 @@ func (w *Why) summary(now time.Time) string {
 			s.MedianMS, s.Others, s.OthersMS, s.LimitMS)
 	}
 	add(true, "Next: %s", w.Next)
-	return b.String()
+	return all
 }
 
 // Stats are counts since the start, and how things are.
