@@ -91,6 +91,12 @@ func (i *invocation) askRunning(tell func(doctor.Exam)) {
 			Do:   fmt.Sprintf("Run sidecar why %d for the evidence.", n.ID),
 		})
 	}
+	if more := len(ill) - toldOfRunning; more > 0 {
+		tell(doctor.Exam{
+			Check: check, Result: doctor.Warn, Text: fmt.Sprintf("nodes that are not well, besides these: %d", more),
+			Do: "Run sidecar nodes.",
+		})
+	}
 	for _, f := range r.Findings[:min(len(r.Findings), toldOfRunning)] {
 		x := doctor.Exam{Check: check, Result: doctor.Good, Text: fmt.Sprintf("%s (%s)", f.Text, f.Code)}
 		if f.Severity != findings.Note {

@@ -29,6 +29,12 @@ func TestDoctorAsksTheSidecar(t *testing.T) {
 				{Result: doctor.Warn, Text: "node 2 (a:1) is healthy,missing: left discovery", Do: "Run sidecar why 2 for the evidence."},
 				{Result: doctor.Warn, Text: "overload (OVERLOAD)", Do: "Wait."},
 			}},
+		{"more_nodes_than_are_listed", `{"findings":[]}`,
+			`{"nodes":[{"id":1,"health":"healthy"}` + strings.Repeat(`,{"id":7,"address":"a:1","health":"suspect"}`, toldOfRunning+3) + `]}`,
+			append(slices.Repeat([]doctor.Exam{
+				{Result: doctor.Warn, Text: "node 7 (a:1) is suspect: no reason is known", Do: "Run sidecar why 7 for the evidence."},
+			}, toldOfRunning),
+				doctor.Exam{Result: doctor.Warn, Text: "nodes that are not well, besides these: 3", Do: "Run sidecar nodes."})},
 		{"no_sidecar", `<html>`, well, []doctor.Exam{{Result: doctor.Skipped,
 			Text: "not asked: the answer is not that of a sidecar: invalid character '<' looking for beginning of value"}}},
 		{"none", "", "", []doctor.Exam{{Result: doctor.Skipped, Text: "not asked: none runs with these settings"}}},
