@@ -372,6 +372,29 @@ func TestConfigFaults(t *testing.T) {
 	}
 }
 
+// A fault of a line of apps.limits names the app, and quotes the word as it was written.
+func TestFaultsOfLimitsNameTheAppAndTheWord(t *testing.T) {
+	for _, word := range []string{
+		"calls", "calls=", "calls=kv,", "tables", "tables=/a", "read_only", "read_only=1", "timeout", "timeout=2", "rows", "rows=0",
+		"class", "class=top", "pool_id", "pool_id=a:b", "weight", "weight=x", "open=0", "lots=3", "=",
+	} {
+		err := Config{Max: 2, Quotas: []string{"* weight=2", "shop " + word}}.Validate()
+		if want := fmt.Sprintf("limits[1]: app shop: %q", word); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", word, err, want)
+		}
+	}
+	for line, want := range map[string]string{
+		"* calls_burst=5":               "app *: calls_burst needs calls_per_second",
+		"shop calls=bulk read_only=on":  `app shop: "read_only=on"; must be`,
+		"shop calls=bulk read_only=yes": "app shop: calls=bulk and read_only=yes leave nothing",
+		"shop calls=sdk rows=5":         "app shop: calls= has sdk",
+	} {
+		if err := (Config{Max: 2, Quotas: []string{line}}).Validate(); err == nil || !strings.HasPrefix(err.Error(), "limits[0]: "+want) {
+			t.Errorf("%s: %v; want %s", line, err, want)
+		}
+	}
+}
+
 func TestCallsAllocateNothing(t *testing.T) {
 	r := registry(t, Config{Max: 10, Quotas: []string{"a open=5 sessions=5 calls_per_second=1000000 bytes_per_second=1GiB"}})
 	claim := Caller{Name: "a"}

@@ -105,7 +105,7 @@ func (c Config) parse() (parsed, error) {
 	for i, line := range c.Quotas {
 		name, l, err := parseQuotas(line)
 		if err == nil && names[name] {
-			err = fmt.Errorf("%s is there twice", name)
+			err = fmt.Errorf("app %s is there twice", name)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("limits[%d]: %w", i, err))
@@ -208,16 +208,24 @@ func (p *parsed) addTokens(text string) error {
 	return nil
 }
 
-// parseQuotas reads one of Config.Quotas.
+// parseQuotas reads one of Config.Quotas. Its errors name the app.
 func parseQuotas(line string) (name string, l quotas, err error) {
-	l.weight, l.top, l.grants = 1, topInteractive, new(Grants)
 	words := strings.Fields(line)
 	if len(words) == 0 || words[0] != everybody && !isName(words[0]) {
 		return "", l, fmt.Errorf("%.100q; must begin with * or a name of %s", line, nameForm)
 	}
-	for _, word := range words[1:] {
+	if l, err = quotasOf(words[0], words[1:]); err != nil {
+		return "", l, fmt.Errorf("app %s: %w", words[0], err)
+	}
+	return words[0], l, nil
+}
+
+// quotasOf reads the words behind the name of an app.
+func quotasOf(app string, words []string) (l quotas, err error) {
+	l.weight, l.top, l.grants = 1, topInteractive, new(Grants)
+	for _, word := range words {
 		if err := l.set(word); err != nil {
-			return "", l, err
+			return l, err
 		}
 	}
 	for _, r := range []struct {
@@ -225,15 +233,15 @@ func parseQuotas(line string) (name string, l quotas, err error) {
 		rate *rate
 	}{{"calls", &l.calls}, {"bytes", &l.bytes}} {
 		if r.rate.burst > 0 && r.rate.perSecond == 0 {
-			return "", l, fmt.Errorf("%s_burst needs %s_per_second", r.name, r.name)
+			return l, fmt.Errorf("%s_burst needs %s_per_second", r.name, r.name)
 		}
 		if r.rate.burst == 0 {
 			r.rate.burst = r.rate.perSecond
 		}
 	}
 	l.grants.class = l.top > topNormal
-	l.grants, err = l.grants.finish(words[0])
-	return words[0], l, err
+	l.grants, err = l.grants.finish(app)
+	return l, err
 }
 
 // amounts are the words that have a number.
@@ -242,7 +250,7 @@ var amounts = []string{"weight", "open", "sessions", "calls_per_second", "calls_
 // set reads one word of a line, which is KEY=VALUE.
 func (l *quotas) set(word string) error {
 	key, text, _ := strings.Cut(word, "=")
-	if known, err := l.grants.set(key, text); known {
+	if known, err := l.grants.set(word); known {
 		return err
 	}
 	if key == "class" {

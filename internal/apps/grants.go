@@ -1,6 +1,7 @@
 package apps
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -244,10 +245,11 @@ func (g *Grants) SDK() error {
 	return g.deny(GrantCalls, "this call is one of sdk")
 }
 
-// set takes one word of a line. known is false for other words.
-func (g *Grants) set(key, text string) (known bool, err error) {
+// set takes one word of a line, which is KEY=VALUE. known is false for other words.
+func (g *Grants) set(word string) (known bool, err error) {
+	key, text, _ := strings.Cut(word, "=")
 	bad := func(want string) (bool, error) {
-		return true, fmt.Errorf("%.100q; must be %s", key+"="+text, want)
+		return true, fmt.Errorf("%.100q; must be %s", word, want)
 	}
 	switch key {
 	case "calls":
@@ -316,9 +318,9 @@ func (g *Grants) finish(app string) (*Grants, error) {
 	}
 	switch {
 	case g.listed&SDK != 0 && g.limits():
-		return nil, fmt.Errorf("%s: calls= has sdk, and the SDK proxy cannot keep to the other grants (%s): leave sdk out", app, g)
+		return nil, fmt.Errorf("calls= has sdk, and the SDK proxy cannot keep to the other grants (%s): leave sdk out", g)
 	case g.listed == Bulk && g.readOnly:
-		return nil, fmt.Errorf("%s: calls=bulk and read_only=yes leave nothing that the app may do", app)
+		return nil, errors.New("calls=bulk and read_only=yes leave nothing that the app may do")
 	case g.limits():
 		g.calls &^= SDK
 	case g.calls == everyCall:
