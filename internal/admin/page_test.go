@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -82,6 +83,34 @@ func TestPageFiles(t *testing.T) {
 	}
 	if w := browse(h, "/", "Accept", "text/html", "Origin", "https://evil.example"); w.Code != http.StatusForbidden {
 		t.Errorf("for another site's page: %d; want 403", w.Code)
+	}
+}
+
+// The page leads to the settings and the documentation: to endpoints that answer its readers, and to addresses that the
+// document of the page has.
+func TestPageLinks(t *testing.T) {
+	var paths, scripted []string
+	for _, m := range regexp.MustCompile(`<a (?:href="([^"]+)"|id="([^"]+)")`).FindAllStringSubmatch(assets["index.html"].body, -1) {
+		if m[1] != "" {
+			paths = append(paths, m[1])
+		} else {
+			scripted = append(scripted, m[2])
+		}
+	}
+	if !slices.Contains(paths, "/config") || !slices.Contains(scripted, "docs") {
+		t.Errorf("the page leads to %q and %q; want /config and the documentation", paths, scripted)
+	}
+	for _, path := range paths {
+		if !slices.ContainsFunc(Endpoints, func(e Endpoint) bool { return e.Method == "GET" && e.Path == path && e.Role == RoleReader }) {
+			t.Errorf("the page leads to %s, which its readers cannot read", path)
+		}
+	}
+	for _, id := range scripted {
+		if lead := `lead($("` + id + `"), `; !slices.ContainsFunc(slices.Collect(maps.Values(assets)), func(a asset) bool {
+			return strings.Contains(a.body, lead)
+		}) {
+			t.Errorf("no script says where the link %q leads", id)
+		}
 	}
 }
 

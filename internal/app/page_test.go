@@ -36,6 +36,7 @@ func TestPageShowsOpenCalls(t *testing.T) {
 			LeastMS int64 `json:"least_ms"`
 			Guide   string
 		} `json:"open_calls"`
+		Docs string `json:"docs"`
 	}
 	s.eventually("ten are listed and two counted", func() bool {
 		s.state("/state/page", &page)
@@ -46,9 +47,11 @@ func TestPageShowsOpenCalls(t *testing.T) {
 			t.Errorf("listed: %+v", c)
 		}
 	}
-	_, file, _ := strings.Cut(page.Open.Guide, "/blob/main/")
-	if _, err := os.Stat(filepath.Join("..", "..", file)); err != nil || file == "" {
-		t.Errorf("the page leads to %q: %v", page.Open.Guide, err)
+	for _, address := range []string{page.Open.Guide, page.Docs} {
+		_, file, _ := strings.Cut(address, "/blob/main/")
+		if _, err := os.Stat(filepath.Join("..", "..", file)); err != nil || file == "" {
+			t.Errorf("the page leads to %q: %v", address, err)
+		}
 	}
 	if err := (pools{s.App}).Pause(false); err != nil {
 		t.Fatal(err)

@@ -57,6 +57,7 @@ type pageNow struct {
 	AppsMore     int                       `json:"apps_more"`    // apps that are not listed
 	Retries      retriesState              `json:"retries"`
 	Memory       MemoryState               `json:"memory"`
+	Docs         string                    `json:"docs"` // address of the documentation
 }
 
 // pageFinding is a finding with the address of its section of the runbook.
@@ -139,7 +140,7 @@ func (s *Source) pageNow() *pageNow {
 		},
 		Slow: []slowCall{}, Events: []admin.Event{},
 		Statements: s.Statements.State(statements.Query{Window: "minute", Limit: pageStatements}).Rows,
-		Retries:    retriesState{s.Client.Budget(), s.Client.Burst()}, Memory: s.MemoryState(),
+		Retries:    retriesState{s.Client.Budget(), s.Client.Burst()}, Memory: s.MemoryState(), Docs: findings.Contents,
 	}
 	p.Apps, p.AppsMore = appLines(now.Apps, pageApps)
 	for _, f := range s.Findings.Report().Findings {

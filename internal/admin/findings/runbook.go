@@ -5,6 +5,9 @@ import "strings"
 // docs is where the documentation is read.
 const docs = "https://github.com/ydb-sidecar/sidecar/blob/main/docs/"
 
+// Contents is where the list of all pages of the documentation is read.
+const Contents = docs + "README.md"
+
 // Runbook is where the runbook is read. Each code has a section there.
 const Runbook = docs + "operations/runbook.md"
 

@@ -1,5 +1,5 @@
 // Who uses this sidecar, and what it has left.
-import { $, cls, h, keyed, ms, rate, span, text, whole, width } from "./dom.js";
+import { $, cls, h, keyed, lead, ms, rate, span, text, whole, width } from "./dom.js";
 
 const over = 10_000; // ms: over which rates are taken
 
@@ -58,6 +58,7 @@ export function facts(d) {
 }
 
 export function drawFacts(d) {
+  lead($("docs"), d.docs);
   keyed($("facts"), facts(d), (f) => f[0], (f) => h("div", {}, h("dt", {}, f[0]), h("dd")), (el, f) => {
     text(el.lastChild, f[1]);
     cls(el.lastChild, f[2]);

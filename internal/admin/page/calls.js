@@ -1,6 +1,6 @@
 // Open calls, slow calls, statements and transactions: a table of each.
 import { control } from "./control.js";
-import { $, clock, cls, h, keyed, ms, span, text, whole, width } from "./dom.js";
+import { $, clock, cls, h, keyed, lead, ms, span, text, whole, width } from "./dom.js";
 import { past } from "./past.js";
 
 // link writes the beginning of a trace's id, and leads to it if the operator said where traces are.
@@ -28,7 +28,7 @@ export function drawOpen(d) {
   });
   text($("open-sum"), more ? `and ${whole(more)} more` : "");
   text($("open-none"), `No call has been open for ${span(least)}.`);
-  if ($("open-guide").getAttribute("href") !== guide) $("open-guide").setAttribute("href", guide);
+  lead($("open-guide"), guide);
   $("open-none").hidden = calls.length > 0;
   $("open").hidden = calls.length === 0;
 }

@@ -23,6 +23,11 @@ export function cls(el, s) {
   if (el.className !== s) el.className = s;
 }
 
+// lead has a link lead to an address that only the sidecar knows.
+export function lead(el, href) {
+  if (el.getAttribute("href") !== href) el.setAttribute("href", href);
+}
+
 const lists = new WeakMap();
 
 // keyed makes the children of parent fit items. An element stays with its item, and keeps the focus, while the item stays.
