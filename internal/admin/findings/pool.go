@@ -186,7 +186,7 @@ func (v *view) pool(good, refused uint64, add adder) {
 		add(Finding{Code: PoolPaused}, "an operator paused calls; %s in the queue",
 			number(p.Waiting, "caller waits", "callers wait"))
 	}
-	if p.OpenError != "" && p.Failed > first.Failed && p.Created == first.Created {
+	if p.OpenError != "" && p.Failed > first.Failed && p.Created == first.Created && !v.cameBack() {
 		add(Finding{Code: SessionsFail}, "no session can be opened: %s", p.OpenError)
 	}
 	starved := p.Starved - min(p.Starved, first.Starved)
@@ -229,6 +229,17 @@ func (v *view) pool(good, refused uint64, add adder) {
 		add(Finding{Code: PoolSmall, App: app},
 			"%s while the nodes are fast (%s a call): pool.max is too small for this load; %s", v.full(), Span(now), crowd)
 	}
+}
+
+// cameBack reports whether a node came into use since the last try to open a session failed. That failure says nothing of
+// the node, and there is no other try until a session is wanted.
+func (v *view) cameBack() bool {
+	last := slices.IndexFunc(v.seen, func(p Picture) bool { return p.Pool.Failed == v.Pool.Failed })
+	before := v.seen[max(0, last-1)].Nodes // the try failed between this Picture and the next
+	return slices.ContainsFunc(v.Nodes, func(n Node) bool {
+		used := func(o Node) bool { return o.ID == n.ID && !o.out() }
+		return n.Usable && !n.out() && !slices.ContainsFunc(before, used)
+	})
 }
 
 // worse reports whether the nodes are much slower than usual.
