@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ydb-sidecar/sidecar/internal/app"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // checkConfig checks the settings, and prints them with -print.
@@ -15,7 +16,7 @@ func checkConfig(i *invocation) func() error {
 	return func() error {
 		_, settings, err := app.Load(i.file, i.environ, i.assignments)
 		if err != nil {
-			return i.listFaults(app.Faults(err))
+			return i.listFaults(config.Faults(err))
 		}
 		for _, warning := range settings.Warnings() {
 			if _, err := fmt.Fprintln(i.stderr, warning); err != nil {

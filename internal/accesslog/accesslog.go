@@ -12,12 +12,13 @@ package accesslog
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // The values of Config.Access.
@@ -52,13 +53,13 @@ const maxRate = 1_000_000
 func (c Config) Validate() error {
 	var errs []error
 	if !slices.Contains([]string{Off, Errors, Slow, All}, c.Access) {
-		errs = append(errs, fmt.Errorf("access = %q; must be off, errors, slow or all", c.Access))
+		errs = append(errs, config.Faultf("access", " = %q; must be off, errors, slow or all", c.Access))
 	}
 	if c.Slow <= 0 {
-		errs = append(errs, fmt.Errorf("access_slow = %v; must be > 0", c.Slow))
+		errs = append(errs, config.Faultf("access_slow", " = %v; must be > 0", c.Slow))
 	}
 	if c.Rate < 1 || c.Rate > maxRate {
-		errs = append(errs, fmt.Errorf("access_rate = %d; must be 1 to %d", c.Rate, maxRate))
+		errs = append(errs, config.Faultf("access_rate", " = %d; must be 1 to %d", c.Rate, maxRate))
 	}
 	return errors.Join(errs...)
 }

@@ -60,27 +60,27 @@ const maxSocket = 103
 // Validate returns all faults, joined.
 func (c Config) Validate() error {
 	var errs []error
-	fault := func(bad bool, format string, args ...any) {
+	fault := func(bad bool, setting, format string, args ...any) {
 		if bad {
-			errs = append(errs, fmt.Errorf(format, args...))
+			errs = append(errs, config.Faultf(setting, format, args...))
 		}
 	}
-	fault(!isAddress(c.Listen), "listen = %q; must be host:port, the port at most 65535", c.Listen)
-	fault(c.Probes != "" && !isAddress(c.Probes), "probes = %q; must be host:port, the port at most 65535, or empty", c.Probes)
-	fault(c.ProbesMetrics && c.Probes == "", "probes_metrics = on; needs probes")
+	fault(!isAddress(c.Listen), "listen", " = %q; must be host:port, the port at most 65535", c.Listen)
+	fault(c.Probes != "" && !isAddress(c.Probes), "probes", " = %q; must be host:port, the port at most 65535, or empty", c.Probes)
+	fault(c.ProbesMetrics && c.Probes == "", "probes_metrics", " = on; needs probes")
 	fault(c.Socket != "" && (!filepath.IsAbs(c.Socket) || strings.HasSuffix(c.Socket, "/")),
-		"socket = %q; must be an absolute path of a file, or empty", c.Socket)
-	fault(len(c.Socket) > maxSocket, "socket = %.40q...; must be at most %d bytes long", c.Socket, maxSocket)
+		"socket", " = %q; must be an absolute path of a file, or empty", c.Socket)
+	fault(len(c.Socket) > maxSocket, "socket", " = %.40q...; must be at most %d bytes long", c.Socket, maxSocket)
 	fault(c.Control != ControlPeer && c.Control != ControlToken && c.Control != ControlSocket,
-		"control = %q; must be %s, %s or %s", c.Control, ControlPeer, ControlToken, ControlSocket)
+		"control", " = %q; must be %s, %s or %s", c.Control, ControlPeer, ControlToken, ControlSocket)
 	fault(c.TraceLink != "" && !isTraceLink(c.TraceLink),
-		"trace_link = %.100q; must be an http or https URL with %s in its path or query, such as "+
+		"trace_link", " = %.100q; must be an http or https URL with %s in its path or query, such as "+
 			"https://jaeger.example/trace/%[2]s, or empty",
 		c.TraceLink, traceID)
-	fault(c.Token != "" && c.TokenFile != "", "token and token_file are both set; want one")
-	fault(c.Control == ControlToken && c.Token == "" && c.TokenFile == "", "control = token; needs token or token_file")
-	fault(c.Control == ControlSocket && c.Socket == "", "control = socket; needs socket")
-	fault(c.HeldLong != 0 && c.HeldLong < time.Second, "held_long = %v; must be 0 or at least 1s", c.HeldLong)
+	fault(c.Token != "" && c.TokenFile != "", "token", " and token_file are both set; want one")
+	fault(c.Control == ControlToken && c.Token == "" && c.TokenFile == "", "control", " = token; needs token or token_file")
+	fault(c.Control == ControlSocket && c.Socket == "", "control", " = socket; needs socket")
+	fault(c.HeldLong != 0 && c.HeldLong < time.Second, "held_long", " = %v; must be 0 or at least 1s", c.HeldLong)
 	return errors.Join(append(errs, c.TLS.Validate())...)
 }
 

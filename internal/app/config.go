@@ -101,10 +101,10 @@ type Connections struct {
 func (c Connections) validate() error {
 	var errs []error
 	if c.Each < 1 || c.Each > 1_000_000 {
-		errs = append(errs, fmt.Errorf("each = %d; must be 1 to 1000000", c.Each))
+		errs = append(errs, config.Faultf("each", " = %d; must be 1 to 1000000", c.Each))
 	}
 	if c.Total < 0 || c.Total > 1_000_000 {
-		errs = append(errs, fmt.Errorf("total = %d; must be 0 to 1000000", c.Total))
+		errs = append(errs, config.Faultf("total", " = %d; must be 0 to 1000000", c.Total))
 	}
 	return errors.Join(errs...)
 }
@@ -154,7 +154,7 @@ func Default() Config {
 	}
 }
 
-// Validate returns all faults of all parts, each beginning with the full name
+// Validate returns all faults of all parts, each a *config.Fault with the full name
 // of its setting where it concerns one.
 func (c Config) Validate() error {
 	var errs []error
@@ -164,7 +164,7 @@ func (c Config) Validate() error {
 		{"takeover.socket", c.Takeover.Socket},
 	} {
 		if other := named[one.path]; one.path != "" && other != "" {
-			errs = append(errs, fmt.Errorf("%s = %q; must be another path than that of %s", one.setting, one.path, other))
+			errs = append(errs, config.Faultf(one.setting, " = %q; must be another path than that of %s", one.path, other))
 		}
 		named[one.path] = one.setting
 	}
@@ -197,9 +197,7 @@ func (c Config) Validate() error {
 		{"log.", c.Access.Validate()},
 		{"telemetry.", c.Telemetry.Validate()},
 	} {
-		for _, fault := range Faults(part.err) {
-			errs = append(errs, fmt.Errorf("%s%w", part.section, fault))
-		}
+		errs = append(errs, config.Under(part.section, part.err))
 	}
 	return errors.Join(errs...)
 }
@@ -214,7 +212,7 @@ const maxSocket = 90
 
 func socketPath(path string) error {
 	if path != "" && (!filepath.IsAbs(path) || strings.HasSuffix(path, "/") || len(path) > maxSocket) {
-		return fmt.Errorf("socket = %.100q; must be an absolute path of a file, of at most %d bytes, or empty", path, maxSocket)
+		return config.Faultf("socket", " = %.100q; must be an absolute path of a file, of at most %d bytes, or empty", path, maxSocket)
 	}
 	return nil
 }
@@ -226,7 +224,7 @@ func (c HTTP) validate() error {
 		value time.Duration
 	}{{"header_timeout", c.HeaderTimeout}, {"idle_timeout", c.IdleTimeout}} {
 		if d.value < time.Millisecond {
-			errs = append(errs, fmt.Errorf("%s = %v; must be >= 1ms", d.name, d.value))
+			errs = append(errs, config.Faultf(d.name, " = %v; must be >= 1ms", d.value))
 		}
 	}
 	return errors.Join(errs...)
@@ -238,35 +236,21 @@ func address(name, value string) error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return fmt.Errorf("%s = %q; must be host:port, the port at most 65535", name, value)
+		return config.Faultf(name, " = %q; must be host:port, the port at most 65535", value)
 	}
 	return nil
 }
 
 func positive(name string, d time.Duration) error {
 	if d < 0 {
-		return fmt.Errorf("%s = %v; must be >= 0", name, d)
+		return config.Faultf(name, " = %v; must be >= 0", d)
 	}
 	return nil
 }
 
-// Faults takes joined errors apart.
-func Faults(err error) (all []error) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			all = append(all, Faults(e)...)
-		}
-		return all
-	}
-	if err != nil {
-		all = append(all, err)
-	}
-	return all
-}
-
 // FaultLine writes all faults of a configuration in one line.
 func FaultLine(err error) string {
-	faults := Faults(err)
+	faults := config.Faults(err)
 	texts := make([]string, len(faults))
 	for i, f := range faults {
 		texts[i] = strings.Join(strings.Fields(f.Error()), " ")
@@ -295,14 +279,12 @@ func Load(file string, environ []string, assignments []Assignment) (*Config, *co
 	return c, settings, nil
 }
 
-// located puts the place where a setting was set before each fault that begins with the setting's name.
+// located puts the place where a setting was set before each fault of one.
 func located(settings *config.Settings, err error) error {
 	var errs []error
-	for _, fault := range Faults(err) {
-		text := fault.Error()
-		name := text[:len(text)-len(strings.TrimLeft(text, "abcdefghijklmnopqrstuvwxyz0123456789_."))]
-		if source := settings.Source(name); source != "" {
-			fault = fmt.Errorf("%s: %w", source, fault)
+	for _, fault := range config.Faults(err) {
+		if of, ok := errors.AsType[*config.Fault](fault); ok && settings.Source(of.Setting) != "" {
+			fault = fmt.Errorf("%s: %w", settings.Source(of.Setting), fault)
 		}
 		errs = append(errs, fault)
 	}

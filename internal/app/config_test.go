@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"flag"
 	"go/ast"
 	"go/parser"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,8 +77,7 @@ func TestAllFaultsOfAllLayersAtOnce(t *testing.T) {
 	}
 }
 
-// Every fault of every part begins with the whole name of a setting, so that
-// its reader knows what to change.
+// Every fault of every part says which setting it is about, whole, so that its reader knows what to change and where it was set.
 func TestFaultsNameTheirSetting(t *testing.T) {
 	c := Default()
 	settings, err := config.Bind(&c)
@@ -84,18 +85,46 @@ func TestFaultsNameTheirSetting(t *testing.T) {
 		t.Fatal(err)
 	}
 	var bad Config
-	faults := Faults(bad.Validate())
+	faults := config.Faults(bad.Validate())
 	if len(faults) < 20 {
 		t.Errorf("%d faults in an empty configuration", len(faults))
 	}
 	for _, fault := range faults {
-		name, _, _ := strings.Cut(fault.Error(), " ")
-		found := false
-		for _, s := range settings.List() {
-			found = found || s.Name == strings.TrimSuffix(name, ":")
-		}
-		if !found {
+		of, ok := errors.AsType[*config.Fault](fault)
+		if !ok || !slices.ContainsFunc(settings.List(), func(s config.Setting) bool { return s.Name == of.Setting }) ||
+			!strings.HasPrefix(fault.Error(), of.Setting) {
 			t.Errorf("no setting is named by %q", fault)
+		}
+	}
+}
+
+// A fault that no single Validate of an empty configuration finds has the place of its setting, too, wherever its name ends.
+func TestFaultsSayWhereTheirSettingWasSet(t *testing.T) {
+	for _, tc := range []struct {
+		set  []string
+		want string
+	}{
+		{[]string{"apps.limits=shop calls"}, `-set: apps.limits[0]: app shop: "calls"; must be`},
+		{[]string{"discovery.xds_ca_file=/no/such/file", "discovery.mode=xds", "discovery.xds_url=grpcs://a:1"},
+			"-set: discovery.xds_ca_file: "},
+		{[]string{"discovery.mode=dns", "discovery.dns_name=a:b:c"}, "-set: discovery.dns_name = "},
+		{[]string{"ydb.auth.kind=token_file", "ydb.auth.token_file=/no/such/file"}, "-set: ydb.auth.token_file: "},
+		{[]string{"http.client_ca_file=/no/such/file"}, "-set: http.client_ca_file needs"},
+		{[]string{"http.cert_file=/no/such/file", "http.key_file=/nor/this"}, "-set: http.cert_file: "},
+		{[]string{"http.hosts=a b"}, "-set: http.hosts: "},
+		{[]string{"tracing.ratio=2"}, "-set: tracing.ratio = 2; must be"},
+		{[]string{"wire.apps=x"}, `-set: wire.apps = "x"; must be`},
+		{[]string{"api.statuses=x"}, `-set: api.statuses = "x"; must be`},
+		{[]string{"pool.shares.batch=0"}, "-set: pool.shares.batch = 0; must be"},
+		{[]string{"http.socket=/a", "grpc.socket=/a"}, `-set: http.socket = "/a"; must be another path`},
+	} {
+		var all []Assignment
+		for _, s := range tc.set {
+			all = append(all, Assignment{s, "-set"})
+		}
+		_, _, err := Load("", nil, all)
+		if !slices.ContainsFunc(config.Faults(err), func(e error) bool { return strings.HasPrefix(e.Error(), tc.want) }) {
+			t.Errorf("%s: %v; want %s", tc.set, err, tc.want)
 		}
 	}
 }

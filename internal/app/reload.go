@@ -24,7 +24,7 @@ type Reload struct {
 
 func (r Reload) validate() error {
 	if r.Interval != 0 && r.Interval < 100*time.Millisecond {
-		return fmt.Errorf("interval = %v; must be 0 or at least 100ms", r.Interval)
+		return config.Faultf("interval", " = %v; must be 0 or at least 100ms", r.Interval)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (a *App) Reload(cause string, dryRun bool) (*Reloaded, error) {
 		err = commit()
 	}
 	if err != nil {
-		for _, f := range Faults(err) {
+		for _, f := range config.Faults(err) {
 			done.Faults = append(done.Faults, f.Error())
 		}
 		done.Changed, done.Restart = []config.Change{}, []config.Change{}

@@ -96,10 +96,10 @@ func (c Config) parse() (parsed, error) {
 	p := parsed{quotas: map[string]quotas{}, users: map[uint32]string{}, names: map[string]string{}, tokens: map[digest]string{}}
 	var errs []error
 	if c.Max < 1 || c.Max > maxApps {
-		errs = append(errs, fmt.Errorf("max = %d; must be 1 to %d", c.Max, maxApps))
+		errs = append(errs, config.Faultf("max", " = %d; must be 1 to %d", c.Max, maxApps))
 	}
 	if c.Sessions != "" && c.Sessions != SessionsNone && c.Sessions != SessionsWire {
-		errs = append(errs, fmt.Errorf("sessions = %.100q; must be %s or %s", c.Sessions, SessionsNone, SessionsWire))
+		errs = append(errs, config.Faultf("sessions", " = %.100q; must be %s or %s", c.Sessions, SessionsNone, SessionsWire))
 	}
 	names := map[string]bool{}
 	for i, line := range c.Quotas {
@@ -108,7 +108,7 @@ func (c Config) parse() (parsed, error) {
 			err = fmt.Errorf("app %s is there twice", name)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("limits[%d]: %w", i, err))
+			errs = append(errs, config.Faultf("limits", "[%d]: %w", i, err))
 			continue
 		}
 		names[name], p.quotas[name] = true, l
@@ -116,14 +116,14 @@ func (c Config) parse() (parsed, error) {
 	for i, entry := range c.Users {
 		name, err := p.addUser(entry)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("users[%d] = %.100q; %w", i, entry, err))
+			errs = append(errs, config.Faultf("users", "[%d] = %.100q; %w", i, entry, err))
 			continue
 		}
 		names[name] = true
 	}
 	for i, entry := range c.Token {
 		if err := p.addToken(entry); err != nil {
-			errs = append(errs, fmt.Errorf("token[%d]: %w", i, err)) // without its text
+			errs = append(errs, config.Faultf("token", "[%d]: %w", i, err)) // without its text
 		}
 	}
 	if c.TokenFile != "" {
@@ -132,14 +132,14 @@ func (c Config) parse() (parsed, error) {
 			err = p.addTokens(string(text))
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("token_file: %w", err))
+			errs = append(errs, config.Faultf("token_file", ": %w", err))
 		}
 	}
 	for _, name := range p.tokens {
 		names[name] = true
 	}
 	if delete(names, everybody); len(names) > c.Max && len(errs) == 0 {
-		errs = append(errs, fmt.Errorf("max = %d; limits, users and tokens name %d apps", c.Max, len(names)))
+		errs = append(errs, config.Faultf("max", " = %d; limits, users and tokens name %d apps", c.Max, len(names)))
 	}
 	return p, errors.Join(errs...)
 }

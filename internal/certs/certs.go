@@ -36,9 +36,9 @@ type Server struct {
 func (s Server) Validate() error {
 	switch {
 	case (s.CertFile == "") != (s.KeyFile == ""):
-		return errors.New("cert_file and key_file are set together or not at all")
+		return config.Faultf("cert_file", " and key_file are set together or not at all")
 	case s.ClientCAFile != "" && s.CertFile == "":
-		return errors.New("client_ca_file needs cert_file and key_file")
+		return config.Faultf("client_ca_file", " needs cert_file and key_file")
 	case s.CertFile == "":
 		return nil
 	}
@@ -68,7 +68,7 @@ const maxFile = 4 << 20
 func readFile(setting, path string) ([]byte, error) {
 	text, err := config.ReadFile(path, maxFile)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", setting, err)
+		return nil, config.Faultf(setting, ": %w", err)
 	}
 	return text, nil
 }
@@ -82,7 +82,7 @@ func (f Files) read() (*material, error) {
 		if err = errors.Join(err, err2); err == nil {
 			var pair tls.Certificate
 			if pair, err = tls.X509KeyPair(cert, key); err != nil {
-				err = fmt.Errorf("cert_file, key_file: %w", err) // it quotes neither
+				err = config.Faultf("cert_file", ", key_file: %w", err) // it quotes neither
 			}
 			m.own = &pair
 		}
@@ -99,7 +99,7 @@ func (f Files) read() (*material, error) {
 		}
 		text, err := readFile(name, f.CA)
 		if err == nil && !m.roots.AppendCertsFromPEM(text) {
-			err = fmt.Errorf("%s: %s holds no PEM certificate", name, f.CA)
+			err = config.Faultf(name, ": %s holds no PEM certificate", f.CA)
 		}
 		errs = append(errs, err)
 	}

@@ -14,7 +14,6 @@ package discovery
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
@@ -99,7 +99,7 @@ func (c Config) Validate() error {
 		{"retry_max", c.RetryMax, c.RetryMin},
 	} {
 		if d.value < d.least {
-			errs = append(errs, fmt.Errorf("%s = %v; must be >= %v", d.name, d.value, d.least))
+			errs = append(errs, config.Faultf(d.name, " = %v; must be >= %v", d.value, d.least))
 		}
 	}
 	return errors.Join(errs...)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
@@ -184,12 +184,12 @@ func (c Config) validateDNS() error {
 	var errs []error
 	switch {
 	case c.DNSName == "":
-		errs = append(errs, errors.New("dns_name is empty; discovery.mode = dns needs host:port, or the name of SRV records"))
+		errs = append(errs, config.Faultf("dns_name", " is empty; discovery.mode = dns needs host:port, or the name of SRV records"))
 	case !isServiceName(c.DNSName) && !isHostPort(c.DNSName):
-		errs = append(errs, fmt.Errorf("dns_name = %.100q; must be host:port, or the name of SRV records without a port", c.DNSName))
+		errs = append(errs, config.Faultf("dns_name", " = %.100q; must be host:port, or the name of SRV records without a port", c.DNSName))
 	}
 	if c.DNSHost != "" && !isHostPort(c.DNSHost) {
-		errs = append(errs, fmt.Errorf("dns_server = %.100q; must be host:port, or empty", c.DNSHost))
+		errs = append(errs, config.Faultf("dns_server", " = %.100q; must be host:port, or empty", c.DNSHost))
 	}
 	return errors.Join(errs...)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // Modes of discovery.mode.
@@ -71,7 +72,7 @@ func (c Config) validateMode() error {
 	var errs []error
 	for mode, set := range map[string]string{ModeStatic: textIf(len(c.Nodes) > 0, "nodes"), ModeDNS: c.setDNS(), ModeXDS: c.XDS.set()} {
 		if set != "" && mode != c.Mode {
-			errs = append(errs, fmt.Errorf("%s is set, which means something only with discovery.mode = %s", set, mode))
+			errs = append(errs, config.Faultf(set, " is set, which means something only with discovery.mode = %s", mode))
 		}
 	}
 	switch c.Mode {
@@ -83,7 +84,7 @@ func (c Config) validateMode() error {
 	case ModeXDS:
 		errs = append(errs, c.XDS.validate())
 	default:
-		errs = append(errs, fmt.Errorf("mode = %q; must be %s, %s, %s or %s", c.Mode, ModeYDB, ModeStatic, ModeDNS, ModeXDS))
+		errs = append(errs, config.Faultf("mode", " = %q; must be %s, %s, %s or %s", c.Mode, ModeYDB, ModeStatic, ModeDNS, ModeXDS))
 	}
 	return errors.Join(errs...)
 }
@@ -92,12 +93,12 @@ func (c Config) validateNodes() error {
 	ids, addresses := map[cluster.NodeID]bool{}, map[string]bool{}
 	for _, e := range c.Nodes {
 		if ids[e.ID] || addresses[e.Address] {
-			return fmt.Errorf("nodes: node %d at %s is there twice", e.ID, e.Address)
+			return config.Faultf("nodes", ": node %d at %s is there twice", e.ID, e.Address)
 		}
 		ids[e.ID], addresses[e.Address] = true, true
 	}
 	if len(ids) == 0 {
-		return errors.New("nodes is empty; discovery.mode = static needs ID=host:port for each node")
+		return config.Faultf("nodes", " is empty; discovery.mode = static needs ID=host:port for each node")
 	}
 	return nil
 }

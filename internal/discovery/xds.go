@@ -74,30 +74,31 @@ const maxXDSName = 1024
 
 func (c XDSConfig) validate() error {
 	var errs []error
-	fault := func(bad bool, format string, args ...any) {
+	fault := func(bad bool, setting, format string, args ...any) {
 		if bad {
-			errs = append(errs, fmt.Errorf(format, args...))
+			errs = append(errs, config.Faultf(setting, format, args...))
 		}
 	}
 	address, secure, err := parseXDS(c.URL)
-	fault(err != nil, "xds_url must be grpc[s]://host:port, without anything else")
+	fault(err != nil, "xds_url", " must be grpc[s]://host:port, without anything else")
 	fault(max(len(c.Cluster), len(c.Node)) > maxXDSName || !utf8.ValidString(c.Cluster+c.Node),
-		"xds_cluster and xds_node must be UTF-8 of at most %d bytes", maxXDSName)
-	fault((c.CertFile == "") != (c.KeyFile == ""), "xds_cert_file and xds_key_file are set together or not at all")
+		"xds_cluster", " and xds_node must be UTF-8 of at most %d bytes", maxXDSName)
+	fault((c.CertFile == "") != (c.KeyFile == ""), "xds_cert_file", " and xds_key_file are set together or not at all")
 	if err == nil {
 		fault(!secure && c.CAFile+c.CertFile+c.ServerName != "",
-			"xds_ca_file, xds_cert_file or xds_server_name is set, but xds_url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
+			"xds_ca_file",
+			", xds_cert_file or xds_server_name is set, but xds_url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
 		fault(!secure && c.Token+c.TokenFile != "" && !isLoopback(address),
-			"xds_token or xds_token_file is set, but xds_url is grpc:// to another machine, where everybody could "+
+			"xds_token", " or xds_token_file is set, but xds_url is grpc:// to another machine, where everybody could "+
 				"read the token on its way; write grpcs://")
 	}
-	fault(c.Token != "" && c.TokenFile != "", "xds_token and xds_token_file are both set; want one")
+	fault(c.Token != "" && c.TokenFile != "", "xds_token", " and xds_token_file are both set; want one")
 	if _, err := c.token(); err != nil {
 		errs = append(errs, err)
 	}
 	if (c.CertFile == "") == (c.KeyFile == "") {
 		if _, err := certs.New("discovery.xds", c.files(), nil, nil); err != nil {
-			errs = append(errs, fmt.Errorf("xds_: %w", err))
+			errs = append(errs, config.Under("xds_", err))
 		}
 	}
 	return errors.Join(errs...)
@@ -111,7 +112,7 @@ func (c XDSConfig) files() certs.Files {
 func (c XDSConfig) token() (string, error) {
 	if c.TokenFile == "" {
 		if !isToken(c.Token) {
-			return "", errors.New("xds_token must be printable ASCII")
+			return "", config.Faultf("xds_token", " must be printable ASCII")
 		}
 		return c.Token, nil
 	}
@@ -121,7 +122,7 @@ func (c XDSConfig) token() (string, error) {
 		err = fmt.Errorf("%s must hold one line of printable ASCII", c.TokenFile)
 	}
 	if err != nil {
-		return "", fmt.Errorf("xds_token_file: %w", err)
+		return "", config.Faultf("xds_token_file", ": %w", err)
 	}
 	return token, nil
 }

@@ -25,13 +25,13 @@ package facade
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/grpcapi"
 	"github.com/ydb-sidecar/sidecar/internal/facade/httpapi"
@@ -65,23 +65,10 @@ func Default() Config {
 
 // Validate names every setting that cannot work.
 func (c Config) Validate() error {
-	errs := []error{prefix("api.", c.API.Validate()), prefix("kv.", c.KV.Validate()), prefix("tx.", c.Tx.Validate()),
-		prefix("ingest.", c.Ingest.Validate())}
+	errs := []error{config.Under("api.", c.API.Validate()), config.Under("kv.", c.KV.Validate()), config.Under("tx.", c.Tx.Validate()),
+		config.Under("ingest.", c.Ingest.Validate())}
 	if _, err := loopback.New(c.HTTP.Hosts); err != nil {
-		errs = append(errs, fmt.Errorf("http.hosts: %w", err))
-	}
-	return errors.Join(errs...)
-}
-
-// prefix puts the path of a section before each fault in it.
-func prefix(path string, err error) error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return err // nil: sections return joined errors
-	}
-	errs := joined.Unwrap()
-	for i, e := range errs {
-		errs[i] = fmt.Errorf("%s%w", path, e)
+		errs = append(errs, config.Faultf("http.hosts", ": %w", err))
 	}
 	return errors.Join(errs...)
 }

@@ -2,8 +2,9 @@ package ingest
 
 import (
 	"errors"
-	"fmt"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // maxAttempt is the longest time for a BulkUpsert that YDB heeds, and what it takes where none is given.
@@ -48,7 +49,7 @@ func (c Config) Validate() error {
 		{"max_row", c.MaxRow, 64, 8 << 20}, {"max_streams", c.MaxStreams, 1, 100_000},
 	} {
 		if n.value < n.least || n.value > n.most {
-			errs = append(errs, fmt.Errorf("%s = %d; must be %d to %d", n.key, n.value, n.least, n.most))
+			errs = append(errs, config.Faultf(n.key, " = %d; must be %d to %d", n.value, n.least, n.most))
 		}
 	}
 	for _, d := range []struct {
@@ -57,11 +58,11 @@ func (c Config) Validate() error {
 	}{{"delay", c.Delay, 0}, {"timeout", c.Timeout, time.Millisecond}, {"attempt", c.Attempt, time.Millisecond},
 		{"settle", c.Settle, 0}, {"idle", c.Idle, time.Millisecond}} {
 		if d.value < d.least {
-			errs = append(errs, fmt.Errorf("%s = %v; must be >= %v", d.key, d.value, d.least))
+			errs = append(errs, config.Faultf(d.key, " = %v; must be >= %v", d.value, d.least))
 		}
 	}
 	if c.Attempt > maxAttempt {
-		errs = append(errs, fmt.Errorf("attempt = %v; must be <= %v, the most that YDB heeds", c.Attempt, maxAttempt))
+		errs = append(errs, config.Faultf("attempt", " = %v; must be <= %v, the most that YDB heeds", c.Attempt, maxAttempt))
 	}
 	return errors.Join(errs...)
 }

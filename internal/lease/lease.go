@@ -29,6 +29,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
@@ -61,16 +62,16 @@ func (c Config) Doubt() string {
 func (c Config) Validate() error {
 	var errs []error
 	if c.Idle <= 0 {
-		errs = append(errs, fmt.Errorf("idle = %v; must be > 0", c.Idle))
+		errs = append(errs, config.Faultf("idle", " = %v; must be > 0", c.Idle))
 	}
 	if c.Max <= 0 {
-		errs = append(errs, fmt.Errorf("max = %v; must be > 0", c.Max))
+		errs = append(errs, config.Faultf("max", " = %v; must be > 0", c.Max))
 	}
 	if c.Limit < 1 {
-		errs = append(errs, fmt.Errorf("limit = %d; must be >= 1", c.Limit))
+		errs = append(errs, config.Faultf("limit", " = %d; must be >= 1", c.Limit))
 	}
 	if c.Replay < 0 {
-		errs = append(errs, fmt.Errorf("replay = %d; must be >= 0", c.Replay))
+		errs = append(errs, config.Faultf("replay", " = %d; must be >= 0", c.Replay))
 	}
 	return errors.Join(errs...)
 }

@@ -25,6 +25,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // Config is the section "memory".
@@ -46,13 +48,13 @@ func Default() Config { return Config{Headroom: 20, Large: 64 << 10, Requests: 4
 // Validate returns the first fault of c.
 func (c Config) Validate() error {
 	if c.Headroom < 0 || c.Headroom > 80 {
-		return fmt.Errorf("headroom = %d; must be 0 to 80", c.Headroom)
+		return config.Faultf("headroom", " = %d; must be 0 to 80", c.Headroom)
 	}
 	if c.Large < 1<<10 {
-		return fmt.Errorf("large = %d; must be at least 1024", c.Large)
+		return config.Faultf("large", " = %d; must be at least 1024", c.Large)
 	}
 	if c.Requests < 1 || c.Requests > 80 {
-		return fmt.Errorf("requests = %d; must be 1 to 80", c.Requests)
+		return config.Faultf("requests", " = %d; must be 1 to 80", c.Requests)
 	}
 	return nil
 }

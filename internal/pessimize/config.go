@@ -2,8 +2,9 @@ package pessimize
 
 import (
 	"errors"
-	"fmt"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // Config is the section "health" of the configuration.
@@ -97,7 +98,7 @@ func (c Config) Validate() error {
 		{"probes", c.Probes},
 	} {
 		if n.value < 1 {
-			errs = append(errs, fmt.Errorf("%s = %d; must be >= 1", n.name, n.value))
+			errs = append(errs, config.Faultf(n.name, " = %d; must be >= 1", n.value))
 		}
 	}
 	for _, d := range []struct {
@@ -115,23 +116,23 @@ func (c Config) Validate() error {
 		{"forget", c.Forget},
 	} {
 		if d.value < time.Millisecond {
-			errs = append(errs, fmt.Errorf("%s = %v; must be >= 1ms", d.name, d.value))
+			errs = append(errs, config.Faultf(d.name, " = %v; must be >= 1ms", d.value))
 		}
 	}
-	must := func(holds bool, format string, args ...any) {
+	must := func(holds bool, setting, format string, args ...any) {
 		if !holds {
-			errs = append(errs, fmt.Errorf(format, args...))
+			errs = append(errs, config.Faultf(setting, format, args...))
 		}
 	}
 	must(c.LatencyMin >= latencyLeast && c.LatencyMin <= 1000,
-		"latency_min = %d; must be %d to 1000: fewer bound no median", c.LatencyMin, latencyLeast)
-	must(c.LatencyWindow >= beat, "latency_window = %v; must be >= %v", c.LatencyWindow, beat)
-	must(c.LatencyFactor >= 2 && c.LatencyFactor <= 1000, "latency_factor = %v; must be 2 to 1000", c.LatencyFactor)
-	must(c.SoftMax >= 0 && c.SoftMax <= 0.5, "soft_max = %v; must be 0 to 0.5", c.SoftMax)
-	must(c.SlowStart == 0 || c.SlowStart >= 100*time.Millisecond, "slow_start = %v; must be >= 100ms, or 0 for off", c.SlowStart)
-	must(c.IdleProbe == 0 || c.IdleProbe >= time.Second, "idle_probe = %v; must be >= 1s, or 0 for off", c.IdleProbe)
-	must(c.RefusalShare > 0 && c.RefusalShare <= 1, "refusal_share = %v; must be above 0 and at most 1", c.RefusalShare)
-	must(c.Silence == 0 || c.Silence >= 100*time.Millisecond, "silence = %v; must be >= 100ms, or 0 for off", c.Silence)
-	must(c.EjectionMax >= c.Ejection, "ejection_max = %v; must be >= ejection = %v", c.EjectionMax, c.Ejection)
+		"latency_min", " = %d; must be %d to 1000: fewer bound no median", c.LatencyMin, latencyLeast)
+	must(c.LatencyWindow >= beat, "latency_window", " = %v; must be >= %v", c.LatencyWindow, beat)
+	must(c.LatencyFactor >= 2 && c.LatencyFactor <= 1000, "latency_factor", " = %v; must be 2 to 1000", c.LatencyFactor)
+	must(c.SoftMax >= 0 && c.SoftMax <= 0.5, "soft_max", " = %v; must be 0 to 0.5", c.SoftMax)
+	must(c.SlowStart == 0 || c.SlowStart >= 100*time.Millisecond, "slow_start", " = %v; must be >= 100ms, or 0 for off", c.SlowStart)
+	must(c.IdleProbe == 0 || c.IdleProbe >= time.Second, "idle_probe", " = %v; must be >= 1s, or 0 for off", c.IdleProbe)
+	must(c.RefusalShare > 0 && c.RefusalShare <= 1, "refusal_share", " = %v; must be above 0 and at most 1", c.RefusalShare)
+	must(c.Silence == 0 || c.Silence >= 100*time.Millisecond, "silence", " = %v; must be >= 100ms, or 0 for off", c.Silence)
+	must(c.EjectionMax >= c.Ejection, "ejection_max", " = %v; must be >= ejection = %v", c.EjectionMax, c.Ejection)
 	return errors.Join(errs...)
 }

@@ -2,10 +2,11 @@ package pool
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
+
+	settings "github.com/ydb-sidecar/sidecar/internal/config" // tests have a function config
 )
 
 // maxSessions bounds Config.Max: the number of a session in a stack has 16 bits.
@@ -94,31 +95,31 @@ func Default() Config {
 // Validate returns all faults of c, joined, each naming its setting.
 func (c Config) Validate() error {
 	var errs []error
-	fault := func(bad bool, format string, args ...any) {
+	fault := func(bad bool, setting, format string, args ...any) {
 		if bad {
-			errs = append(errs, fmt.Errorf(format, args...))
+			errs = append(errs, settings.Faultf(setting, format, args...))
 		}
 	}
-	fault(c.Max < 1 || c.Max > maxSessions, "max = %d; must be 1 to %d", c.Max, maxSessions)
-	fault(c.MaxPerNode < 0, "max_per_node = %d; must be >= 0", c.MaxPerNode)
-	fault(c.Min < 0 || c.Min > c.Max, "min = %d; must be 0 to max = %d", c.Min, c.Max)
-	fault(c.Queue < 1 || c.Queue > 1_000_000, "queue = %d; must be 1 to 1000000", c.Queue)
-	fault(c.QueueAge != 0 && c.QueueAge < time.Millisecond, "queue_age = %v; must be 0 or at least 1ms", c.QueueAge)
-	fault(c.QueueTarget != 0 && c.QueueTarget < time.Millisecond, "queue_target = %v; must be 0 or at least 1ms", c.QueueTarget)
-	fault(c.Idle != 0 && c.Idle < 100*time.Millisecond, "idle = %v; must be 0 or at least 100ms", c.Idle)
-	fault(c.Age != 0 && c.Age < 100*time.Millisecond, "age = %v; must be 0 or at least 100ms", c.Age)
-	fault(c.CreateTimeout < 10*time.Millisecond, "create_timeout = %v; must be at least 10ms", c.CreateTimeout)
-	fault(c.CreateBurst < 1 || c.CreateBurst > 1000, "create_burst = %d; must be 1 to 1000", c.CreateBurst)
-	fault(c.MoveRate < 0 || c.MoveRate > 100, "move_rate = %d; must be 0 to 100", c.MoveRate)
-	fault(c.DeleteTimeout < 10*time.Millisecond, "delete_timeout = %v; must be at least 10ms", c.DeleteTimeout)
-	fault(c.Adaptive && (c.AdaptiveFloor < 1 || c.AdaptiveFloor > maxSessions), "adaptive_floor = %d; must be 1 to %d",
+	fault(c.Max < 1 || c.Max > maxSessions, "max", " = %d; must be 1 to %d", c.Max, maxSessions)
+	fault(c.MaxPerNode < 0, "max_per_node", " = %d; must be >= 0", c.MaxPerNode)
+	fault(c.Min < 0 || c.Min > c.Max, "min", " = %d; must be 0 to max = %d", c.Min, c.Max)
+	fault(c.Queue < 1 || c.Queue > 1_000_000, "queue", " = %d; must be 1 to 1000000", c.Queue)
+	fault(c.QueueAge != 0 && c.QueueAge < time.Millisecond, "queue_age", " = %v; must be 0 or at least 1ms", c.QueueAge)
+	fault(c.QueueTarget != 0 && c.QueueTarget < time.Millisecond, "queue_target", " = %v; must be 0 or at least 1ms", c.QueueTarget)
+	fault(c.Idle != 0 && c.Idle < 100*time.Millisecond, "idle", " = %v; must be 0 or at least 100ms", c.Idle)
+	fault(c.Age != 0 && c.Age < 100*time.Millisecond, "age", " = %v; must be 0 or at least 100ms", c.Age)
+	fault(c.CreateTimeout < 10*time.Millisecond, "create_timeout", " = %v; must be at least 10ms", c.CreateTimeout)
+	fault(c.CreateBurst < 1 || c.CreateBurst > 1000, "create_burst", " = %d; must be 1 to 1000", c.CreateBurst)
+	fault(c.MoveRate < 0 || c.MoveRate > 100, "move_rate", " = %d; must be 0 to 100", c.MoveRate)
+	fault(c.DeleteTimeout < 10*time.Millisecond, "delete_timeout", " = %v; must be at least 10ms", c.DeleteTimeout)
+	fault(c.Adaptive && (c.AdaptiveFloor < 1 || c.AdaptiveFloor > maxSessions), "adaptive_floor", " = %d; must be 1 to %d",
 		c.AdaptiveFloor, maxSessions)
 	sum := 0
 	for class, share := range c.Shares.byClass() {
 		sum += share
-		fault(Class(class) != System && share < 1, "shares.%s = %d; must be at least 1", Class(class), share)
+		fault(Class(class) != System && share < 1, "shares."+Class(class).String(), " = %d; must be at least 1", share)
 	}
-	fault(sum > 90, "shares add up to %d; must be at most 90", sum)
+	fault(sum > 90, "shares", " add up to %d; must be at most 90", sum)
 	return errors.Join(errs...)
 }
 

@@ -2,10 +2,11 @@ package routing
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // Forward and Fail are the values of Config.OwnerUnreachable.
@@ -51,17 +52,17 @@ func Default() Config {
 func (c Config) Validate() error {
 	var errs []error
 	if c.MaxCallsPerNode < 1 {
-		errs = append(errs, fmt.Errorf("max_calls_per_node = %d; must be >= 1", c.MaxCallsPerNode))
+		errs = append(errs, config.Faultf("max_calls_per_node", " = %d; must be >= 1", c.MaxCallsPerNode))
 	}
 	if c.OwnerUnreachable != Forward && c.OwnerUnreachable != Fail {
-		errs = append(errs, fmt.Errorf("owner_unreachable = %q; must be %s or %s", c.OwnerUnreachable, Forward, Fail))
+		errs = append(errs, config.Faultf("owner_unreachable", " = %q; must be %s or %s", c.OwnerUnreachable, Forward, Fail))
 	}
 	if c.ForwardSilence < 0 {
-		errs = append(errs, fmt.Errorf("forward_silence = %v; must be >= 0", c.ForwardSilence))
+		errs = append(errs, config.Faultf("forward_silence", " = %v; must be >= 0", c.ForwardSilence))
 	}
 	if names := c.names(); slices.Contains(names, "") || len(names) > 1 && slices.ContainsFunc(names, word) {
 		errs = append(errs,
-			fmt.Errorf("zone = %q; must be %s, %s, %s, or names of zones with commas between them", c.Zone, ZoneAny,
+			config.Faultf("zone", " = %q; must be %s, %s, %s, or names of zones with commas between them", c.Zone, ZoneAny,
 				ZoneLocal, ZoneNearest))
 	}
 	return errors.Join(errs...)

@@ -28,6 +28,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // Config is the section "takeover" of the configuration.
@@ -45,9 +47,9 @@ func (c Config) Validate() error {
 	case c.Socket == "":
 		return nil
 	case !filepath.IsAbs(c.Socket) || filepath.Clean(c.Socket) != c.Socket:
-		return errors.Join(fmt.Errorf("socket = %q; must be an absolute path of a file, or empty", c.Socket))
+		return errors.Join(config.Faultf("socket", " = %q; must be an absolute path of a file, or empty", c.Socket))
 	case len(c.Socket) > maxPath:
-		return errors.Join(fmt.Errorf("socket = %.40q...; must be at most %d bytes long", c.Socket, maxPath))
+		return errors.Join(config.Faultf("socket", " = %.40q...; must be at most %d bytes long", c.Socket, maxPath))
 	}
 	return nil
 }

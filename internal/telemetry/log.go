@@ -3,11 +3,12 @@ package telemetry
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // LogConfig is the section "log" of the configuration.
@@ -22,7 +23,7 @@ func DefaultLog() LogConfig { return LogConfig{Format: "json", Level: slog.Level
 // Validate returns all faults, joined.
 func (c LogConfig) Validate() error {
 	if c.Format != "json" && c.Format != "text" {
-		return errors.Join(fmt.Errorf("format = %q; must be json or text", c.Format))
+		return errors.Join(config.Faultf("format", " = %q; must be json or text", c.Format))
 	}
 	return nil
 }

@@ -23,6 +23,8 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/resource"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // The values of Config.Names.
@@ -45,7 +47,7 @@ func Default() Config { return Config{Names: NamesBoth} }
 // Validate returns all faults, joined.
 func (c Config) Validate() error {
 	if !slices.Contains([]string{NamesOTel, NamesYDB, NamesBoth}, c.Names) {
-		return fmt.Errorf("names = %q; must be otel, ydb or both", c.Names)
+		return config.Faultf("names", " = %q; must be otel, ydb or both", c.Names)
 	}
 	return nil
 }

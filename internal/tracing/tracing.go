@@ -44,16 +44,25 @@ func Default() Config {
 func (c Config) Validate() error {
 	var errs []error
 	if !(c.Ratio >= 0 && c.Ratio <= 1) {
-		errs = append(errs, fmt.Errorf("ratio = %v; must be from 0 to 1", c.Ratio))
+		errs = append(errs, fault{"ratio", fmt.Sprintf(" = %v; must be from 0 to 1", c.Ratio)})
 	}
 	if c.Slow < 0 {
-		errs = append(errs, fmt.Errorf("slow = %v; must be >= 0", c.Slow))
+		errs = append(errs, fault{"slow", fmt.Sprintf(" = %v; must be >= 0", c.Slow)})
 	}
 	if c.Tail < 0 {
-		errs = append(errs, fmt.Errorf("tail = %d; must be >= 0", c.Tail))
+		errs = append(errs, fault{"tail", fmt.Sprintf(" = %d; must be >= 0", c.Tail)})
 	}
 	return errors.Join(errs...)
 }
+
+// fault is what is wrong with a setting: a config.Fault without that package.
+type fault struct{ setting, what string }
+
+// Error implements error.
+func (f fault) Error() string { return f.setting + f.what }
+
+// OfSetting returns the setting's name within its section.
+func (f fault) OfSetting() string { return f.setting }
 
 // Room says whether spans can be sent away; when it says no, it counts what is not made.
 type Room func() bool

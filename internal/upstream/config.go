@@ -3,7 +3,6 @@ package upstream
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"net/url"
 	"time"
 
@@ -120,26 +119,28 @@ func Default() Config {
 // name below ydb. Files are read, so that a missing one is found before a port is bound.
 func (c Config) Validate() error {
 	var errs []error
-	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	add := func(setting, format string, args ...any) {
+		errs = append(errs, config.Faultf(setting, format, args...))
+	}
 	e, err := parseURL(c.URL)
 	if err != nil {
-		add("url %w", err)
+		add("url", " %w", err)
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
-		add("cert_file and key_file are set together or not at all")
+		add("cert_file", " and key_file are set together or not at all")
 	} else if _, err := certs.New("ydb", c.files(), nil, nil); err != nil {
 		errs = append(errs, err)
 	}
 	if (c.CertFile != "" || c.ServerName != "") && err == nil && !e.secure {
-		add("cert_file or server_name is set, but url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
+		add("cert_file", " or server_name is set, but url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
 	}
 	if c.CAFile != "" {
 		if err == nil && !e.secure && !c.Auth.usesHTTP() {
-			add("ca_file is set, but url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
+			add("ca_file", " is set, but url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
 		}
 	}
 	if c.Client != ClientH2 && c.Client != ClientGRPC {
-		add("client = %q; must be %s or %s", c.Client, ClientH2, ClientGRPC)
+		add("client", " = %q; must be %s or %s", c.Client, ClientH2, ClientGRPC)
 	}
 	for _, d := range []struct {
 		name  string
@@ -152,7 +153,7 @@ func (c Config) Validate() error {
 		{"discovery_timeout", cmp.Or(c.DiscoveryTimeout, time.Millisecond), time.Millisecond},
 	} {
 		if d.value < d.least {
-			add("%s = %v; must be >= %v", d.name, d.value, d.least)
+			add(d.name, " = %v; must be >= %v", d.value, d.least)
 		}
 	}
 	return errors.Join(append(errs, c.Auth.validate()...)...)
@@ -169,26 +170,28 @@ func (a Auth) usesHTTP() bool {
 
 func (a Auth) validate() []error {
 	var errs []error
-	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	add := func(setting, format string, args ...any) {
+		errs = append(errs, config.Faultf(setting, format, args...))
+	}
 	readable := func(name, path string) {
 		if _, err := config.ReadSecret(path, maxSecretFile); err != nil {
-			add("auth.%s: %w", name, err)
+			add("auth."+name, ": %w", err)
 		}
 	}
 	switch a.Kind {
 	case authAnonymous:
 	case authToken:
 		if a.Token == "" {
-			add("auth.token is empty; auth.kind token needs it")
+			add("auth.token", " is empty; auth.kind token needs it")
 		}
 	case authTokenFile:
 		readable("token_file", a.TokenFile)
 	case authStatic:
 		if a.User == "" {
-			add("auth.user is empty; auth.kind static needs it")
+			add("auth.user", " is empty; auth.kind static needs it")
 		}
 		if a.Password != "" && a.PasswordFile != "" {
-			add("auth.password and auth.password_file are both set; only one can count")
+			add("auth.password", " and auth.password_file are both set; only one can count")
 		}
 		if a.PasswordFile != "" {
 			readable("password_file", a.PasswordFile)
@@ -198,20 +201,20 @@ func (a Auth) validate() []error {
 	case authServiceAccount:
 		errs = append(errs, checkHTTP("auth.iam_url", a.IAMURL)...)
 		if _, err := readServiceKey(a.KeyFile); err != nil {
-			add("auth.key_file: %w", err)
+			add("auth.key_file", ": %w", err)
 		}
 	case authOAuth:
 		errs = append(errs, checkHTTP("auth.oauth.url", a.OAuth.URL)...)
 		switch {
 		case a.OAuth.SubjectToken != "" && a.OAuth.SubjectTokenFile != "":
-			add("auth.oauth.subject_token and auth.oauth.subject_token_file are both set; only one can count")
+			add("auth.oauth.subject_token", " and auth.oauth.subject_token_file are both set; only one can count")
 		case a.OAuth.SubjectTokenFile != "":
 			readable("oauth.subject_token_file", a.OAuth.SubjectTokenFile)
 		case a.OAuth.SubjectToken == "":
-			add("auth.oauth.subject_token is empty; auth.kind oauth needs it, or subject_token_file")
+			add("auth.oauth.subject_token", " is empty; auth.kind oauth needs it, or subject_token_file")
 		}
 	default:
-		add("auth.kind = %q; must be one of anonymous, token, token_file, static, metadata, service_account, oauth", a.Kind)
+		add("auth.kind", " = %q; must be one of anonymous, token, token_file, static, metadata, service_account, oauth", a.Kind)
 	}
 	return errs
 }
@@ -220,9 +223,9 @@ func checkHTTP(name, text string) []error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
-		return []error{fmt.Errorf("%s must be an http:// or https:// URL", name)}
+		return []error{config.Faultf(name, " must be an http:// or https:// URL")}
 	case u.User != nil:
-		return []error{fmt.Errorf("%s must not hold a user or password", name)}
+		return []error{config.Faultf(name, " must not hold a user or password")}
 	}
 	return nil
 }

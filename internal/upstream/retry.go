@@ -2,12 +2,12 @@ package upstream
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -27,13 +27,13 @@ func DefaultRetry() RetryConfig { return RetryConfig{Share: 0.2, PerSecond: 10} 
 func (c RetryConfig) Validate() error {
 	var errs []error
 	if !(c.Share >= 0 && c.Share <= 1) {
-		errs = append(errs, fmt.Errorf("share = %v; must be 0 to 1", c.Share))
+		errs = append(errs, config.Faultf("share", " = %v; must be 0 to 1", c.Share))
 	}
 	if !(c.PerSecond >= 0 && c.PerSecond <= 1e6) {
-		errs = append(errs, fmt.Errorf("per_second = %v; must be 0 to 1000000", c.PerSecond))
+		errs = append(errs, config.Faultf("per_second", " = %v; must be 0 to 1000000", c.PerSecond))
 	}
 	if c.Burst < 0 {
-		errs = append(errs, fmt.Errorf("burst = %d; must be >= 0", c.Burst))
+		errs = append(errs, config.Faultf("burst", " = %d; must be >= 0", c.Burst))
 	}
 	return errors.Join(errs...)
 }

@@ -2,10 +2,11 @@ package wire
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // Modes of wire.mode.
@@ -85,7 +86,7 @@ func (c Config) appModes() (map[string]string, error) {
 	for _, app := range c.Apps {
 		name, mode, ok := strings.Cut(app, "=")
 		if !ok || name == "" || !slices.Contains([]string{ModeTransaction, ModeSession, ModePassthrough}, mode) {
-			return nil, fmt.Errorf("apps = %.100q; must be name=mode, with mode %s, %s or %s", app, ModeTransaction,
+			return nil, config.Faultf("apps", " = %.100q; must be name=mode, with mode %s, %s or %s", app, ModeTransaction,
 				ModeSession, ModePassthrough)
 		}
 		modes[name] = mode
@@ -98,34 +99,35 @@ func (c Config) Validate() error {
 	var errs []error
 	if !slices.Contains([]string{ModeOff, ModePassthrough, ModeSession, ModeTransaction}, c.Mode) {
 		errs = append(errs,
-			fmt.Errorf("mode = %q; must be %s, %s, %s or %s", c.Mode, ModeOff, ModePassthrough, ModeSession, ModeTransaction))
+			config.Faultf("mode", " = %q; must be %s, %s, %s or %s", c.Mode, ModeOff, ModePassthrough, ModeSession, ModeTransaction))
 	}
 	if _, err := c.appModes(); err != nil {
 		errs = append(errs, err)
 	}
 	if c.Auth != AuthCaller && c.Auth != AuthOwn {
-		errs = append(errs, fmt.Errorf("auth = %q; must be %s or %s", c.Auth, AuthCaller, AuthOwn))
+		errs = append(errs, config.Faultf("auth", " = %q; must be %s or %s", c.Auth, AuthCaller, AuthOwn))
 	}
 	if c.TableSessions != TableSessionsShared && c.TableSessions != TableSessionsOwn {
-		errs = append(errs, fmt.Errorf("table_sessions = %q; must be %s or %s", c.TableSessions, TableSessionsShared, TableSessionsOwn))
+		errs = append(errs,
+			config.Faultf("table_sessions", " = %q; must be %s or %s", c.TableSessions, TableSessionsShared, TableSessionsOwn))
 	}
 	for _, database := range c.Databases {
 		if !strings.HasPrefix(database, "/") {
-			errs = append(errs, fmt.Errorf("databases = %q; each must begin with /", database))
+			errs = append(errs, config.Faultf("databases", " = %q; each must begin with /", database))
 		}
 	}
 	if c.ServerSessions < 1 || c.ServerSessions > 60_000 {
-		errs = append(errs, fmt.Errorf("max_server_sessions = %d; must be between 1 and 60000", c.ServerSessions))
+		errs = append(errs, config.Faultf("max_server_sessions", " = %d; must be between 1 and 60000", c.ServerSessions))
 	}
 	if c.Implicit != ImplicitPool && c.Implicit != ImplicitUpstream {
-		errs = append(errs, fmt.Errorf("implicit = %q; must be %s or %s", c.Implicit, ImplicitPool, ImplicitUpstream))
+		errs = append(errs, config.Faultf("implicit", " = %q; must be %s or %s", c.Implicit, ImplicitPool, ImplicitUpstream))
 	}
 	if c.Sessions < 1 || c.Sessions > 1_000_000 {
-		errs = append(errs, fmt.Errorf("max_virtual_sessions = %d; must be between 1 and 1000000", c.Sessions))
+		errs = append(errs, config.Faultf("max_virtual_sessions", " = %d; must be between 1 and 1000000", c.Sessions))
 	}
 	if c.Advertise != "" {
 		if _, _, ok := hostPort(c.Advertise); !ok {
-			errs = append(errs, fmt.Errorf("advertise = %q; must be host:port", c.Advertise))
+			errs = append(errs, config.Faultf("advertise", " = %q; must be host:port", c.Advertise))
 		}
 	}
 	return errors.Join(errs...)
@@ -148,10 +150,10 @@ func DefaultDataPath() DataPath { return DataPath{Shards: 1} }
 // Validate reports every fault of c.
 func (c DataPath) Validate() error {
 	if c.Shards < 1 || c.Shards > 64 {
-		return fmt.Errorf("shards = %d; must be between 1 and 64", c.Shards)
+		return config.Faultf("shards", " = %d; must be between 1 and 64", c.Shards)
 	}
 	if c.MaxAge != 0 && (c.MaxAge < time.Minute || c.MaxAge > 720*time.Hour) {
-		return fmt.Errorf("max_age = %v; must be 0, or between 1m and 720h", c.MaxAge)
+		return config.Faultf("max_age", " = %v; must be 0, or between 1m and 720h", c.MaxAge)
 	}
 	return nil
 }

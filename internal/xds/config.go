@@ -2,7 +2,6 @@ package xds
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -42,16 +41,16 @@ func (c Config) Validate() error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		errs = append(errs, fmt.Errorf("address = %q; must be host:port, the port at most 65535", c.Address))
+		errs = append(errs, config.Faultf("address", " = %q; must be host:port, the port at most 65535", c.Address))
 	}
 	if c.MaxStreams < 1 || c.MaxStreams > maxStream {
-		errs = append(errs, fmt.Errorf("max_streams = %d; must be 1 to %d", c.MaxStreams, maxStream))
+		errs = append(errs, config.Faultf("max_streams", " = %d; must be 1 to %d", c.MaxStreams, maxStream))
 	}
 	if c.Token != "" && c.TokenFile != "" {
-		errs = append(errs, errors.New("token and token_file are both set; want one"))
+		errs = append(errs, config.Faultf("token", " and token_file are both set; want one"))
 	}
 	if c.Token != "" && len(c.Token) < minToken {
-		errs = append(errs, fmt.Errorf("token is shorter than %d bytes", minToken))
+		errs = append(errs, config.Faultf("token", " is shorter than %d bytes", minToken))
 	}
 	if c.Enabled && c.TokenFile != "" {
 		_, err := c.bearer()
@@ -70,11 +69,11 @@ func (c Config) bearer() (string, error) {
 	}
 	text, err := config.ReadSecret(c.TokenFile, config.MaxToken)
 	if err != nil {
-		return "", fmt.Errorf("token_file: %w", err)
+		return "", config.Faultf("token_file", ": %w", err)
 	}
 	token := strings.TrimSpace(string(text))
 	if len(token) < minToken {
-		return "", fmt.Errorf("token_file: the token in %s is shorter than %d bytes", c.TokenFile, minToken)
+		return "", config.Faultf("token_file", ": the token in %s is shorter than %d bytes", c.TokenFile, minToken)
 	}
 	return token, nil
 }

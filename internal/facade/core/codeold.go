@@ -1,10 +1,11 @@
 package core
 
 import (
-	"fmt"
 	"net/http"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // The values of api.statuses.
@@ -56,7 +57,7 @@ func (s *Service) Answered(f *Fault) *Fault {
 // checkStatuses reports a value of api.statuses that it cannot have.
 func checkStatuses(value string) error {
 	if value != statusesCurrent && value != statusesOld {
-		return fmt.Errorf("statuses = %q; must be %s or %s", value, statusesCurrent, statusesOld)
+		return config.Faultf("statuses", " = %q; must be %s or %s", value, statusesCurrent, statusesOld)
 	}
 	return nil
 }

@@ -2,9 +2,9 @@ package core
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -61,7 +61,7 @@ func (a API) Validate() error {
 		value time.Duration
 	}{{"timeout", a.Timeout}, {"max_timeout", a.MaxTimeout}, {"cache_ttl", a.CacheTTL}} {
 		if d.value <= 0 {
-			errs = append(errs, fmt.Errorf("%s = %v; must be > 0", d.key, d.value))
+			errs = append(errs, config.Faultf(d.key, " = %v; must be > 0", d.value))
 		}
 	}
 	for _, n := range []struct {
@@ -74,15 +74,15 @@ func (a API) Validate() error {
 		{"batch_parallel", a.BatchParallel, 1}, {"cache_size", a.CacheSize, 1},
 	} {
 		if n.value < n.least {
-			errs = append(errs, fmt.Errorf("%s = %d; must be >= %d", n.key, n.value, n.least))
+			errs = append(errs, config.Faultf(n.key, " = %d; must be >= %d", n.value, n.least))
 		}
 	}
 	if a.MaxDepth > yql.MaxTypeDepth {
-		errs = append(errs, fmt.Errorf("max_depth = %d; must be <= %d", a.MaxDepth, yql.MaxTypeDepth))
+		errs = append(errs, config.Faultf("max_depth", " = %d; must be <= %d", a.MaxDepth, yql.MaxTypeDepth))
 	}
 	errs = append(errs, checkStatuses(a.Statuses)) // nil if it is fine
 	if a.Timeout > a.MaxTimeout {
-		errs = append(errs, fmt.Errorf("timeout = %v; must be <= max_timeout = %v", a.Timeout, a.MaxTimeout))
+		errs = append(errs, config.Faultf("timeout", " = %v; must be <= max_timeout = %v", a.Timeout, a.MaxTimeout))
 	}
 	return errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -40,16 +41,16 @@ func (k Config) Validate() error {
 		value int
 	}{{"max_value", k.MaxValue}, {"max_id", k.MaxID}, {"max_ids", k.MaxIDs}} {
 		if n.value < 1 {
-			errs = append(errs, fmt.Errorf("%s = %d; must be >= 1", n.key, n.value))
+			errs = append(errs, config.Faultf(n.key, " = %d; must be >= 1", n.value))
 		}
 	}
 	if len(k.Tables) > maxKVTables {
-		errs = append(errs, fmt.Errorf("tables has %d; at most %d are allowed", len(k.Tables), maxKVTables))
+		errs = append(errs, config.Faultf("tables", " has %d; at most %d are allowed", len(k.Tables), maxKVTables))
 	}
 	seen := make(map[string]bool)
 	for _, t := range k.Tables {
 		if seen[t.Name] {
-			errs = append(errs, fmt.Errorf("tables: %q is opened twice", t.Name))
+			errs = append(errs, config.Faultf("tables", ": %q is opened twice", t.Name))
 		}
 		seen[t.Name] = true
 	}
