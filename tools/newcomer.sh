@@ -5,7 +5,8 @@
 #
 # The clone has the tracked files as they are now, without what was never added to git and without anything that was installed before.
 # CACHES names what is linked into the clone all the same, so that nothing is downloaded: paths of this checkout, by default all that is
-# needed. CACHES= downloads everything, as for a newcomer. Go's own caches are those of the environment.
+# needed. CACHES= downloads everything, as for a newcomer: 23 minutes on two busy processors, and root for packages of Debian. Go's own
+# caches are those of the environment.
 #
 # `make run` listens at fixed ports, so the pages are run in a network of their own, made by unshare. Where that is not allowed, the same
 # programs run at free ports, and the addresses in the pages are replaced by these.
@@ -21,6 +22,12 @@ if [ "${1:-}" = tests ]; then # the names of the tests, for a run that leaves th
   exit
 fi
 
+for cache in $caches; do
+  if [ ! -e "$cache" ]; then
+    echo "newcomer: there is no $cache; run make deps, or set CACHES= to download everything" >&2
+    exit 2
+  fi
+done
 dir=$(mktemp -d "${TMPDIR:-/tmp}/newcomer.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 clone=$dir/sidecar

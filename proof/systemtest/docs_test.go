@@ -1,7 +1,9 @@
 package systemtest
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -81,4 +83,16 @@ func TestRetryLoop(t *testing.T) {
 		Replace:  likeMakeRun(t),
 		Programs: map[string][]string{"python": {"python3"}},
 	})
+}
+
+// TestNewcomerNeedsItsCaches runs the script of make newcomer where something is missing that it would link into the clone: it says so
+// at once, in place of a test that fails minutes later.
+func TestNewcomerNeedsItsCaches(t *testing.T) {
+	newcomer := exec.Command(filepath.Join(standtest.Root(t), "tools", "newcomer.sh"))
+	newcomer.Env = append(os.Environ(), "CACHES=.cache/not-installed")
+	text, err := newcomer.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(string(text), "there is no .cache/not-installed; run make deps") {
+		t.Errorf("%v: %s", err, text)
+	}
 }
