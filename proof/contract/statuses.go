@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +37,13 @@ var provoked = []struct {
 		return err
 	}},
 	{"SEQ_OUT_OF_ORDER", func(t *test, _ string) error {
-		return t.fails(Statement{SQL: "SELECT 1", Tx: &TxSelector{ID: t.tx(""), Seq: 3}})
+		id := t.tx("")
+		t.Cleanup(func() { // a sidecar that stops would wait for it until tx.idle
+			if err := t.Rollback(context.WithoutCancel(t.ctx), id); err != nil {
+				t.Error(err)
+			}
+		})
+		return t.fails(Statement{SQL: "SELECT 1", Tx: &TxSelector{ID: id, Seq: 3}})
 	}},
 	{"TX_COMMITTED", func(t *test, _ string) error {
 		id := t.tx("")
