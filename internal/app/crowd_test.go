@@ -24,6 +24,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/ydb-sidecar/sidecar/internal/listen"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
@@ -287,7 +288,8 @@ func TestClampedConnectionsAreLogged(t *testing.T) {
 // of operators apart.
 func TestUnixSocketsAreBounded(t *testing.T) {
 	api, plain, admin := filepath.Join(t.TempDir(), "api"), filepath.Join(t.TempDir(), "grpc"), filepath.Join(t.TempDir(), "admin")
-	s := start(t, nowhere, "http.socket="+api, "grpc.socket="+plain, "admin.socket="+admin, "connections.each=5", "connections.total=20")
+	s := start(t, nowhere, "http.socket="+api, "grpc.socket="+plain, "admin.socket="+admin, "connections.each=5", "connections.total=20",
+		"api.timeout=300ms") // of the call at the end, which waits that long for nodes
 	var open []net.Conn
 	defer func() {
 		for _, conn := range open {
@@ -311,11 +313,14 @@ func TestUnixSocketsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	for name, d := range s.doors() {
-		if n := d.Refused(); strings.HasSuffix(name, "_socket") != (n == 3) {
-			t.Errorf("%s refused %d; want 3 of each socket", name, n)
+	await.Right(t, "what was refused is counted", func() string { // just after it was closed
+		for name, d := range s.doors() {
+			if n := d.Refused(); strings.HasSuffix(name, "_socket") != (n == 3) {
+				return fmt.Sprintf("%s refused %d; want 3 of each socket", name, n)
+			}
 		}
-	}
+		return ""
+	})
 	for _, conn := range open {
 		_ = conn.Close()
 	}
