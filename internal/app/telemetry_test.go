@@ -142,7 +142,7 @@ func (s *sidecar) series() map[string]bool {
 // What callers make up does not become series, however much of it there is: only
 // names of apps do, as many as apps.max.
 func TestCallersMakeNoSeries(t *testing.T) {
-	const warm, flood, most = 1000, 100_000, 5
+	const warm, overSockets, flood, most = 1000, 5000, 20_000, 5
 	c := newCluster(t)
 	s := start(t, c.Endpoint(), "pool.min=3", fmt.Sprintf("apps.max=%d", most))
 	s.http.Transport.(*http.Transport).MaxIdleConnsPerHost = senders
@@ -151,9 +151,9 @@ func TestCallersMakeNoSeries(t *testing.T) {
 	}
 	sendDistinct(0, warm, s.sendOne)
 	before := s.series()
-	sendDistinct(warm, flood/20, s.sendOne)
+	sendDistinct(warm, overSockets, s.sendOne)
 	handler := s.api.Handler()
-	sendDistinct(flood/20, flood, func(n int) { s.callOne(handler, n) }) // without sockets, which cost more than all else
+	sendDistinct(overSockets, flood, func(n int) { s.callOne(handler, n) }) // without sockets, which cost more than all else
 	after := s.series()
 	label := regexp.MustCompile(`([a-z_]+)="[^"]*` + madeUp + `[^"]*"`)
 	names, added := map[string]bool{}, 0
