@@ -99,6 +99,9 @@ func badRows(n int) string {
 // TestDrainEndsCallsOfCallersThatStall: once its time is up, Drain waits for nobody.
 func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 	short.Skip(t, "its peers take seconds each")
+	// Made once: 16 MiB take a second with -race.
+	row := facadetest.Part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", 500<<10) + `"`})
+	value := facadetest.Part(t, 0, []string{"v Optional<String>"}, []string{`"` + strings.Repeat("aaaa", 4<<20) + `"`})
 	for _, caller := range []stalled{
 		{"grpc_ingest_not_read", func(t *testing.T, b *bench) {
 			stream, err := b.ingest.Ingest(t.Context())
@@ -162,8 +165,6 @@ func TestDrainEndsCallsOfCallersThatStall(t *testing.T) {
 	} {
 		t.Run(caller.name, func(t *testing.T) {
 			w := facadetest.NewWriter(t)
-			row := facadetest.Part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", 500<<10) + `"`})
-			value := facadetest.Part(t, 0, []string{"v Optional<String>"}, []string{`"` + strings.Repeat("aaaa", 4<<20) + `"`})
 			items := w.Table
 			w.Table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
 				if path == "/local/t" {
