@@ -139,6 +139,11 @@ func TestPauseHoldsEveryCall(t *testing.T) {
 			if len(done) > 0 {
 				t.Fatalf("a call went on while paused, or failed: %v", <-done)
 			}
+			for _, call := range s.openCalls("").Calls { // of a stream of rows, its batch is what waits
+				if call.Phase != "paused" && call.Name != "Ingest" {
+					t.Errorf("the call is listed as %+v", call)
+				}
+			}
 
 			if err := (pools{s.App}).Pause(false); err != nil {
 				t.Fatal(err)

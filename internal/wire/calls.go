@@ -24,14 +24,15 @@ type seenCall struct {
 	ticket h2.Ticket
 	conn   uint64 // number of the client's connection
 	remote string
+	held   bool // calls are paused, and so is every pool: see hop.PauseAll
 }
 
 // eachCall calls f with the calls of SDKs on a shard, in a turn of it. Streams that keep sessions alive are no work and are
 // left out; calls of the plain API are listed by that.
-func eachCall(c *h2.Conn, remote string, f func(seenCall)) {
+func eachCall(c *h2.Conn, remote string, held bool, f func(seenCall)) {
 	h2.EachCall(c, func(c2 *h2.Call, look h2.Look) {
 		if k, ok := c2.Data.(*call); ok && !k.local && (k.method == nil || k.method.Role != protocol.RoleAttach) {
-			f(seenCall{k, look, c2.Ticket(), c.Number(), remote})
+			f(seenCall{k, look, c2.Ticket(), c.Number(), remote, held})
 		}
 	})
 }
@@ -50,10 +51,10 @@ func (s *seenCall) trace() trace.TraceID {
 func (s *seenCall) phase() hop.Phase {
 	k := s.call
 	switch {
-	case k.paused:
-		return hop.Paused
-	case k.uses && k.inQueue != nil:
+	case k.uses && k.inQueue != nil && !s.held:
 		return hop.InQueue
+	case k.paused, k.uses && k.inQueue != nil:
+		return hop.Paused
 	case s.Answering:
 		return hop.Answering
 	case s.Sent:
@@ -85,10 +86,11 @@ func (s *seenCall) describe(shard int) hop.OpenCall {
 func (s *Server) eachShard(fits func(shard int, one *seenCall) bool, then func(e *h2.Forwarder, shard int, found []seenCall)) {
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
+	held := s.deps.Hold.On()
 	for _, f := range s.shards {
 		var found []seenCall
 		if !f.shard.EachClient(ctx, func(c *h2.Conn, remote string) {
-			eachCall(c, remote, func(one seenCall) {
+			eachCall(c, remote, held, func(one seenCall) {
 				if fits(f.number, &one) {
 					found = append(found, one)
 				}
