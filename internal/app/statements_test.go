@@ -103,6 +103,9 @@ func TestTextsOfStatements(t *testing.T) {
 		all, _ := s.digests("?by=calls&window=start")
 		return len(all.Rows) == 1 && all.Rows[0].Text == "SELECT ? AS column_name"
 	})
+	if a := s.views.Picture().Answers; a.Calls != 1 || a.Bytes == 0 {
+		t.Errorf("findings see %+v; want the answer of one statement", a)
+	}
 }
 
 // Texts with literals in them are found.

@@ -55,6 +55,10 @@ func (s *Source) Picture() findings.Picture {
 	case unauthorized(p.OpenErr):
 		out.Credentials = out.Pool.OpenError
 	}
+	for _, series := range s.Statements.Series() {
+		out.Answers.Calls += series.Calls
+		out.Answers.Bytes += series.Bytes
+	}
 	for _, u := range s.Statements.Unusual() {
 		one := findings.Statement{Digest: u.ID.String(), Kind: u.Kind, App: u.App, Calls: u.Calls}
 		if u.Many {

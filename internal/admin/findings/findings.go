@@ -132,9 +132,9 @@ var Kinds = []Kind{
 		"Send less, or give the cluster more. A larger pool.max makes it worse.", 2},
 	{PoolSmall, Problem, "All sessions are in use and callers wait, while the nodes are as fast as usual.",
 		"Raise pool.max (sidecar resize -max N takes effect at once), or limit the app that the message names by apps.limits.", 2},
-	{ClusterSlow, Warning, "All nodes are much slower than usual.",
-		"Check the cluster, and the network between it and this sidecar. Calls with larger results take longer, too: sidecar " +
-			"statements shows rows and bytes.",
+	{ClusterSlow, Warning, "Calls take much longer than usual on all nodes.",
+		"If the message says that answers have grown as well, the nodes may be well: sidecar statements shows rows and bytes. " +
+			"Otherwise check the cluster, and the network between it and this sidecar.",
 		5},
 	{StatementSlow, Warning, "A statement takes several times as long at the nodes as in the last hour, while other statements do not.",
 		"Run sidecar statements for its figures, and Explain for its plan. Look for a table that grew, a missing index, or a changed plan.",

@@ -196,7 +196,7 @@ func TestFindings(t *testing.T) {
 			for n := range p.Nodes {
 				p.Nodes[n].Latency = 40 * time.Millisecond
 			}
-		}, ClusterSlow, "all nodes are slower than usual: 40 ms a call against 2.0 ms", true},
+		}, ClusterSlow, "calls take longer than usual on all nodes: 40 ms against 2.0 ms", true},
 		{"all_nodes_are_a_little_slower", func(_ int, p *Picture) { all(p, 6900*time.Microsecond) }, "", "nothing", true},
 		{"a_hot_table", func(i int, p *Picture) {
 			for n := range p.Nodes {

@@ -15,6 +15,7 @@ type Picture struct {
 	SessionUses []SessionUse // sessions in use for at least a second, the longest first
 	Apps        []App
 	Statements  []Statement // of which there is something to say
+	Answers     Answers
 
 	Stalled     string // shards of the data path that do not turn, and for how long; "": all do
 	Credentials string // why there are none, or why the cluster refuses them; "": they are good
@@ -120,6 +121,17 @@ type Statement struct {
 
 	Took, Usual time.Duration // medians at the nodes in the last minute and before; 0: not slow
 	Calls       uint64        // in the last minute
+}
+
+// Answers are those of all statements since the start.
+type Answers struct{ Calls, Bytes uint64 }
+
+// since is how many bytes an answer had on average after others were counted; 0: unknown, or none had any.
+func (a Answers) since(old Answers) uint64 {
+	if a.Calls <= old.Calls || a.Bytes < old.Bytes {
+		return 0
+	}
+	return (a.Bytes - old.Bytes) / (a.Calls - old.Calls)
 }
 
 // Panics are those that were caught since the start.

@@ -213,7 +213,8 @@ func (v *view) pool(good, refused uint64, add adder) {
 			p.Max, number(int(starved), "call was", "calls were"), v.seconds())
 	case !byLoad:
 		if worse {
-			add(Finding{Code: ClusterSlow}, "all nodes are slower than usual: %s a call against %s", Span(now), Span(v.base))
+			add(Finding{Code: ClusterSlow}, "calls take longer than usual on all nodes: %s against %s%s", Span(now), Span(v.base),
+				v.sizes())
 		}
 	case p.Limit < p.Max:
 		add(Finding{Code: Overload, App: app},
@@ -240,6 +241,26 @@ func (v *view) cameBack() bool {
 		used := func(o Node) bool { return o.ID == n.ID && !o.out() }
 		return n.Usable && !n.out() && !slices.ContainsFunc(before, used)
 	})
+}
+
+// sizes says how large answers are and were, which no latency tells apart from slow nodes; "": unknown.
+func (v *view) sizes() string {
+	if v.size == 0 || v.usual == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; an answer has %s on average against %s", bytesText(v.size), bytesText(v.usual))
+}
+
+// bytesText writes a number of bytes for people.
+func bytesText(n uint64) string {
+	switch {
+	case n < 10<<10:
+		return fmt.Sprintf("%d bytes", n)
+	case n < 10<<20:
+		return fmt.Sprintf("%d KiB", n>>10)
+	default:
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
 }
 
 // worse reports whether the nodes are much slower than usual.

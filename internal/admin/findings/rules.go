@@ -31,6 +31,8 @@ type view struct {
 	seen  []Picture // with this one
 	base  time.Duration
 	known map[key]*standing
+
+	size, usual uint64 // bytes of an answer, in the past and when base was measured; 0: unknown
 }
 
 // on reports whether one of these findings is reported now, of that node or of none if it is 0.

@@ -80,9 +80,11 @@ func (w *Watch) Look(p Picture) (began, ended []Finding) {
 		w.seen = slices.Delete(w.seen, 0, 1)
 	}
 	w.seen = append(w.seen, p)
-	w.base.add(p)
+	size := p.Answers.since(w.seen[0].Answers)
+	w.base.add(p, size)
 	w.forget(p.At)
-	v := view{Picture: p, seen: w.seen, base: w.base.latency(), known: w.known}
+	v := view{Picture: p, seen: w.seen, known: w.known, size: size}
+	v.base, v.usual = w.base.least()
 	all := []Finding{}
 	shown := map[key]bool{}
 	for _, f := range v.findings() {
@@ -167,31 +169,37 @@ func (w *Watch) forget(now time.Time) {
 // base remembers what latency is usual: the least of all minutes of the last ten,
 // each with the least that its Pictures showed.
 type base struct {
-	minute [10]time.Duration
+	minute [10]usual
 	at     int64
 }
 
-func (b *base) add(p Picture) {
+// usual is a latency, and how many bytes an answer had then; 0: unknown.
+type usual struct {
+	latency time.Duration
+	size    uint64
+}
+
+func (b *base) add(p Picture, size uint64) {
 	latency := typical(p.Nodes, Node.latency)
 	if now := p.At.Unix() / 60; now != b.at {
 		for ; b.at < now && now-b.at <= int64(len(b.minute)); b.at++ {
-			b.minute[(b.at+1)%int64(len(b.minute))] = 0
+			b.minute[(b.at+1)%int64(len(b.minute))] = usual{}
 		}
 		if b.at != now {
 			*b = base{at: now}
 		}
 	}
 	slot := &b.minute[b.at%int64(len(b.minute))]
-	if latency > 0 && (*slot == 0 || latency < *slot) {
-		*slot = latency
+	if latency > 0 && (slot.latency == 0 || latency <= slot.latency) {
+		*slot = usual{latency, size}
 	}
 }
 
-func (b *base) latency() (least time.Duration) {
-	for _, d := range b.minute {
-		if d > 0 && (least == 0 || d < least) {
-			least = d
+func (b *base) least() (latency time.Duration, size uint64) {
+	for _, u := range b.minute {
+		if u.latency > 0 && (latency == 0 || u.latency < latency) {
+			latency, size = u.latency, u.size
 		}
 	}
-	return least
+	return latency, size
 }
