@@ -10,8 +10,10 @@ import (
 
 // The short form of `make chaos`: what does not depend on the speed of the machine.
 func TestChaos(t *testing.T) {
-	for _, row := range []string{"kill", "slow", "blackhole", "refuse", "mix"} {
+	t.Parallel()
+	for _, row := range []string{"mix", "kill", "slow", "blackhole", "refuse"} {
 		t.Run(row, func(t *testing.T) {
+			t.Parallel()
 			result := chaotic(t, row, chaos.Options{Apps: row == "mix", Duration: 20 * time.Second})
 			if !result.OK {
 				t.Errorf("missed: %+v\nerrors: %v", result.Failed(), result.Errors)
@@ -25,8 +27,10 @@ func TestChaos(t *testing.T) {
 
 // The test of the test: without a mechanism the same judge must find the fault.
 func TestChaosFindsWhatIsSwitchedOff(t *testing.T) {
+	t.Parallel()
 	for _, tc := range chaos.Proofs {
-		t.Run(tc.Break, func(t *testing.T) {
+		t.Run(tc.Break+"_"+tc.Row, func(t *testing.T) {
+			t.Parallel()
 			result := chaotic(t, tc.Row, chaos.Options{Break: tc.Break})
 			found := false
 			for _, goal := range result.Failed() {

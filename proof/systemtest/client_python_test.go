@@ -16,6 +16,7 @@ import (
 // TestPythonClient builds the Python client, installs the package that was built in empty environments, and uses it there as an app would:
 // its own tests, the contract over each API, and every block of its README.
 func TestPythonClient(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, nil)
 	socket := filepath.Join(t.TempDir(), "http.sock")
 	tables := contract.KVTables("") + ",drafts=drafts key=id:Uint64 value=lines:Json"

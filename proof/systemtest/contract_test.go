@@ -42,6 +42,7 @@ func startOperated(t *testing.T, c *ydb) (*sidecar, *contract.Operator) {
 
 // TestContractOfStreams has the contract's cases of streams, with each client that reads what the nodes send.
 func TestContractOfStreams(t *testing.T) {
+	t.Parallel()
 	for _, client := range []string{"h2", "grpc"} {
 		t.Run(client, func(t *testing.T) {
 			c := startCluster(t, nil)

@@ -18,6 +18,7 @@ import (
 // with a generator for Python and one for TypeScript, checks programs against their
 // types, strictly, and runs them.
 func TestGeneratedClients(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, "kv.tables=names=names key=id:Uint64 value=name:Utf8")
 	if _, err := s.Execute(

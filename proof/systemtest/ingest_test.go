@@ -298,6 +298,7 @@ func allAcknowledged(t *testing.T, writers []*ingestWriter, watcher *sidecar) {
 // that was answered. A newer row of the same key is not overtaken by it: either it waits until the time of the request
 // that failed is over, or the shard refuses what comes after that.
 func TestIngestKeepsOrderOfRowsThatComeLate(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, nil)
 	for n, late := range []lateRows{
 		{"in_time", "UNAVAILABLE", "3s", "2s"},

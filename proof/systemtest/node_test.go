@@ -53,6 +53,7 @@ func withModules(t *testing.T, dir string, names ...string) {
 // TestNodeClient installs the npm package without anything else and runs its suite against a sidecar: over HTTP, TLS aside, and a Unix
 // socket first, then over gRPC with the packages that this needs. The contract table runs through it as well.
 func TestNodeClient(t *testing.T) {
+	t.Parallel()
 	dir := installNode(t)
 	socket := filepath.Join(t.TempDir(), "s")
 	c := startCluster(t, nil)

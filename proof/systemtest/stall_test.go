@@ -33,6 +33,7 @@ const (
 // Peers that do nothing any more, in any way, hold the stop up no longer than operators
 // are told, and no session stays on the nodes.
 func TestStopDespitePeersThatStall(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, nil)
 	filler := startSidecar(t, c, nil)
 	fillWide(t, filler)

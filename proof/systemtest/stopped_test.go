@@ -16,6 +16,7 @@ import (
 // A process that did not run for a while, because it was stopped or its machine suspended,
 // does not take itself for one that hangs.
 func TestStoppedTimeIsNoHang(t *testing.T) {
+	t.Parallel()
 	s := startSidecarAt(t, "grpc://127.0.0.1:1/local", nil)
 	for _, stopped := range []time.Duration{1500 * time.Millisecond, 1500 * time.Millisecond, 1500 * time.Millisecond, 12 * time.Second} {
 		var asking []net.Conn
