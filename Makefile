@@ -187,9 +187,10 @@ test-race: deps
 	$(GO) test -race -timeout 20m $(FAST)
 	UPSTREAM_CLIENT=grpc $(GO) test -race -timeout 20m ./internal/upstream
 
-# Not from the cache: that knows nothing of the programs which these tests start.
+# Not from the cache: that knows nothing of the programs which these tests start. The longest package is the first, so that the others run
+# beside it.
 test-system: build deps
-	$(GO) test -race -count=1 -timeout 30m -skip '$(NEWCOMER)' $(shell $(GO) list ./... | grep -E '$(SLOW)')
+	$(GO) test -race -count=1 -timeout 30m -skip '$(NEWCOMER)' ./proof/systemtest $(shell $(GO) list ./... | grep -E '$(SLOW)' | grep -v /proof/systemtest$$)
 
 # All that can be proven from outside against any cluster, with one report: make test-real YDB=grpc://host:2136/local (docs/dev/real-ydb.md).
 # RESTART is a command that restarts the cluster node by node; REALTEST are more flags of proof/cmd/realtest. The SDK matrix takes the clients that
