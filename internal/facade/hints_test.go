@@ -3,6 +3,7 @@ package facade
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -10,6 +11,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -94,4 +96,67 @@ func TestHintsOfStepsSpeakOfTheirTransaction(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestStepsThatAreCutOffSpeakOfTheirTransaction: a step that an operator or a stop ended says so, and what to do about its transaction.
+// So does a repeat of it, which gets the first outcome.
+func TestStepsThatAreCutOffSpeakOfTheirTransaction(t *testing.T) {
+	const ended, stopped = "ended by an operator", "the sidecar stopped before the call was done"
+	const committed = "whether the transaction was committed"
+	for i := range 2 {
+		for _, c := range []struct {
+			name, message, code string
+			end                 func(*bench)
+			commit              bool
+			safe, unknown       bool
+			hint                string
+		}{
+			{"step_killed", ended, "CANCELLED", (*bench).endAll, false, false, false, "an operator ended the call"},
+			{"commit_killed", ended, "CANCELLED", (*bench).endAll, true, false, true, committed},
+			{"step_stopped", stopped, "DRAINING", (*bench).stop, false, true, false, "begin a new transaction and repeat all of it"},
+			{"commit_stopped", stopped, "OUTCOME_UNKNOWN", (*bench).stop, true, false, true, committed},
+		} {
+			var ends sync.WaitGroup
+			var b *bench
+			b = start(t, small(), &facadetest.Driver{Answer: func(
+				ctx context.Context, _ *facadetest.Session, _ *Ydb_Query.ExecuteQueryRequest,
+			) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+				ends.Go(func() { c.end(b) })
+				<-ctx.Done()
+				return nil, facadetest.Lost(ctx, cluster.CallExecute)
+			}})
+			face := b.faces()[i]
+			t.Run(face.Name()+"_"+c.name, func(t *testing.T) {
+				tx, err := face.Begin(t.Context(), "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				step := contract.Statement{SQL: "A", Tx: &contract.TxSelector{ID: tx.ID, Seq: 1, Commit: c.commit}}
+				_, err = face.Execute(t.Context(), step)
+				first := refused(t, err, c.code, c.safe, c.unknown)
+				if first.Message != c.message || !strings.Contains(first.Hint, c.hint) {
+					t.Errorf("%q, hint %q; want %q, and a hint with %q", first.Message, first.Hint, c.message, c.hint)
+				}
+				ends.Wait()
+				if c.message == stopped {
+					return // and rejects the repeat
+				}
+				_, err = face.Execute(t.Context(), step)
+				if again := refused(t, err, c.code, c.safe, c.unknown); again.Message != first.Message || again.Hint != first.Hint {
+					t.Errorf("the repeat got %q, hint %q; want the first outcome", again.Message, again.Hint)
+				}
+			})
+		}
+	}
+}
+
+// TestHintsOfRelayedStepsSpeakOfTheirTransaction: what the other process did not answer was a step of a transaction, too.
+func TestHintsOfRelayedStepsSpeakOfTheirTransaction(t *testing.T) {
+	ctx, cut := context.WithCancelCause(t.Context())
+	cut(core.ErrCut)
+	for commits, want := range map[bool]string{true: "whether the transaction was committed", false: "begin a new transaction"} {
+		if e := core.Unanswered(ctx, context.Canceled, commits).Proto(""); !strings.Contains(e.Hint, want) {
+			t.Errorf("%s, commits: %v: hint %q; want %q", e.Code, commits, e.Hint, want)
+		}
+	}
 }

@@ -162,7 +162,7 @@ var (
 	CodeDraining = &Code{
 		Name: "DRAINING", HTTP: http.StatusServiceUnavailable, GRPC: codes.Unavailable, Safe: true,
 		Title:    "This sidecar is stopping",
-		Hint:     "Nothing was sent. Send the call again; a restarted sidecar serves it.",
+		Hint:     "Send the call again; a restarted sidecar serves it.",
 		Operator: "If this lasts, GET /drain shows what the sidecar waits for: docs/operations/runbook.md#not_serving.",
 	}
 	codeUpstreamLost = &Code{

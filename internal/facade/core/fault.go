@@ -420,23 +420,12 @@ func backoff(b ydbstatus.Backoff) time.Duration {
 // Proto builds what is sent, the same over both APIs.
 func (f *Fault) Proto(traceID string) *sidecarv1.Error {
 	left := maxIssues
-	hint := cmp.Or(f.hint, f.hintOfScheme(), f.Code.Hint)
-	if f.Unknown && f.Code.Safe && f.hint != hintOfSelect {
-		hint = codeUnknown.Hint // the usual one says that nothing was kept
-		if f.Code == codeTxLost {
-			hint = hintOfLostCommit
-		}
-	}
 	return &sidecarv1.Error{
 		Code: f.Code.Name, Message: Clip(f.Message, MaxMessage), Status: uint32(f.Code.HTTP),
 		YdbStatus: f.YDB, Issues: issues(f.issues, 0, &left), SafeToRetry: f.Safe, OutcomeUnknown: f.Unknown,
-		RetryAfterMs: f.After.Milliseconds(), Hint: hint, OperatorHint: cmp.Or(f.operate, f.Code.Operator), TraceId: traceID,
+		RetryAfterMs: f.After.Milliseconds(), Hint: f.hintOf(), OperatorHint: cmp.Or(f.operate, f.Code.Operator), TraceId: traceID,
 	}
 }
-
-// hintOfLostCommit is for a transaction that is over and may have been committed. Its calls cannot be marked idempotent.
-const hintOfLostCommit = "Read the data to see whether the transaction was committed. Do not send this call again: begin a new " +
-	"transaction and repeat all of it only if nothing was kept, or if it may happen twice."
 
 // Bounds of what an error carries.
 const (

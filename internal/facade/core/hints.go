@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -11,12 +12,34 @@ import (
 const hintOfOver = "Nothing was kept, and the transaction is over. Do not send this call again: wait for retry_after_ms, then " +
 	"begin a new transaction and repeat all of it."
 
-// ofTx returns the fault of a step that ended its transaction. The hint of its code may be for a call that is sent again alone.
+// hintOfLostCommit is for a transaction that is over and may have been committed. Its calls cannot be marked idempotent.
+const hintOfLostCommit = "Read the data to see whether the transaction was committed. Do not send this call again: begin a new " +
+	"transaction and repeat all of it only if nothing was kept, or if it may happen twice."
+
+// ofTx returns the fault of a step that ended its transaction. The hint of its code may be for a call that is sent again alone, or
+// that can be marked idempotent.
 func (f *Fault) ofTx() *Fault {
-	if !f.Safe || !f.Code.Safe || f.Code == codeTxLost || f.Code == ydbCodes[Ydb.StatusIds_ABORTED] {
+	hint := ""
+	switch {
+	case f.Unknown:
+		hint = hintOfLostCommit
+	case f.Safe && f.Code.Safe && f.Code != codeTxLost && f.Code != ydbCodes[Ydb.StatusIds_ABORTED]:
+		hint = hintOfOver
+	default:
 		return f
 	}
-	return f.With(func(f *Fault) { f.hint = hintOfOver })
+	return f.With(func(f *Fault) { f.hint = hint })
+}
+
+// hintOf is what the caller does about the fault.
+func (f *Fault) hintOf() string {
+	switch {
+	case !f.Unknown || !f.Code.Safe || f.hint == hintOfSelect || f.hint == hintOfLostCommit:
+		return cmp.Or(f.hint, f.hintOfScheme(), f.Code.Hint)
+	case f.Code == codeTxLost:
+		return hintOfLostCommit
+	}
+	return codeUnknown.Hint // the usual one says that nothing was kept
 }
 
 // schemeHints are what a caller does about a YDB_SCHEME_ERROR, by what one of its issues says. That has no code of its own.

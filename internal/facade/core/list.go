@@ -174,7 +174,7 @@ func (x *transactions) transact(ctx context.Context, c *Call, call upstream.Call
 	err = x.step(ctx, c, call, turn, func(ctx context.Context, session Session) error { return l.run(ctx, session, nil, sel.Commit) })
 	if err != nil {
 		commits := sel.Commit && l.at == len(l.statements)-1
-		return nil, nil, hinted(x.failed(turn, err, commits), l.statements[l.at])
+		return nil, nil, hinted(x.failed(ctx, turn, err, commits), l.statements[l.at])
 	}
 	done := l.outcomes()
 	kept := keep.outcome(done)

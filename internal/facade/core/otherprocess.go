@@ -105,7 +105,7 @@ func Unanswered(ctx context.Context, err error, commits bool) *Fault {
 	if commits && (f.Code == CodeDraining || f.Code == codeTxLost) {
 		f.Code, f.After = codeUnknown, 0
 	}
-	return f
+	return f.ofTx()
 }
 
 // CodeNamed finds a row of the error map by its name; of an unknown name it makes one.

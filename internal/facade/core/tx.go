@@ -295,7 +295,7 @@ func (x *transactions) goOn(ctx context.Context, c *Call, call upstream.Call, tu
 	})
 	x.core.Count(c, st, end.rows, end.bytes, err)
 	if err != nil {
-		return Outcome{}, x.failed(turn, err, sel.Commit)
+		return Outcome{}, x.failed(ctx, turn, err, sel.Commit)
 	}
 	done := end.outcome()
 	var keep *stored
@@ -357,8 +357,8 @@ type maxed struct{ error }
 func (m *maxed) Unwrap() []error { return []error{m.error, errTxMax} }
 
 // failed ends the turn of a step that failed, and finds the words for it. A
-// transaction survives no failure, except of a call that was surely not sent.
-func (x *transactions) failed(turn *txStep, err error, commits bool) *Fault {
+// transaction survives no failure, except of a call that was surely not sent. ctx is that of the step.
+func (x *transactions) failed(ctx context.Context, turn *txStep, err error, commits bool) *Fault {
 	t := turn.Value()
 	f := FaultOf(err, Deed{undone: !commits || t.mode.readOnly || !t.writes})
 	e, ok := errors.AsType[*upstream.Error](err)
@@ -376,8 +376,8 @@ func (x *transactions) failed(turn *txStep, err error, commits bool) *Fault {
 			f.Code, f.Message, f.Safe = codeTxLost, "the session of the transaction was lost: "+f.Message, true
 		})
 	}
-	f = f.ofTx()
 	t.fate = f
+	f = FaultOf(whoEnded(ctx, f), Deed{}).ofTx() // a repeat of the step is told this, too
 	turn.End(lease.Failed, &stored{fault: f})
 	return f
 }
@@ -483,7 +483,7 @@ func (x *transactions) commitNow(ctx context.Context, c *Call, call upstream.Cal
 		return session.Commit(ctx)
 	})
 	if err != nil {
-		return x.failed(turn, err, true)
+		return x.failed(ctx, turn, err, true)
 	}
 	turn.End(lease.Finished, &stored{})
 	return nil
