@@ -186,10 +186,8 @@ func (a *API) call(
 	fault := a.core.Serve(in, c, func(ctx context.Context) error {
 		early := receivedOf(ctx)
 		md, _ := metadata.FromIncomingContext(ctx)
-		for _, name := range core.OnceHeaders {
-			if n := len(md.Get(name)); n > 1 {
-				return core.Repeated(name, n)
-			}
+		if err := repeated(md); err != nil {
+			return err
 		}
 		if err := a.weigh(c, metadataSize(md), requestSize(ctx, early, req), early, req); err != nil {
 			return err

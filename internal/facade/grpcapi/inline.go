@@ -138,7 +138,7 @@ type heard struct {
 	size                  int
 }
 
-// repeated reports whether one of core.OnceHeaders is there again, which the call is refused for where it runs.
+// repeated reports whether one of core.OnceHeaders came again. Its call does not begin in a turn: the usual way rejects it.
 func (h *heard) repeated() bool { return h.apps > 1 || h.priorities > 1 }
 
 // header notes a header.

@@ -2,11 +2,13 @@ package grpcapi
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -62,6 +64,24 @@ func metadataSize(md metadata.MD) int {
 		}
 	}
 	return n
+}
+
+// onceKeys are core.OnceHeaders as keys of metadata.
+var onceKeys = func() (keys [len(core.OnceHeaders)]string) {
+	for i, name := range core.OnceHeaders {
+		keys[i] = strings.ToLower(name)
+	}
+	return keys
+}()
+
+// repeated refuses metadata that a call may have once and has more often.
+func repeated(md metadata.MD) error {
+	for i, key := range onceKeys {
+		if n := len(md[key]); n > 1 { // Get would copy the key to make it lower case
+			return core.Repeated(core.OnceHeaders[i], n)
+		}
+	}
+	return nil
 }
 
 // incoming reads gRPC metadata as a propagation.TextMapCarrier.
