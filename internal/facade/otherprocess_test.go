@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
@@ -335,4 +336,41 @@ func (deafProcess) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, 
 func (deafProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
+}
+
+// broken answers with a stream that ends with an error after these bytes.
+type broken string
+
+func (b broken) RoundTrip(*http.Request) (*http.Response, error) {
+	body := io.MultiReader(strings.NewReader(string(b)), iotest.ErrReader(errors.New("the owner ended")))
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {mediaNDJSON}}, Body: io.NopCloser(body)}, nil
+}
+
+// TestStreamsOfTheOtherProcessThatBreak: the last line says how a stream ended, unless half a line is there: then the reply breaks off,
+// too, because no line after that half could be read.
+func TestStreamsOfTheOtherProcessThatBreak(t *testing.T) {
+	a, b := start(t, small(), facadetest.Numbered(t)), start(t, small(), facadetest.Numbered(t))
+	tx, err := a.http.Begin(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sent, whole := range map[string]bool{"{\"row\":[1]}\n": true, "{\"row\":[1]}\n{\"row\":[": false} {
+		b.s.SetOther(&core.OtherProcess{Instance: a.s.Instance(), HTTP: broken(sent)})
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.base+"/v1/query",
+			strings.NewReader(`{"sql":"A","tx":{"id":"`+tx.ID+`"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = http.Header{"Content-Type": {core.MediaJSON}, "Accept": {mediaNDJSON}}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if got := string(text); (err == nil) != whole || strings.Contains(got, "\n{\"error\":{") != whole || !strings.HasPrefix(got, sent) {
+			t.Errorf("%q became %q, %v; want a whole reply: %v", sent, got, err, whole)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
 }

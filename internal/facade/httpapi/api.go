@@ -124,6 +124,7 @@ type exchange struct {
 	// started says that the head of the reply has gone out.
 	started bool
 	read    bool // all of the body
+	torn    bool // the reply ends inside a line
 
 	control *http.ResponseController
 	mu      sync.Mutex // guards what follows
@@ -247,7 +248,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, rt *route) {
 		x.timing()
 		a.refuse(x, fault, x.call.TraceID, !x.read)
 	}
-	if _, broke := errors.AsType[*panics.Error](core.CauseOf(fault)); broke && x.started {
+	if _, broke := errors.AsType[*panics.Error](core.CauseOf(fault)); x.torn || broke && x.started {
 		panic(http.ErrAbortHandler) // half an answer must not look like a whole one
 	}
 }

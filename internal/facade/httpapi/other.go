@@ -78,9 +78,11 @@ func (a *API) answerOf(ctx context.Context, x *exchange, response *http.Response
 	x.w.WriteHeader(response.StatusCode)
 	part := make([]byte, 32<<10)
 	var problem []byte
+	torn := false // what was sent ends inside a line
 	for {
 		n, err := response.Body.Read(part)
 		if n > 0 {
+			torn = part[n-1] != '\n'
 			if response.StatusCode >= http.StatusBadRequest && len(problem) < core.MaxDetails {
 				problem = append(problem, part[:n]...)
 			}
@@ -99,8 +101,10 @@ func (a *API) answerOf(ctx context.Context, x *exchange, response *http.Response
 			f := core.Unanswered(ctx, err, commits)
 			if response.Header.Get("Content-Type") == mediaNDJSON {
 				// The form of a stream: its last line says how it ended.
-				told := a.core.Told(x.ctx, x.call, f)
-				_, _ = x.w.Write(append(appendProblem([]byte(`{"error":`), told, x.call.TraceID), '}', '\n'))
+				if x.torn = torn; !torn {
+					told := a.core.Told(x.ctx, x.call, f)
+					_, _ = x.w.Write(append(appendProblem([]byte(`{"error":`), told, x.call.TraceID), '}', '\n'))
+				}
 			}
 			return f // a shorter body than announced says the rest
 		}
