@@ -43,8 +43,8 @@ func TestPageShowsOpenCalls(t *testing.T) {
 		return len(page.Open.Calls) == 10 && page.Open.More == 2
 	})
 	for _, c := range page.Open.Calls {
-		if c.App != "shop" || c.Phase != "queue" || c.Digest == "" || c.Age < page.Open.LeastMS {
-			t.Errorf("listed: %+v", c)
+		if c.App != "shop" || c.Phase != "paused" || c.Digest == "" || c.Age < page.Open.LeastMS {
+			t.Errorf("listed: %+v; want the app, the phase paused, a digest, and at least %d ms", c, page.Open.LeastMS)
 		}
 	}
 	for _, address := range []string{page.Open.Guide, page.Docs} {
