@@ -59,10 +59,10 @@ async function endHeld(page) {
     await page.getByRole("dialog").waitFor({ state: "hidden" });
   };
   await press("Pause calls", "Pause");
-  const held = page.locator("#open tbody tr", { hasText: "queue" });
+  const held = page.locator("#open tbody tr", { hasText: "paused" });
   await held.nth(9).waitFor();
   await page.locator("#open-sum", { hasText: /and \d+ more/ }).waitFor();
-  assert.match(await held.first().textContent(), /^[\d.]+ s(shop|billing|reports)queue.*[0-9a-f]{8}/);
+  assert.match(await held.first().textContent(), /^[\d.]+ s(shop|billing|reports)paused.*[0-9a-f]{8}/);
   const name = await held.first().getByRole("button").getAttribute("aria-label");
   await press(name, "End");
   await page.getByRole("button", { name, exact: true }).waitFor({ state: "detached" });
