@@ -139,11 +139,7 @@ func TestPauseHoldsEveryCall(t *testing.T) {
 			if len(done) > 0 {
 				t.Fatalf("a call went on while paused, or failed: %v", <-done)
 			}
-			for _, call := range s.openCalls("").Calls { // of a stream of rows, its batch is what waits
-				if call.Phase != "paused" && call.Name != "Ingest" {
-					t.Errorf("the call is listed as %+v", call)
-				}
-			}
+			s.allPaused()
 
 			if err := (pools{s.App}).Pause(false); err != nil {
 				t.Fatal(err)
@@ -154,6 +150,16 @@ func TestPauseHoldsEveryCall(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// allPaused: every call is listed as paused, except streams of rows, of which a batch waits.
+func (s *sidecar) allPaused() {
+	s.Helper()
+	for _, call := range s.openCalls("").Calls {
+		if call.Phase != "paused" && call.Name != "Ingest" {
+			s.Errorf("a call is listed as %+v", call)
+		}
 	}
 }
 

@@ -92,7 +92,8 @@ func TestNewcomerNeedsItsCaches(t *testing.T) {
 	newcomer.Env = append(os.Environ(), "CACHES=.cache/not-installed")
 	text, err := newcomer.CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(string(text), "there is no .cache/not-installed; run make deps") {
+	const says = "there is no .cache/not-installed; run make deps"
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(string(text), says) {
 		t.Errorf("%v: %s", err, text)
 	}
 }
