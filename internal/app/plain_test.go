@@ -270,7 +270,7 @@ func untyped(method, path, body string, headers ...string) string {
 func TestTransactionsOverHTTPAreAnsweredAlike(t *testing.T) {
 	cluster := newCluster(t)
 	s := start(t, cluster.Endpoint(), "pool.min=6")
-	s.eventually("sessions are idle", func() bool { return s.core.pool.Stats().Idle == 6 })
+	s.eventually("sessions are idle", func() bool { return s.core.pool.Stats().Idle >= 6 }) // more, if a node was away for a moment
 	if _, err := s.query("CREATE TABLE steps (id Int64, PRIMARY KEY (id))"); err != nil {
 		t.Fatal(err)
 	}
