@@ -149,6 +149,7 @@ type Condition struct {
 	Draining    bool      // the node announced its shutdown, left discovery, or is drained by an operator or by the one that lists it
 	Unreachable bool      // the last sign was a transport error: hard, unlike refusals or latency
 	Banned      bool      // by an operator: nothing new as long as any other node is left
+	BanReason   string    // what the operator said of the ban; "": nothing
 	Ramp        float32   // what the node gets of its fair share of new load in a slow start: above 0, below 1; 0 means all of it
 	Joined      bool      // with Ramp: discovery did not list the node before, so other nodes carry its load already
 	Reason      string    // one line for operators: the sign that led here

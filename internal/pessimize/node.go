@@ -143,7 +143,7 @@ func (n *node) shown() cluster.Condition {
 	v := n.condition
 	why := make([]string, 0, 5)
 	if n.overrides.banned {
-		v.Banned = true
+		v.Banned, v.BanReason = true, n.overrides.reason
 		why = append(why, strings.TrimSuffix("banned by an operator: "+n.overrides.reason, ": "))
 	}
 	if n.overrides.drained {

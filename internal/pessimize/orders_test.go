@@ -26,7 +26,8 @@ func TestBan(t *testing.T) {
 		w.do(w.Ban(1, 0, "disk\nto be "+strings.Repeat("swapped ", 100)))
 		v := w.conditions()[1]
 		if !v.Banned || v.Health != cluster.Healthy ||
-			!strings.HasPrefix(v.Reason, "banned by an operator: disk to be swapped") || len(v.Reason) > 240 {
+			!strings.HasPrefix(v.Reason, "banned by an operator: disk to be swapped") || len(v.Reason) > 240 ||
+			"banned by an operator: "+v.BanReason != v.Reason {
 			t.Errorf("verdict %+v", v)
 		}
 		// The machine goes on underneath, and probes do.

@@ -111,8 +111,8 @@ func NodePictures(routed routing.Stats, judged pessimize.Stats) (all []findings.
 		gone := v.Draining && !c.Listed && !c.Drained && c.Hinted.IsZero()
 		one := findings.Node{
 			ID: uint32(n.Node.ID), Address: n.Node.Address, Health: v.Health.String(), Cause: causeOf(v), Reason: v.Reason, Since: v.Since,
-			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, Draining: v.Draining,
-			Gone: gone, Missing: n.Node.Missing, Unwell: n.Node.Unwell,
+			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, BanReason: v.BanReason,
+			Draining: v.Draining, Gone: gone, Missing: n.Node.Missing, Unwell: n.Node.Unwell,
 			Succeeded: c.Succeeded, Timed: c.Timed, Refused: c.Congested[cluster.CongestedUnknown] + c.Congested[cluster.CongestedNode],
 			Tables: congested(c, cluster.CongestedTable), Disk: congested(c, cluster.CongestedDisk),
 			Quota: congested(c, cluster.CongestedQuota), Pools: congested(c, cluster.CongestedPool),

@@ -159,14 +159,15 @@ func TestOperatorBansAndDrainsNodes(t *testing.T) {
 	has(true, "every node has sessions")
 	l.more(t, 20)
 
-	if said := operate(t, socket, "ban", "2", "-for", "10m", "-reason", "a disk fails"); !strings.Contains(said, "a disk fails") {
+	const reason = "a disk fails; see #12"
+	if said := operate(t, socket, "ban", "2", "-for", "10m", "-reason", reason); !strings.Contains(said, reason) {
 		t.Errorf("ban says %q", said)
 	}
 	has(false, "the sessions move away from the banned node")
 	l.more(t, 20)
-	for _, ask := range [][]string{{"why", "2"}, {"nodes"}, {"events"}} {
+	for _, ask := range [][]string{{"why", "2"}, {"nodes"}, {"events"}, {"findings"}} {
 		said := operate(t, socket, ask...)
-		if !strings.Contains(said, "a disk fails") {
+		if !strings.Contains(said, reason) {
 			t.Errorf("sidecar %s does not give the reason:\n%s", ask[0], said)
 		}
 	}

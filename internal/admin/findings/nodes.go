@@ -116,7 +116,7 @@ func (v *view) node(n Node, add adder) {
 			float64(n.Latency)/float64(others), Span(n.Latency), Span(others))
 	}
 	if n.Banned {
-		add(of(NodeBanned), "%s is banned by an operator%s", who, n.banned())
+		add(of(NodeBanned), "%s", strings.TrimSuffix(who+" is banned by an operator: "+n.BanReason, ": "))
 	}
 	switch {
 	case n.Gone && !n.out():
@@ -125,19 +125,6 @@ func (v *view) node(n Node, add adder) {
 		add(of(NodeDraining), "%s is draining: %s", who, n.Reason)
 	}
 }
-
-// banned is the reason that the operator gave, with what to write before it; "": none.
-func (n *Node) banned() string {
-	_, given, _ := strings.Cut(n.Reason, bannedBy)
-	given, _, _ = strings.Cut(given, "; ")
-	if given == "" {
-		return ""
-	}
-	return ": " + given
-}
-
-// bannedBy begins the part of Reason that a ban with a reason makes.
-const bannedBy = "banned by an operator: "
 
 // others is the median of what the other nodes in use take, by that measure; 0: unknown.
 func (p *Picture) others(but uint32, measure func(Node) time.Duration) time.Duration {

@@ -57,9 +57,10 @@ type Node struct {
 	Usable  bool // gets new work
 
 	Unreachable, Banned, Draining bool
-	Gone                          bool // it left discovery, and neither announced that nor was it drained
-	Unwell                        bool // discovery lists it as unhealthy
-	Missing                       bool // it vanished from discovery with many others, and is kept for now
+	BanReason                     string // what the operator said of the ban; "": nothing
+	Gone                          bool   // it left discovery, and neither announced that nor was it drained
+	Unwell                        bool   // discovery lists it as unhealthy
+	Missing                       bool   // it vanished from discovery with many others, and is kept for now
 
 	Latency   time.Duration // decayed, of calls that did their work; 0: none did within health.latency_window
 	Median    time.Duration // of the newest statements

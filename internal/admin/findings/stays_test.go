@@ -196,13 +196,11 @@ func TestASlowNodeIsAWarningUntilItIsSure(t *testing.T) {
 
 func TestReasonOfABan(t *testing.T) {
 	for reason, want := range map[string]string{
-		"": "node 2 (ydb-2:2136) is banned by an operator",
-		"banned by an operator; 2 probes answered":               "node 2 (ydb-2:2136) is banned by an operator",
-		"banned by an operator: a disk":                          "node 2 (ydb-2:2136) is banned by an operator: a disk",
-		"banned by an operator: a disk; drained by an operator":  "node 2 (ydb-2:2136) is banned by an operator: a disk",
-		"banned by an operator: a disk, or two; 2 probes failed": "node 2 (ydb-2:2136) is banned by an operator: a disk, or two",
+		"":                 "node 2 (ydb-2:2136) is banned by an operator",
+		"a disk":           "node 2 (ydb-2:2136) is banned by an operator: a disk",
+		"a disk; see: #12": "node 2 (ydb-2:2136) is banned by an operator: a disk; see: #12",
 	} {
-		_, w := told(3, func(_ int, p *Picture) { p.Nodes[1].Banned, p.Nodes[1].Reason = true, reason })
+		_, w := told(3, func(_ int, p *Picture) { p.Nodes[1].Banned, p.Nodes[1].BanReason = true, reason })
 		if f := w.Report().Findings; len(f) != 1 || f[0].Text != want {
 			t.Errorf("%q: %+v; want %q", reason, f, want)
 		}
