@@ -15,6 +15,7 @@ import (
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/stand"
 )
 
@@ -165,12 +166,15 @@ func TestOperatorBansAndDrainsNodes(t *testing.T) {
 	}
 	has(false, "the sessions move away from the banned node")
 	l.more(t, 20)
-	for _, ask := range [][]string{{"why", "2"}, {"nodes"}, {"events"}, {"findings"}} {
+	for _, ask := range [][]string{{"why", "2"}, {"nodes"}, {"events"}} {
 		said := operate(t, socket, ask...)
 		if !strings.Contains(said, reason) {
 			t.Errorf("sidecar %s does not give the reason:\n%s", ask[0], said)
 		}
 	}
+	await.True(t, "sidecar findings gives the reason", func() bool { // looked for once a second
+		return strings.Contains(operate(t, socket, "findings"), reason)
+	})
 	var why struct {
 		Banned   bool      `json:"banned"`
 		BanUntil time.Time `json:"ban_until"`
