@@ -63,6 +63,14 @@ func PauseAll[P interface{ Pause(on bool) }](on bool, h *Hold, pools []P) {
 // On reports whether calls are paused.
 func (h *Hold) On() bool { return h != nil && h.resumed.Load() != nil }
 
+// Seen is a phase as operators see it: while calls are paused every pool is (PauseAll), so what is in a queue is paused.
+func (h *Hold) Seen(phase Phase) Phase {
+	if phase == InQueue && h.On() {
+		return Paused
+	}
+	return phase
+}
+
 // Passed is how many calls Pass let go that have not ended. Once it was 0 while calls are paused, none goes until they
 // are resumed; one that comes may count for a moment.
 func (h *Hold) Passed() int {

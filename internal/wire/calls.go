@@ -24,15 +24,14 @@ type seenCall struct {
 	ticket h2.Ticket
 	conn   uint64 // number of the client's connection
 	remote string
-	held   bool // calls are paused, and so is every pool: see hop.PauseAll
 }
 
 // eachCall calls f with the calls of SDKs on a shard, in a turn of it. Streams that keep sessions alive are no work and are
 // left out; calls of the plain API are listed by that.
-func eachCall(c *h2.Conn, remote string, held bool, f func(seenCall)) {
+func eachCall(c *h2.Conn, remote string, f func(seenCall)) {
 	h2.EachCall(c, func(c2 *h2.Call, look h2.Look) {
 		if k, ok := c2.Data.(*call); ok && !k.local && (k.method == nil || k.method.Role != protocol.RoleAttach) {
-			f(seenCall{k, look, c2.Ticket(), c.Number(), remote, held})
+			f(seenCall{k, look, c2.Ticket(), c.Number(), remote})
 		}
 	})
 }
@@ -51,10 +50,10 @@ func (s *seenCall) trace() trace.TraceID {
 func (s *seenCall) phase() hop.Phase {
 	k := s.call
 	switch {
-	case k.uses && k.inQueue != nil && !s.held:
-		return hop.InQueue
-	case k.paused, k.uses && k.inQueue != nil:
+	case k.paused:
 		return hop.Paused
+	case k.uses && k.inQueue != nil:
+		return hop.InQueue
 	case s.Answering:
 		return hop.Answering
 	case s.Sent:
@@ -63,9 +62,9 @@ func (s *seenCall) phase() hop.Phase {
 	return hop.InSidecar
 }
 
-func (s *seenCall) describe(shard int) hop.OpenCall {
+func (s *seenCall) describe(shard int, hold *hop.Hold) hop.OpenCall {
 	k := s.call
-	out := hop.OpenCall{ID: s.id(shard), API: "ydb", Name: "other", Class: virtual.Class.String(), Phase: s.phase().String(),
+	out := hop.OpenCall{ID: s.id(shard), API: "ydb", Name: "other", Class: virtual.Class.String(), Phase: hold.Seen(s.phase()).String(),
 		Age: s.Age.Milliseconds(), Node: k.at.Node, From: s.remote}
 	if k.method != nil {
 		out.Name = k.method.Name()
@@ -86,11 +85,10 @@ func (s *seenCall) describe(shard int) hop.OpenCall {
 func (s *Server) eachShard(fits func(shard int, one *seenCall) bool, then func(e *h2.Forwarder, shard int, found []seenCall)) {
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
-	held := s.deps.Hold.On()
 	for _, f := range s.shards {
 		var found []seenCall
 		if !f.shard.EachClient(ctx, func(c *h2.Conn, remote string) {
-			eachCall(c, remote, held, func(one seenCall) {
+			eachCall(c, remote, func(one seenCall) {
 				if fits(f.number, &one) {
 					found = append(found, one)
 				}
@@ -110,7 +108,7 @@ func (s *Server) Calls(app string, least time.Duration, most int) (list []hop.Op
 		slices.SortFunc(found, func(a, b seenCall) int { return cmp.Compare(b.Age, a.Age) })
 		more += max(0, len(found)-most)
 		for _, one := range found[:min(len(found), most)] {
-			list = append(list, one.describe(shard))
+			list = append(list, one.describe(shard, s.deps.Hold))
 		}
 	})
 	return list, more
@@ -126,7 +124,7 @@ func (s *Server) EndCalls(id string) (ended []hop.OpenCall) {
 		told := make([]hop.OpenCall, len(found)) // before any ends: what a call was is gone once it has ended
 		methods := make([]*protocol.Method, len(found))
 		for i, one := range found {
-			told[i], methods[i] = one.describe(shard), one.call.method
+			told[i], methods[i] = one.describe(shard, s.deps.Hold), one.call.method
 		}
 		for i, one := range found {
 			if e.Withdraw(one.ticket, endedStatus(methods[i])) {

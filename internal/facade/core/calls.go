@@ -56,15 +56,13 @@ func (c *Call) traceOf() trace.TraceID {
 	return c.leadsTo
 }
 
-// describe describes a call that is in the gate. held says that calls are paused.
-func (v *admittedCall) describe(now time.Time, held bool) hop.OpenCall {
+// describe describes a call that is in the gate.
+func (v *admittedCall) describe(now time.Time, hold *hop.Hold) hop.OpenCall {
 	c := v.of
 	phase, attempt, node := c.shown.way.Get()
-	if phase == hop.InQueue && held { // while calls are paused every pool is: see hop.PauseAll
-		phase = hop.Paused
-	}
 	out := hop.OpenCall{
-		ID: v.id(), API: "grpc", Name: c.Name, Class: pool.Class(c.shown.class.Load()).String(), Phase: phase.String(), Mode: c.modeName(),
+		ID: v.id(), API: "grpc", Name: c.Name, Class: pool.Class(c.shown.class.Load()).String(),
+		Phase: hold.Seen(phase).String(), Mode: c.modeName(),
 		Age: now.Sub(c.began).Milliseconds(), Node: node, Attempt: attempt,
 	}
 	if c.Route != nil {
@@ -110,9 +108,8 @@ func (s *Service) Calls(app string, least time.Duration, most int) (list []hop.O
 		}
 		return true
 	})
-	held := s.Deps.Hold.On()
 	for _, v := range found {
-		list = append(list, v.describe(now, held))
+		list = append(list, v.describe(now, s.Deps.Hold))
 	}
 	return list, more
 }
@@ -128,9 +125,8 @@ func (s *Service) EndCalls(id string) (ended []hop.OpenCall) {
 		}
 		return true
 	})
-	held := s.Deps.Hold.On()
 	for _, v := range found {
-		ended = append(ended, v.describe(now, held))
+		ended = append(ended, v.describe(now, s.Deps.Hold))
 	}
 	return ended
 }
