@@ -3,6 +3,7 @@ package datapathtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -113,8 +114,8 @@ func TestNodesThatEndStreams(t *testing.T) {
 		}
 		return ""
 	})
-	before.goroutines += 8 // probes have a connection of their own
-	before.descriptors++
+	before.goroutines += 8 // probes have a connection of their own, and its loop an epoll
+	before.descriptors += 2
 	s.backAt(t, before)
 }
 
@@ -191,7 +192,9 @@ func leavesAfterTwoCalls(t *testing.T, d *door, conn *grpc.ClientConn) {
 		if late := time.Until(at.deadline); late < 0 {
 			t.Errorf("call %d was answered %v after its deadline", i, -late)
 		}
-		if c := status.Code(err); c != codes.OK && c != codes.Unavailable {
+		// The sidecar says which calls were not executed, and grpc-go repeats those. It says a bare
+		// io.EOF (1.85.0), not the status, if the repeat is refused before it has sent its message.
+		if c := status.Code(err); c != codes.OK && c != codes.Unavailable && !errors.Is(err, io.EOF) {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
