@@ -49,5 +49,7 @@ func TestReasonsAreOfWhatTheyExplain(t *testing.T) {
 		w.report(2, cluster.CallControl, cluster.BlameDraining, 1)
 		w.report(2, cluster.CallExecute, cluster.BlameTransport, 1)
 		check("suspect", 2, "UNAVAILABLE on execute", "announced its shutdown; UNAVAILABLE on execute", "It announced its shutdown.")
+		w.awaitHealth(2, cluster.Healthy, Default().Leaving+5*time.Second)
+		check("stays because it answers", 2, "probe answered", "probe answered")
 	})
 }

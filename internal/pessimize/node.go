@@ -360,9 +360,6 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 	}
 	n.journal.add(now, n, EventState, from.String(), to.String(), reason)
 	n.condition.Health, n.condition.Since, n.condition.Reason = to, now, reason
-	if !n.condition.Draining {
-		n.moved = ""
-	}
 	switch to {
 	case cluster.Probing:
 		n.answers, n.misses = 0, 0
@@ -381,6 +378,9 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 			n.stay(now, "answers probes")
 		}
 	}
+	if !n.condition.Draining {
+		n.moved = "" // its health is the newer news, also of a node that stays because of it
+	}
 }
 
 // leave notes that the node is going away.
@@ -397,7 +397,7 @@ func (n *node) stay(now time.Time, reason string) {
 		n.journal.add(now, n, EventDraining, "leaving", "", reason)
 	}
 	n.hinted = time.Time{}
-	n.condition.Draining, n.moved = false, ""
+	n.condition.Draining, n.moved = false, reason
 }
 
 // leaves reports whether the node gets nothing new because it is going away, for whatever reason.

@@ -364,7 +364,6 @@ func (n *node) list(as cluster.Node, now time.Time) {
 	if !n.departed.IsZero() {
 		n.departed, n.arrived = time.Time{}, arrivedNew
 		n.stay(now, "back in discovery")
-		n.moved = "back in discovery"
 	}
 }
 

@@ -322,7 +322,6 @@ func (j *Detector) probeAnswered(r probeResult, now time.Time) {
 		// One that left discovery was asked before: its answer says nothing of its return.
 		if n.condition.Draining && n.departed.IsZero() && r.began.Sub(n.hinted) >= c.Leaving {
 			n.stay(now, "still there after it announced its shutdown")
-			n.moved = "still there after it announced its shutdown"
 			if !n.leaves() { // else begin gives it its slow start when it stays
 				n.startedAt, n.joined = now, false // it may have been restarted
 				n.setRamp(n.ramp(c, now), now)
