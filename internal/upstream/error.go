@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -170,11 +171,11 @@ func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error)
 		if s.Status == 0 {
 			s.Code, e.Code = codes.Unknown, codes.Unknown // an answer without a status is no answer
 		}
-		s.Repeats = says(a.issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.IssueRepeats(i.GetIssueCode()) }, 0)
+		s.Repeats = HasIssue(a.issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.IssueRepeats(i.GetIssueCode()) })
 		s.Shutdown = a.status == Ydb.StatusIds_OVERLOADED &&
-			says(a.issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.SaysShutdown(i.GetMessage()) }, 0)
+			HasIssue(a.issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.SaysShutdown(i.GetMessage()) })
 		if a.status == Ydb.StatusIds_UNAUTHORIZED {
-			s.Foreign = says(a.issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.IssueForeign(i.GetMessage()) }, 0)
+			s.Foreign = HasIssue(a.issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.IssueForeign(i.GetMessage()) })
 			e.Foreign = s.Foreign
 		}
 		s.Congestion, s.Subject = congestion(a.issues, 0)
@@ -251,21 +252,19 @@ func congestion(issues []*Ydb_Issue.IssueMessage, depth int) (c cluster.Congesti
 	return c, subject
 }
 
-// says tells whether one of the issues, or of those within them, fits.
-func says(issues []*Ydb_Issue.IssueMessage, fits func(*Ydb_Issue.IssueMessage) bool, depth int) bool {
-	if depth == maxIssueDepth {
-		return false
-	}
-	for _, i := range issues {
-		if fits(i) || says(i.GetIssues(), fits, depth+1) {
-			return true
-		}
-	}
-	return false
+// HasIssue reports whether one of the issues fits, or one of those within them, as deep as Message follows.
+func HasIssue(issues []*Ydb_Issue.IssueMessage, fits func(*Ydb_Issue.IssueMessage) bool) bool {
+	return hasIssue(issues, fits, 0)
+}
+
+func hasIssue(issues []*Ydb_Issue.IssueMessage, fits func(*Ydb_Issue.IssueMessage) bool, depth int) bool {
+	return depth < maxIssueDepth && slices.ContainsFunc(issues, func(i *Ydb_Issue.IssueMessage) bool {
+		return fits(i) || hasIssue(i.GetIssues(), fits, depth+1)
+	})
 }
 
 // closing tells whether the node refused the call because it had asked for the session to be closed.
 func (e *Error) closing() bool {
 	return e.Status == Ydb.StatusIds_BAD_SESSION &&
-		says(e.Issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.SaysClosing(i.GetMessage()) }, 0)
+		HasIssue(e.Issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.SaysClosing(i.GetMessage()) })
 }

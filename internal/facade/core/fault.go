@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -377,17 +376,11 @@ func faultOfCall(err error, e *upstream.Error, d Deed) *Fault {
 
 // codeOfAnswer finds the row for an answer of the database.
 func codeOfAnswer(e *upstream.Error) *Code {
-	if e.Status == Ydb.StatusIds_PRECONDITION_FAILED && hasIssue(e.Issues, protocol.IssueConstraint, 0) {
+	constraint := func(i *Ydb_Issue.IssueMessage) bool { return i.GetIssueCode() == protocol.IssueConstraint }
+	if e.Status == Ydb.StatusIds_PRECONDITION_FAILED && upstream.HasIssue(e.Issues, constraint) {
 		return codeKeyExists
 	}
 	return CodeYDB(e.Status)
-}
-
-// hasIssue reports whether an issue has the code, at any depth that callers are told of.
-func hasIssue(in []*Ydb_Issue.IssueMessage, code uint32, depth int) bool {
-	return depth < maxIssueDepth && slices.ContainsFunc(in, func(m *Ydb_Issue.IssueMessage) bool {
-		return m.GetIssueCode() == code || hasIssue(m.GetIssues(), code, depth+1)
-	})
 }
 
 // OfPath returns the fault of a call whose request names one path, and nothing else that could be missing: if there is no

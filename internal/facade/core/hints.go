@@ -6,6 +6,8 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
 // hintOfOver is for a step that ended its transaction, of which nothing was kept.
@@ -54,22 +56,10 @@ func (f *Fault) hintOfScheme() string {
 		return ""
 	}
 	for _, h := range schemeHints {
-		if issueSays(f.issues, h.says, 0) {
+		says := func(i *Ydb_Issue.IssueMessage) bool { return strings.Contains(i.GetMessage(), h.says) }
+		if upstream.HasIssue(f.issues, says) {
 			return h.hint
 		}
 	}
 	return ""
-}
-
-// issueSays reports whether the message of an issue has the text, at any depth that callers are told of.
-func issueSays(in []*Ydb_Issue.IssueMessage, text string, depth int) bool {
-	if depth == maxIssueDepth {
-		return false
-	}
-	for _, m := range in {
-		if strings.Contains(m.GetMessage(), text) || issueSays(m.GetIssues(), text, depth+1) {
-			return true
-		}
-	}
-	return false
 }
