@@ -335,17 +335,16 @@ func (c *Call) run(f func() error) (err error) {
 
 // end gives back the places of a call, whatever it has come to, and tells everybody what came of it.
 func (s *Service) end(ctx context.Context, c *Call, err error) *Fault {
+	var out *Fault
+	if err != nil {
+		out = s.Told(ctx, c, err)
+	}
 	if c.entered {
 		c.depart(err != nil)
-		err = whoEnded(ctx, err)
 		c.Reserved.Release()
 	}
 	if c.open.of != nil {
 		s.gate.leave(&c.open)
-	}
-	var out *Fault
-	if err != nil {
-		out = s.Answered(c.overtime(FaultOf(err, Deed{})))
 	}
 	took := time.Since(c.began)
 	s.counts.count(c, out)

@@ -18,8 +18,8 @@ func whoEnded(ctx context.Context, err error) error {
 	return err
 }
 
-// Told is the fault that ends a call, or a statement of one, as its caller is told of it: in the last part of a stream, before the
-// call itself has ended.
+// Told is the fault that ends a call, or a statement of one, as its caller is told of it: in its answer, or in the last part of a
+// stream, before the call itself has ended.
 func (s *Service) Told(ctx context.Context, c *Call, err error) *Fault {
 	return s.Answered(c.overtime(FaultOf(whoEnded(ctx, err), Deed{})))
 }
