@@ -139,6 +139,9 @@ func checkAnswer(t *testing.T, failure failure, stake string, err error, d core.
 	if f.Unknown && strings.HasPrefix(f.Proto("").Hint, "Nothing was") {
 		t.Errorf("%s: it is unknown, and the hint is %q", name, f.Proto("").Hint)
 	}
+	if f.Safe && strings.Contains(f.Proto("").Hint, "idempotent") {
+		t.Errorf("%s: it may be sent again as it is, and the hint is %q", name, f.Proto("").Hint)
+	}
 	if f.After > 0 && !f.Safe {
 		t.Errorf("%s: a pause of %v before a call that must not be repeated", name, f.After)
 	}

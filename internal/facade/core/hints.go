@@ -18,6 +18,9 @@ const hintOfOver = "Nothing was kept, and the transaction is over. Do not send t
 const hintOfLostCommit = "Read the data to see whether the transaction was committed. Do not send this call again: begin a new " +
 	"transaction and repeat all of it only if nothing was kept, or if it may happen twice."
 
+// hintOfHarmless is for a call that may have run, and is safe to retry because it only reads or is marked idempotent.
+const hintOfHarmless = "The call may have run, and running it twice does no harm: send it again after retry_after_ms."
+
 // ofTx returns the fault of a step that ended its transaction. The hint of its code may be for a call that is sent again alone, or
 // that can be marked idempotent.
 func (f *Fault) ofTx() *Fault {
@@ -36,10 +39,12 @@ func (f *Fault) ofTx() *Fault {
 // hintOf is what the caller does about the fault.
 func (f *Fault) hintOf() string {
 	switch {
-	case !f.Unknown || !f.Code.Safe || f.hint == hintOfSelect || f.hint == hintOfLostCommit:
+	case !f.Unknown, f.Code != codeUnknown && !f.Code.Safe, f.hint == hintOfSelect, f.hint == hintOfLostCommit:
 		return cmp.Or(f.hint, f.hintOfScheme(), f.Code.Hint)
 	case f.Code == codeTxLost:
 		return hintOfLostCommit
+	case f.Safe:
+		return hintOfHarmless
 	}
 	return codeUnknown.Hint // the usual one says that nothing was kept
 }
