@@ -10,6 +10,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/statements"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
@@ -55,10 +56,7 @@ func (s *Source) Picture() findings.Picture {
 	case unauthorized(p.OpenErr):
 		out.Credentials = out.Pool.OpenError
 	}
-	for _, series := range s.Statements.Series() {
-		out.Answers.Calls += series.Calls
-		out.Answers.Bytes += series.Bytes
-	}
+	out.Answers = answersOf(s.Statements)
 	for _, u := range s.Statements.Unusual() {
 		one := findings.Statement{Digest: u.ID.String(), Kind: u.Kind, App: u.App, Calls: u.Calls}
 		if u.Many {
@@ -98,6 +96,12 @@ func appPictures(all []apps.State) (out []findings.App) {
 		out = append(out, one)
 	}
 	return out
+}
+
+// answersOf are the answers of all statements.
+func answersOf(r *statements.Recorder) findings.Answers {
+	total := r.Total()
+	return findings.Answers{Calls: total.Calls, Bytes: total.Bytes}
 }
 
 // NodePictures are the nodes, as findings look at them.

@@ -3,6 +3,7 @@ package statements
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -89,11 +90,7 @@ func (r *Recorder) State(q Query) State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out.Since, out.Digests, out.Forgotten = r.since, len(r.digests), r.forgotten
-	all, sums := make([]*digest, 0, len(r.digests)), r.rest
-	for _, d := range r.digests {
-		all = append(all, d)
-		sums.add(&d.total.Sums)
-	}
+	all, sums := slices.Collect(maps.Values(r.digests)), r.totalLocked()
 	out.All, out.Rest = figuresOf(&figures{Sums: sums}), figuresOf(&figures{Sums: r.rest})
 	slices.SortFunc(all, func(a, b *digest) int {
 		return cmp.Or(cmp.Compare(b.measure(q), a.measure(q)), cmp.Compare(a.id, b.id))
@@ -103,6 +100,24 @@ func (r *Recorder) State(q Query) State {
 			figuresOf(&d.total), figuresOf(&d.minute)})
 	}
 	return out
+}
+
+// Total is of all calls since the start. It only grows, unlike the sum of all series, which come and go.
+func (r *Recorder) Total() Sums {
+	if r == nil {
+		return Sums{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.totalLocked()
+}
+
+func (r *Recorder) totalLocked() Sums {
+	sums := r.rest
+	for _, d := range r.digests {
+		sums.add(&d.total.Sums)
+	}
+	return sums
 }
 
 // measure is what rows are ordered by.

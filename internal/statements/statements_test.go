@@ -310,17 +310,18 @@ func repeated(took time.Duration, n int) (all []time.Duration) {
 	return all
 }
 
-// Series do not come and go with small changes of the order, and only grow.
+// Series do not come and go with small changes of the order, and only grow. So does the total, also when series go.
 func TestSeriesStay(t *testing.T) {
 	r := New(Config{})
 	s := r.NewStripe()
 	now := time.Now()
 	last := map[string]uint64{}
-	var changes int
+	var changes, calls int
 	minute := func(weight func(i int) time.Duration) {
 		for i := range 60 {
 			call(s, fmt.Sprintf("SELECT c%d FROM t", i), 1, weight(i))
 		}
+		calls += 60
 		now = now.Add(time.Minute)
 		r.Gather(now)
 		is := map[string]uint64{}
@@ -333,6 +334,9 @@ func TestSeriesStay(t *testing.T) {
 			}
 		}
 		last = is
+		if got := r.Total().Calls; got != uint64(calls) {
+			t.Errorf("%d calls in all; want %d", got, calls)
+		}
 		if len(is) > mostSeries+1 {
 			t.Errorf("%d series", len(is))
 		}
@@ -346,6 +350,7 @@ func TestSeriesStay(t *testing.T) {
 	for i := range 100 { // digests that leave the first behind
 		call(s, fmt.Sprintf("SELECT new%d FROM t", i), 1, time.Duration(i)*time.Second)
 	}
+	calls += 100
 	minute(func(int) time.Duration { return 0 })
 	if got := Digest("SELECT new99 FROM t").String(); last[got] != 0 || !has(last, got) {
 		t.Errorf("the longest has no series: %v", last)
@@ -359,7 +364,7 @@ func TestNobodyRecords(t *testing.T) {
 	s := r.NewStripe()
 	s.Add(s.Look(text), &Call{})
 	s.Add(s.LookBytes([]byte(text)), &Call{})
-	if r.Unusual() != nil || r.Series() != nil || len(r.State(Query{}).Rows) != 0 {
+	if r.Unusual() != nil || r.Series() != nil || r.Total() != (Sums{}) || len(r.State(Query{}).Rows) != 0 {
 		t.Error("nobody has recorded something")
 	}
 }
