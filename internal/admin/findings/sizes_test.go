@@ -6,6 +6,26 @@ import (
 	"time"
 )
 
+// What answers had is still known after a time without calls, whose latency is the last one: here of the minutes 9 and 10, which are
+// the last and the first of base.
+func TestSizesOfAnswersOutlastARest(t *testing.T) {
+	w, sum := New(), Answers{}
+	for i := range 130 {
+		p := calm(i + 9*60)
+		if i >= 110 {
+			all(&p, 40*time.Millisecond)
+		}
+		if i < 30 || i >= 110 {
+			sum.Calls, sum.Bytes = sum.Calls+100, sum.Bytes+100*3000
+		}
+		p.Answers = sum
+		w.Look(p)
+	}
+	if got := w.Report().Summary; !strings.HasSuffix(got, "; an answer has 3000 bytes on average against 3000 bytes") {
+		t.Errorf("%q; want the bytes of an answer before the rest", got)
+	}
+}
+
 // Slow nodes and large answers show the same latency: CLUSTER_SLOW has the sizes of answers beside it.
 func TestClusterSlowHasTheSizesOfAnswers(t *testing.T) {
 	for name, tc := range map[string]struct {

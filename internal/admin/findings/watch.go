@@ -83,8 +83,8 @@ func (w *Watch) Look(p Picture) (began, ended []Finding) {
 	size := p.Answers.since(w.seen[0].Answers)
 	w.base.add(p, size)
 	w.forget(p.At)
-	v := view{Picture: p, seen: w.seen, known: w.known, size: size}
-	v.base, v.usual = w.base.least()
+	least := w.base.least()
+	v := view{Picture: p, seen: w.seen, known: w.known, base: least.latency, size: size, usual: least.size}
 	all := []Finding{}
 	shown := map[key]bool{}
 	for _, f := range v.findings() {
@@ -179,6 +179,14 @@ type usual struct {
 	size    uint64
 }
 
+// or returns the one with less latency; of two that have the same, as while no call comes, one whose size is known.
+func (u usual) or(o usual) usual {
+	if o.latency > 0 && (u.latency == 0 || o.latency < u.latency || o.latency == u.latency && u.size == 0) {
+		return o
+	}
+	return u
+}
+
 func (b *base) add(p Picture, size uint64) {
 	latency := typical(p.Nodes, Node.latency)
 	if now := p.At.Unix() / 60; now != b.at {
@@ -190,16 +198,12 @@ func (b *base) add(p Picture, size uint64) {
 		}
 	}
 	slot := &b.minute[b.at%int64(len(b.minute))]
-	if latency > 0 && (slot.latency == 0 || latency <= slot.latency) {
-		*slot = usual{latency, size}
-	}
+	*slot = slot.or(usual{latency, size})
 }
 
-func (b *base) least() (latency time.Duration, size uint64) {
+func (b *base) least() (least usual) {
 	for _, u := range b.minute {
-		if u.latency > 0 && (latency == 0 || u.latency < latency) {
-			latency, size = u.latency, u.size
-		}
+		least = least.or(u)
 	}
-	return latency, size
+	return least
 }
