@@ -43,11 +43,7 @@ func (p providers) provider() (provider, error) {
 	case authMetadata:
 		return p.metadataToken, nil
 	case authServiceAccount:
-		key, err := readServiceKey(a.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("auth.key_file: %w", err)
-		}
-		return func(ctx context.Context) (token, error) { return p.serviceToken(ctx, key) }, nil
+		return p.serviceToken, nil
 	case authOAuth:
 		return p.exchangedToken, nil
 	}

@@ -72,8 +72,12 @@ func (k *serviceKey) sign(audience string, now time.Time) (string, error) {
 	return text, nil
 }
 
-// serviceToken exchanges a signed request for a token.
-func (p providers) serviceToken(ctx context.Context, key *serviceKey) (token, error) {
+// serviceToken exchanges a signed request for a token. It reads the key each time, because keys are replaced.
+func (p providers) serviceToken(ctx context.Context) (token, error) {
+	key, err := readServiceKey(p.config.Auth.KeyFile)
+	if err != nil {
+		return token{}, err
+	}
 	signed, err := key.sign(p.config.Auth.IAMURL, time.Now())
 	if err != nil {
 		return token{}, err
