@@ -5,6 +5,6 @@
 // Every test starts its own cluster and sidecar on free ports and leaves no
 // process behind. Nothing here reaches into the programs: what a test knows it
 // got over the API, from the cluster's control API, from /proc or from spans.
-// Tests that wait for longer than they work call t.Parallel, and so run in twos
-// after all others; those that measure run alone.
+// Tests that wait for longer than they work call t.Parallel: they run after all
+// others, as many at a time as there are processors. Those that measure run alone.
 package systemtest
