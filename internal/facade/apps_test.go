@@ -60,14 +60,16 @@ func TestFaultsOfApps(t *testing.T) {
 			core.CodeShedDelay, "would have waited about 40ms for one", 100 * time.Millisecond},
 		{"too slow", &pool.ShedError{Why: pool.ShedDelay, Waited: time.Second, Retry: time.Second}, core.CodeShedDelay,
 			"pool.queue_target", time.Second},
+		{"paused", &pool.ShedError{Why: pool.ShedDelay, Waited: time.Second, Retry: time.Second, Paused: true}, core.CodeShedDelay,
+			"paused by an operator", time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := core.FaultOf(tc.err, core.Deed{})
 			if f.Code != tc.code || !strings.Contains(f.Message, tc.words) || !f.Safe || f.Unknown || f.After != tc.after {
 				t.Errorf("%s: %+v; want %s with %q", f.Message, f, tc.code.Name, tc.words)
 			}
-			if f := core.FaultOf(tc.err, core.Deed{Unsure: true}); !f.Unknown {
-				t.Error("what an earlier attempt may have kept is forgotten")
+			if f := core.FaultOf(tc.err, core.Deed{Unsure: true}); !f.Unknown || strings.HasPrefix(f.Proto("").Hint, "Nothing was") {
+				t.Errorf("what an earlier attempt may have kept is forgotten: %+v", f)
 			}
 		})
 	}

@@ -115,7 +115,7 @@ func FaultOf(err error, d Deed) *Fault {
 	case d.undone && f.Unknown:
 		f = f.With(func(f *Fault) { f.Unknown, f.Safe = false, f.passing })
 	case d.Unsure && !f.Unknown:
-		f = f.With(func(f *Fault) { f.Unknown = true })
+		f = f.With(func(f *Fault) { f.Unknown, f.hint = true, "" }) // it may say that nothing was sent
 	}
 	return f
 }

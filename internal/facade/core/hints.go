@@ -39,8 +39,10 @@ func (f *Fault) ofTx() *Fault {
 // hintOf is what the caller does about the fault.
 func (f *Fault) hintOf() string {
 	switch {
-	case !f.Unknown, f.Code != codeUnknown && !f.Code.Safe, f.hint == hintOfSelect, f.hint == hintOfLostCommit:
-		return cmp.Or(f.hint, f.hintOfScheme(), f.Code.Hint)
+	case f.hint != "":
+		return f.hint
+	case !f.Unknown, f.Code != codeUnknown && !f.Code.Safe:
+		return cmp.Or(f.hintOfScheme(), f.Code.Hint)
 	case f.Code == codeTxLost:
 		return hintOfLostCommit
 	case f.Safe:
