@@ -92,8 +92,15 @@ type listed struct {
 	Imports    []string
 }
 
+// lists are the answers of go list that were asked for, by the arguments.
+var lists = map[string][]listed{}
+
 func list(t *testing.T, args ...string) []listed {
 	t.Helper()
+	key := strings.Join(args, " ")
+	if known, ok := lists[key]; ok {
+		return known
+	}
 	cmd := exec.Command("go", append([]string{"list", "-e", "-json=ImportPath,Dir,GoFiles,Imports"}, args...)...)
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
@@ -104,6 +111,7 @@ func list(t *testing.T, args ...string) []listed {
 	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p listed
 		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			lists[key] = packages
 			return packages
 		} else if err != nil {
 			t.Fatal(err)

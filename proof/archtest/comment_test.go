@@ -2,8 +2,6 @@ package archtest
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,9 +14,8 @@ func TestOnePackageComment(t *testing.T) {
 		var commented []string
 		generated := len(p.GoFiles) > 0
 		for _, name := range p.GoFiles {
-			file, err := parser.ParseFile(
-				token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.ParseComments|parser.PackageClauseOnly,
-			)
+			s, err := readSource(filepath.Join(p.Dir, name))
+			file := s.file
 			if err != nil {
 				t.Errorf("%s: %v", p.ImportPath, err)
 				continue

@@ -2,7 +2,6 @@ package archtest
 
 import (
 	"go/ast"
-	"go/parser"
 	"go/token"
 	"os"
 	"path"
@@ -132,11 +131,11 @@ func productNames(t *testing.T) *names {
 		if path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") || top != "internal" && top != "cmd" {
 			continue
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.SkipObjectResolution)
+		s, err := readSource(filepath.Join(root, file))
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.add(parsed)
+		n.add(s.file)
 	}
 	text, err := os.ReadFile(filepath.Join(root, "docs/reference/settings.md"))
 	if err != nil {

@@ -3,8 +3,6 @@ package archtest
 import (
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -63,14 +61,13 @@ func TestGoroutinesCatchPanics(t *testing.T) {
 func bareGoroutines(t *testing.T, p listed) map[string]string {
 	t.Helper()
 	bodies := bodiesByName{functions: map[string][]ast.Node{}, methods: map[string][]ast.Node{}}
-	files := token.NewFileSet()
 	var all []*ast.FuncDecl
 	for _, name := range p.GoFiles {
-		file, err := parser.ParseFile(files, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+		s, err := readSource(filepath.Join(p.Dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, d := range file.Decls {
+		for _, d := range s.file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {
 				all = append(all, f)
 				bodies.add(f)

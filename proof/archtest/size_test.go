@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/scanner"
 	"go/token"
 	"maps"
@@ -15,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 var lower = flag.Bool("lower", false, "lower the sizes in sizes.json to what there is")
@@ -113,17 +113,15 @@ func measure(t *testing.T) sizes {
 			t.Fatal(err)
 		}
 		for _, name := range names {
-			text, err := os.ReadFile(name)
+			s, err := readSource(name)
 			if err != nil {
 				t.Fatal(err)
 			}
 			at, err := filepath.Rel(root, name)
-			if err == nil {
-				err = m.file(filepath.ToSlash(at), text)
-			}
 			if err != nil {
 				t.Fatal(err)
 			}
+			m.file(filepath.ToSlash(at), s)
 		}
 		for name, n := range m.methods {
 			if n > maxMethods {
@@ -141,15 +139,11 @@ type measured struct {
 	methods map[string]int // by type
 }
 
-func (m *measured) file(path string, text []byte) error {
-	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, path, text, parser.ParseComments)
-	if err != nil {
-		return err
+func (m *measured) file(path string, s source) {
+	if ast.IsGenerated(s.file) {
+		return
 	}
-	if ast.IsGenerated(file) {
-		return nil
-	}
+	text := s.text
 	test := strings.HasSuffix(path, "_test.go")
 	if len(text) > maxFile {
 		m.Files[path] = len(text)
@@ -161,7 +155,7 @@ func (m *measured) file(path string, text []byte) error {
 		m.Lines[m.unit] += n
 	}
 	line := func(p token.Pos) int { return files.Position(p).Line }
-	for _, d := range file.Decls {
+	for _, d := range s.file.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
 			name := d.Name.Name
@@ -189,7 +183,6 @@ func (m *measured) file(path string, text []byte) error {
 			}
 		}
 	}
-	return nil
 }
 
 // says reports whether a sentence of a comment begins with a word.
@@ -244,7 +237,10 @@ func literals(d *ast.FuncDecl, line func(token.Pos) int) (n int) {
 }
 
 // longLines counts lines of too many columns. A text between backquotes has none: it is data, and breaking it would change it.
-func longLines(text []byte) (n int) {
+func longLines(text []byte) int {
+	if tooLong(text) == 0 {
+		return 0 // without looking for such texts: lines only become shorter without them
+	}
 	var code []byte // text without the contents of such texts
 	files := token.NewFileSet()
 	file := files.AddFile("", files.Base(), len(text))
@@ -263,13 +259,32 @@ func longLines(text []byte) (n int) {
 			copied = first + len(lit)
 		}
 	}
-	code = append(code, text[copied:]...)
-	for l := range bytes.Lines(code) {
-		if bytes.Count(l, []byte("\t"))*3+len([]rune(strings.TrimSuffix(string(l), "\n"))) > maxColumns {
+	return tooLong(append(code, text[copied:]...))
+}
+
+// tooLong counts lines of too many columns, whatever is in them.
+func tooLong(text []byte) (n int) {
+	for l := range bytes.Lines(text) {
+		if 4*len(l) <= maxColumns {
+			continue
+		}
+		if bytes.Count(l, []byte("\t"))*3+utf8.RuneCount(bytes.TrimSuffix(l, []byte("\n"))) > maxColumns {
 			n++
 		}
 	}
 	return n
+}
+
+// measuredText measures a file of a package p.
+func measuredText(t *testing.T, path, text string) measured {
+	t.Helper()
+	m := measured{sizes: newSizes(), unit: "p", methods: map[string]int{}}
+	s, err := parse(path, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.file(path, s)
+	return m
 }
 
 // What counts, and what does not.
@@ -283,10 +298,7 @@ func TestMeasure(t *testing.T) {
 		"func (t *T) MuchToo() {\n" + body + "}\n\n" +
 		"// " + long + "\nvar a = `\n" + long + long + "\n`\nvar b = `" + long + long + "`\n\nfunc (g *G[A]) m() {}\n"
 	for path, lines := range map[string]int{"p.go": maxFunc + 2, "p_test.go": maxFunc + 2} {
-		m := measured{sizes: newSizes(), unit: "p", methods: map[string]int{}}
-		if err := m.file(path, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		m := measuredText(t, path, text)
 		if !maps.Equal(m.Funcs, map[string]int{"p.T.Much": lines}) || !maps.Equal(m.Fields, map[string]int{"p.T": 16}) {
 			t.Errorf("%s: functions %v, structs %v", path, m.Funcs, m.Fields)
 		}
@@ -296,9 +308,8 @@ func TestMeasure(t *testing.T) {
 	}
 	table := "package p\n\nfunc f() {\n\t_ = []int{\n" + strings.Repeat("\t\t1,\n", maxFunc) + "\t}\n}\n"
 	for path, many := range map[string]int{"p.go": 1, "p_test.go": 0} {
-		m := measured{sizes: newSizes(), unit: "p", methods: map[string]int{}}
-		if err := m.file(path, []byte(table)); err != nil || len(m.Funcs) != many {
-			t.Errorf("%s: %v, %v; want %d functions", path, m.Funcs, err, many)
+		if m := measuredText(t, path, table); len(m.Funcs) != many {
+			t.Errorf("%s: %v; want %d functions", path, m.Funcs, many)
 		}
 	}
 }

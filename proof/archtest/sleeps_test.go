@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"go/ast"
 	"go/constant"
-	"go/parser"
 	"go/token"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -106,18 +104,15 @@ func TestSleeps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		texts := map[string]string{}
+		var tests []source
 		for _, name := range names {
-			text, err := os.ReadFile(name)
+			s, err := readSource(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			texts[name] = string(text)
+			tests = append(tests, s)
 		}
-		found, err := sleeps(texts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := sleeps(tests)
 		for _, function := range slices.Sorted(maps.Keys(found)) {
 			key := unit + "." + function
 			if slices.Contains(bubbles, unit) {
@@ -137,15 +132,11 @@ func TestSleeps(t *testing.T) {
 
 // sleeps returns the functions of the files of a package that wait outside of a
 // bubble, and where. A function that makes a bubble is taken to wait in it.
-func sleeps(texts map[string]string) (map[string]string, error) {
-	set, numbers := token.NewFileSet(), map[string]ast.Expr{}
+func sleeps(tests []source) map[string]string {
+	numbers := map[string]ast.Expr{}
 	var all []*ast.FuncDecl
-	for name, text := range texts {
-		file, err := parser.ParseFile(set, name, text, parser.SkipObjectResolution)
-		if err != nil {
-			return nil, err
-		}
-		for _, d := range file.Decls {
+	for _, s := range tests {
+		for _, d := range s.file.Decls {
 			switch d := d.(type) {
 			case *ast.FuncDecl:
 				all = append(all, d)
@@ -160,10 +151,10 @@ func sleeps(texts map[string]string) (map[string]string, error) {
 			continue
 		}
 		for _, n := range waitsOf(f, numbers) {
-			found[functionName(f)] = fmt.Sprint(set.Position(n.Pos()))
+			found[functionName(f)] = fmt.Sprint(files.Position(n.Pos()))
 		}
 	}
-	return found, nil
+	return found
 }
 
 // waitsOf returns where a function waits. A call of After or AfterFunc that ends a
@@ -276,10 +267,11 @@ func boundedLater() { end := time.After(2 * long); <-end; time.AfterFunc(time.Ho
 func bubble() { synctest.Test(t, func(t *testing.T) { time.Sleep(1) }) }
 func quick() { x.Sleep(1); time.Now() }
 `
-	found, err := sleeps(map[string]string{"p_test.go": text})
+	s, err := parse("p_test.go", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
+	found := sleeps([]source{s})
 	want := []string{"alone", "short", "shortLater", "sleeps", "world.ticks"}
 	if got := slices.Sorted(maps.Keys(found)); !slices.Equal(got, want) {
 		t.Errorf("found %q; want %q", got, want)
