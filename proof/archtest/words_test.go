@@ -23,16 +23,16 @@ const wordsFile = "testdata/words.txt"
 type wordRule struct {
 	name string
 	say  string         // what to write instead
-	re   *regexp.Regexp // of a text on one line, code in backticks taken out
-	has  string         // every hit contains it: most texts do not, which is cheap to see
+	re   *regexp.Regexp // of a text on one line, code in backticks taken out; nil: each of has is a hit
+	has  []string       // every hit has one of these as words of its own: most texts do not, which is cheap to see; nil: look
 	only string         // kind of text that the rule is for; "": each
 	not  *regexp.Regexp // no hit if the text behind the hit begins so
 }
 
-var wordRules = []wordRule{
-	{name: "headless who", has: "who", say: `name the subject: "callers that ..."`,
+var wordRules = withPatterns([]wordRule{
+	{name: "headless who", has: []string{"who"}, say: `name the subject: "callers that ..."`,
 		re: regexp.MustCompile(`\b(of|for|to|by|from|with|than|as|when|since|so|that|but|how long|because) who\b`)},
-	{name: "begins with Who", has: "Who", say: `begin with a noun: "A caller that ..."`,
+	{name: "begins with Who", has: []string{"Who"}, say: `begin with a noun: "A caller that ..."`,
 		re: regexp.MustCompile(`(^|[.;:] )Who [^.?]*([.;:]|$)`)},
 	{name: "continues its name", say: "begin with a noun or a verb, so that the comment stands alone", only: trailing,
 		re: regexp.MustCompile(`^(that|whose|whom|who)\b`)},
@@ -40,33 +40,45 @@ var wordRules = []wordRule{
 		re: regexp.MustCompile(`^(of (that|them|these|those|it)|the same|likewise|these|those)\b`)},
 	{name: "only a pronoun", say: "name the object", only: doc,
 		re: regexp.MustCompile(`^[A-Za-z_]\w* (is |are )?(\w+ ){0,2}(that|those|these|them|it|the same|one|likewise)\.( |$)`)},
-	{name: "so many", has: "so ", say: "name the number, or what it counts",
+	{name: "so many", has: []string{"so many", "so long", "so much", "so few", "so often"}, say: "name the number, or what it counts",
 		re: regexp.MustCompile(
 			`\b(for|of|with|in|at|after|to|than|takes?|took|cost|costs|lasts?|waits?|returns?|brings?|holds?|once in|are|has|have) so (many|long|much|few|often)\b`,
 		),
 		not: regexp.MustCompile(`^ (as|that)\b|^[^.;,:]{0,60} (that|as) `)},
-	{name: "but for", has: "but for", say: `"except"`, re: regexp.MustCompile(`\bbut for\b`)},
+	{name: "but for", say: `"except"`, has: []string{"but for"}},
 	{name: "archaic", say: `"again", "gradually", "long ago", "also", "about" ...`,
-		re: regexp.MustCompile(`\b(anew|by and by|since long|lest|be (it|they) that|ha[sd] better|give or take|likewise)\b`)},
-	{name: "octet", has: "ctet", say: `"byte"`, re: regexp.MustCompile(`\b[Oo]ctets?\b`)},
-	{name: "line", has: "line", say: `"queue"`,
+		has: []string{"anew", "by and by", "since long", "lest", "be it that", "be they that", "has better", "had better",
+			"give or take", "likewise"}},
+	{name: "octet", say: `"byte"`, has: []string{"octet", "octets", "Octet", "Octets"}},
+	{name: "line", has: []string{"line"}, say: `"queue"`,
 		re: regexp.MustCompile(
 			`\b(in line|waiting line|(stands?|waits?|waited|come|comes|came|joins?|joined|out of|head of|in|turned away from|to) (its|the|the pool's) line)\b`,
 		),
 		not: regexp.MustCompile(`^ (with|of|the|that|above|below|for an?)\b`)},
-	{name: "face", has: "ace", say: `"API"`, re: regexp.MustCompile(`\b[Ff]aces?\b`),
+	{name: "face", say: `"API"`, has: []string{"face", "faces", "Face", "Faces"},
 		not: regexp.MustCompile(`^ of (the )?(it|this|that)\b`)},
 	{name: "lend", say: `"check out", "check in", "in use"`,
-		re: regexp.MustCompile(`\b(lends?|lent|lending|loans?|borrow(s|ed|ing)?|repay|repaid)\b`)},
-	{name: "he", say: `"the caller", "the operator", "you"`, re: regexp.MustCompile(`\b([Hh]e|[Hh]is|him|himself)\b`)},
-	{name: "heir", say: `"successor", "hot restart"`, re: regexp.MustCompile(`\b([Hh]eirs?|[Ss]uccession)\b`)},
-	{name: "at rest", has: "at rest", say: `"idle"`, re: regexp.MustCompile(`\bat rest\b`)},
+		has: []string{"lend", "lends", "lent", "lending", "loan", "loans", "borrow", "borrows", "borrowed", "borrowing", "repay",
+			"repaid"}},
+	{name: "he", say: `"the caller", "the operator", "you"`, has: []string{"he", "He", "his", "His", "him", "himself"}},
+	{name: "heir", say: `"successor", "hot restart"`, has: []string{"heir", "heirs", "Heir", "Heirs", "succession", "Succession"}},
+	{name: "at rest", say: `"idle"`, has: []string{"at rest"}},
 	{name: "begins small", say: "begin with a noun or an imperative and a capital, or with a number: the text stands alone", only: shown,
 		re: regexp.MustCompile("^[^A-Z0-9`].{0,40}")},
 	{name: "headless text", say: "begin with a noun or an imperative: the text stands alone", only: shown,
 		re: regexp.MustCompile(`^(That|Whose|Whom|Who|What|Of|For|With|Also|Likewise|The same|These|Those|Meanwhile|Then|So)\b`)},
 	{name: "long sentence", say: "at most 35 words in a sentence", only: shown,
 		re: regexp.MustCompile(`([^\s.?!]|[.?!]\S)+(\s+([^\s.?!]|[.?!]\S)+){35,}`)},
+})
+
+// withPatterns gives the rules without a pattern the one that matches any of their words.
+func withPatterns(rules []wordRule) []wordRule {
+	for i := range rules {
+		if r := &rules[i]; r.re == nil {
+			r.re = regexp.MustCompile(`\b(` + strings.Join(r.has, "|") + `)\b`)
+		}
+	}
+	return rules
 }
 
 // said are texts that a rule does not concern, by file, rule and a part of the text, and why.
@@ -125,7 +137,9 @@ func TestWords(t *testing.T) {
 
 // find returns the parts of a text that the rule matches.
 func (r *wordRule) find(p prose) (hits []string) {
-	if r.only != "" && r.only != p.kind || !strings.Contains(p.text, r.has) {
+	if r.only != "" && r.only != p.kind || r.has != nil && !slices.ContainsFunc(r.has, func(words string) bool {
+		return hasWords(p.text, words)
+	}) {
 		return nil
 	}
 	for _, m := range r.re.FindAllStringIndex(p.text, -1) {
@@ -134,6 +148,25 @@ func (r *wordRule) find(p prose) (hits []string) {
 		}
 	}
 	return hits
+}
+
+// hasWords reports whether a text has words that no letter, digit or "_" continues, as \b of a pattern has it.
+func hasWords(text, words string) bool {
+	for from := 0; ; from++ {
+		i := strings.Index(text[from:], words)
+		if i < 0 {
+			return false
+		}
+		from += i
+		end := from + len(words)
+		if (from == 0 || !isWord(text[from-1])) && (end == len(text) || !isWord(text[end])) {
+			return true
+		}
+	}
+}
+
+func isWord(c byte) bool {
+	return c == '_' || '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'
 }
 
 // isSaid reports whether said has a text, and notes that it is there.
