@@ -78,6 +78,7 @@ type world struct {
 	*Detector
 	prober   *prober
 	last     atomic.Pointer[cluster.Conditions]
+	changed  chan struct{} // last is another one
 	panicked atomic.Int64
 	stop     func()
 }
@@ -85,9 +86,15 @@ type world struct {
 func inBubble(t *testing.T, config Config, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{TB: t, prober: newProber()}
+		w := &world{TB: t, prober: newProber(), changed: make(chan struct{}, 1)}
 		w.Detector = New(config, w.prober, slog.New(slog.DiscardHandler))
-		w.Subscribe(func(v cluster.Conditions) { w.last.Store(&v) })
+		w.Subscribe(func(v cluster.Conditions) {
+			w.last.Store(&v)
+			select {
+			case w.changed <- struct{}{}:
+			default:
+			}
+		})
 		w.OnPanic(func() { w.panicked.Add(1) })
 		w.SetTopology(nodes(1, 2, 3))
 		ctx, cancel := context.WithCancel(context.Background())
@@ -142,13 +149,13 @@ func (w *world) is(id cluster.NodeID, want cluster.Health) {
 // awaitHealth returns how long it took, in the bubble's time.
 func (w *world) awaitHealth(id cluster.NodeID, want cluster.Health, limit time.Duration) time.Duration {
 	w.Helper()
-	began := time.Now()
+	began, late := time.Now(), time.After(limit)
 	for w.conditions()[id].Health != want {
-		if time.Since(began) > limit {
+		select {
+		case <-w.changed:
+		case <-late:
 			w.Fatalf("node %d is %v after %v; want %v", id, w.conditions()[id].Health, limit, want)
 		}
-		time.Sleep(10 * time.Millisecond)
-		synctest.Wait()
 	}
 	return time.Since(began)
 }
