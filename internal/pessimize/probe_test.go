@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // many is a topology of n nodes.
@@ -24,18 +25,19 @@ func many(n int) cluster.Topology {
 }
 
 // Nodes that have been lost for long hold up neither a suspect nor a node that was lost just now,
-// and all of them are probed in turn.
+// and all of them are probed in turn. The fewer are lost, the sooner each has its turn: all of them had three before
+// the test begins.
 func TestProbesOfTheLostHoldUpNobody(t *testing.T) {
-	const lost, all = 600, 610
+	lost, while := cluster.NodeID(short.Of(600, 200)), time.Duration(short.Of(30, 20))*time.Second
 	synctest.Test(t, func(t *testing.T) {
 		p := &slowProber{hangs: map[cluster.NodeID]bool{}, began: map[cluster.NodeID][]time.Time{}}
-		for id := range cluster.NodeID(lost + 1) {
+		for id := range lost + 1 {
 			p.hangs[id+1] = true
 		}
 		config := Default()
 		config.IdleProbe = 0
 		j := New(config, p, slog.New(slog.DiscardHandler))
-		j.SetTopology(many(all))
+		j.SetTopology(many(int(lost) + 10))
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- j.Run(ctx) }()
@@ -45,14 +47,14 @@ func TestProbesOfTheLostHoldUpNobody(t *testing.T) {
 				j.Report(cluster.Outcome{Node: id, Kind: cluster.CallExecute, Blame: cluster.BlameTransport, Detail: "UNAVAILABLE"})
 			}
 		}
-		for id := range cluster.NodeID(lost) {
+		for id := range lost {
 			broken(id+1, 2)
 		}
-		time.Sleep(30 * time.Second)
+		time.Sleep(while)
 		since := time.Now()
 		broken(lost+1, 2)
 		broken(lost+2, 1)
-		time.Sleep(30 * time.Second)
+		time.Sleep(while)
 		wait := func(id cluster.NodeID) time.Duration {
 			if times := p.since(id, since); len(times) > 0 {
 				return times[0].Sub(since)
@@ -66,10 +68,10 @@ func TestProbesOfTheLostHoldUpNobody(t *testing.T) {
 			t.Errorf("a suspect got its probe after %v", d)
 		}
 		longest := time.Duration(0)
-		for id := range cluster.NodeID(lost) {
+		for id := range lost {
 			times := p.since(id+1, since)
 			if len(times) < 2 {
-				t.Fatalf("node %d got %d probes in 30 s", id+1, len(times))
+				t.Fatalf("node %d got %d probes in %v", id+1, len(times), while)
 			}
 			longest = max(longest, slices.MaxFunc(gaps(times), func(a, b time.Duration) int { return cmp.Compare(a, b) }))
 		}
