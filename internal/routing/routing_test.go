@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 func topology(ids ...cluster.NodeID) cluster.Topology {
@@ -98,7 +99,7 @@ func TestUse(t *testing.T) {
 // gets it before a better one, and no order of events changes the outcome.
 func TestUseInvariants(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 5_000 {
+	for range short.Of(5000, 1000) {
 		n := 1 + random.IntN(6)
 		ids := make([]cluster.NodeID, n)
 		verdicts := cluster.Conditions{}

@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // Topologies, verdicts and calls in any order, under every setting: what the
 // package comment promises holds after each step.
 func TestWalk(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(short.Of(60, 12)) {
 		w := newWalk(t, seed)
 		for range 300 {
 			w.step()

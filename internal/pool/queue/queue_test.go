@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 type (
@@ -147,7 +149,7 @@ func TestLineFull(t *testing.T) {
 // class, and against the rule which app goes next in a class, looked for one by one.
 func TestQueueOrder(t *testing.T) {
 	m := &orderModel{T: t, r: rand.New(rand.NewPCG(1, 2)), l: testQueue(30)}
-	for range 200_000 {
+	for range short.Of(200_000, 40_000) {
 		switch m.r.IntN(5) {
 		case 0, 1:
 			m.push()
@@ -355,7 +357,7 @@ func TestLineClock(t *testing.T) {
 	clocks := []uint64{1, clockMax - 1, clockMax - 1<<40, clockMax, 1<<63 - 1, 1 << 63, math.MaxUint64 - 1<<40,
 		math.MaxUint64 - 1e9, math.MaxUint64 - 1<<26, math.MaxUint64}
 	r := rand.New(rand.NewPCG(8, 0))
-	for range 20 {
+	for range short.Of(20, 3) {
 		clocks = append(clocks, r.Uint64(), clockMax-r.Uint64N(1<<42))
 	}
 	same := func(a, b *waiter) bool { return a.class == b.class && a.app == b.app && a.needs == b.needs }
