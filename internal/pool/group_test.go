@@ -51,9 +51,9 @@ func TestGroupIsShared(t *testing.T) {
 				y := startGroup(t, tt.limit, 12, tt.weights...)
 				y.join(12, "", 1)
 				var wg sync.WaitGroup
-				y.load(&wg, len(tt.weights), 50, 7*time.Millisecond, 10*time.Second)
+				y.load(&wg, len(tt.weights), 50, 7*time.Millisecond, 6*time.Second)
 				for i, callers := range tt.callers {
-					y.load(&wg, i, callers, 7*time.Millisecond, 10*time.Second)
+					y.load(&wg, i, callers, 7*time.Millisecond, 6*time.Second)
 					time.Sleep(time.Second)
 				}
 				time.Sleep(3 * time.Second)
@@ -168,8 +168,8 @@ func TestGroupReconfigure(t *testing.T) {
 				y := startGroup(t, 40, 6, 1, 1)
 				var wg sync.WaitGroup
 				if busy {
-					y.load(&wg, 0, 20, 7*time.Millisecond, time.Minute)
-					y.load(&wg, 1, 20, 7*time.Millisecond, time.Minute)
+					y.load(&wg, 0, 20, 7*time.Millisecond, 16*time.Second)
+					y.load(&wg, 1, 20, 7*time.Millisecond, 16*time.Second)
 				} else {
 					checkOut(t, y.pools[0], 3)()
 					checkOut(t, y.pools[1], 3)()
