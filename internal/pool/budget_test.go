@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // A pool alone in a budget is like one with that maximum.
@@ -83,15 +84,17 @@ func TestBudgetIsShared(t *testing.T) {
 		"one session in all":  {1, []int{5}, []int{1}, 0},
 		"enough for everyone": {30, []int{10, 10, 10}, []int{10, 10, 10}, 0},
 	}
+	quiet := short.Of(27, 7) // seconds without a change
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				y := startFamily(t, tt.limit, len(tt.callers), nil)
 				var wg sync.WaitGroup
-				y.load(&wg, 0, tt.callers[0], 7*time.Millisecond, 30*time.Second)
+				until := time.Duration(3+quiet) * time.Second
+				y.load(&wg, 0, tt.callers[0], 7*time.Millisecond, until)
 				time.Sleep(time.Second)
 				for i := 1; i < len(tt.callers); i++ {
-					y.load(&wg, i, tt.callers[i], 7*time.Millisecond, 29*time.Second)
+					y.load(&wg, i, tt.callers[i], 7*time.Millisecond, until-time.Second)
 				}
 				time.Sleep(2 * time.Second)
 				synctest.Wait()
@@ -111,7 +114,7 @@ func TestBudgetIsShared(t *testing.T) {
 				moved := 0
 				for i, n := range tt.callers {
 					if n <= tt.want[i] && tt.limit < 30 {
-						moved += 10 * 27
+						moved += 10 * quiet
 					}
 				}
 				if st := y.Stats(); st.Yielded > settled+uint64(moved) {

@@ -180,7 +180,7 @@ func TestBudgetStress(t *testing.T) {
 // Asks, releases, deletions and the ends of pools meet in every order. In the end no session is
 // promised any more.
 func TestBudgetPromises(t *testing.T) {
-	for range 5 {
+	for range short.Of(5, 1) {
 		synctest.Test(t, func(t *testing.T) {
 			const pools, limit, workers, turns = 3, 5, 12, 2000
 			y := startFamily(t, limit, pools, nil)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // testTable makes nodes with sessions live on them, of which some are idle.
@@ -157,7 +158,7 @@ func TestSlotsSpread(t *testing.T) {
 		p := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
 		checkOut(t, p, 30)()
 		served := make(map[cluster.NodeID]int)
-		const calls = 300 * slotTurns
+		calls := short.Of(300, 100) * slotTurns
 		for range calls {
 			g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
@@ -225,7 +226,7 @@ func near(t *testing.T, callers int) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
 		checkOut(t, p, 30)()
-		const calls = 300 * slotTurns
+		calls := short.Of(300, 100) * slotTurns
 		places := make([]Home, callers)
 		served, same := make(map[cluster.NodeID]int), 0
 		for range calls {

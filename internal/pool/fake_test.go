@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"flag"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,9 +12,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	manyNodes, manySessions = short.Of(1000, 250), short.Of(10_000, 2500)
+	goleak.VerifyTestMain(m)
+}
 
 // servers is a fake cluster: it keeps the rules of the nodes and the ledger of
 // what is open where.

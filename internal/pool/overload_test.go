@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // crowd is what one test asks of a pool, whose sessions are used for service by each.
@@ -68,8 +69,9 @@ func (l *crowd) seen() (waits []time.Duration, shed [shedSize]int) {
 // While far more come than can be served, who is served has waited for no longer than
 // the work takes, however long the deadline and the queue allow, and no session is idle.
 func TestOverloadShortensTheLine(t *testing.T) {
-	const sessions, service, length = 10, 20 * time.Millisecond, 10 * time.Second
+	const sessions, service, settle = 10, 20 * time.Millisecond, 5 * time.Second // longer than any queue lasts
 	const capacity = float64(sessions) / 0.02
+	length := time.Duration(short.Of(10, 4)) * time.Second
 	for _, tt := range []struct {
 		name  string
 		by    Ask
@@ -93,9 +95,9 @@ func TestOverloadShortensTheLine(t *testing.T) {
 				for app := range tt.apps {
 					by := tt.by
 					by.App = uint8(app)
-					l.calls.Go(func() { l.come(tt.times*capacity/float64(tt.apps), length*3/2, by) })
+					l.calls.Go(func() { l.come(tt.times*capacity/float64(tt.apps), settle+length, by) })
 				}
-				time.Sleep(length / 2) // longer than any queue lasts
+				time.Sleep(settle)
 				l.seen()
 				time.Sleep(length)
 				waits, shed := l.seen()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // shedding returns the refusal in err.
@@ -267,7 +268,8 @@ func TestQueueAge(t *testing.T) {
 // While more come than can be served, queue_target keeps the wait of those who are
 // short, loses no session, and leaves batch alone; a burst is not refused.
 func TestQueueTarget(t *testing.T) {
-	const sessions, service, length = 10, 10 * time.Millisecond, 10 * time.Second
+	const sessions, service = 10, 10 * time.Millisecond
+	length := time.Duration(short.Of(10, 6)) * time.Second
 	run := func(target time.Duration, class Class) (waits []time.Duration, shed int) {
 		synctest.Test(t, func(t *testing.T) {
 			cfg := config(sessions)
@@ -309,7 +311,7 @@ func TestQueueTarget(t *testing.T) {
 	}
 	p99 := func(d []time.Duration) time.Duration { return d[len(d)*99/100] }
 	with, shed := run(8*time.Millisecond, Normal)
-	// In the first tenth of a second, a hundredth of the time, nobody knows that it is no burst.
+	// In the first tenth of a second, less than two hundredths of the time, nobody knows that it is no burst.
 	if late := with[len(with)*98/100]; late > 8*time.Millisecond || shed < len(with)*9/5 {
 		t.Errorf("p98 of the wait %v, %d of %d refused; want at most 8ms, and two thirds", late, shed, shed+len(with))
 	}
@@ -326,7 +328,8 @@ func TestQueueTarget(t *testing.T) {
 // has no more than its share. Both want all that they can get at first; then one of
 // them comes with twenty times as many callers, and with longer calls.
 func TestAppFlood(t *testing.T) {
-	const sessions, length = 20, 20 * time.Second
+	const sessions = 20
+	length := time.Duration(short.Of(20, 8)) * time.Second
 	type app struct {
 		callers int
 		app     uint8

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // checkStock compares the bits of nodes with their stacks, while nothing moves.
@@ -72,7 +73,7 @@ func TestFewSessionsOnManyNodes(t *testing.T) {
 				t.Errorf("round %d: node %d has an idle session; want none", round, c.id)
 			}
 			back()
-			p.SetView(view(ids[100*round : manyNodes+100*round]...))
+			p.SetView(view(ids[manyNodes/10*round : manyNodes+manyNodes/10*round]...))
 			time.Sleep(time.Second)
 			checkOut(t, p, sessions)()
 		}
@@ -113,7 +114,8 @@ func TestBitIsLate(t *testing.T) {
 
 // Few sessions of many nodes are taken and laid down by many at once.
 func TestStockStress(t *testing.T) {
-	const sessions, workers, turns = 20, 16, 20_000
+	const sessions, workers = 20, 16
+	turns := short.Of(20_000, 5000)
 	var ids []cluster.NodeID
 	for id := range cluster.NodeID(200) {
 		ids = append(ids, id+1)

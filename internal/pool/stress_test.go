@@ -12,6 +12,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/proof/await"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // TestStress has many goroutines do everything at once, in real time, while the
@@ -161,7 +162,8 @@ func stressCaller(t *testing.T, p *Pool, r *rand.Rand, turns int) {
 // somebody who comes to wait must not miss each other. Few sessions, no deadlines,
 // no maintenance that could put things right later.
 func TestHandOverStress(t *testing.T) {
-	const workers, turns = 16, 3000
+	const workers = 16
+	turns := short.Of(3000, 1000)
 	p := New(config(2), newServers(1, 2), nil)
 	p.SetView(view(1, 2))
 	var wg sync.WaitGroup

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool/budget"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // other returns another configuration for a pool that has c.
@@ -187,7 +188,7 @@ func (y *family) together(t *testing.T, r *rand.Rand, ws []*walk, one *walk, ask
 
 // Everything happens at once. In the end the books are right, every caller is served and nothing is left.
 func TestAllTogether(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range uint64(short.Of(4, 1)) {
 		synctest.Test(t, func(t *testing.T) {
 			const pools, limit, turns = 4, 7, 400
 			y := startFamily(t, limit, pools, func(i int, cfg *Config) { cfg.Max = 3 + i })

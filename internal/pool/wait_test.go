@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/pool/queue"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // A caller whose context ends leaves the queue at once, and the error says that the
@@ -184,7 +185,8 @@ func TestWaiters(t *testing.T) {
 // A flood of batch work raises the p99 wait of interactive work by at most half,
 // and batch gets at least 95 % of its guaranteed share all the same.
 func TestFlood(t *testing.T) {
-	const sessions, workers, flood, length = 20, 60, 500, 20 * time.Second
+	const sessions, workers, flood = 20, 60, 500
+	length := time.Duration(short.Of(20, 6)) * time.Second
 	run := func(t *testing.T, counts [ClassSize]int) (waits [ClassSize][]time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			p := start(t, config(sessions), newServers(1, 2), view(1, 2))
