@@ -3,12 +3,14 @@ package sim
 import (
 	"slices"
 	"testing"
+
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // TestCourse has 300 sidecars on 30 nodes go the course that 10,000 on 1,000 go for
 // docs/dev/adaptive.md, and judges them in the same way.
 func TestCourse(t *testing.T) {
-	_, verdicts := Course(Default(300, 30))
+	_, verdicts := Course(Default(short.Of(300, 50), short.Of(30, 5)))
 	for _, v := range verdicts {
 		if t.Log(v); !v.OK() {
 			t.Errorf("%v", v)
@@ -18,7 +20,7 @@ func TestCourse(t *testing.T) {
 
 // TestCourseFailsWithoutLaw is what the judgements are worth: with a fixed limit they fail.
 func TestCourseFailsWithoutLaw(t *testing.T) {
-	c := Default(50, 5)
+	c := Default(short.Of(50, 10), short.Of(5, 3))
 	c.Fixed = true
 	_, verdicts := Course(c)
 	if bad := slices.IndexFunc(verdicts, func(v Verdict) bool { return !v.OK() }); bad < 0 {
@@ -27,8 +29,9 @@ func TestCourseFailsWithoutLaw(t *testing.T) {
 }
 
 func TestSameSeedSameCourse(t *testing.T) {
-	a, _ := Course(Default(50, 5))
-	b, _ := Course(Default(50, 5))
+	c := Default(short.Of(50, 10), short.Of(5, 3))
+	a, _ := Course(c)
+	b, _ := Course(c)
 	if !slices.Equal(a.Seconds, b.Seconds) {
 		t.Error("two runs with the same seed differ")
 	}
