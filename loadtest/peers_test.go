@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // The short form, with the peers that are installed, the data path alone and a
 // program that does not exist. The run fails when a call through the data path does,
 // and with it when an answer does not come from the owner of the session.
 func TestPeersQuick(t *testing.T) {
+	short.Skip(t, "two programs are built for it; TestPeersWithoutPrograms has the same frame and load")
 	dir := t.TempDir()
 	forward, sidecar := filepath.Join(dir, "h2forward"), filepath.Join(dir, "sidecar")
 	for program, source := range map[string]string{forward: "./h2forward", sidecar: "../cmd/sidecar"} {
@@ -22,8 +24,42 @@ func TestPeersQuick(t *testing.T) {
 			t.Fatalf("build %s: %v\n%s", source, err, out)
 		}
 	}
-	if err := run(t.Context(), []string{"peers", "-size", "smoke", "-duration", "100ms", "-only", "^(tls-unary100|stream500|unary100)-c16$",
-		"-tools", "../.cache/peers", "-sidecar", forward + "," + sidecar + "," + dir + "/nothing", "-out", dir}); err != nil {
+	judged, tables := comparePeers(t, dir, map[string]int{"direct": 3, "grpc-go": 2, "h2forward": 3, "sidecar": 3, "sidecar-plain": 2,
+		"sidecar-http": 2}, "-sidecar", forward+","+sidecar+","+dir+"/nothing")
+	for _, target := range []string{"h2forward", "sidecar-plain", "sidecar-http"} {
+		if judged["goals-"+target] == 0 {
+			t.Errorf("got no goals of %s", target)
+		}
+	}
+	for _, want := range []string{"nothing is left out: ", "grpc-go is not measured with TLS", "### Goals: h2forward",
+		"### stream500-c16"} {
+		if !strings.Contains(tables, want) {
+			t.Errorf("got no %q in\n%s", want, tables)
+		}
+	}
+}
+
+// No proxy and the one that is part of this program are compared, and programs that do not exist are left out.
+func TestPeersWithoutPrograms(t *testing.T) {
+	dir := t.TempDir()
+	judged, tables := comparePeers(t, dir, map[string]int{"direct": 3, "grpc-go": 2, "nothing": 0}, "-targets", "direct,grpc-go,nothing",
+		"-sidecar", dir+"/nothing")
+	for _, want := range []string{"nothing is left out: ", "grpc-go is not measured with TLS", "### stream500-c16"} {
+		if !strings.Contains(tables, want) {
+			t.Errorf("got no %q in\n%s", want, tables)
+		}
+	}
+	if n := judged["goals-nothing"]; n != 0 {
+		t.Errorf("got %d goals of a program that does not exist", n)
+	}
+}
+
+// comparePeers runs the experiment in its smallest form, checks in how many scenarios each target was measured, and returns how
+// many claims each table has, and the report.
+func comparePeers(t *testing.T, dir string, want map[string]int, args ...string) (judged map[string]int, report string) {
+	t.Helper()
+	if err := run(t.Context(), append([]string{"peers", "-size", "smoke", "-duration", "100ms", "-out", dir,
+		"-only", "^(tls-unary100|stream500|unary100)-c16$", "-tools", "../.cache/peers"}, args...)); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(filepath.Join(dir, "peers", "summary.json"))
@@ -49,22 +85,14 @@ func TestPeersQuick(t *testing.T) {
 			}
 		}
 	}
-	for target, want := range map[string]int{"direct": 3, "grpc-go": 2, "h2forward": 3, "sidecar": 3, "sidecar-plain": 2,
-		"sidecar-http": 2} {
-		if got := measured[target]; got != want {
-			t.Errorf("%s was measured in %d scenarios; want %d", target, got, want)
+	for target, n := range want {
+		if got := measured[target]; got != n {
+			t.Errorf("%s was measured in %d scenarios; want %d", target, got, n)
 		}
 	}
-	for _, target := range []string{"h2forward", "sidecar-plain", "sidecar-http"} {
-		if judged["goals-"+target] == 0 {
-			t.Errorf("got no goals of %s", target)
-		}
+	text, err := os.ReadFile(filepath.Join(dir, "peers", "report.md"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	tables, err := os.ReadFile(filepath.Join(dir, "peers", "report.md"))
-	for _, want := range []string{"nothing is left out: ", "grpc-go is not measured with TLS", "### Goals: h2forward",
-		"### stream500-c16"} {
-		if err != nil || !strings.Contains(string(tables), want) {
-			t.Errorf("got %v and no %q in\n%s", err, want, tables)
-		}
-	}
+	return judged, string(text)
 }
