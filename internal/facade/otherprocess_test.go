@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -336,6 +338,62 @@ func (deafProcess) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, 
 func (deafProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
+}
+
+// refusing serves a connection of a process that refuses the first call, and answers the others.
+func refusing(conn net.Conn, first *atomic.Bool) {
+	defer conn.Close()
+	framer := http2.NewFramer(conn, conn)
+	if _, err := io.ReadFull(conn, make([]byte, len(http2.ClientPreface))); err != nil || framer.WriteSettings() != nil {
+		return
+	}
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			return
+		}
+		switch data, ok := frame.(*http2.DataFrame); {
+		case !ok || !data.StreamEnded():
+		case first.CompareAndSwap(true, false):
+			_ = framer.WriteRSTStream(data.StreamID, http2.ErrCodeRefusedStream)
+		default:
+			ok := []byte{0x88} // :status 200
+			_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: data.StreamID, BlockFragment: ok, EndHeaders: true})
+			_ = framer.WriteData(data.StreamID, true, []byte("answered"))
+		}
+	}
+}
+
+// TestHandedOverCallsThatAreRefusedGoAgain: net/http repeats a call that the other end surely has not looked at, if it can. One may be
+// refused so while the first connection between two processes is being made.
+func TestHandedOverCallsThatAreRefusedGoAgain(t *testing.T) {
+	a, b := start(t, small(), facadetest.Numbered(t)), start(t, small(), facadetest.Numbered(t))
+	tx, err := a.http.Begin(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := bufconn.Listen(1 << 20)
+	var serving sync.WaitGroup
+	var first atomic.Bool
+	first.Store(true)
+	serving.Go(func() {
+		for conn, err := web.Accept(); err == nil; conn, err = web.Accept() {
+			serving.Go(func() { refusing(conn, &first) })
+		}
+	})
+	transport := &http.Transport{Protocols: new(http.Protocols),
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return web.DialContext(ctx) }}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = web.Close()
+		serving.Wait()
+	})
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	b.s.SetOther(&core.OtherProcess{Instance: a.s.Instance(), HTTP: transport})
+	status, _, text := facadetest.Send(t, http.MethodPost, b.base+"/v1/query", `{"sql":"A","tx":{"id":"`+tx.ID+`"}}`, nil)
+	if status != http.StatusOK || text != "answered" {
+		t.Errorf("got %d %s", status, text)
+	}
 }
 
 // broken answers with a stream that ends with an error after these bytes.

@@ -47,7 +47,9 @@ func (a *API) relay(x *exchange, p *core.OtherProcess, body []byte, commits bool
 		request.RequestURI = ""
 		request.Body, request.ContentLength = http.NoBody, int64(len(body))
 		if len(body) > 0 {
-			request.Body = io.NopCloser(bytes.NewReader(body))
+			// The transport repeats what the owner surely has not looked at: calls that come while the first connection is being made.
+			request.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+			request.Body, _ = request.GetBody()
 		}
 		for _, key := range []string{"Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Trailer", "Expect"} {
 			request.Header.Del(key)
