@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -202,6 +203,40 @@ func TestHandedOverCallsKeepTheirApp(t *testing.T) {
 	}
 	if !errors.Is(err, io.EOF) || last() != "shop" {
 		t.Errorf("as a stream: %v, app %s; want shop", err, last())
+	}
+	if n := b.s.State().HandedOver; n != 3 {
+		t.Errorf("%d calls were handed over; want 3", n)
+	}
+}
+
+// TestHandedOverCallsWithOddHeaders: the sidecar takes headers that clients of Go refuse to send. A call that has one reaches the
+// process that has its transaction all the same.
+func TestHandedOverCallsWithOddHeaders(t *testing.T) {
+	a, b := start(t, small(), facadetest.Numbered(t)), start(t, small(), facadetest.Numbered(t))
+	join(t, a, b)
+	tx, err := a.http.Begin(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.MD{"x!y": {"1"}, "x-city": {"K\xf6ln", "Bonn"}, "x-raw-bin": {"\x00\xff"}})
+	in := &sidecarv1.ExecuteRequest{Sql: "A", Tx: &sidecarv1.TxSelector{Id: tx.ID}}
+	if _, err := b.s.grpc.Execute(ctx, in); err != nil {
+		t.Errorf("over gRPC: %v", err)
+	}
+	for _, call := range []struct{ path, body string }{
+		{"/v1/query", `{"sql":"A","tx":{"id":"` + tx.ID + `"}}`}, {"/v1/tx/" + tx.ID + "/commit", "{}"},
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"+
+			"Transfer-Encoding: chunked\r\nTrailer: a b\r\nX-City: K\xf6ln\r\n\r\n%x\r\n%s\r\n0\r\n\r\n",
+			call.path, len(call.body), call.body)
+		if text, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 200 ") {
+			t.Errorf("%s: %s, %v", call.path, text, err)
+		}
 	}
 	if n := b.s.State().HandedOver; n != 3 {
 		t.Errorf("%d calls were handed over; want 3", n)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -147,16 +148,28 @@ func relayed(ctx context.Context, c *core.Call) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// own leaves out what gRPC itself puts into metadata.
+// own leaves out what gRPC itself puts into metadata, and what HTTP/2 allows in headers and a client of grpc-go refuses to send: the API
+// reads nothing of that.
 func own(md metadata.MD) metadata.MD {
 	out := maps.Clone(md)
 	if out == nil {
 		out = metadata.MD{}
 	}
-	maps.DeleteFunc(out, func(key string, _ []string) bool {
-		return key == "content-type" || key == "user-agent" || strings.HasPrefix(key, ":") || strings.HasPrefix(key, "grpc-")
+	maps.DeleteFunc(out, func(key string, values []string) bool {
+		return key == "content-type" || key == "user-agent" || strings.HasPrefix(key, "grpc-") ||
+			strings.ContainsFunc(key, isNotOfKeys) || !strings.HasSuffix(key, "-bin") && slices.ContainsFunc(values, isUnprintable)
 	})
 	return out
+}
+
+// isNotOfKeys reports whether keys of metadata must not have the character.
+func isNotOfKeys(c rune) bool {
+	return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.'
+}
+
+// isUnprintable reports whether a value of metadata must not be like this, except under a key that ends in -bin.
+func isUnprintable(value string) bool {
+	return strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' })
 }
 
 // relayedFault makes a fault of the owner's error: its own words as they came,

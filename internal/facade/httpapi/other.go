@@ -45,6 +45,7 @@ func (a *API) relay(x *exchange, p *core.OtherProcess, body []byte, commits bool
 		request := x.r.Clone(ctx)
 		request.URL = &url.URL{Scheme: "http", Host: "peer", Path: x.r.URL.Path, RawPath: x.r.URL.RawPath, RawQuery: x.r.URL.RawQuery}
 		request.RequestURI = ""
+		request.Trailer = nil // the API reads none, and a client of net/http refuses names that its server takes
 		request.Body, request.ContentLength = http.NoBody, int64(len(body))
 		if len(body) > 0 {
 			// The transport repeats what the owner surely has not looked at: calls that come while the first connection is being made.
