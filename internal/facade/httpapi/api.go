@@ -352,6 +352,9 @@ func (a *API) admit(x *exchange, rt *route) error {
 	if repeated != "" {
 		return core.Repeated(repeated, len(r.Header[repeated]))
 	}
+	if err := checkLength(r); err != nil {
+		return err
+	}
 	if err := x.readQuery(rt); err != nil {
 		return err
 	}
@@ -371,6 +374,20 @@ func (a *API) admit(x *exchange, rt *route) error {
 	}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return core.Faultf(core.CodeMedia, "Content-Encoding %.100q is not accepted; send the body without compression (identity)", enc)
+	}
+	return nil
+}
+
+// checkLength rejects a request of HTTP/2 whose length is not that of its body. net/http looks at no length if the headers end the
+// stream, and else at the first one only.
+func checkLength(r *http.Request) error {
+	if r.ProtoMajor != 2 {
+		return nil
+	}
+	for _, text := range r.Header["Content-Length"] {
+		if n, err := strconv.ParseInt(text, 10, 64); err != nil || n != r.ContentLength {
+			return core.BadRequest("the header Content-Length is %.40q, and the body has another length; leave the header out", text)
+		}
 	}
 	return nil
 }
