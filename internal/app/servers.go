@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -209,7 +208,7 @@ func (a *App) newHTTP() *http.Server {
 		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,
 		TLSConfig:         a.certs.http.Server(),
 		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,
-		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
+		ErrorLog:          listen.FaultLog(a.log),
 	}
 	// An idle timeout that the server of HTTP/2 knows keeps each connection that ends with requests open, some 45 KB, for that time after
 	// its end: their last one starts the timer again (Go 1.26, closeStream in net/http/h2_bundle.go). So it is not told, and connections

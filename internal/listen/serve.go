@@ -3,7 +3,6 @@ package listen
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -29,7 +28,7 @@ func AdminServer(handler http.Handler, d *Door) *http.Server {
 		ConnState: func(conn net.Conn, state http.ConnState) {
 			heads(conn, state)
 			d.idle.track(conn, state)
-		}, ConnContext: withConn, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn),
+		}, ConnContext: withConn, ErrorLog: FaultLog(d.log),
 	}
 }
 
