@@ -42,7 +42,8 @@ var limits = []struct {
 			"`ydb.sidecar.connections.refused`"},
 		{"time for a handshake, the first SETTINGS, the rest of a header block", "h2.HandshakeTimeout", "ns",
 			"the connection is closed", "`ydb.sidecar.forward.abuses`"},
-		{"time for the headers of an HTTP request", "http.header_timeout", "ns", "the connection is closed", ""},
+		{"time for the headers of an HTTP/1 request; over HTTP/2 it is `http.idle_timeout`",
+			"http.header_timeout", "ns", "the connection is closed", ""},
 		{"headers of an HTTP request, or of a handshake of TLS, that have come and are not counted",
 			"../listen/headers.go freeHead", "B",
 			"further bytes count until the headers or the handshake are whole. A sixteenth of the memory limit is " +
