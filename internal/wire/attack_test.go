@@ -31,6 +31,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/proof/await"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 	"github.com/ydb-sidecar/sidecar/proof/stepcount"
 )
 
@@ -74,7 +75,8 @@ func attacked(t *testing.T, h *house, attacks ...func(context.Context)) {
 // Texts that are searched for TEMP TABLE stop nobody, whether their calls name a session or not.
 func TestTextsFullOfTempStopNobody(t *testing.T) {
 	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max = 64 }) // such a text keeps its session
-	texts := stepcount.Temps(300 << 10)
+	// Of 100 KiB, a search in quadratic time takes ten billion steps.
+	texts := stepcount.Temps(short.Of(300, 100) << 10)
 	for _, options := range [][]grpc.CallOption{nil, compressedBy["gzip"], compressedBy["deflate"]} {
 		var all []func(context.Context)
 		for _, named := range []bool{false, true} {

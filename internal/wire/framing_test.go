@@ -30,6 +30,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 const schemeService = "/Ydb.Scheme.V1.SchemeService/"
@@ -226,7 +227,7 @@ func TestBrokenFramingBlamesNoNode(t *testing.T) {
 		{"stream", protocol.TopicService + "StreamWrite", write("topic"), write(fault), true},
 	} {
 		for _, row := range brokenRows(m.good, m.stream) {
-			for i := range 20 {
+			for i := range short.Of(20, 4) {
 				if got, _ := row.send(t, s.addr, m.path, nil, i%2 == 1); got["grpc-status"] != strconv.Itoa(int(row.want)) {
 					t.Errorf("%s, %s: %v; want %v", m.name, row.name, got, row.want)
 					break
@@ -275,7 +276,7 @@ func TestBrokenFramingOnVirtualSessionsBlamesNoNode(t *testing.T) {
 		{"stream", protocol.TopicService + "StreamWrite", bytesOf(t, &Ydb_Topic.StreamWriteMessage_FromClient{}), true},
 	} {
 		for _, row := range brokenRows(m.message, m.stream) {
-			for i := range 20 {
+			for i := range short.Of(20, 4) {
 				got, body := row.send(t, h.addr, m.path, headers, i%2 == 1)
 				// the nodes take a stream without messages
 				if got["grpc-status"] == "" || got["grpc-status"] == "0" && len(body) == 0 && row.want != codes.Unknown {

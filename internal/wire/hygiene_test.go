@@ -17,6 +17,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // A caller that gives up while a session is opened for it leaves none behind that nobody can use:
@@ -120,7 +121,8 @@ func TestSessionNobodyAttachedToEnds(t *testing.T) {
 // However many callers share one session, of SDKs and of the plain API: while the line has room, each
 // gets its turn, and none is refused.
 func TestNobodyIsRefusedWhileSessionsComeFree(t *testing.T) {
-	const conns, callers, calls = 4, 8, 25
+	const conns, callers = 4, 8
+	calls := short.Of(25, 8)
 	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max = 1 })
 	first, err := h.pool.Acquire(h.ctx, pool.Ask{Class: pool.Normal})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // TestIdleSessionsCountOnce: while calls come and go that wait for the end of a pause, a session whose transaction is open
@@ -24,7 +25,7 @@ func TestIdleSessionsCountOnce(t *testing.T) {
 	ended, waited := make(chan struct{}), 0
 	go func() {
 		defer close(ended)
-		for range 300 {
+		for range short.Of(300, 100) {
 			ctx, cancel := context.WithTimeout(h.ctx, 3*time.Millisecond)
 			_, _, _ = idle.run(ctx, idle.id, "select", nil)
 			cancel()

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 func TestVirtualSessionLives(t *testing.T) {
@@ -351,7 +352,7 @@ func TestManyOverFew(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, uint64(i)))
 			g := h.guest(fmt.Sprint(i))
 			s := g.session()
-			for range 30 {
+			for range short.Of(30, 8) {
 				if r.IntN(10) == 0 {
 					s.drop()
 					s = g.session()
