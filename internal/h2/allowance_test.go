@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // Honest peers do not run out of their allowance: as many pings, window updates and
@@ -141,7 +143,7 @@ func TestStreamIDsRunOut(t *testing.T) {
 // Clients choose the ids of their streams, but not how long they take to find.
 func TestStreamIDsOfAnAttacker(t *testing.T) {
 	defer func(was uint32) { spread = was }(spread)
-	for n := range 100 {
+	for n := range short.Of(100, 20) {
 		if spread = rand.Uint32() | 1; n < len(poor) {
 			spread = poor[n]
 		}

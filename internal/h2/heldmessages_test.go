@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // A held message that is longer than all windows arrives; while the node takes nothing
@@ -35,7 +37,7 @@ func TestHeldMessagesMayExceedTheWindow(t *testing.T) {
 				t.Fatalf("the client waits for room with %d bytes left", len(rest))
 			}
 			client.read()
-			more := body(strings.Repeat("more", 8<<20/4))
+			more := body(strings.Repeat("more", short.Of(8, 2)<<20/4))
 			rest := client.write(1, more, minFrameSize, false)
 			if took := len(more) - len(rest); took > f.config.Window {
 				t.Errorf("%d bytes behind the message are taken from a client whose node takes none", took)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // followed is a message that is replaced by plain bytes, and what follows it.
@@ -19,11 +21,11 @@ type followed struct {
 	refused     bool
 }
 
-const followedSize = 8 << 20
+func followedSize() int { return short.Of(8, 4) << 20 }
 
 // What follows a message that is replaced is shown to the observer, and goes on, without a copy of all of it or of the message.
 func TestWhatFollowsAReplacedMessageIsNotCopied(t *testing.T) {
-	const size = followedSize
+	size := followedSize()
 	for _, tc := range []followed{
 		{"a small one", 100, size, false}, {"a large one", 3 * bufferSize, size, false}, {"refused", 3 * bufferSize, size, true},
 		{"a byte", size, 1, false}, {"little", size, bufferSize - 1, false}, {"as much as a buffer", size, bufferSize, false},
@@ -35,10 +37,10 @@ func TestWhatFollowsAReplacedMessageIsNotCopied(t *testing.T) {
 
 // isNotCopied checks what is made, shown and sent for one of them.
 func (tc followed) isNotCopied(t *testing.T) {
-	const size = followedSize
+	size := followedSize()
 	f, r, c, n := start(t, func(config *Config) { config.Window, config.MaxWindow = 2*size, 2*size })
-	n.framer.WriteWindowUpdate(0, 2*size)
-	n.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 2 * size})
+	n.framer.WriteWindowUpdate(0, uint32(2*size))
+	n.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(2 * size)})
 	n.send()
 	var ticket Ticket
 	watched := &watcher{}
@@ -74,7 +76,7 @@ func (tc followed) isNotCopied(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	f.Resume(ticket)
 	runtime.ReadMemStats(&after)
-	if made := after.TotalAlloc - before.TotalAlloc; made > size/8 {
+	if made := after.TotalAlloc - before.TotalAlloc; made > uint64(size/8) {
 		t.Errorf("%s: %d bytes were allocated to forward %d", tc.name, made, tc.plain+tc.tail)
 	}
 	if want := messagePrefix + tc.plain + tc.tail; watched.bytes != want {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // held is how many bytes wait in the call.
@@ -252,7 +254,7 @@ func TestSmallHoldersGoBeforeReaders(t *testing.T) {
 			n.collect()
 			n.headers(at, false, ":status", "200")
 			reader := newFlow(c)
-			for i := range 400 {
+			for i := range short.Of(400, 200) {
 				holders[i%connections].holds(uint32(2*(i/connections)+1), size)
 				for range 12 { // more than a frame waits for the reader at the time
 					n.data(at, false, make([]byte, minFrameSize))

@@ -256,7 +256,7 @@ func TestLargeMessages(t *testing.T) {
 		},
 	}
 	c := start(t, v)
-	large := strings.Repeat("0123456789abcdef", 600<<10/16*10) // 6 MB
+	large := strings.Repeat("0123456789abcdef", 600<<10/16*short.Of(10, 3)) // 6 MB
 	out := new(text)
 	if err := c.Invoke(t.Context(), unary, say(large), out); err != nil || out.Value != large+large {
 		t.Errorf("%d bytes, %v", len(out.Value), err)
@@ -303,11 +303,11 @@ func TestNothingOfAStreamThatLastsIsKept(t *testing.T) {
 // A reader that does not read holds its own stream back, and no other.
 func TestASlowReaderHoldsBackItsOwnStream(t *testing.T) {
 	var sent atomic.Int64
-	piece := strings.Repeat("x", 32<<10)
+	pieces, piece := short.Of(1000, 300), strings.Repeat("x", 32<<10)
 	v := &service{
 		unary: func(_ context.Context, in string) (string, error) { return in, nil },
 		stream: func(_ string, s grpc.ServerStream) error {
-			for range 1000 {
+			for range pieces {
 				if err := s.SendMsg(say(piece)); err != nil {
 					return err
 				}
@@ -334,7 +334,7 @@ func TestASlowReaderHoldsBackItsOwnStream(t *testing.T) {
 	for ; err == nil; n++ {
 		err = s.RecvMsg(new(text))
 	}
-	if n-1 != 1000 || err != io.EOF {
+	if n-1 != pieces || err != io.EOF {
 		t.Errorf("%d messages, %v", n-1, err)
 	}
 }
@@ -491,7 +491,7 @@ func TestManyAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
-			for j := range 100 {
+			for j := range short.Of(100, 30) {
 				in := strings.Repeat(string(rune('a'+i%26)), j)
 				out := new(text)
 				if err := c.Invoke(t.Context(), unary, say(in), out); err != nil || out.Value != in {
