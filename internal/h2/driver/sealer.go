@@ -25,12 +25,14 @@ func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
 	if config == nil {
 		return nil
 	}
+	l.shard.mu.Lock() // who ends the connection meanwhile looks for TLS
 	l.sealed = &sealer{Conn: nc, link: l}
 	if server {
 		l.tls = tls.Server(l.sealed, config)
 	} else {
 		l.tls = tls.Client(l.sealed, config)
 	}
+	l.shard.mu.Unlock()
 	ctx, cancel := context.WithTimeout(l.shard.ctx, l.shard.config.HandshakeTimeout)
 	defer cancel()
 	err := panics.Call("a TLS handshake", func() error { return l.tls.HandshakeContext(ctx) })

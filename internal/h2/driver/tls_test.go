@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/certtest"
 )
 
@@ -65,4 +67,30 @@ func TestTLSEndsWithItsAlert(t *testing.T) {
 	if last != alert {
 		t.Errorf("the last record is of type %d; want %d, an alert", last, alert)
 	}
+}
+
+// A connection to a node that is cut during its handshake ends. Without the shard's lock around what hangUp looks at, -race says so.
+func TestCutDuringTheHandshake(t *testing.T) {
+	_, roots := selfSigned(t)
+	s := runShard(t, nil)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close() // accepts nothing: the kernel does, and no answer comes
+	up := s.Upstream(dialTCP(listener.Addr().String()), &tls.Config{RootCAs: roots, ServerName: "localhost"})
+	s.Do(func(*h2.Forwarder) { up.Conn() })
+	shaking := func() (n int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for l := range s.links {
+			if l.tls != nil {
+				n++
+			}
+		}
+		return n
+	}
+	await.True(t, "the handshake begins", func() bool { return shaking() == 1 })
+	s.Do(func(*h2.Forwarder) { up.Cut() })
+	await.True(t, "the connection ends", func() bool { return shaking() == 0 })
 }
