@@ -24,18 +24,20 @@ var schema = []string{
 	`CREATE TABLE IF NOT EXISTS processes (id INTEGER PRIMARY KEY, horizon INTEGER NOT NULL, beat INTEGER NOT NULL)`,
 }
 
-// stmt is a prepared statement with the space for its arguments.
+// stmt is a statement with the space for its arguments. It is prepared when it is first
+// used: to prepare all of them costs more than to open the database.
 type stmt struct {
-	driver.Stmt
-	args []driver.NamedValue
+	driver.Stmt // nil until it is used
+	sql         string
+	args        []driver.NamedValue
 }
 
 // conn is one SQLite connection; one goroutine uses it at a time.
 //
-// Wide: it has a prepared statement for each question to the file.
+// Wide: it has a statement for each question to the file.
 type conn struct {
-	c                                          driver.Conn
-	all                                        []*stmt
+	c                                          driver.Conn // nil: the database in memory was not used yet
+	prepared                                   []*stmt
 	begin, commit, rollback                    *stmt
 	getMeta, setMeta                           *stmt
 	get, scanUp, scanDown                      *stmt
@@ -47,14 +49,21 @@ type conn struct {
 	three                                      [3]driver.Value
 }
 
-func openConn(dsn string) (*conn, error) {
-	c, err := createSchema(dsn)
-	for wait := time.Millisecond; isBusy(err) && wait < 5*time.Second; wait *= 2 {
-		time.Sleep(wait) // the switch to WAL does not wait for other processes by itself
-		c, err = createSchema(dsn)
-	}
-	if err != nil {
-		return nil, err
+const inMemory = ":memory:"
+
+// openConn opens a connection and executes first over it. One to a database in memory
+// is opened when it is first used: few tests write a row.
+func openConn(dsn string, first []string) (*conn, error) {
+	c := new(conn)
+	if dsn != inMemory {
+		err := c.connect(dsn, first)
+		for wait := time.Millisecond; isBusy(err) && wait < 5*time.Second; wait *= 2 {
+			time.Sleep(wait) // the switch to WAL does not wait for other processes by itself
+			err = c.connect(dsn, first)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	for _, p := range []struct {
 		to  **stmt
@@ -82,29 +91,23 @@ func openConn(dsn string) (*conn, error) {
 		{&c.forget, `DELETE FROM processes WHERE id = ?`},
 		{&c.bury, `DELETE FROM processes WHERE beat <= ?`},
 	} {
-		if *p.to, err = c.prepare(p.sql); err != nil {
-			return nil, errors.Join(err, c.close())
-		}
+		*p.to = &stmt{sql: p.sql}
 	}
 	return c, nil
 }
 
-func createSchema(dsn string) (*conn, error) {
+func (c *conn) connect(dsn string, first []string) error {
 	raw, err := (&sqlite.Driver{}).Open(dsn)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	c := &conn{c: raw}
-	for _, q := range schema {
-		st, err := c.prepare(q)
-		if err == nil {
-			err = c.run(st)
-		}
-		if err != nil {
-			return nil, errors.Join(err, c.close())
+	c.c = raw
+	for _, q := range first {
+		if err := c.run(&stmt{sql: q}); err != nil {
+			return errors.Join(err, c.close())
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // IsBusy reports whether SQLite's write lock could not be had in time.
@@ -115,22 +118,36 @@ func isBusy(err error) bool {
 	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_BUSY
 }
 
-func (c *conn) prepare(sql string) (*stmt, error) {
-	st, err := c.c.Prepare(sql)
-	if err != nil {
-		return nil, fmt.Errorf("prepare %q: %w", sql, err)
+// prepare prepares a statement that was not used yet.
+func (c *conn) prepare(s *stmt) error {
+	if s.Stmt != nil {
+		return nil
 	}
-	s := &stmt{Stmt: st}
-	c.all = append(c.all, s)
-	return s, nil
+	if c.c == nil {
+		if err := c.connect(inMemory, schema); err != nil {
+			return fmt.Errorf("open the database in memory: %w", err)
+		}
+	}
+	st, err := c.c.Prepare(s.sql)
+	if err != nil {
+		return fmt.Errorf("prepare %q: %w", s.sql, err)
+	}
+	s.Stmt = st
+	c.prepared = append(c.prepared, s)
+	return nil
 }
 
 func (c *conn) close() error {
+	if c.c == nil {
+		return nil
+	}
 	var err error
-	for _, s := range c.all {
+	for _, s := range c.prepared {
 		err = errors.Join(err, s.Close())
 	}
-	return errors.Join(err, c.c.Close())
+	err = errors.Join(err, c.c.Close())
+	c.c, c.prepared = nil, nil
+	return err
 }
 
 func (s *stmt) bind(args []any) []driver.NamedValue {
@@ -143,12 +160,18 @@ func (s *stmt) bind(args []any) []driver.NamedValue {
 
 // run executes a statement without rows.
 func (c *conn) run(s *stmt, args ...any) error {
+	if err := c.prepare(s); err != nil {
+		return err
+	}
 	_, err := s.Stmt.(driver.StmtExecContext).ExecContext(context.Background(), s.bind(args))
 	return err
 }
 
 // rows executes a query and calls f for every row until it returns false.
 func (c *conn) rows(s *stmt, dest []driver.Value, f func() bool, args ...any) (err error) {
+	if err := c.prepare(s); err != nil {
+		return err
+	}
 	r, err := s.Stmt.(driver.StmtQueryContext).QueryContext(context.Background(), s.bind(args))
 	if err != nil {
 		return err

@@ -24,12 +24,14 @@ import (
 )
 
 const (
-	readConns  = 4
-	collectAt  = 64 // written rows after which old versions are looked for
-	beatEvery  = time.Second
-	leaseTime  = 15 * time.Second // after which other processes forget a silent one
-	trustTime  = 10 * time.Second // after which a process stops trusting its own snapshots
-	infiniteTo = "\xff"           // greater than every key: keys begin with 0 or 1
+	readConns = 4
+	collectAt = 64 // written rows after which old versions are looked for
+	beatEvery = time.Second
+	leaseTime = 15 * time.Second // after which other processes forget a silent one
+	trustTime = 10 * time.Second // after which a process stops trusting its own snapshots
+	// firstVersion is that of a new database and of its schema, as in the first row of meta.
+	firstVersion = 1
+	infiniteTo   = "\xff" // greater than every key: keys begin with 0 or 1
 )
 
 // ErrSnapshotLost says that rows of the process's snapshots may be gone: it was silent (stopped,
@@ -65,20 +67,20 @@ type Store struct {
 // Open opens the file at path, or a database in memory if path is empty.
 func Open(path string) (*Store, error) {
 	s := &Store{shared: path != "", id: rand.Int64(), closed: make(chan struct{}), active: map[uint64]int{}}
-	dsn := ":memory:"
+	dsn := inMemory
 	if s.shared {
 		dsn = "file:" + (&url.URL{Path: path}).EscapedPath() +
 			"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=temp_store(MEMORY)"
 	}
 	s.readers, s.writer = make(chan *conn, readConns), make(chan *conn, 1)
-	w, err := openConn(dsn)
+	w, err := openConn(dsn, schema)
 	if err != nil {
 		return nil, fmt.Errorf("open database %q: %w", path, err)
 	}
 	s.writer <- w
 	s.conns = 1
 	for s.shared && s.conns <= readConns {
-		r, err := openConn(dsn)
+		r, err := openConn(dsn, nil) // the first has made the tables
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open database %q: %w", path, err), s.Close())
 		}
@@ -86,7 +88,8 @@ func Open(path string) (*Store, error) {
 		s.conns++
 	}
 	if !s.shared {
-		s.readers = s.writer
+		s.readers, s.seen, s.schema = s.writer, firstVersion, firstVersion
+		return s, nil
 	}
 	if err := s.Write(context.Background(), func(w *Writer) error {
 		s.mu.Lock()
@@ -96,12 +99,10 @@ func Open(path string) (*Store, error) {
 	}); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database %q: %w", path, err), s.Close())
 	}
-	if s.shared {
-		if err := s.show(); err != nil {
-			return nil, errors.Join(err, s.Close())
-		}
-		s.keeper.Go(s.keep)
+	if err := s.show(); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
+	s.keeper.Go(s.keep)
 	return s, nil
 }
 
@@ -300,6 +301,12 @@ type Entry struct {
 
 // Catalog returns all entries and the version of the schema they are from.
 func (s *Store) Catalog(ctx context.Context) (entries []Entry, schema uint64, err error) {
+	s.mu.Lock()
+	empty := !s.shared && s.seen == firstVersion
+	s.mu.Unlock()
+	if empty {
+		return nil, firstVersion, nil
+	}
 	err = s.Write(ctx, func(w *Writer) error { // one consistent view of meta and entries
 		schema = w.schema
 		entries, err = w.c.entries()

@@ -109,17 +109,35 @@ func TestSnapshotsKeepWhatTheySaw(t *testing.T) {
 	}
 }
 
+// Most clusters of tests have no table: they are to cost no database.
+func TestMemoryIsOpenedByItsFirstWrite(t *testing.T) {
+	s := open(t, "")
+	sn := snapshot(t, s)
+	if entries, schema, err := s.Catalog(t.Context()); len(entries) > 0 || schema != sn.Schema || err != nil {
+		t.Errorf("an empty database has %v at %d, %v; its snapshot is at %d", entries, schema, err, sn.Schema)
+	}
+	c := <-s.writer
+	if c.c != nil || len(c.prepared) > 0 {
+		t.Errorf("it was opened before a row was written; %d statements are prepared", len(c.prepared))
+	}
+	s.writer <- c
+	put(t, s, "\x01a", "1")
+	if later := snapshot(t, s); later.Version != sn.Version+1 || later.Schema != sn.Schema {
+		t.Errorf("after the first write at %d: version %d, schema %d", sn.Version, later.Version, later.Schema)
+	}
+	if v, err := sn.Get(t.Context(), 1, []byte("\x01a")); v != nil || err != nil {
+		t.Errorf("the snapshot of before sees %q, %v", v, err)
+	}
+}
+
 func TestOldVersionsGo(t *testing.T) {
 	s := open(t, "")
 	count := func() (rows, log int64) {
 		c := <-s.writer
 		defer func() { s.writer <- c }()
 		for q, to := range map[string]*int64{"SELECT count(*) FROM rows": &rows, "SELECT count(*) FROM log": &log} {
-			st, err := c.prepare(q)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *to, err = c.number(st); err != nil {
+			var err error
+			if *to, err = c.number(&stmt{sql: q}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -222,11 +240,7 @@ func TestDeadProcessIsForgotten(t *testing.T) {
 	number := func(sql string) int64 {
 		c := <-s.writer
 		defer func() { s.writer <- c }()
-		st, err := c.prepare(sql)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := c.number(st)
+		n, err := c.number(&stmt{sql: sql})
 		if err != nil {
 			t.Fatal(err)
 		}
