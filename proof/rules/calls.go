@@ -182,7 +182,7 @@ func inTransaction(
 	})
 }
 
-// longStatement has an answer of 200 MB and more, so that it runs for as long as its reader does not read.
+// longStatement has an answer of 2 GB and more, so that it runs for as long as its reader does not read.
 func (c *Cluster) longStatement() string {
 	return "SELECT a.pad AS pad, a.id AS id, b.n AS n " + c.pairs()
 }

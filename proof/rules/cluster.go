@@ -269,7 +269,7 @@ func (c *Cluster) Prepare(ctx context.Context) error {
 // upsert writes rows 1 to n.
 func (c *Cluster) upsert(n int) *Ydb_Table.BulkUpsertRequest {
 	of := func(id Ydb.Type_PrimitiveTypeId) *Ydb.Type { return &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: id}} }
-	pad := strings.Repeat("x", 100)
+	pad := strings.Repeat("x", 1000) // few rows are more than a server has ready
 	list := &Ydb.Value{}
 	for i := range n {
 		list.Items = append(list.Items, &Ydb.Value{Items: []*Ydb.Value{

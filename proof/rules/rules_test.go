@@ -17,8 +17,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ready starts a development cluster and opens it.
+// ready starts a development cluster, opens it and makes the table of the rules.
 func ready(t *testing.T, change func(*devcluster.Config), target Target) (*devcluster.Cluster, *Cluster) {
+	t.Helper()
+	cluster, c := opened(t, change, target)
+	if err := c.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return cluster, c
+}
+
+// opened starts a development cluster and opens it.
+func opened(t *testing.T, change func(*devcluster.Config), target Target) (*devcluster.Cluster, *Cluster) {
 	t.Helper()
 	var database string
 	cluster := clustertest.Start(t, func(c *devcluster.Config) {
@@ -41,9 +51,6 @@ func ready(t *testing.T, change func(*devcluster.Config), target Target) (*devcl
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	if err := c.Prepare(ctx); err != nil {
-		t.Fatal(err)
-	}
 	return cluster, c
 }
 
@@ -229,7 +236,7 @@ func TestRulesBehindOneAddress(t *testing.T) {
 
 // A cluster that discovery gives one node of: what needs another one is not asked.
 func TestRulesOfOneNode(t *testing.T) {
-	_, c := ready(t, func(config *devcluster.Config) { config.Nodes = 1 }, Target{})
+	_, c := opened(t, func(config *devcluster.Config) { config.Nodes = 1 }, Target{})
 	if got := c.Ask(t.Context(), rule(t, "call through another node")); got.Verdict != NotAsked {
 		t.Errorf("%s: %v; want it not asked", got.Verdict, got.Seen)
 	}
@@ -239,7 +246,7 @@ func TestRulesOfOneNode(t *testing.T) {
 }
 
 func TestLogin(t *testing.T) {
-	_, c := ready(t, func(config *devcluster.Config) {
+	_, c := opened(t, func(config *devcluster.Config) {
 		config.Auth, config.Users, config.Tokens = devcluster.AuthEnforced, map[string]string{"me": "secret"}, []string{"for the test"}
 	}, Target{Ticket: "for the test"})
 	if ticket, err := Login(t.Context(), c.target, "me", "secret"); err != nil || strings.Count(ticket, ".") != 2 {
