@@ -22,6 +22,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster/clustertest"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // with is a context with the headers of an app that comes with this ticket.
@@ -109,7 +110,7 @@ func TestAddressOfANodeIsReused(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			for range 50 {
+			for range short.Of(50, 15) {
 				if _, err := s.query("SELECT 1"); err != nil {
 					t.Error(err)
 				}
@@ -224,6 +225,7 @@ func TestNoCallerGetsTheSessionOfATimeout(t *testing.T) {
 // Sessions of mode session that keep all sessions of a caller's pool are a small pool, also between
 // their statements: the next call is told so, and the operator.
 func TestSessionsThatKeepThePool(t *testing.T) {
+	t.Parallel()
 	s := start(t, newCluster(t).Endpoint(), "wire.mode=session", "pool.max=2", "pool.min=0")
 	client := Ydb_Query_V1.NewQueryServiceClient(s.conn)
 	ctx, cancel := context.WithCancel(with(context.Background(), ""))

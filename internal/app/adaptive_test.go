@@ -105,7 +105,7 @@ func TestReloadReachesEveryPool(t *testing.T) {
 // The pool of a caller that was made while pool.max was low has as many sessions as
 // any other once pool.max is raised again.
 func TestReloadRaisesAPoolMadeMeanwhile(t *testing.T) {
-	const calls = 300
+	calls := short.Of(300, 150) // three times what the pool had meanwhile
 	file := filepath.Join(t.TempDir(), "sidecar.yaml")
 	write(t, file, "reload.interval: 0s\npool.max: 1000\n")
 	c := newCluster(t)
@@ -156,7 +156,7 @@ func TestResizeBoundsTheAdaptiveLimit(t *testing.T) {
 // Changes of one time do not undo each other.
 func TestResizesAtOneTime(t *testing.T) {
 	s := start(t, nowhere, "pool.max=1000")
-	for i := range 2000 {
+	for i := range short.Of(2000, 300) {
 		most, least := 500+i%400, 1+i%300
 		var both sync.WaitGroup
 		for _, sizes := range [][2]int{{most, -1}, {-1, least}} {

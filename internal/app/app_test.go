@@ -255,6 +255,7 @@ func TestGRPCServices(t *testing.T) {
 
 // The verdict on a dead node reaches everybody, and so does its return.
 func TestANodeThatDiesAndComesBack(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	s := start(t, c.Endpoint(), "pool.min=6", "discovery.min_pause=10ms")
 	node := func(id cluster.NodeID) (n snapshot.NodeStateItem) {
@@ -353,6 +354,7 @@ func TestGraceEndsWithATransactionOpen(t *testing.T) {
 
 // The transaction of an SDK that nothing keeps attached is counted, too, when it is cut off.
 func TestGraceEndsWithATransactionOfAnSDKOpen(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	s := start(t, c.Endpoint(), "drain.grace=50ms", "wire.mode=transaction", "wire.auth=own")
 	sdk := Ydb_Query_V1.NewQueryServiceClient(s.conn)

@@ -90,6 +90,7 @@ func request(t *testing.T, framer *http2.Framer, stream uint32, method, path str
 
 // A connection of HTTP/2 without requests is told to go, and closed. What comes meanwhile is answered.
 func TestConnectionsOfHTTP2Rest(t *testing.T) {
+	t.Parallel()
 	s := start(t, nowhere, "http.idle_timeout=500ms")
 	conn, framer := second(t, s)
 	var away, answered time.Duration
@@ -139,6 +140,7 @@ func TestConnectionsOfHTTP2AreForgotten(t *testing.T) {
 // Where there are as many connections of HTTP/2 as may be, a further one waits, and is closed; or one
 // without requests is told to go, and closed.
 func TestConnectionsOfHTTP2AreBounded(t *testing.T) {
+	t.Parallel()
 	s := start(t, nowhere)
 	conns := s.listeners.HTTP.Conns
 	conns.SetMost(1)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/listen"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // Idle connections, and requests whose body does not come, which come again whenever they are
@@ -47,7 +48,7 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 			for _, sent := range []string{"", "GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"} {
 				stop := crowd(t, to.network, to.address, sent, listen.AdminConnections+16)
 				defer stop()
-				for n := range 20 {
+				for n := range short.Of(20, 5) {
 					response, err := client.Get("http://localhost/livez")
 					// On a busy machine a request may come later than idleLeast after its connection,
 					// which has then given way to others: who comes again is let in.

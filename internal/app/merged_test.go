@@ -15,6 +15,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -169,7 +170,7 @@ func testOneAddress(t *testing.T, source, mode string) {
 	})
 
 	ids := map[cluster.NodeID]bool{}
-	const polls = 30
+	polls := short.Of(30, 10)
 	for poll := range polls {
 		last := s.core.discovery.State().Answered
 		s.eventually("another answer", func() bool { return s.core.discovery.State().Answered.After(last) })
@@ -194,7 +195,7 @@ func testOneAddress(t *testing.T, source, mode string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := reply.Rows[0].Values[0].GetUint64Value(); got != 4*polls {
+	if got := reply.Rows[0].Values[0].GetUint64Value(); got != uint64(4*polls) {
 		t.Errorf("%d rows; want %d", got, 4*polls)
 	}
 	if len(ids) != 1 {

@@ -388,6 +388,7 @@ func TestStopResumesPausedApps(t *testing.T) {
 
 // Sessions of mode session that keep all that the apps of an identity may have are told as such to another app.
 func TestOneAppKeepsTheSessionsOfAll(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	s := start(t, c.Endpoint(), "wire.mode=session", "pool.max=4", "apps.sessions=wire")
 	s.knowsNodes()

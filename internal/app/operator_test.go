@@ -171,6 +171,7 @@ func TestDrainByOperatorShowsWhatItWaitsFor(t *testing.T) {
 // A transaction that nobody sends anything for ends by its own clock, or by that
 // of the stop, and that is an end in good order.
 func TestStopLetsAnUnusedTransactionEndByItsClock(t *testing.T) {
+	t.Parallel()
 	for name, settings := range map[string][]string{
 		"its_own": {"tx.idle=300ms"}, "that_of_the_stop": {"tx.idle=1h", "tx.max=1h", "drain.idle=300ms"},
 	} {
@@ -192,6 +193,7 @@ func TestStopLetsAnUnusedTransactionEndByItsClock(t *testing.T) {
 
 // So does that of an SDK, whether a stream keeps its session or not.
 func TestStopEndsUnusedTransactionsOfSDKs(t *testing.T) {
+	t.Parallel()
 	for _, attached := range []bool{false, true} {
 		t.Run(map[bool]string{false: "on_its_own", true: "attached"}[attached], func(t *testing.T) {
 			c := newCluster(t)
@@ -262,6 +264,7 @@ func stopWithIdleClients(t *testing.T) (took time.Duration) {
 // A client that hangs does not react to GOAWAY. It has nothing open, so letting
 // it go is no fault.
 func TestAHungIdleClientIsNoFault(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	s := start(t, c.Endpoint())
 	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })

@@ -205,6 +205,7 @@ func (c sdk) finish(session, id string) {
 
 // A call whose time is up while calls are paused is told of the pause.
 func TestPausedCallsAreToldOfThePause(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	s := start(t, c.Endpoint())
 	s.knowsNodes()

@@ -13,6 +13,7 @@ import (
 
 // A settings file that is broken, and settings that wait for a restart, are findings for as long as they are.
 func TestReloadsAreFindings(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "sidecar.yaml")
 	write(t, file, "reload.interval: 100ms\npool.max: 20\n")
 	s := startWith(t, file, nowhere)

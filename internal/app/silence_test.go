@@ -14,6 +14,7 @@ import (
 
 // With health.silence off, a connection whose node needs a while for its first bytes is not cut.
 func TestWithoutSilenceASlowGreetingIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	slow := newSlow(t, c.Node(1).Address(), 1500*time.Millisecond)
 	s := start(t, c.Endpoint(), "wire.mode=passthrough", "health.silence=0", "discovery.mode=static", "discovery.nodes=1="+slow)

@@ -193,6 +193,7 @@ func examine(t *testing.T, good bool, url string, settings ...string) {
 // another node has come to an address, and calls go to the owners of their sessions.
 // Long: one cluster moves from address to address.
 func TestNodesByDNS(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	s1, s2 := newPlace(t, c.Node(3).Address()), newPlace(t, c.Node(1).Address())
 	dns := dnstest.Start(t)
@@ -272,6 +273,7 @@ func TestNodesByDNS(t *testing.T) {
 // sides and a token: what happens to a node is seen there, and the nodes stay when the
 // other one goes.
 func TestNodesOfAnotherSidecar(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	dir := t.TempDir()
 	cert, key, token := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "token")

@@ -24,6 +24,7 @@ func (s *sidecar) shardOf(number int) *driver.Shard {
 // A shard that does not turn fails /livez and is a finding; both end with it. Nothing that
 // operators ask waits for it.
 func TestAStalledShard(t *testing.T) {
+	t.Parallel()
 	s := start(t, nowhere, "data_path.shards=2")
 	s.http.Timeout = 20 * time.Second
 	found := func() bool {

@@ -110,6 +110,7 @@ func TestTextsOfStatements(t *testing.T) {
 
 // Texts with literals in them are found.
 func TestTextsThatAreNotParameterised(t *testing.T) {
+	t.Parallel()
 	s := start(t, newCluster(t).Endpoint())
 	s.eventually("started", func() bool { status, _ := s.get("/startupz?deep=1"); return status == http.StatusOK })
 	for i := range 200 {

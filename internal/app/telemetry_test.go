@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/ydb-sidecar/sidecar/proof/short"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -142,7 +143,8 @@ func (s *sidecar) series() map[string]bool {
 // What callers make up does not become series, however much of it there is: only
 // names of apps do, as many as apps.max.
 func TestCallersMakeNoSeries(t *testing.T) {
-	const warm, overSockets, flood, most = 1000, 5000, 20_000, 5
+	const warm, most = 1000, 5
+	overSockets, flood := short.Of(5000, 1500), short.Of(20_000, 6000)
 	c := newCluster(t)
 	s := start(t, c.Endpoint(), "pool.min=3", fmt.Sprintf("apps.max=%d", most))
 	s.http.Transport.(*http.Transport).MaxIdleConnsPerHost = senders

@@ -14,6 +14,7 @@ import (
 // Each way to name the zone that comes first has all sessions opened there, and
 // the others take over when it is gone.
 func TestZones(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		zone, local string
 		want        string // "": whichever is measured
@@ -68,6 +69,7 @@ func TestZones(t *testing.T) {
 
 // New load goes to the primary pile, and follows a promotion.
 func TestPiles(t *testing.T) {
+	t.Parallel()
 	c := clustertest.Start(t, func(config *devcluster.Config) {
 		config.Nodes = 4
 		config.Piles = []devcluster.Pile{
