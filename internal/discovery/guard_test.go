@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // span are the nodes with the ids from first to last.
@@ -147,7 +148,7 @@ func TestGuardRechecks(t *testing.T) {
 
 func TestGuardIsBounded(t *testing.T) {
 	g := newGuard(time.Hour)
-	for i := range cluster.NodeID(10) {
+	for i := range cluster.NodeID(short.Of(10, 4)) { // the fourth would hold three times MaxNodes
 		got := g.take(topologyOf(span(1+i*cluster.MaxNodes, (i+1)*cluster.MaxNodes)),
 			func(cluster.NodeID) bool { return false }, time.Now())
 		if n := listing(got)[1]; n > maxHeld {
