@@ -103,7 +103,7 @@ func TestWhyThereIsNoAnswer(t *testing.T) {
 			for _, waits := range []bool{false, true} {
 				t.Run(tc.name+"/"+name, func(t *testing.T) {
 					t.Parallel()
-					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					ctx, cancel := context.WithTimeout(t.Context(), connectIn(tc.tls)+600*time.Millisecond)
 					defer cancel()
 					err := conn.Invoke(ctx, "/a.B/C", new(emptypb.Empty), new(emptypb.Empty), grpc.WaitForReady(waits))
 					_, e := failure(ctx, err, true)
@@ -121,7 +121,15 @@ func TestWhyThereIsNoAnswer(t *testing.T) {
 	}
 }
 
-// bothClients are the two clients of an address, each with 400 ms to connect.
+// connectIn is what the clients have for a connection. A handshake of TLS takes over a second on a busy machine.
+func connectIn(secure bool) time.Duration {
+	if secure {
+		return 4 * time.Second
+	}
+	return 400 * time.Millisecond
+}
+
+// bothClients are the two clients of an address, each with connectIn to connect.
 func bothClients(t *testing.T, address string, secure bool) map[string]grpc.ClientConnInterface {
 	t.Helper()
 	var conf *tls.Config
@@ -143,10 +151,10 @@ func bothClients(t *testing.T, address string, secure bool) map[string]grpc.Clie
 	over := client.New(h2.Default())
 	t.Cleanup(func() { over.Close() })
 	own := over.Connect(client.Target{Dial: func(ctx context.Context) (net.Conn, error) { return dial(ctx, address) },
-		TLS: conf, Message: 1 << 20, Timeout: 400 * time.Millisecond})
+		TLS: conf, Message: 1 << 20, Timeout: connectIn(secure)})
 	t.Cleanup(own.Close)
 	other, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds), grpc.WithContextDialer(dial),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 400 * time.Millisecond}))
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectIn(secure)}))
 	if err != nil {
 		t.Fatal(err)
 	}
