@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // TestModel sends random rows through streams whose sink delays, fails, refuses
@@ -19,7 +21,7 @@ import (
 // acknowledged is there whenever a stream has ended, and in the end every key has
 // the last value of each column in the order of the rows.
 func TestModel(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(short.Of(60, 15)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { model(t, seed) }) })
 	}
 }
@@ -71,7 +73,7 @@ func randomRows(seed uint64, n int) []modelRow {
 
 func model(t *testing.T, seed uint64) {
 	r := seeded(seed)
-	rows := randomRows(seed, 200+r.IntN(3000))
+	rows := randomRows(seed, 200+r.IntN(short.Of(3000, 600)))
 	f := newFakeTable(t, "id Uint32", "a Optional<Utf8>", "n Optional<Int32>")
 	var mu sync.Mutex // of r, which many goroutines use
 	dice := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
