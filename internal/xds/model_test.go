@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	rounds "github.com/ydb-sidecar/sidecar/proof/short" // the package has a short of its own
 )
 
 // told is what is published, in words.
@@ -124,7 +125,7 @@ func TestPace(t *testing.T) {
 func TestAlwaysAcceptable(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	hosts := []string{"node1.example", "node2.example", "nobody.example", "10.1.0.1", "fd00::2", "10.0.0.9"}
-	for range 50 {
+	for range rounds.Of(50, 15) {
 		m, now := newModel(addressed), time.Unix(1000, 0)
 		var last []endpoint
 		for range 20 {

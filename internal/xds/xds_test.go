@@ -25,6 +25,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/proof/await"
+	rounds "github.com/ydb-sidecar/sidecar/proof/short" // the package has a short of its own
 )
 
 // each runs a test for both flavors and both protocols.
@@ -250,7 +251,7 @@ func TestNamesOfFlavors(t *testing.T) {
 // TestDeltaIsSotw: after many random changes, published four at a time, all protocols
 // of a flavor show the same, which is what the last view says.
 func TestDeltaIsSotw(t *testing.T) {
-	const changes = 10_000
+	changes := rounds.Of(10_000, 1500)
 	s := serveBy(t, Default(), nil, false)
 	m, now, last := newModel(s.names.of), time.Unix(1000, 0), []endpoint(nil)
 	publish := func(nodes ...cluster.ViewNode) {
@@ -276,7 +277,7 @@ func TestDeltaIsSotw(t *testing.T) {
 		}
 		publish(all...)
 	}
-	if n := s.Stats().Published; n < changes/8 {
+	if n := s.Stats().Published; n < uint64(changes)/8 {
 		t.Errorf("%d publications of %d changes", n, changes)
 	}
 	// The end: every node well, so that the picture comes to rest.
@@ -453,14 +454,14 @@ func (f *deltaStream) Recv() (*discoveryv3.DeltaDiscoveryRequest, error) {
 	return r, f.next(r)
 }
 
-// TestManyClients: 200 clients on 200 nodes hear of every change while many come at
+// TestManyClients: many clients on many nodes hear of every change while many come at
 // once. How fast is a figure of loadtest xds.
 func TestManyClients(t *testing.T) {
-	const many, changes = 200, 2
+	many, changes := rounds.Of(200, 40), 2
 	config := Default()
 	config.MaxStreams = many
 	s := serve(t, config, nil)
-	nodes := make([]cluster.ViewNode, 200)
+	nodes := make([]cluster.ViewNode, rounds.Of(200, 100))
 	for i := range nodes {
 		nodes[i] = good(cluster.NodeID(i+1), string(rune('a'+i%3)))
 	}
