@@ -12,6 +12,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 
 	"github.com/ydb-sidecar/sidecar/internal/yql/yqltest"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // checkForms takes a value through every form and back.
@@ -56,7 +57,7 @@ func checkForms(t *testing.T, typ *Ydb.Type, v *Ydb.Value) {
 }
 
 func TestRandomValuesKeepEverythingInBothForms(t *testing.T) {
-	for seed := range uint64(30_000) {
+	for seed := range uint64(short.Of(30_000, 4000)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		typ := yqltest.Type(r, 1+r.IntN(5))
 		checkForms(t, typ, yqltest.Value(r, typ))
@@ -66,7 +67,7 @@ func TestRandomValuesKeepEverythingInBothForms(t *testing.T) {
 func TestEveryPrimitiveKeepsItsEnds(t *testing.T) {
 	for _, id := range yqltest.Primitives {
 		typ := yqltest.Primitive(id)
-		for seed := range uint64(300) {
+		for seed := range uint64(short.Of(300, 100)) {
 			r := rand.New(rand.NewPCG(seed, 2))
 			checkForms(t, typ, yqltest.Value(r, typ))
 		}
@@ -86,7 +87,7 @@ func TestNegativeZeroStaysNegative(t *testing.T) {
 }
 
 func TestRandomTypesKeepTheirName(t *testing.T) {
-	for seed := range uint64(30_000) {
+	for seed := range uint64(short.Of(30_000, 4000)) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		typ := yqltest.Type(r, 1+r.IntN(6))
 		name := FormatType(typ)
