@@ -10,6 +10,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // heap is what is in use once all garbage is gone.
@@ -23,6 +24,7 @@ func heap() int {
 
 // Whatever statements, tables and plans there are, the caches take no more than they may, and count about what that is.
 func TestCachesAreBoundedByBytes(t *testing.T) {
+	short.Skip(t, "it measures the memory of the process")
 	const budget = 4 << 20
 	nested := strings.Repeat("List<", 20) + "Int8" + strings.Repeat(">", 20)
 	column := &Ydb_Table.ColumnMeta{Name: "a_column", Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UTF8}}}
