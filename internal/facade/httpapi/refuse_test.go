@@ -9,21 +9,24 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
-	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
-// early are requests that are refused for what stands before their bodies.
-var early = []struct {
+// earlyRefusal is a request that is refused for what stands before its body.
+type earlyRefusal struct {
 	name, method, path string
 	headers            []string
 	status             int
-}{
+}
+
+// early are requests that are refused for what stands before their bodies.
+var early = []earlyRefusal{
 	{"content_type", "POST", "/v1/query", []string{"Content-Type", "text/plain"}, 415},
 	{"content_type_of_ingest", "POST", "/v1/ingest/dir/items", []string{"Content-Type", "text/plain"}, 415},
 	{"bad_token", "POST", "/v1/query", []string{"Content-Type", core.MediaJSON, "Authorization", "Bearer wrong"}, 401},
@@ -44,7 +47,7 @@ var early = []struct {
 	{"bad_ints", "POST", "/v1/tx", []string{"Content-Type", core.MediaJSON, "X-Ydb-Ints", "words"}, 400},
 	{"no_table_of_bulk", "POST", "/v1/bulk", []string{"Content-Type", mediaNDJSON}, 400},
 	{"timeout", "POST", "/v1/query", []string{"Content-Type", core.MediaJSON, "Request-Timeout", "100ms"}, 504},
-	// The last one: nothing new begins after it.
+	// The last ones: nothing new begins after them.
 	{"draining", "POST", "/v1/batch", []string{"Content-Type", core.MediaJSON}, 503},
 	{"draining_ingest", "POST", "/v1/ingest/dir/items", []string{"Content-Type", mediaNDJSON}, 503},
 }
@@ -90,61 +93,70 @@ func headOf(method, path string, headers []string) string {
 // A refusal does not wait for a body that never ends, and the connection ends soon after it.
 func TestEarlyRefusalsDoNotWaitForTheBody(t *testing.T) {
 	b := refusing(t)
-	for _, tc := range early {
-		for _, how := range []string{"length", "chunked", "expect"}[:short.Of(3, 1)] { // some seconds each
-			if tc.name == "too_large" && how == "chunked" || // its length is not known before it has come
-				tc.name == "timeout" && how == "expect" { // its body is asked for
-				continue
+	all := func(draining bool) {
+		var waiting sync.WaitGroup // for the ends of the connections, each of which takes linger
+		for _, tc := range early {
+			for _, how := range []string{"length", "chunked", "expect"} {
+				if strings.HasPrefix(tc.name, "draining") != draining ||
+					tc.name == "too_large" && how == "chunked" || // its length is not known before it has come
+					tc.name == "timeout" && how == "expect" { // its body is asked for
+					continue
+				}
+				waiting.Go(func() { t.Run(tc.name+"_"+how, func(t *testing.T) { refusedEarly(t, b, tc, how) }) })
 			}
-			t.Run(tc.name+"_"+how, func(t *testing.T) {
-				if strings.HasPrefix(tc.name, "draining") {
-					b.RefuseNew()
-				}
-				conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
-				request := headOf(tc.method, tc.path, tc.headers)
-				length := 50_000 // below api.max_body, and never comes
-				if tc.name == "too_large" {
-					length = 1 << 30
-				}
-				switch how {
-				case "length":
-					request += fmt.Sprintf("Content-Length: %d\r\n\r\n{", length)
-				case "chunked":
-					request += "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
-				case "expect":
-					request += fmt.Sprintf("Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", length)
-				}
-				began := time.Now()
-				if _, err := io.WriteString(conn, request); err != nil {
-					t.Fatal(err)
-				}
-				_ = conn.SetReadDeadline(began.Add(bodyTimeout))
-				res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				body, err := io.ReadAll(res.Body)
-				if err != nil || !strings.Contains(string(body), `"code":`) {
-					t.Errorf("body %q, %v", body, err)
-				}
-				if took := time.Since(began); took > soonRefused {
-					t.Errorf("refused after %v; want less than %v", took, soonRefused)
-				}
-				if res.StatusCode != tc.status || !res.Close {
-					t.Errorf("%d %s, close %v; want %d and the connection closed", res.StatusCode, body, res.Close, tc.status)
-				}
-				if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
-					t.Errorf("after the answer: %v; want its end", err)
-				}
-				if took := time.Since(began); took > linger+soonRefused {
-					t.Errorf("the connection ended after %v; want less than %v", took, linger+soonRefused)
-				}
-			})
 		}
+		waiting.Wait()
+	}
+	all(false)
+	b.RefuseNew()
+	all(true)
+}
+
+// refusedEarly sends a request whose body does not come.
+func refusedEarly(t *testing.T, b *service, tc earlyRefusal, how string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	request := headOf(tc.method, tc.path, tc.headers)
+	length := 50_000 // below api.max_body, and never comes
+	if tc.name == "too_large" {
+		length = 1 << 30
+	}
+	switch how {
+	case "length":
+		request += fmt.Sprintf("Content-Length: %d\r\n\r\n{", length)
+	case "chunked":
+		request += "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
+	case "expect":
+		request += fmt.Sprintf("Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", length)
+	}
+	began := time.Now()
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(began.Add(bodyTimeout))
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil || !strings.Contains(string(body), `"code":`) {
+		t.Errorf("body %q, %v", body, err)
+	}
+	if took := time.Since(began); took > soonRefused {
+		t.Errorf("refused after %v; want less than %v", took, soonRefused)
+	}
+	if res.StatusCode != tc.status || !res.Close {
+		t.Errorf("%d %s, close %v; want %d and the connection closed", res.StatusCode, body, res.Close, tc.status)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("after the answer: %v; want its end", err)
+	}
+	if took := time.Since(began); took > linger+soonRefused {
+		t.Errorf("the connection ended after %v; want less than %v", took, linger+soonRefused)
 	}
 }
 
