@@ -16,6 +16,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/facade/core"
 	"github.com/ydb-sidecar/sidecar/internal/facade/facadetest"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/proof/short"
 )
 
 // arriving is a body that comes, of an API with nothing but a budget.
@@ -110,7 +111,8 @@ func TestDiscardsHaveAPace(t *testing.T) {
 // Bodies are read at a bounded pace, together, except for the first piece of each; one at a time is not held up.
 func TestBodiesHaveAPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const bodies, size, burst = 20, 8 << 20, 16 << 20
+		bodies, size := 20, short.Of(8, 2)<<20
+		burst := 2 * size
 		s, _ := arriving(nil, size)
 		s.bodies = core.Pace{Rate: bodyRate, Burst: burst}
 		read := func() {
@@ -132,7 +134,7 @@ func TestBodiesHaveAPace(t *testing.T) {
 			all.Go(read)
 		}
 		all.Wait()
-		if took, want := time.Since(began), time.Second*(bodies*size-burst)/bodyRate; took < want-10*time.Millisecond ||
+		if took, want := time.Since(began), time.Second*time.Duration(bodies*size-burst)/bodyRate; took < want-10*time.Millisecond ||
 			took > want+10*time.Millisecond {
 			t.Errorf("%d took %v; want %v", bodies, took, want)
 		}
@@ -152,7 +154,7 @@ func TestBodiesHaveAPace(t *testing.T) {
 type trickle struct{}
 
 func (trickle) Read([]byte) (int, error) {
-	time.Sleep(4 * time.Millisecond)
+	time.Sleep(16 * time.Millisecond)
 	return 1, nil
 }
 

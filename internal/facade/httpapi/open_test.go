@@ -195,7 +195,8 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 // However many such calls come, those of one app take no more than half of the memory for requests: further ones are refused, or
 // those that have been silent for long end.
 func TestOpenCallsAreBounded(t *testing.T) {
-	const most, calls = 16 << 20, 10_000
+	const most = 16 << 20
+	calls := short.Of(10_000, 1500)
 	budget := memguard.OfBytes(most)
 	b := start(t, core.DefaultAPI(), &facadetest.Driver{}, func(d *core.Deps) { d.Requests = budget })
 	o := open(t, b)
