@@ -127,6 +127,14 @@ func (t *test) table() string {
 	return name
 }
 
+// of is full, or few under -short, as in proof/short, which this package must not import.
+func (t *test) of(full, few int) int {
+	if testing.Short() {
+		return min(full, few)
+	}
+	return full
+}
+
 // at is the name that statements have for a table of the directory.
 func (t *test) at(table string) string {
 	if t.Directory == "" {
