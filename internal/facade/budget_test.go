@@ -234,8 +234,9 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 
 // An answer for which there is no memory is refused before it is whole, unless what it answers may have written.
 func TestAnswersHaveBounds(t *testing.T) {
-	budget := memguard.OfBytes(4 << 20) // one app has half of it
-	answer := narrow(t, 100_000)
+	const rows = 25_000
+	budget := memguard.OfBytes(1 << 20) // one app has half of it
+	answer := narrow(t, rows)
 	f := &facadetest.Driver{
 		Answer: func(context.Context, *facadetest.Session, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 			return answer, nil
@@ -250,7 +251,7 @@ func TestAnswersHaveBounds(t *testing.T) {
 		t.Errorf("it was refused after %d of %d parts", asked, len(answer))
 	}
 	r, err := b.http.Execute(t.Context(), contract.Statement{SQL: "UPSERT", Mode: "serializable_rw"})
-	if err != nil || len(r.Rows) != 100_000 {
+	if err != nil || len(r.Rows) != rows {
 		t.Errorf("what may have written is not answered: %v", err)
 	}
 	if left := budget.State().Held; left != 0 {
@@ -298,7 +299,7 @@ func posted(b *bench, path string, body []byte) error {
 // Rows of a bulk that are short as text take no more than some times that, and too many are refused before
 // anything is written.
 func TestBulkHasBounds(t *testing.T) {
-	budget := memguard.OfBytes(8 << 20)
+	budget := memguard.OfBytes(2 << 20)
 	config := Default()
 	f := &facadetest.Driver{Table: func(string) (*Ydb_Table.DescribeTableResult, error) { return facadetest.Items(t), nil }}
 	f.Bulk = func(*Ydb_Table.BulkUpsertRequest) error {
@@ -306,7 +307,7 @@ func TestBulkHasBounds(t *testing.T) {
 		return nil
 	}
 	b := start(t, config, f, func(d *core.Deps) { d.Requests = budget })
-	rows := []byte(strings.Repeat("{\"id\":1}\n", 4<<20/9))
+	rows := []byte(strings.Repeat("{\"id\":1}\n", 1<<20/9))
 	answer, err := http.Post(b.base+"/v1/bulk?table=t", "application/x-ndjson", bytes.NewReader(rows))
 	if err != nil {
 		t.Fatal(err)
@@ -317,7 +318,7 @@ func TestBulkHasBounds(t *testing.T) {
 		t.Errorf("%d: %s; want that it will never fit", answer.StatusCode, text)
 	}
 	many := &sidecarv1.BulkUpsertRequest{Table: "t"}
-	for range 1 << 18 {
+	for range 1 << 16 {
 		many.Rows = append(many.Rows,
 			&sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}}})
 	}
@@ -325,7 +326,7 @@ func TestBulkHasBounds(t *testing.T) {
 		t.Errorf("over gRPC: %v", err)
 	}
 	large := &sidecarv1.ExecuteRequest{Sql: "S", Params: map[string]*sidecarv1.Value{
-		"$a": {Kind: &sidecarv1.Value_TextValue{TextValue: strings.Repeat("x", 15<<18)}}}}
+		"$a": {Kind: &sidecarv1.Value_TextValue{TextValue: strings.Repeat("x", 15<<16)}}}}
 	if _, err := b.api.Execute(t.Context(), large); reason(err) != "LIMIT_EXCEEDED" || !strings.Contains(err.Error(), "memory.requests") {
 		t.Errorf("a request over gRPC that never fits: %v", err)
 	}

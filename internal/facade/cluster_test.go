@@ -218,10 +218,10 @@ func (r *cutReads) fill(t *testing.T, face contract.Client) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	long := strings.Repeat("x", 1000)
-	for from := 0; from < r.rows; from += 500 {
+	long := strings.Repeat("x", 7500)
+	for from := 0; from < r.rows; from += 50 {
 		batch := contract.Bulk{Table: "cut"}
-		for i := range 500 {
+		for i := range 50 {
 			batch.Rows = append(batch.Rows, map[string]any{"id": from + i, "v": long})
 		}
 		if _, err := face.BulkUpsert(t.Context(), batch); err != nil {
@@ -317,11 +317,11 @@ func TestReadsWhoseAnswersAreCut(t *testing.T) {
 	config.API.Timeout = time.Minute // no call is to fail of its own time, however slow the machine
 	w := newWorld(t, config, nil)
 	faces := w.faces(t)
-	r := &cutReads{rows: 1500} // some parts of an answer
+	r := &cutReads{rows: 200} // some parts of an answer
 	r.fill(t, faces[0])
 	w.lossy = true
 	w.onNodes(t, func(n *devcluster.Node) error { return n.Cut(0.35) })
-	calls := short.Of(200, 60)
+	calls := short.Of(200, 40)
 	for i := range calls {
 		face := faces[i%2]
 		if n := w.cluster.Node(uint32(i/20)%3 + 1); i%20 == 10 {
@@ -400,11 +400,11 @@ func TestTextsInParts(t *testing.T) {
 // cache of plans works.
 func TestOneCompilationPerNode(t *testing.T) {
 	w := newWorld(t, Default(), nil)
-	c := w.faces(t)[1]
+	c, each := w.faces(t)[1], short.Of(100, 25)
 	var wg sync.WaitGroup
 	for at := range 10 {
 		wg.Go(func() {
-			for i := range 100 {
+			for i := range each {
 				r, err := c.Execute(t.Context(), contract.Statement{
 					SQL: "DECLARE $id AS Uint64; SELECT $id AS id, 'compiled once' AS what", Params: map[string]any{"id": at*100 + i},
 				})
@@ -422,6 +422,6 @@ func TestOneCompilationPerNode(t *testing.T) {
 		return nil
 	})
 	if n < 1 || n > 3 {
-		t.Errorf("%d compilations for 1000 calls on 3 nodes; want at most one each", n)
+		t.Errorf("%d compilations for %d calls on 3 nodes; want at most one each", n, 10*each)
 	}
 }
