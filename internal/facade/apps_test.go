@@ -196,6 +196,7 @@ func TestQuotasOverBothFaces(t *testing.T) {
 
 // TestWhereCredentialsComeFromIsNotTold: the addresses and files of the sidecar are none of an app's business.
 func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	says := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
 	defer says.Close()
 	absent := httptest.NewServer(nil)

@@ -313,6 +313,7 @@ func (r *cutReads) query(t *testing.T, face contract.Client, id int, list bool) 
 // TestReadsWhoseAnswersAreCut: what only reads is repeated, or may be, in the default mode too.
 // What was handed on of a stream before it was cut is never repeated silently.
 func TestReadsWhoseAnswersAreCut(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	config := Default()
 	config.API.Timeout = time.Minute // no call is to fail of its own time, however slow the machine
 	w := newWorld(t, config, nil)

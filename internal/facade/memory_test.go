@@ -47,6 +47,7 @@ func tight(t *testing.T) *memguard.Guard {
 // While memory is short large requests and large replies of what only reads are refused,
 // small ones are not, and streams are slow but whole.
 func TestShortMemory(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	const sets = 5
 	var mu sync.Mutex
 	var limits []int64

@@ -14,6 +14,7 @@ import (
 
 // A stream lasts longer than api.timeout while it moves, unless its caller gave a timeout.
 func TestAStreamThatMovesLasts(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	const parts, timeout = 12, time.Second
 	cfg := small()
 	cfg.API.Timeout = timeout
@@ -39,6 +40,7 @@ func TestAStreamThatMovesLasts(t *testing.T) {
 
 // TestContractOfStreams has the contract's cases of streams, over nodes that are slow and nodes that fall silent.
 func TestContractOfStreams(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	cfg := Default()
 	cfg.API.Timeout = time.Second
 	w := newWorld(t, cfg, nil)

@@ -341,6 +341,7 @@ func TestOtherProcessDiesInACall(t *testing.T) {
 
 // Another process that hangs holds a call no longer than the call may last.
 func TestOtherProcessThatHangs(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	a, b := start(t, small(), facadetest.Numbered(t)), start(t, small(), facadetest.Numbered(t))
 	tx, err := a.http.Begin(t.Context(), "")
 	if err != nil {

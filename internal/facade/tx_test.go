@@ -289,6 +289,7 @@ func TestTokensOfAnotherProcess(t *testing.T) {
 }
 
 func TestForgottenTransactionIsRolledBack(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	cfg := small()
 	cfg.Tx.Idle = time.Second // for as long it is known that it was rolled back
 	f := facadetest.Numbered(t)
