@@ -25,7 +25,7 @@ func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
 	if config == nil {
 		return nil
 	}
-	l.shard.mu.Lock() // who ends the connection meanwhile looks for TLS
+	l.shard.mu.Lock() // hangUp looks for TLS, and may come during the handshake
 	l.sealed = &sealer{Conn: nc, link: l}
 	if server {
 		l.tls = tls.Server(l.sealed, config)
