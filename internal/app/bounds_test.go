@@ -208,7 +208,7 @@ var limits = []struct {
 		{"streams of events", "../admin/events.go maxStreams", "", "503", ""},
 		{"lines of the access log a second", "log.access_rate", "", "counted, not written", "`ydb.sidecar.log.suppressed`"},
 		{"lines of the log a second, of one HTTP server, about connections that break the rules of HTTP/2 or TLS",
-			"../listen/serverlog.go mostFaults", "", "counted in the next line (`errors_without_a_line`)", ""},
+			"../audit/lines.go Rate", "", "counted in the next line (`errors_without_a_line`)", ""},
 		{"streams of xDS clients", "xds.max_streams", "", "RESOURCE_EXHAUSTED", "`ydb.sidecar.xds.refused`"},
 		{"a message of an xDS client", "../xds/server.go maxRequest", "B", "the stream ends", ""},
 		{"a file with a token", "../config/secret.go MaxToken", "B", "it is not read", ""},

@@ -1,5 +1,5 @@
 // Package audit writes the lines of the log that say who did what, and from where: one for each act of an
-// operator, and one for each call or act that was denied.
+// operator, and one for each call or act that was denied. It owns Lines, which bounds the lines that others can cause.
 //
 // What always holds: a line has no statement, parameter, row or secret; every act has a line; of denials at
 // most Rate a second have one, and the next line says how many had none.
@@ -8,12 +8,8 @@ package audit
 import (
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 )
-
-// Rate is the most lines of denials a second, which may come at once.
-const Rate = 10
 
 // Deed is what somebody did, or wanted to do. What is empty is left out.
 type Deed struct {
@@ -27,12 +23,8 @@ type Deed struct {
 
 // Log writes deeds. A nil one writes none. It is safe for concurrent use.
 type Log struct {
-	out *slog.Logger
-
-	mu      sync.Mutex // guards what follows
-	second  time.Time  // when these lines began
-	lines   int
-	without uint64 // denials since the last line
+	out     *slog.Logger
+	denials Lines
 }
 
 // New returns a log that writes to out.
@@ -50,7 +42,7 @@ func (l *Log) Denied(d Deed) {
 	if l == nil {
 		return
 	}
-	without, ok := l.admit(time.Now())
+	without, ok := l.denials.Take(time.Now())
 	if !ok {
 		return
 	}
@@ -59,21 +51,6 @@ func (l *Log) Denied(d Deed) {
 		fields = append(fields, "denials_without_a_line", without)
 	}
 	l.out.Info("denied", fields...)
-}
-
-// admit takes a line of this second, and returns how many denials had none since the last one.
-func (l *Log) admit(now time.Time) (without uint64, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Sub(l.second) >= time.Second {
-		l.second, l.lines = now, 0
-	}
-	if l.lines++; l.lines > Rate {
-		l.without++
-		return 0, false
-	}
-	without, l.without = l.without, 0
-	return without, true
 }
 
 // mostText bounds what a line has of a text that a caller may choose, in bytes.

@@ -4,29 +4,23 @@ import (
 	"bytes"
 	"log"
 	"log/slog"
-	"sync"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/audit"
 )
 
-// mostFaults is how many lines a second a server writes about connections whose peer breaks the rules.
-const mostFaults = 10
-
 // FaultLog is the log of a server of net/http, which writes a line for each connection whose peer breaks the rules of HTTP/2 or of
-// TLS. Peers decide how many that are, so further lines of a second are only counted: the first line of a later one says how many.
+// TLS. Peers decide how many that are, so of a second audit.Rate lines are written, and the next line says how many had none.
 func FaultLog(to *slog.Logger) *log.Logger { return log.New(&faultLog{to: to}, "", 0) }
 
 type faultLog struct {
-	to *slog.Logger
-
-	mu      sync.Mutex // guards what follows
-	second  time.Time  // when these lines began
-	lines   int
-	without int // errors since the last line
+	to     *slog.Logger
+	faults audit.Lines
 }
 
 // Write implements io.Writer, for one line.
 func (l *faultLog) Write(line []byte) (int, error) {
-	if without, ok := l.take(time.Now()); ok {
+	if without, ok := l.faults.Take(time.Now()); ok {
 		text := string(bytes.TrimSpace(line))
 		if without > 0 {
 			l.to.Warn(text, "errors_without_a_line", without)
@@ -35,19 +29,4 @@ func (l *faultLog) Write(line []byte) (int, error) {
 		}
 	}
 	return len(line), nil
-}
-
-// take takes a line of this second, and returns how many errors had none since the last one.
-func (l *faultLog) take(now time.Time) (without int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Sub(l.second) >= time.Second {
-		l.second, l.lines = now, 0
-	}
-	if l.lines++; l.lines > mostFaults {
-		l.without++
-		return 0, false
-	}
-	without, l.without = l.without, 0
-	return without, true
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/audit"
 )
 
 // TestFaultsOfPeersDoNotFloodTheLog: net/http writes a line for each connection whose peer breaks the rules.
@@ -18,8 +20,8 @@ func TestFaultsOfPeersDoNotFloodTheLog(t *testing.T) {
 			faults.Print("http2: server connection error from 127.0.0.1:1")
 			time.Sleep(10 * time.Microsecond)
 		}
-		if n := strings.Count(out.String(), "\n"); n != mostFaults || strings.Contains(out.String(), "errors_without_a_line") {
-			t.Errorf("%d lines; want %d: %s", n, mostFaults, out.String())
+		if n := strings.Count(out.String(), "\n"); n != audit.Rate || strings.Contains(out.String(), "errors_without_a_line") {
+			t.Errorf("%d lines; want %d: %s", n, audit.Rate, out.String())
 		}
 		out.Reset()
 		time.Sleep(time.Second)
