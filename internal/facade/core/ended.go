@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// whoEnded is the error of a call, or of a statement of one, whose context an operator or the end of this process may have ended.
+// whoEnded is the error of a call, or of one of its statements, whose context an operator or the end of this process may have ended.
 func whoEnded(ctx context.Context, err error) error {
 	switch cause := context.Cause(ctx); {
 	case err == nil:
@@ -18,7 +18,7 @@ func whoEnded(ctx context.Context, err error) error {
 	return err
 }
 
-// Told is the fault that ends a call, or a statement of one, as its caller is told of it: in its answer, or in the last part of a
+// Told is the fault that ends a call, or one of its statements, as its caller is told of it: in its answer, or in the last part of a
 // stream, before the call itself has ended.
 func (s *Service) Told(ctx context.Context, c *Call, err error) *Fault {
 	return s.Answered(c.overtime(FaultOf(whoEnded(ctx, err), Deed{})))
